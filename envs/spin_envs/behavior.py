@@ -1,0 +1,100 @@
+"""Behavior policies: small arrays shipped with the package, run by NumPy alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LAYER_NORM_EPSILON = 1e-5  # torch's
+
+
+class BehaviorPolicy:
+    """The greedy policy of an ensemble of residual Q networks with per-slot utilities.
+
+    Each of E networks is: linear to width D; blocks of LayerNorm, linear to hidden, ReLU, linear
+    to D, added to the input; LayerNorm; linear to `S = sum(nvec)` utilities. The action is the
+    per-slot argmax of the ensemble's mean. Arithmetic is float64, so that rounding differences
+    between BLAS libraries do not flip near ties.
+
+    Args:
+        arrays: `nvec (N,)`, `mean (obs,)`, `std (obs,)` (already with its epsilon), `clip ()`,
+            `input.weight (E, obs, D)`, `input.bias (E, D)`, for each block `b`
+            `block{b}.norm.weight`, `block{b}.norm.bias`, `block{b}.up.weight (E, D, hidden)`,
+            `block{b}.up.bias`, `block{b}.down.weight`, `block{b}.down.bias`; `norm.weight`,
+            `norm.bias`, `head.weight (E, D, S)`, `head.bias (E, S)`.
+        record: how the policy was trained and what it scores (see `policies/*.json`).
+    """
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], record: Mapping[str, Any]) -> None:
+        self.record = dict(record)
+        self.nvec: NDArray[np.int64] = np.asarray(arrays["nvec"], dtype=np.int64)
+        self._w = {k: np.asarray(v, dtype=np.float64) for k, v in arrays.items()}
+        self._n_blocks = sum(k.endswith(".up.weight") for k in arrays)
+        self._slots = np.split(np.arange(self.nvec.sum()), np.cumsum(self.nvec)[:-1])
+
+    def utilities(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Returns the ensemble's mean utilities `(B, S)` for observations `(B, obs)`."""
+        w = self._w
+        x = np.clip((observations - w["mean"]) / w["std"], -w["clip"], w["clip"])
+        h = x @ w["input.weight"] + w["input.bias"][:, None]  # (E, B, D)
+        for b in range(self._n_blocks):
+            inner = self._normalize(h, f"block{b}.norm")
+            inner = inner @ w[f"block{b}.up.weight"] + w[f"block{b}.up.bias"][:, None]
+            np.maximum(inner, 0, out=inner)
+            h = h + inner @ w[f"block{b}.down.weight"] + w[f"block{b}.down.bias"][:, None]
+        out = self._normalize(h, "norm") @ w["head.weight"] + w["head.bias"][:, None]
+        mean: NDArray[np.float64] = out.mean(0)
+        return mean
+
+    def __call__(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Returns greedy actions `(B, N)` for observations `(B, obs)`."""
+        utilities = self.utilities(observations)
+        return np.stack([utilities[:, slot].argmax(1) for slot in self._slots], axis=1)
+
+    def _normalize(self, h: NDArray[np.float64], name: str) -> NDArray[np.float64]:
+        centered = h - h.mean(-1, keepdims=True)
+        variance = (centered * centered).mean(-1, keepdims=True)
+        scale = self._w[f"{name}.weight"][:, None] / np.sqrt(variance + LAYER_NORM_EPSILON)
+        normalized: NDArray[np.float64] = centered * scale + self._w[f"{name}.bias"][:, None]
+        return normalized
+
+    @classmethod
+    def from_files(cls, arrays: Path, record: Path) -> BehaviorPolicy:
+        """Reads an `.npz` of arrays (no pickles) and a JSON record."""
+        with np.load(arrays, allow_pickle=False) as data:
+            return cls({k: data[k] for k in data.files}, json.loads(record.read_text()))
+
+
+def _policy_folder() -> Path:
+    return Path(str(resources.files("spin_envs"))) / "policies"
+
+
+def policy_name(task: str, bins: int, level: str) -> str:
+    """Names a shipped policy: `policy_name("cheetah-run", 3, "expert")`."""
+    return f"{task}-b{bins}-{level}"
+
+
+def shipped_policies() -> list[str]:
+    """Names of the policies that this installation carries."""
+    return sorted(p.stem for p in _policy_folder().glob("*.npz"))
+
+
+def load_behavior_policy(name: str) -> BehaviorPolicy:
+    """Loads a shipped policy by name.
+
+    Raises:
+        FileNotFoundError: there is no such policy; the message lists those that exist.
+    """
+    shipped = shipped_policies()
+    if name not in shipped:
+        raise FileNotFoundError(
+            f"No behavior policy {name!r}. Shipped: {', '.join(shipped) or 'none'}."
+        )
+    folder = _policy_folder()
+    return BehaviorPolicy.from_files(folder / f"{name}.npz", folder / f"{name}.json")

@@ -1,0 +1,190 @@
+"""What objectives with a policy share: networks, how they are built, and acting.
+
+An objective is one file that subclasses these three (config, algorithm, impl) with its losses;
+which policy it trains is the config's `actor_encoder_factory`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+import torch
+from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
+from d3rlpy.optimizers import OptimizerFactory
+from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
+from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
+from d3rlpy.types import Shape
+from torch import nn
+
+from spin_d3rlpy._compat import fuse_adam
+from spin_d3rlpy.algos.base import (
+    MultiDiscreteAlgo,
+    MultiDiscreteConfig,
+    MultiDiscreteImpl,
+    MultiDiscreteModules,
+)
+from spin_d3rlpy.critics import Decomposition, FactoredCritic
+from spin_d3rlpy.policies import Policy, create_policy
+
+
+@dataclasses.dataclass()
+class ActorCriticConfig(MultiDiscreteConfig):
+    """Fields of objectives that train a policy beside a factored critic.
+
+    Args:
+        actor_learning_rate: of the policy.
+        critic_learning_rate: of Q functions (and of value functions).
+        actor_optim_factory: optimizer of the policy.
+        critic_optim_factory: optimizer of Q functions (and of value functions).
+        actor_encoder_factory: decides the policy: `SPINEncoderFactory`, `SAINTEncoderFactory`, or
+            any d3rlpy encoder factory for a factored policy.
+        critic_encoder_factory: hidden layers of each Q function.
+        batch_size: rows of a mini-batch.
+        gamma: discount factor.
+        tau: Polyak coefficient of target networks, applied every step.
+        n_critics: Q functions in the ensemble.
+        decomposition: how per-slot utilities make a joint value, `"sum"` or `"mean"`.
+        nvec: number of choices of each sub-action.
+        n_steps: gradient steps of `fit` when it is not told.
+    """
+
+    actor_learning_rate: float = 3e-4
+    critic_learning_rate: float = 3e-4
+    actor_optim_factory: OptimizerFactory = make_optimizer_field()
+    critic_optim_factory: OptimizerFactory = make_optimizer_field()
+    actor_encoder_factory: EncoderFactory = make_encoder_field()
+    critic_encoder_factory: EncoderFactory = make_encoder_field()
+    tau: float = 0.005
+    n_critics: int = 2
+    decomposition: Decomposition = "sum"
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorCriticModules(MultiDiscreteModules):
+    """Networks and optimizers."""
+
+    policy: Policy
+    q_funcs: FactoredCritic
+    targ_q_funcs: FactoredCritic
+    actor_optim: OptimizerWrapper
+    critic_optim: OptimizerWrapper
+
+
+TConfig = TypeVar("TConfig", bound=ActorCriticConfig)
+
+
+class ActorCriticImpl(MultiDiscreteImpl):
+    """Acting and values; subclasses add `compute_update`.
+
+    Args:
+        observation_shape: shape of one observation.
+        modules: networks and optimizers.
+        config: the algorithm's configuration.
+        device: where the networks are.
+    """
+
+    _modules: ActorCriticModules
+
+    def __init__(
+        self,
+        observation_shape: Shape,
+        modules: ActorCriticModules,
+        config: ActorCriticConfig,
+        device: str,
+    ) -> None:
+        layout = modules.policy.layout
+        super().__init__(observation_shape, layout.max_choices, modules, device)
+        self._layout = layout
+        self._gamma = config.gamma
+        self._tau = config.tau
+        hard_sync(modules.targ_q_funcs, modules.q_funcs)
+
+    def bootstrap(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
+        """Returns `r + gamma^n (1 - terminal) next_values`, all `(B,)`."""
+        discount = self._gamma ** batch.intervals.squeeze(-1)
+        not_over = 1.0 - batch.terminals.squeeze(-1)
+        return batch.rewards.squeeze(-1) + discount * not_over * next_values
+
+    def q_values(
+        self, critic: FactoredCritic, observations: Any, actions: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns `Q_e(s, a)`, `(E, B)`."""
+        return critic.values(self._layout, critic.utilities(observations), actions)
+
+    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
+        """Greedy actions `(B, N)`."""
+        return self._modules.policy.greedy(x)
+
+    def inner_sample_action(self, x: Any) -> torch.Tensor:
+        """Sampled actions `(B, N)`."""
+        return self._modules.policy.sample(x)
+
+    def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
+        """Mean over the ensemble of `Q(s, a)`, `(B,)`."""
+        return self.q_values(self._modules.q_funcs, x, action).mean(0)
+
+    @property
+    def policy(self) -> Policy:  # type: ignore[override]
+        """The policy network."""
+        return self._modules.policy
+
+    @property
+    def policy_optim(self) -> torch.optim.Optimizer:
+        """The policy's optimizer."""
+        return self._modules.actor_optim.optim
+
+    @property
+    def q_function(self) -> nn.ModuleList:
+        """The online ensemble."""
+        return self._modules.q_funcs
+
+    @property
+    def q_function_optim(self) -> torch.optim.Optimizer:
+        """Its optimizer."""
+        return self._modules.critic_optim.optim
+
+
+TImpl = TypeVar("TImpl", bound=ActorCriticImpl)
+
+
+class ActorCriticAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
+    """Builds a policy and critics from the config."""
+
+    def _create_policy(self, observation_shape: Shape) -> Policy:
+        policy = create_policy(
+            self._config.actor_encoder_factory, observation_shape, self._nvec
+        )
+        return policy.to(self._device)
+
+    def _create_critic(self, observation_shape: Shape) -> FactoredCritic:
+        return FactoredCritic(
+            observation_shape,
+            self._config.critic_encoder_factory,
+            self._nvec,
+            self._config.n_critics,
+            self._config.decomposition,
+        ).to(self._device)
+
+    def _create_actor_optim(self, policy: Policy) -> OptimizerWrapper:
+        return fuse_adam(
+            self._config.actor_optim_factory.create(
+                policy.trainable_modules(),
+                lr=self._config.actor_learning_rate,
+                compiled=self.compiled,
+            )
+        )
+
+    def _create_critic_optim(self, network: nn.Module) -> OptimizerWrapper:
+        return fuse_adam(
+            self._config.critic_optim_factory.create(
+                network.named_modules(),
+                lr=self._config.critic_learning_rate,
+                compiled=self.compiled,
+            )
+        )
+
+    @property
+    def _nvec(self) -> list[int]:
+        assert self._config.nvec is not None
+        return self._config.nvec

@@ -1,0 +1,385 @@
+"""What every algorithm here shares: a config with `nvec`, and d3rlpy's verbs for MultiDiscrete."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from d3rlpy.algos.qlearning.base import QLearningAlgoBase, QLearningAlgoImplBase
+from d3rlpy.base import DeviceArg, LearnableConfig, save_config
+from d3rlpy.constants import ActionSpace, LoggingStrategy
+from d3rlpy.dataset import ReplayBufferBase
+from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory, LoggerAdapterFactory
+from d3rlpy.metrics import EvaluatorProtocol
+from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
+from d3rlpy.types import GymEnv, NDArray, Observation, Shape
+from tqdm.auto import tqdm
+from typing_extensions import Self
+
+from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
+from spin_d3rlpy.errors import (
+    InvalidActionSpaceError,
+    InvalidDatasetError,
+    InvalidObservationError,
+    NvecMismatchError,
+)
+from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
+from spin_d3rlpy.policies.slot import SlotFeatures
+from spin_d3rlpy.scalers import fit_observation_scaler, fit_reward_scaler
+
+
+@dataclasses.dataclass()
+class MultiDiscreteConfig(LearnableConfig):
+    """Fields that every algorithm's config has.
+
+    Args:
+        nvec: number of choices of each sub-action. Filled from the dataset or environment when
+            the model is built, and saved with it.
+        n_steps: gradient steps of `fit` when it is not told.
+    """
+
+    nvec: list[int] | None = None
+    n_steps: int = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiDiscreteModules(Modules):
+    """Networks and optimizers; what SPIN froze stays frozen."""
+
+    def unfreeze(self) -> None:
+        """Lets parameters have gradients again after an export, but not frozen trunks."""
+        super().unfreeze()
+        for network in self.get_torch_modules().values():
+            for module in network.modules():
+                if isinstance(module, SlotFeatures):
+                    module.freeze_trunk()
+
+
+class MultiDiscreteImpl(QLearningAlgoImplBase):
+    """Base class of the updates, which return tensors so that no step waits for the device."""
+
+    @abstractmethod
+    def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
+        """Does one gradient step and returns scalar metrics, still on the device."""
+
+    @train_api
+    def update_without_sync(
+        self, batch: TorchMiniBatch, grad_step: int
+    ) -> dict[str, torch.Tensor]:
+        """`update`, with metrics left on the device."""
+        return self.compute_update(batch, grad_step)
+
+    def inner_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, float]:
+        """Does one gradient step and returns metrics as numbers."""
+        return {k: v.item() for k, v in self.compute_update(batch, grad_step).items()}
+
+
+TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
+TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
+
+
+class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
+    """Base class of algorithms whose actions are integer arrays `(B, N)`.
+
+    Args:
+        config: the configuration; defaults if None.
+        device: as in d3rlpy (`"cuda:0"`, `True`, ...).
+        enable_ddp: not supported.
+        **fields: config fields, e.g. `SPINIQL(batch_size=512)`.
+    """
+
+    config_class: type[TConfig]
+
+    def __init__(
+        self,
+        config: TConfig | None = None,
+        device: DeviceArg = False,
+        enable_ddp: bool = False,
+        **fields: Any,
+    ) -> None:
+        if enable_ddp:
+            raise ValueError("enable_ddp is not supported by spin-d3rlpy; pass False.")
+        if config is None:
+            config = self.config_class(**fields)
+        elif fields:
+            config = dataclasses.replace(config, **fields)
+        super().__init__(config, device, enable_ddp)
+
+    def get_action_type(self) -> ActionSpace:
+        """MultiDiscrete actions count as discrete to d3rlpy."""
+        return ActionSpace.DISCRETE
+
+    # -- building --------------------------------------------------------------------------
+
+    def create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        """Builds the networks.
+
+        Args:
+            observation_shape: shape of one observation, one-dimensional.
+            action_size: ignored; the config's `nvec` says what an action is.
+
+        Raises:
+            InvalidActionSpaceError: `nvec` is not known.
+            InvalidDatasetError: observations are not flat vectors.
+        """
+        if self._config.nvec is None:
+            raise InvalidActionSpaceError(
+                "The number of choices of each sub-action is not known. Pass nvec=[...] in the "
+                "config, or build from a dataset or environment with a MultiDiscrete space."
+            )
+        self._config.nvec = check_nvec(self._config.nvec)
+        if len(observation_shape) != 1 or not isinstance(observation_shape[0], int | np.integer):
+            raise InvalidDatasetError(
+                f"Expected flat observations of shape (obs,), got shape {observation_shape}. "
+                "Flatten them first."
+            )
+        super().create_impl((int(observation_shape[0]),), max(self._config.nvec))
+
+    def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
+        """Builds the networks for a dataset (anything that `fit` takes)."""
+        self._build_with_buffer(self._as_buffer(dataset))
+
+    def build_with_env(self, env: GymEnv) -> None:
+        """Builds the networks for an environment with a MultiDiscrete action space."""
+        self._adopt_nvec(nvec_from_space(env.action_space), "the environment")
+        shape = env.observation_space.shape
+        self.create_impl(() if shape is None else shape, 0)
+
+    def _as_buffer(self, dataset: Any) -> DeviceReplayBuffer:
+        buffer = as_device_buffer(dataset, self._config.nvec)
+        self._adopt_nvec(buffer.nvec, "the dataset")
+        return buffer.to(self._device)
+
+    def _adopt_nvec(self, nvec: list[int], source: str) -> None:
+        if self._config.nvec is None:
+            self._config.nvec = list(nvec)
+        require_same_nvec(self._config.nvec, nvec, type(self).__name__, source)
+
+    def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
+        fit_observation_scaler(self._config.observation_scaler, buffer)
+        fit_reward_scaler(self._config.reward_scaler, buffer)
+        shape = (buffer.observations.shape[1],)
+        if self._impl is None:
+            self.create_impl(shape, 0)
+        elif tuple(self._impl.observation_shape) != shape:
+            raise NvecMismatchError(
+                f"{type(self).__name__} was built for observations of shape "
+                f"{self._impl.observation_shape}, the dataset has {shape}."
+            )
+
+    # -- acting ----------------------------------------------------------------------------
+
+    def predict(self, x: Observation) -> NDArray:
+        """Returns greedy actions `(B, N)` for observations `(B, obs)`.
+
+        Raises:
+            InvalidObservationError: wrong shape, or not finite.
+        """
+        return super().predict(self._check_observations(x))
+
+    def sample_action(self, x: Observation) -> NDArray:
+        """Returns sampled actions `(B, N)` for observations `(B, obs)`.
+
+        Raises:
+            InvalidObservationError: wrong shape, or not finite.
+        """
+        return super().sample_action(self._check_observations(x))
+
+    def predict_value(self, x: Observation, action: NDArray) -> NDArray:
+        """Returns `Q(s, a)` of shape `(B,)` for observations `(B, obs)`, actions `(B, N)`.
+
+        Raises:
+            InvalidObservationError: observations of the wrong shape, or not finite.
+            InvalidActionSpaceError: actions that are not in the action space.
+        """
+        observations = self._check_observations(x)
+        nvec = np.asarray(self._config.nvec)
+        action = np.asarray(action)
+        if (
+            action.shape != (len(observations), len(nvec))
+            or not np.all(action == np.floor(action))
+            or np.any((action < 0) | (action >= nvec))
+        ):
+            raise InvalidActionSpaceError(
+                f"Expected integer actions of shape ({len(observations)}, {len(nvec)}) with "
+                f"choices below {nvec.tolist()}, got shape {action.shape}: {action!r}."
+            )
+        return super().predict_value(observations, action)
+
+    def _check_observations(self, x: Observation) -> NDArray:
+        if self._impl is None:
+            raise RuntimeError("Call fit, build_with_dataset or build_with_env first.")
+        array = np.asarray(x)
+        if array.ndim != 2 or array.shape[1:] != tuple(self._impl.observation_shape):
+            raise InvalidObservationError(
+                f"Expected a batch of observations of shape (B, "
+                f"{self._impl.observation_shape[0]}), got shape {array.shape}."
+            )
+        if not np.isfinite(array).all():
+            row = int((~np.isfinite(array)).any(1).argmax())
+            raise InvalidObservationError(f"Row {row} of the observations is not finite.")
+        return array
+
+    # -- learning --------------------------------------------------------------------------
+
+    def update(self, batch: Any) -> dict[str, float]:
+        """Does one gradient step on a d3rlpy mini-batch or on an unscaled `TorchMiniBatch`."""
+        if not isinstance(batch, TorchMiniBatch):
+            return super().update(batch)
+        return {k: v.item() for k, v in self._update_without_sync(batch).items()}
+
+    def _update_without_sync(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
+        if self._impl is None:
+            raise RuntimeError("Call fit, build_with_dataset or build_with_env before update.")
+        loss = self._impl.update_without_sync(self._scale(batch), self._grad_step)
+        self._grad_step += 1
+        return loss
+
+    def _scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:
+        changes: dict[str, Any] = {}
+        if scaler := self._config.observation_scaler:
+            changes["observations"] = scaler.transform(batch.observations)
+            changes["next_observations"] = scaler.transform(batch.next_observations)
+        if reward_scaler := self._config.reward_scaler:
+            changes["rewards"] = reward_scaler.transform(batch.rewards)
+        return dataclasses.replace(batch, **changes) if changes else batch
+
+    def fit(  # type: ignore[override]
+        self, dataset: Any, n_steps: int | None = None, n_steps_per_epoch: int = 10_000, **kwargs: Any
+    ) -> list[tuple[int, dict[str, float]]]:
+        """Trains on a dataset; `fitter` says what the arguments are.
+
+        Returns:
+            One `(epoch, metrics)` pair per epoch.
+        """
+        return list(self.fitter(dataset, n_steps, n_steps_per_epoch, **kwargs))
+
+    def fitter(  # type: ignore[override]
+        self,
+        dataset: Any,
+        n_steps: int | None = None,
+        n_steps_per_epoch: int = 10_000,
+        logging_steps: int = 500,
+        logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        logger_adapter: LoggerAdapterFactory | None = None,
+        show_progress: bool = True,
+        save_interval: int = 1,
+        evaluators: dict[str, EvaluatorProtocol] | None = None,
+        callback: Callable[[Self, int, int], None] | None = None,
+        epoch_callback: Callable[[Self, int, int], None] | None = None,
+    ) -> Generator[tuple[int, dict[str, float]], None, None]:
+        """Trains epoch by epoch, like d3rlpy's `fitter`, with three differences.
+
+        Exactly `n_steps` steps are made (d3rlpy drops what does not fill an epoch; here the last
+        epoch is shorter), the dataset is moved to the training device once, and losses are
+        fetched from the device only when they are logged.
+
+        Args:
+            dataset: a dataset's name, a `minari.MinariDataset`, a d3rlpy `ReplayBuffer` or a
+                `DeviceReplayBuffer`.
+            n_steps: gradient steps; the config's `n_steps` if None.
+            n_steps_per_epoch: steps between evaluations, logging and saving.
+            logging_steps: steps between logs if `logging_strategy` is STEPS.
+            logging_strategy: when metrics are logged.
+            experiment_name: name of the log folder; the class's name if None.
+            with_timestamp: append the time to it.
+            logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
+            show_progress: draw progress bars.
+            save_interval: epochs between saved models.
+            evaluators: d3rlpy evaluators by metric name.
+            callback: called with (algo, epoch, step) after every step.
+            epoch_callback: called with (algo, epoch, step) after every epoch.
+
+        Yields:
+            `(epoch, metrics)`.
+
+        Raises:
+            ValueError: step counts are not positive.
+            InvalidDatasetError: the dataset cannot be used.
+            NvecMismatchError: the dataset has another action space than the algorithm.
+        """
+        n_steps = self._config.n_steps if n_steps is None else n_steps
+        if n_steps < 1 or n_steps_per_epoch < 1:
+            raise ValueError(
+                f"Expected n_steps and n_steps_per_epoch of at least 1, got {n_steps} and "
+                f"{n_steps_per_epoch}."
+            )
+        buffer = self._as_buffer(dataset)
+        self._build_with_buffer(buffer)
+        name = experiment_name or type(self).__name__
+        adapter = logger_adapter or FileAdapterFactory()
+        self._before_fit(buffer, adapter, name, with_timestamp, show_progress)
+        logger = D3RLPyLogger(self, adapter, name, n_steps_per_epoch, with_timestamp)
+        save_config(self, logger)
+        step = 0
+        n_epochs = -(-n_steps // n_steps_per_epoch)
+        for epoch in range(1, n_epochs + 1):
+            losses = MeanMetrics()
+            metrics: dict[str, float] = {}
+            bar = tqdm(
+                range(min(n_steps_per_epoch, n_steps - step)),
+                desc=f"Epoch {epoch}/{n_epochs}",
+                disable=not show_progress,
+            )
+            with logger.measure_time("epoch"):
+                for _ in bar:
+                    batch = buffer.sample_transition_batch(self.batch_size)
+                    losses.add(self._update_without_sync(batch))
+                    step += 1
+                    if (
+                        logging_strategy == LoggingStrategy.STEPS
+                        and step % logging_steps == 0
+                    ):
+                        losses.log(logger)
+                        metrics = logger.commit(epoch, step)
+                    if callback:
+                        callback(self, epoch, step)
+            losses.log(logger)
+            if epoch_callback:
+                epoch_callback(self, epoch, step)
+            for metric, evaluator in (evaluators or {}).items():
+                logger.add_metric(metric, evaluator(self, buffer))
+            if logging_strategy == LoggingStrategy.EPOCH:
+                metrics = logger.commit(epoch, step)
+            if epoch % save_interval == 0 or epoch == n_epochs:
+                logger.save_model(step, self)
+            yield epoch, metrics
+        logger.close()
+
+    def _before_fit(
+        self,
+        buffer: DeviceReplayBuffer,
+        logger_adapter: LoggerAdapterFactory,
+        experiment_name: str,
+        with_timestamp: bool,
+        show_progress: bool,
+    ) -> None:
+        """Hook for what must happen before the first step (SPIN's pre-training)."""
+
+
+class MeanMetrics:
+    """Running means of scalar tensors, which stay on their device until they are logged."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, torch.Tensor] = {}
+        self._counts: defaultdict[str, int] = defaultdict(int)
+
+    def add(self, metrics: dict[str, torch.Tensor]) -> None:
+        """Adds one step's metrics."""
+        for name, value in metrics.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
+            self._counts[name] += 1
+
+    def log(self, logger: D3RLPyLogger) -> None:
+        """Hands the means to the logger and starts anew."""
+        for name, total in self._sums.items():
+            logger.add_metric(name, total.item() / self._counts[name])
+        self._sums.clear()
+        self._counts.clear()

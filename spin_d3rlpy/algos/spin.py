@@ -1,0 +1,189 @@
+"""SPIN's first stage inside any objective: pre-train or take over an ASM, then train as usual."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+from d3rlpy.base import DeviceArg, save_config
+from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory, LoggerAdapterFactory
+from d3rlpy.types import Shape
+
+from spin_d3rlpy.algos.actor_critic import ActorCriticAlgo
+from spin_d3rlpy.asm import (
+    ActionStructureModel,
+    load_asm,
+    pretrain,
+    save_asm,
+)
+from spin_d3rlpy.asm.pretraining import PretrainingEpoch
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.errors import NvecMismatchError
+from spin_d3rlpy.nvec import require_same_nvec
+from spin_d3rlpy.policies import SlotPolicy
+from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
+
+
+
+class SPINMixin(ActorCriticAlgo[Any, Any]):
+    """Adds the Action Structure Model to an objective's algorithm.
+
+    Args:
+        config: the configuration; defaults if None.
+        device: as in d3rlpy.
+        enable_ddp: not supported.
+        asm: a pre-trained model or the path of its file. Without one, `fit` pre-trains one first.
+        **fields: config fields.
+    """
+
+    def __init__(
+        self,
+        config: Any = None,
+        device: DeviceArg = False,
+        enable_ddp: bool = False,
+        asm: ActionStructureModel | str | Path | None = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__(config, device, enable_ddp, **fields)
+        self._asm: ActionStructureModel | None = None
+        if asm is not None:
+            self.set_asm(asm)
+
+    @property
+    def asm(self) -> ActionStructureModel | None:
+        """The model the policy's trunk was taken from, if it was made or given in this process."""
+        return self._asm
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether the policy's trunk comes from an ASM (also after loading a saved policy)."""
+        return self._impl is not None and self._slot_policy.is_pretrained
+
+    def set_asm(self, asm: ActionStructureModel | str | Path) -> None:
+        """Takes over a pre-trained ASM: its trunk, sizes and observation scaler.
+
+        Raises:
+            NvecMismatchError: it is of another action space, size or observation scaling than
+                this algorithm was configured with.
+        """
+        if not isinstance(asm, ActionStructureModel):
+            asm = load_asm(asm)
+        config = self._config
+        if config.nvec is None:
+            config.nvec = list(asm.nvec)
+        require_same_nvec(config.nvec, asm.nvec, type(self).__name__, "the ASM")
+        scaler = config.observation_scaler
+        if scaler is None and asm.observation_scaler is not None:
+            config.observation_scaler = scaler = scaler_from_dict(asm.observation_scaler)
+        if scaler is not None and scaler_to_dict(scaler) != asm.observation_scaler:
+            raise NvecMismatchError(
+                "The ASM was pre-trained with other observation scaling than this algorithm is "
+                f"configured with: {asm.observation_scaler} and {scaler_to_dict(scaler)}. Leave "
+                "observation_scaler unset to take over the ASM's."
+            )
+        if config.actor_encoder_factory.transformer != asm.config:
+            config.actor_encoder_factory = dataclasses.replace(
+                config.actor_encoder_factory, transformer=asm.config
+            )
+            if self._impl is not None:
+                raise NvecMismatchError(
+                    f"{type(self).__name__} is built with other sizes than the ASM's "
+                    f"{asm.config}. Pass the ASM before building."
+                )
+        self._asm = asm
+        if self._impl is not None:
+            self._slot_policy.load_asm(asm)
+
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        """Builds the networks and loads the ASM's trunk if there is one."""
+        if self._asm is not None and self._asm.observation_size != observation_shape[0]:
+            raise NvecMismatchError(
+                f"The ASM was pre-trained on observations of length {self._asm.observation_size}, "
+                f"not {observation_shape[0]}."
+            )
+        super().inner_create_impl(observation_shape, action_size)
+        if self._asm is not None:
+            self._slot_policy.load_asm(self._asm)
+
+    def pretrain(
+        self,
+        dataset: Any,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        logger_adapter: LoggerAdapterFactory | None = None,
+        show_progress: bool = True,
+    ) -> list[PretrainingEpoch]:
+        """Stage 1: pre-trains a new ASM on the dataset's states and actions and takes it over.
+
+        Logs `asm_loss`, `asm_accuracy`, `asm_seconds` and `asm_samples` per epoch through the
+        d3rlpy logger, in a folder of its own, and saves `asm_<step>.safetensors` there every
+        `pretraining.checkpoint_interval` epochs if the logger writes files.
+
+        Args:
+            dataset: anything that `fit` takes.
+            experiment_name: name of the log folder; the class's name if None.
+            with_timestamp: append the time to it.
+            logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
+            show_progress: draw a progress bar.
+
+        Returns:
+            One entry per epoch.
+        """
+        buffer = self._as_buffer(dataset)
+        self._build_with_buffer(buffer)
+        config = self._config
+        asm = ActionStructureModel(
+            buffer.observations.shape[1], config.nvec, config.actor_encoder_factory.transformer
+        ).to(torch.device(self._device))
+        scaler = config.observation_scaler
+        asm.observation_scaler = scaler_to_dict(scaler)
+        logger = D3RLPyLogger(
+            self,
+            logger_adapter or FileAdapterFactory(),
+            f"{experiment_name or type(self).__name__}_pretraining",
+            -(-buffer.transition_count // config.pretraining.batch_size),
+            with_timestamp,
+        )
+        save_config(self, logger)
+        folder = getattr(logger.adapter, "logdir", None)
+        last_step = config.pretraining.n_updates(buffer.transition_count)
+
+        def on_epoch(epoch: PretrainingEpoch) -> None:
+            for name in ("loss", "accuracy", "seconds", "samples"):
+                logger.add_metric(f"asm_{name}", getattr(epoch, name))
+            logger.commit(epoch.epoch, epoch.step)
+            due = epoch.epoch % config.pretraining.checkpoint_interval == 0
+            if folder is not None and (due or epoch.step == last_step):
+                save_asm(asm, Path(folder) / f"asm_{epoch.step}.safetensors")
+
+        epochs = pretrain(
+            asm,
+            buffer,
+            config.pretraining,
+            transform=None if scaler is None else scaler.transform,
+            on_epoch=on_epoch,
+            show_progress=show_progress,
+        )
+        logger.close()
+        self.set_asm(asm)
+        return epochs
+
+    def _before_fit(
+        self,
+        buffer: DeviceReplayBuffer,
+        logger_adapter: LoggerAdapterFactory,
+        experiment_name: str,
+        with_timestamp: bool,
+        show_progress: bool,
+    ) -> None:
+        if not self.is_pretrained:
+            self.pretrain(buffer, experiment_name, with_timestamp, logger_adapter, show_progress)
+
+    @property
+    def _slot_policy(self) -> SlotPolicy:
+        assert self._impl is not None
+        policy = self._impl.policy
+        assert isinstance(policy, SlotPolicy)
+        return policy

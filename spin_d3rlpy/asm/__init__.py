@@ -1,0 +1,16 @@
+"""The Action Structure Model: its network, self-supervised pre-training and files."""
+
+from spin_d3rlpy.asm.files import load_asm, save_asm
+from spin_d3rlpy.asm.model import ActionStructureModel, TransformerConfig
+from spin_d3rlpy.asm.objectives import masked_action_loss
+from spin_d3rlpy.asm.pretraining import PretrainingConfig, pretrain
+
+__all__ = [
+    "ActionStructureModel",
+    "PretrainingConfig",
+    "TransformerConfig",
+    "load_asm",
+    "masked_action_loss",
+    "pretrain",
+    "save_asm",
+]

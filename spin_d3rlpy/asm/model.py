@@ -1,0 +1,224 @@
+"""The Action Structure Model (ASM), bottom-up: attention, block, trunk, heads, model.
+
+Axes: `B` batch, `M` state tokens, `N` sub-actions (slots), `T = M + N` tokens, `D` width,
+`H` heads, `K` most choices of a slot, `S = sum(nvec)`.
+
+The SPIN and SAINT policies use the same `SlotTransformer` and `SlotHeads`; what a policy is given
+in place of sub-action embeddings is in `spin_d3rlpy.policies.slot`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
+
+from spin_d3rlpy.nvec import SlotLayout
+
+
+@dataclasses.dataclass()
+class TransformerConfig:
+    """Sizes of the trunk and heads; the defaults are those of SPIN's published code.
+
+    Args:
+        width: token width (the paper's d).
+        n_blocks: Transformer blocks.
+        n_heads: attention heads; must divide `width`.
+        n_state_tokens: tokens the state is encoded into (M).
+        ffn_multiplier: hidden width of the feed-forward layers, in units of `width`.
+        head_hidden: hidden width of each slot's prediction head.
+        dropout: after attention's output, in the feed-forward layers and in the heads.
+        attention_dropout: on attention weights.
+    """
+
+    width: int = 256
+    n_blocks: int = 3
+    n_heads: int = 4
+    n_state_tokens: int = 1
+    ffn_multiplier: int = 2
+    head_hidden: int = 128
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.width % self.n_heads:
+            raise ValueError(f"Expected n_heads={self.n_heads} to divide width={self.width}.")
+
+
+class Attention(nn.Module):
+    """Multi-head attention of some tokens to all tokens, with biased projections."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        d = config.width
+        self.n_heads = config.n_heads
+        self.dropout = config.attention_dropout
+        self.query = nn.Linear(d, d)
+        self.key_value = nn.Linear(d, 2 * d)
+        self.out = nn.Linear(d, d)
+
+    def forward(self, queries: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        """Attends from `(B, Q, D)` to `(B, T, D)`; returns `(B, Q, D)`."""
+        q = self.query(queries).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # (B, H, Q, D/H)
+        kv = self.key_value(context).unflatten(-1, (2, self.n_heads, -1))
+        k, v = kv.permute(2, 0, 3, 1, 4)  # (B, H, T, D/H) each
+        attended = scaled_dot_product_attention(
+            q, k, v, dropout_p=self.dropout if self.training else 0.0
+        )
+        out: torch.Tensor = self.out(attended.transpose(1, 2).flatten(2))
+        return out
+
+
+class Block(nn.Module):
+    """A pre-LN block with separate norms for queries and for keys and values."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        d, hidden = config.width, config.ffn_multiplier * config.width
+        self.query_norm = nn.LayerNorm(d)
+        self.context_norm = nn.LayerNorm(d)
+        self.attention = Attention(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.ffn = nn.Sequential(
+            nn.LayerNorm(d),
+            nn.Linear(d, hidden),
+            nn.GELU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(hidden, d),
+            nn.Dropout(config.dropout),
+        )
+
+    def forward(self, tokens: torch.Tensor, skip: int = 0) -> torch.Tensor:
+        """Maps tokens `(B, T, D)` to `(B, T - skip, D)`.
+
+        The first `skip` tokens are attended to but get no output of their own.
+        """
+        x = tokens[:, skip:]
+        x = x + self.dropout(self.attention(self.query_norm(x), self.context_norm(tokens)))
+        out: torch.Tensor = x + self.ffn(x)
+        return out
+
+
+class SlotTransformer(nn.Module):
+    """The trunk: encodes the state into M tokens and lets N slot tokens attend to it and each other.
+
+    There are no position codes: slots differ only by the tokens that enter, so permuting those
+    permutes the output.
+
+    Args:
+        observation_size: length of an observation.
+        config: sizes.
+    """
+
+    def __init__(self, observation_size: int, config: TransformerConfig) -> None:
+        super().__init__()
+        d, m = config.width, config.n_state_tokens
+        self.state_encoder = nn.Sequential(
+            nn.Linear(observation_size, 2 * d), nn.GELU(), nn.Linear(2 * d, m * d)
+        )
+        self.n_state_tokens = m
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_blocks))
+
+    def forward(self, observations: torch.Tensor, slot_tokens: torch.Tensor) -> torch.Tensor:
+        """Returns slot features `(B, N, D)`.
+
+        Args:
+            observations: `(B, obs)`.
+            slot_tokens: `(B, N, D)`, or `(N, D)` for the same tokens in every row.
+        """
+        state = self.state_encoder(observations).unflatten(-1, (self.n_state_tokens, -1))
+        tokens = torch.cat([state, slot_tokens.expand(len(state), -1, -1)], dim=1)  # (B, M + N, D)
+        last = len(self.blocks) - 1
+        for i, block in enumerate(self.blocks):
+            # Nothing reads the state tokens after the last block.
+            tokens = block(tokens, skip=self.n_state_tokens if i == last else 0)
+        return tokens
+
+
+class SlotHeads(nn.Module):
+    """One small MLP per slot, `D -> hidden -> m_i`, all computed in two batched products.
+
+    Args:
+        nvec: number of choices of each sub-action.
+        config: sizes.
+    """
+
+    keep: torch.Tensor  # (S,)
+
+    def __init__(self, nvec: Sequence[int], config: TransformerConfig) -> None:
+        super().__init__()
+        layout = SlotLayout(nvec)
+        n, k, d, hidden = layout.n_slots, layout.max_choices, config.width, config.head_hidden
+        self.dropout = config.dropout
+        self.weight1 = nn.Parameter(torch.empty(n, d, hidden).uniform_(-(d**-0.5), d**-0.5))
+        self.bias1 = nn.Parameter(torch.empty(n, 1, hidden).uniform_(-(d**-0.5), d**-0.5))
+        bound = hidden**-0.5
+        # Slots with fewer than K choices have columns that are computed and dropped.
+        self.weight2 = nn.Parameter(torch.empty(n, hidden, k).uniform_(-bound, bound))
+        self.bias2 = nn.Parameter(torch.empty(n, 1, k).uniform_(-bound, bound))
+        self.is_uniform = layout.is_uniform
+        self.register_buffer("keep", (~layout.padding).flatten().nonzero()[:, 0], persistent=False)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Maps slot features `(B, N, D)` to logits of all choices, flat `(B, S)`."""
+        hidden = gelu(torch.baddbmm(self.bias1, features.transpose(0, 1), self.weight1))
+        hidden = dropout(hidden, self.dropout, self.training)
+        logits = torch.baddbmm(self.bias2, hidden, self.weight2).transpose(0, 1).flatten(1)
+        return logits if self.is_uniform else logits[:, self.keep]
+
+
+class ActionStructureModel(nn.Module):
+    """Predicts each sub-action from the state and the others (SPIN, section 4.1).
+
+    Its input is the state and N slot tokens, each either one of the slot's choices or the slot's
+    mask token; its output is a distribution over every slot's choices.
+
+    Args:
+        observation_size: length of an observation.
+        nvec: number of choices of each sub-action.
+        config: sizes of the trunk and heads.
+    """
+
+    row_offsets: torch.Tensor  # (N,)
+
+    def __init__(
+        self, observation_size: int, nvec: Sequence[int], config: TransformerConfig | None = None
+    ) -> None:
+        super().__init__()
+        self.config = config or TransformerConfig()
+        self.observation_size = observation_size
+        self.layout = SlotLayout(nvec)
+        self.nvec = self.layout.nvec
+        # How observations were scaled in pre-training (type and parameters), kept with the file.
+        self.observation_scaler: dict[str, Any] | None = None
+        rows = torch.tensor([m + 1 for m in self.nvec])
+        # One table of all slots' rows; slot i's rows are its m_i choices, then its mask token.
+        self.embedding = nn.Embedding(int(rows.sum()), self.config.width)
+        self.register_buffer("row_offsets", rows.cumsum(0) - rows, persistent=False)
+        self.trunk = SlotTransformer(observation_size, self.config)
+        self.heads = SlotHeads(self.nvec, self.config)
+
+    @property
+    def mask_ids(self) -> torch.Tensor:
+        """Each slot's mask token, `m_i`, of shape `(N,)`."""
+        return torch.tensor(self.nvec, device=self.row_offsets.device)
+
+    @property
+    def mask_embeddings(self) -> torch.Tensor:
+        """Embeddings of the mask tokens, `(N, D)`."""
+        return self.embedding.weight[self.row_offsets + self.mask_ids]
+
+    def forward(self, observations: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Returns logits of every slot's choices, flat `(B, S)`.
+
+        Args:
+            observations: `(B, obs)`.
+            tokens: `(B, N)` integers, choice `0 .. m_i - 1` or mask `m_i`.
+        """
+        embedded = self.embedding(tokens + self.row_offsets)  # (B, N, D)
+        logits: torch.Tensor = self.heads(self.trunk(observations, embedded))
+        return logits

@@ -1,0 +1,1 @@
+"""Training of the behavior policies that the shipped datasets are made with."""

@@ -1,0 +1,91 @@
+"""What is trained for each task: one row a task, with the returns its levels should have."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from d3rlpy.models.encoders import SimBaEncoderFactory
+from d3rlpy.optimizers import AdamWFactory
+
+from spin_d3rlpy.algos.decqn import DecQNConfig
+from spin_d3rlpy.errors import DatasetNotFoundError
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How the behavior policies of one task are trained and chosen.
+
+    Args:
+        task: the suite's `<domain>-<task>`.
+        bins: choices of each actuator.
+        targets: wanted mean return of each level; the snapshot closest to it is shipped.
+        env_steps: environment steps of training, all environments together.
+        evaluation_interval: environment steps between snapshots.
+        width: width of the Q networks; hidden layers are twice as wide.
+        steps_per_update: environment steps between gradient steps.
+        n_critics: members of the ensemble.
+        n_steps: length of returns.
+        seed: of networks, exploration and environments.
+    """
+
+    task: str
+    bins: int
+    targets: dict[str, float]
+    env_steps: int
+    evaluation_interval: int = 8_000
+    width: int = 128
+    steps_per_update: int = 2
+    n_critics: int = 2
+    n_steps: int = 3
+    seed: int = 0
+
+    @property
+    def env_id(self) -> str:
+        """Gymnasium id of the environment."""
+        return f"spin/{self.task}-v0"
+
+    @property
+    def name(self) -> str:
+        """Short name, unique among recipes."""
+        return f"{self.task}-b{self.bins}"
+
+    def config(self) -> DecQNConfig:
+        """The algorithm's config (nvec and the observation scaler are filled in training)."""
+        return DecQNConfig(
+            learning_rate=3e-4,
+            optim_factory=AdamWFactory(weight_decay=1e-3, clip_grad_norm=40.0),
+            encoder_factory=SimBaEncoderFactory(
+                feature_size=self.width, hidden_size=2 * self.width, n_blocks=1
+            ),
+            batch_size=256,
+            gamma=0.99,
+            tau=0.005,
+            n_critics=self.n_critics,
+        )
+
+
+# Expert targets are the published expert scores; medium targets are the published returns on the
+# medium datasets (or 40 % of expert where none are published).
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("cheetah-run", 3, {"medium": 290.0, "expert": 664.57}, 400_000),
+        Recipe("finger-spin", 3, {"medium": 388.0, "expert": 853.62}, 400_000),
+        Recipe("fish-swim", 3, {"medium": 167.0, "expert": 418.58}, 1_500_000),
+        Recipe("quadruped-walk", 3, {"medium": 351.0, "expert": 781.19}, 1_000_000),
+        Recipe("humanoid-stand", 3, {"medium": 331.0, "expert": 711.9}, 1_500_000),
+    )
+}
+
+
+def get_recipe(name: str) -> Recipe:
+    """Returns a recipe by name, e.g. `cheetah-run-b3`.
+
+    Raises:
+        DatasetNotFoundError: there is none; the message lists those that exist.
+    """
+    if name not in RECIPES:
+        raise DatasetNotFoundError(
+            f"No recipe named {name!r}. There are: {', '.join(RECIPES)}."
+        )
+    return RECIPES[name]

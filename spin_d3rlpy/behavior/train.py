@@ -1,0 +1,274 @@
+"""Online training of DecQN in environments stepped together, with resumable checkpoints."""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from spin_envs.behavior import BehaviorPolicy
+from spin_envs.rollout import rollout
+from tqdm import tqdm
+
+from spin_d3rlpy._version import __version__
+from spin_d3rlpy.algos.decqn import DecQN
+from spin_d3rlpy.behavior.export import policy_arrays
+from spin_d3rlpy.behavior.recipes import Recipe
+from spin_d3rlpy.behavior.replay import NStepReplay
+from spin_d3rlpy.nvec import nvec_from_space
+from spin_d3rlpy.scalers import ClippedStandardObservationScaler
+
+# Probability, per environment, that a sub-action is replaced by a random one; scaled down when
+# there are many sub-actions, so that the joint action does not become noise.
+EXPLORATION_LADDER = np.array([0.0, 0.05, 0.1, 0.1, 0.2, 0.2, 0.4, 0.4])
+N_ENVS = len(EXPLORATION_LADDER)
+REPLAY_CAPACITY = 1_000_000
+WARMUP_STEPS = 5_000
+SCALER_INTERVAL = 1_000
+EVALUATION_EPISODES = 20
+EVALUATION_SEED = 10_000
+RECORD_EPISODES = 100
+
+
+class RunningMoments:
+    """Mean and variance of a stream of rows (Chan et al.'s pairwise update)."""
+
+    def __init__(self, size: int) -> None:
+        self.count = 0.0
+        self.mean = np.zeros(size)
+        self.m2 = np.zeros(size)
+
+    def update(self, rows: NDArray[np.float32]) -> None:
+        """Adds rows `(B, size)`."""
+        n = len(rows)
+        mean = rows.mean(0, dtype=np.float64)
+        delta = mean - self.mean
+        total = self.count + n
+        self.m2 += ((rows - mean) ** 2).sum(0) + delta**2 * self.count * n / total
+        self.mean += delta * n / total
+        self.count = total
+
+    def scaler(self) -> ClippedStandardObservationScaler:
+        """Returns the scaler for the moments so far."""
+        std = np.sqrt(self.m2 / max(self.count, 1.0))
+        return ClippedStandardObservationScaler(
+            mean=self.mean.astype(np.float32), std=std.astype(np.float32)
+        )
+
+
+class BehaviorTrainer:
+    """Trains one recipe in `folder`, leaving a snapshot of the policy at every evaluation.
+
+    `folder` gets `checkpoint.pt` (resumed from when it exists), `curve.csv` (env_steps, mean
+    greedy return, standard deviation, seconds) and `snapshots/<env_steps>.npz`. The replay is
+    not part of the checkpoint: a resumed run first refills it with the policy it has.
+
+    Args:
+        recipe: what to train.
+        folder: where everything goes.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        self.recipe = recipe
+        self.folder = folder
+        (folder / "snapshots").mkdir(parents=True, exist_ok=True)
+        self._envs = [gymnasium.make(recipe.env_id, bins=recipe.bins) for _ in range(N_ENVS)]
+        space = self._envs[0].observation_space
+        assert space.shape is not None
+        self._nvec = nvec_from_space(self._envs[0].action_space)
+        torch.manual_seed(recipe.seed)
+        self._rng = np.random.default_rng(recipe.seed)
+        self._moments = RunningMoments(space.shape[0])
+        config = recipe.config()
+        config.nvec = self._nvec
+        config.observation_scaler = self._moments.scaler()
+        self.algo = DecQN(config)
+        self.algo.create_impl(space.shape, len(self._nvec))
+        self._replay = NStepReplay(
+            min(REPLAY_CAPACITY, recipe.env_steps),
+            space.shape[0],
+            len(self._nvec),
+            N_ENVS,
+            recipe.n_steps,
+            config.gamma,
+            recipe.seed,
+        )
+        self.env_steps = 0
+        self.seconds = 0.0
+        self._resume()
+
+    def train(self, progress: bool = True) -> None:
+        """Trains until the recipe's number of environment steps."""
+        recipe = self.recipe
+        epsilons = EXPLORATION_LADDER * min(1.0, 3.0 / len(self._nvec))
+        nvec = np.array(self._nvec)
+        observations = np.stack(
+            [e.reset(seed=recipe.seed * N_ENVS + i)[0] for i, e in enumerate(self._envs)]
+        )
+        fill_until = self.env_steps + WARMUP_STEPS
+        started = time.monotonic() - self.seconds
+        bar = tqdm(
+            total=recipe.env_steps, initial=self.env_steps, unit="step", disable=not progress
+        )
+        owed = 0.0
+        while self.env_steps < recipe.env_steps:
+            self._moments.update(observations)
+            explore = self._rng.random((N_ENVS, len(nvec))) < epsilons[:, None]
+            if self.algo.grad_step == 0:
+                explore[:] = True
+            random_actions = self._rng.integers(nvec, size=(N_ENVS, len(nvec)))
+            actions = np.where(explore, random_actions, self.algo.predict(observations))
+            for i, env in enumerate(self._envs):
+                following, reward, terminated, truncated, _ = env.step(actions[i])
+                self._replay.append(
+                    i,
+                    observations[i],
+                    actions[i],
+                    float(reward),
+                    following,
+                    terminated,
+                    truncated,
+                )
+                if terminated or truncated:
+                    following, _ = env.reset()
+                observations[i] = following
+            before = self.env_steps
+            self.env_steps += N_ENVS
+            bar.update(N_ENVS)
+            if before // SCALER_INTERVAL != self.env_steps // SCALER_INTERVAL:
+                self.algo.config.observation_scaler = self._moments.scaler()
+            if self.env_steps >= fill_until:
+                owed += N_ENVS / recipe.steps_per_update
+                while owed >= 1.0:
+                    self.algo.update(self._replay.sample(self.algo.batch_size))
+                    owed -= 1.0
+            interval = recipe.evaluation_interval
+            if before // interval != self.env_steps // interval:
+                self.seconds = time.monotonic() - started
+                bar.set_postfix_str(f"return {self._evaluate():.0f}")
+                self._save()
+        bar.close()
+
+    def _evaluate(self) -> float:
+        arrays = policy_arrays(self.algo)
+        returns = evaluate_policy(
+            BehaviorPolicy(arrays, {}), self.recipe, EVALUATION_EPISODES, EVALUATION_SEED
+        )
+        np.savez_compressed(self.folder / "snapshots" / f"{self.env_steps}.npz", **arrays)
+        row = [self.env_steps, returns.mean(), returns.std(), self.seconds]
+        with (self.folder / "curve.csv").open("a", newline="") as f:
+            writer = csv.writer(f)
+            if f.tell() == 0:
+                writer.writerow(["env_steps", "mean_return", "std_return", "seconds"])
+            writer.writerow([f"{v:.6g}" for v in row])
+        return float(returns.mean())
+
+    def _save(self) -> None:
+        assert self.algo.impl is not None
+        state = {
+            "modules": {
+                k: v.state_dict() for k, v in self.algo.impl._checkpointer.modules.items()
+            },
+            "moments": (
+                self._moments.count,
+                torch.from_numpy(self._moments.mean),
+                torch.from_numpy(self._moments.m2),
+            ),
+            "env_steps": self.env_steps,
+            "grad_step": self.algo.grad_step,
+            "seconds": self.seconds,
+        }
+        partial = self.folder / "checkpoint.partial"
+        torch.save(state, partial)
+        os.replace(partial, self.folder / "checkpoint.pt")
+
+    def _resume(self) -> None:
+        path = self.folder / "checkpoint.pt"
+        if not path.exists():
+            return
+        state: dict[str, Any] = torch.load(path, weights_only=True)
+        assert self.algo.impl is not None
+        for name, module in self.algo.impl._checkpointer.modules.items():
+            module.load_state_dict(state["modules"][name])
+        self._moments.count, mean, m2 = state["moments"]
+        self._moments.mean, self._moments.m2 = mean.numpy(), m2.numpy()
+        self.algo.config.observation_scaler = self._moments.scaler()
+        self.env_steps, self.seconds = state["env_steps"], state["seconds"]
+        self.algo.set_grad_step(state["grad_step"])
+        # Other episodes and exploration than the first part's.
+        self._rng = np.random.default_rng([self.recipe.seed, self.env_steps])
+
+
+def evaluate_policy(
+    policy: BehaviorPolicy, recipe: Recipe, episodes: int, seed: int
+) -> NDArray[np.float64]:
+    """Returns the undiscounted returns of greedy episodes with seeds `seed ...`."""
+    envs = [gymnasium.make(recipe.env_id, bins=recipe.bins) for _ in range(min(20, episodes))]
+    seeds = range(seed, seed + episodes)
+    return np.array(
+        [e.rewards.sum() for e in rollout(envs, lambda o, _: policy(o), seeds, record=False)]
+    )
+
+
+def select_policies(recipe: Recipe, folder: Path, destination: Path) -> None:
+    """Ships, for each level, the snapshot whose mean return is closest to the level's target.
+
+    The three nearest by the training curve are measured again over 100 episodes. Writes
+    `<task>-b<bins>-<level>.npz` and `.json` (scores, versions, command, training curve).
+
+    Args:
+        recipe: what was trained.
+        folder: the trainer's folder.
+        destination: where the policy files go.
+    """
+    with (folder / "curve.csv").open() as f:
+        curve = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(f)]
+    for level, target in recipe.targets.items():
+        nearest = sorted(curve, key=lambda row: abs(row["mean_return"] - target))[:3]
+        candidates = []
+        for row in nearest:
+            path = folder / "snapshots" / f"{int(row['env_steps'])}.npz"
+            with np.load(path, allow_pickle=False) as data:
+                policy = BehaviorPolicy(dict(data), {})
+            returns = evaluate_policy(policy, recipe, RECORD_EPISODES, EVALUATION_SEED)
+            candidates.append((abs(returns.mean() - target), path, row, returns))
+        _, path, row, returns = min(candidates, key=lambda c: c[0])
+        name = f"{recipe.name}-{level}"
+        (destination / f"{name}.npz").write_bytes(path.read_bytes())
+        record = {
+            "task": recipe.task,
+            "bins": recipe.bins,
+            "level": level,
+            "target_return": target,
+            "episodes": RECORD_EPISODES,
+            "first_seed": EVALUATION_SEED,
+            "mean_return": round(float(returns.mean()), 2),
+            "std_return": round(float(returns.std()), 2),
+            "min_return": round(float(returns.min()), 2),
+            "max_return": round(float(returns.max()), 2),
+            "algorithm": "DecQN",
+            "env_steps": int(row["env_steps"]),
+            "training_seconds": round(row["seconds"]),
+            "command": f"spin-d3rlpy behaviour train {recipe.name}",
+            "versions": {
+                "spin-d3rlpy": __version__,
+                **{
+                    p: importlib.metadata.version(p)
+                    for p in ("torch", "d3rlpy", "gymnasium", "mujoco", "dm_control", "numpy")
+                },
+            },
+            "curve": [
+                [int(r["env_steps"]), round(r["mean_return"], 1), round(r["std_return"], 1)]
+                for r in curve
+                if r["env_steps"] <= row["env_steps"]
+            ],
+        }
+        (destination / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")

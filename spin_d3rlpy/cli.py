@@ -1,0 +1,133 @@
+"""The command line, `spin-d3rlpy`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+
+from spin_d3rlpy import __version__
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    help="Offline reinforcement learning for MultiDiscrete actions.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Datasets: list and build them.")
+behavior_app = typer.Typer(no_args_is_help=True, help="Behavior policies: train and select them.")
+app.add_typer(data_app, name="data")
+app.add_typer(behavior_app, name="behaviour")
+
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show d3rlpy's log and tracebacks of errors.")
+]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")]
+
+
+@app.callback()
+def _common(verbose: Verbose = False) -> None:
+    level = logging.INFO if verbose else logging.WARNING
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("spin-demo"),
+    preset: Annotated[str, typer.Option(help="cpu-small, paper or smoke.")] = "cpu-small",
+    seed: Annotated[int, typer.Option(help="Of networks and mini-batches.")] = 0,
+    size: Annotated[
+        int | None, typer.Option(help="Transitions of the dataset; default: as published.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu:0, cuda:0, ...")] = "cpu:0",
+    jobs: Jobs = None,
+) -> None:
+    """Train SPIN-IQL and factored IQL on cheetah-run and compare them, in minutes on a CPU."""
+    from spin_d3rlpy.demo import DemoSettings, run_demo
+
+    run_demo(out, DemoSettings(preset, seed, size, device), jobs=jobs, log=typer.echo)
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List the datasets that this installation can build."""
+    from spin_d3rlpy.data import available_datasets
+
+    for name in available_datasets():
+        typer.echo(name)
+
+
+@data_app.command("build")
+def data_build(
+    name: Annotated[str, typer.Argument(help="E.g. spin/cheetah-run-b3/medium-expert-v0.")],
+    size: Annotated[int | None, typer.Option(help="Transitions; default: as published.")] = None,
+    jobs: Jobs = None,
+) -> None:
+    """Build a dataset, or say that it is there."""
+    from spin_d3rlpy.data import load_dataset
+
+    dataset, _ = load_dataset(name, size=size, jobs=jobs)
+    typer.echo(f"{name}: {dataset.transition_count:,} transitions, {dataset.size()} episodes")
+
+
+@behavior_app.command("train")
+def behavior_train(
+    task: Annotated[str, typer.Argument(help="A recipe, e.g. cheetah-run-b3.")],
+    out: Annotated[Path, typer.Option(help="Folder of checkpoint and snapshots.")] = Path("runs"),
+    destination: Annotated[
+        Path | None, typer.Option(help="Where to put the selected policies; default: OUT/TASK.")
+    ] = None,
+) -> None:
+    """Train the behavior policies of a task (resumes a run that was stopped) and select them."""
+    from spin_d3rlpy.behavior.recipes import get_recipe
+    from spin_d3rlpy.behavior.train import BehaviorTrainer, select_policies
+
+    recipe = get_recipe(task)
+    folder = out / recipe.name
+    BehaviorTrainer(recipe, folder).train()
+    select_policies(recipe, folder, destination or folder)
+
+
+@app.command()
+def info() -> None:
+    """Show versions, devices and folders."""
+    import minari.storage
+    import torch
+
+    typer.echo(f"spin-d3rlpy {__version__}, Python {sys.version.split()[0]}")
+    for name in ("d3rlpy", "torch", "gymnasium", "minari", "dm_control", "mujoco", "numpy"):
+        try:
+            typer.echo(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            typer.echo(f"{name} not installed")
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    typer.echo(f"CPU cores: {os.cpu_count()}; GPUs: {', '.join(devices) or 'none'}")
+    typer.echo(f"Datasets in {minari.storage.get_dataset_path('')}")
+
+
+def main() -> None:
+    """Runs the command line; bad input ends in one line on stderr and exit code 2."""
+    from spin_envs import InvalidActionError, MissingDependencyError, UnknownTaskError
+
+    from spin_d3rlpy.errors import SpinError
+
+    try:
+        app()
+    except (
+        SpinError,
+        InvalidActionError,
+        MissingDependencyError,
+        UnknownTaskError,
+        ValueError,
+        FileNotFoundError,
+    ) as error:
+        if "-v" in sys.argv or "--verbose" in sys.argv:
+            raise
+        typer.echo(f"Error: {error}", err=True)
+        raise SystemExit(2) from error

@@ -1,0 +1,109 @@
+"""Factored action values: one number per choice of each slot, added up over slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from d3rlpy.models.encoders import EncoderFactory
+from d3rlpy.models.torch.encoders import compute_output_size
+from torch import nn
+
+from spin_d3rlpy.nvec import SlotLayout
+
+Decomposition = Literal["sum", "mean"]
+
+
+def combine_slots(values: torch.Tensor, decomposition: Decomposition) -> torch.Tensor:
+    """Adds or averages per-slot values `(..., N)` to the joint value `(...)`."""
+    return values.sum(-1) if decomposition == "sum" else values.mean(-1)
+
+
+class FactoredQFunction(nn.Module):
+    """Maps observations `(B, obs)` to the utilities `U_i(s, k)` of every choice, flat `(B, S)`.
+
+    Args:
+        observation_shape: shape of one observation.
+        encoder_factory: d3rlpy factory of the hidden layers.
+        nvec: number of choices of each sub-action.
+    """
+
+    def __init__(
+        self, observation_shape: Sequence[int], encoder_factory: EncoderFactory, nvec: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder_factory.create(observation_shape)
+        self.head = nn.Linear(
+            compute_output_size([observation_shape], self.encoder), sum(nvec)
+        )
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns utilities `(B, S)`."""
+        utilities: torch.Tensor = self.head(self.encoder(observations))
+        return utilities
+
+
+class FactoredCritic(nn.ModuleList):
+    """An ensemble of E factored Q functions, with `Q(s, a) = combine_i U_i(s, a_i)`.
+
+    A `ModuleList` because d3rlpy copies and exports Q functions as one.
+
+    Args:
+        observation_shape: shape of one observation.
+        encoder_factory: d3rlpy factory of each member's hidden layers.
+        nvec: number of choices of each sub-action.
+        n_critics: number of members (E).
+        decomposition: `"sum"` (SPIN's code) or `"mean"` (DecQN, Seyde et al. 2023) over slots.
+
+    Raises:
+        ValueError: an unknown decomposition.
+    """
+
+    def __init__(
+        self,
+        observation_shape: Sequence[int],
+        encoder_factory: EncoderFactory,
+        nvec: Sequence[int],
+        n_critics: int = 2,
+        decomposition: Decomposition = "sum",
+    ) -> None:
+        if decomposition not in get_args(Decomposition):
+            raise ValueError(f"Expected decomposition 'sum' or 'mean', got {decomposition!r}.")
+        super().__init__(
+            FactoredQFunction(observation_shape, encoder_factory, nvec) for _ in range(n_critics)
+        )
+        self.decomposition: Decomposition = decomposition
+
+    def utilities(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns the utilities of all choices, `(E, B, S)`."""
+        return torch.stack([q(observations) for q in self])
+
+    def values(
+        self, layout: SlotLayout, utilities: torch.Tensor, actions: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns `Q_e(s, a)` of shape `(E, B)` for utilities `(E, B, S)`, actions `(B, N)`."""
+        chosen = layout.gather(utilities, actions.expand(len(utilities), *actions.shape))
+        return combine_slots(chosen, self.decomposition)
+
+
+class ValueFunction(nn.Module):
+    """Maps observations `(B, obs)` to state values `(B,)`."""
+
+    def __init__(
+        self, observation_shape: Sequence[int], encoder_factory: EncoderFactory
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder_factory.create(observation_shape)
+        self.head = nn.Linear(compute_output_size([observation_shape], self.encoder), 1)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns state values `(B,)`."""
+        values: torch.Tensor = self.head(self.encoder(observations))
+        return values.squeeze(-1)
+
+
+def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
+    """Moves `target` towards `online`: `target <- (1 - tau) target + tau online`, in one kernel."""
+    with torch.no_grad():
+        torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)

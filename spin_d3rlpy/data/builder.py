@@ -1,0 +1,226 @@
+"""Building a dataset from behavior policies, in full or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import minari
+import numpy as np
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+from minari.storage import get_dataset_path
+from numpy.typing import NDArray
+from spin_envs import reference_scores
+from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
+from spin_envs.rollout import EpisodeRecord
+from tqdm.auto import tqdm
+
+from spin_d3rlpy._version import __version__
+from spin_d3rlpy.data.collect import CHUNK_EPISODES, Chunk
+from spin_d3rlpy.data.episodes import action_dtype
+from spin_d3rlpy.data.specs import DatasetSpec, PolicyKind
+from spin_d3rlpy.data.workers import default_jobs, play_chunks
+from spin_d3rlpy.nvec import nvec_from_space
+
+RECORDED_VERSIONS = ("mujoco", "dm_control", "numpy", "gymnasium", "minari")
+
+
+def is_complete(name: str) -> bool:
+    """Whether Minari's local folder holds a dataset of this name."""
+    return (get_dataset_path(name) / "data" / "metadata.json").exists()
+
+
+def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool = True) -> None:
+    """Builds a dataset into Minari's local folder, unless it is there already.
+
+    The data depend on the name and on the versions of the simulator and NumPy, not on `jobs`.
+    Chunks of episodes go to a staging folder next to the final place as they are ready, and one
+    rename makes them the dataset: whatever interrupts a build, a dataset of this name is complete.
+    What a killed build left behind is removed by the next one of the same name. If two processes
+    want the same dataset, one of them builds it.
+
+    Args:
+        spec: what to build.
+        jobs: number of processes; as many as there are CPU cores if None.
+        progress: draw a progress bar.
+
+    Raises:
+        ValueError: `jobs` is less than 1.
+        MissingDependencyError: the environment's simulator is not installed.
+    """
+    jobs = default_jobs() if jobs is None else jobs
+    if jobs < 1:
+        raise ValueError(f"Expected jobs to be at least 1, got {jobs}.")
+    target = get_dataset_path(spec.name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{target.name}.staging-"
+    with _exclusive(target.parent) as exclusive:
+        if is_complete(spec.name):
+            return
+        if exclusive:
+            for leftover in target.parent.glob(f"{prefix}*"):
+                shutil.rmtree(leftover)
+        staging = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+        try:
+            # mkdtemp's folders are private; datasets are as readable as any other folder here.
+            staging.chmod(target.parent.stat().st_mode)
+            _write_dataset(spec, staging / "data", jobs, progress)
+            try:
+                os.replace(staging, target)
+            except OSError:
+                if not is_complete(spec.name):
+                    raise
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def _exclusive(folder: Path) -> Iterator[bool]:
+    """Waits until no other process builds in `folder`; yields False where locks do not exist.
+
+    The lock is on the folder itself and ends with the process, so nothing is left behind.
+    """
+    descriptor = None
+    try:
+        import fcntl
+
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        locked = True
+    except (ImportError, OSError):  # Windows, some network file systems
+        locked = False
+    try:
+        yield locked
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _write_dataset(spec: DatasetSpec, folder: Path, jobs: int, progress: bool) -> None:
+    policies: dict[PolicyKind, BehaviorPolicy] = {
+        kind: load_behavior_policy(name) for kind, name in spec.policy_names().items()
+    }
+    with closing(gymnasium.make(spec.env_id, bins=spec.bins)) as env:
+        storage = MinariStorage.new(
+            folder,
+            observation_space=env.observation_space,
+            action_space=env.action_space,
+            env_spec=env.spec,
+            data_format="hdf5",
+        )
+        dtype = action_dtype(nvec_from_space(env.action_space))
+    summary = _Summary()
+    bar = tqdm(
+        total=sum(part.n_episodes for part in spec.parts),
+        desc=f"Building {spec.name}",
+        unit="episode",
+        disable=not progress,
+    )
+    with bar, closing(play_chunks(list(_chunks(spec, policies)), jobs)) as chunks:
+        for episodes in chunks:
+            buffers = [_to_minari(episode, dtype) for episode in episodes]
+            storage.update_episodes(buffers)
+            summary.add(buffers)
+            bar.update(len(buffers))
+    storage.update_metadata(_metadata(spec, policies, summary))
+
+
+def _chunks(spec: DatasetSpec, policies: dict[PolicyKind, BehaviorPolicy]) -> Iterator[Chunk]:
+    for part in spec.parts:
+        for start in range(0, part.n_episodes, CHUNK_EPISODES):
+            seeds = part.seeds[start : start + CHUNK_EPISODES]
+            yield Chunk(spec.env_id, spec.bins, policies.get(part.kind), seeds)
+
+
+def _to_minari(episode: EpisodeRecord, dtype: np.dtype[Any]) -> EpisodeBuffer:
+    flags = np.zeros((2, len(episode.rewards)), dtype=bool)
+    flags[0 if episode.terminated else 1, -1] = True
+    return EpisodeBuffer(
+        seed=episode.seed,
+        observations=episode.observations,
+        actions=episode.actions.astype(dtype),
+        rewards=episode.rewards.astype(np.float32),
+        terminations=flags[0],
+        truncations=flags[1],
+        infos={},
+    )
+
+
+class _Summary:
+    """Returns and checksum of the episodes written so far."""
+
+    def __init__(self) -> None:
+        self.returns: list[float] = []
+        self._hash = hashlib.sha256()
+
+    def add(self, episodes: Iterable[EpisodeBuffer]) -> None:
+        for e in episodes:
+            self.returns.append(float(np.sum(e.rewards, dtype=np.float64)))
+            for array in (e.observations, e.actions, e.rewards, e.terminations):
+                self._hash.update(np.ascontiguousarray(array).data)
+
+    @property
+    def checksum(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}"
+
+
+def _metadata(
+    spec: DatasetSpec, policies: dict[PolicyKind, BehaviorPolicy], summary: _Summary
+) -> dict[str, Any]:
+    """What goes into the dataset's `metadata.json`, beside what Minari writes itself."""
+    returns = np.array(summary.returns)
+    composition = []
+    first = 0
+    for part in spec.parts:
+        composition.append(
+            {
+                "policy": part.kind,
+                "episodes": part.n_episodes,
+                "first_seed": part.first_seed,
+                "returns": _statistics(returns[first : first + part.n_episodes]),
+            }
+        )
+        first += part.n_episodes
+    scores = reference_scores(spec.env_id, spec.bins)
+    names = spec.policy_names()
+    return {
+        "dataset_id": spec.name,
+        "minari_version": minari.__version__,
+        "algorithm_name": "DecQN (greedy), uniformly random",
+        "author": {"The spin-d3rlpy developers"},
+        "description": (
+            f"Episodes of {spec.env_id} with {spec.bins} values per actuator: "
+            + ", ".join(f"{p.n_episodes} {p.kind}" for p in spec.parts)
+            + ", in this order. Episode i of a part was reset with seed first_seed + i."
+        ),
+        "requirements": ["spin-d3rlpy"],
+        **({} if scores is None else {"ref_min_score": scores[0], "ref_max_score": scores[1]}),
+        "composition": composition,
+        "returns": _statistics(returns),
+        "checksum": summary.checksum,
+        "provenance": {
+            "versions": {
+                "spin-d3rlpy": __version__,
+                **{p: importlib.metadata.version(p) for p in RECORDED_VERSIONS},
+            },
+            "policies": {kind: {"name": names[kind], **p.record} for kind, p in policies.items()},
+        },
+    }
+
+
+def _statistics(returns: NDArray[np.float64]) -> dict[str, float]:
+    return {
+        "mean": float(returns.mean()),
+        "std": float(returns.std()),
+        "min": float(returns.min()),
+        "max": float(returns.max()),
+    }

@@ -1,0 +1,188 @@
+"""Checking episodes from anywhere and laying them out as contiguous arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
+
+DISCRETIZE_ADVICE = (
+    "Discretize continuous actions first (for example by collecting data with the environments "
+    "of spin_envs, which take bins=)."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeArrays:
+    """One episode of T transitions, as it came from its source.
+
+    Args:
+        name: what error messages call it, e.g. `"episode 3"`.
+        observations: `(T + 1, obs)`; the last one follows the last action.
+        actions: `(T, N)`, or `(T,)` for a single sub-action.
+        rewards: `(T,)`.
+        terminated: whether the task ended the episode (rather than a time limit).
+    """
+
+    name: str
+    observations: NDArray[Any]
+    actions: NDArray[Any]
+    rewards: NDArray[Any]
+    terminated: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class StackedEpisodes:
+    """Episodes one after the other.
+
+    Args:
+        observations: `(sum(T + 1), obs)` float32.
+        actions: `(n, N)` of the smallest integer type.
+        rewards: `(n,)` float32.
+        terminals: `(n,)` float32, 1 where the task ended the episode.
+        lengths: T of each episode.
+        nvec: number of choices of each sub-action.
+    """
+
+    observations: NDArray[np.float32]
+    actions: NDArray[np.integer[Any]]
+    rewards: NDArray[np.float32]
+    terminals: NDArray[np.float32]
+    lengths: list[int]
+    nvec: list[int]
+
+
+def action_dtype(nvec: Sequence[int]) -> np.dtype[Any]:
+    """Returns the integer type that datasets store choices in."""
+    largest = max(nvec)
+    return np.dtype(np.int8 if largest <= 127 else np.int16 if largest <= 32767 else np.int64)
+
+
+def stack_episodes(
+    episodes: Iterable[EpisodeArrays],
+    lengths: Sequence[int],
+    nvec: Sequence[int],
+    integral_floats: bool = False,
+) -> StackedEpisodes:
+    """Checks episodes one by one and copies each to its place, so memory is needed once.
+
+    Args:
+        episodes: the episodes, as many as `lengths`.
+        lengths: number of transitions of each.
+        nvec: number of choices of each sub-action (N of them).
+        integral_floats: accept float actions that are whole numbers.
+
+    Raises:
+        InvalidDatasetError: no transitions, actions that are no choices, entries that are not
+            finite, or arrays whose lengths disagree; the text names episode and step.
+        NvecMismatchError: actions have another number of sub-actions than `nvec`.
+    """
+    n = sum(lengths)
+    if n == 0:
+        raise InvalidDatasetError("The dataset has no transitions to learn from.")
+    stacked: StackedEpisodes | None = None
+    row = step = 0
+    for episode, length in zip(episodes, lengths, strict=True):
+        _check_shapes(episode, length)
+        if stacked is None:
+            stacked = StackedEpisodes(
+                observations=np.empty((n + len(lengths), episode.observations.shape[1]), np.float32),
+                actions=np.empty((n, len(nvec)), action_dtype(nvec)),
+                rewards=np.empty(n, np.float32),
+                terminals=np.zeros(n, np.float32),
+                lengths=list(lengths),
+                nvec=list(nvec),
+            )
+        observations = stacked.observations[row : row + length + 1]
+        rewards = stacked.rewards[step : step + length]
+        if episode.observations.shape[1] != observations.shape[1]:
+            raise InvalidDatasetError(
+                f"Observations of {episode.name} have {episode.observations.shape[1]} features, "
+                f"those of earlier episodes {observations.shape[1]}."
+            )
+        # What float32 cannot hold becomes infinite, which the check reports.
+        with np.errstate(over="ignore"):
+            observations[:] = episode.observations
+            rewards[:] = episode.rewards
+        _check_finite("observation", observations, episode.name)
+        _check_finite("reward", rewards, episode.name)
+        stacked.actions[step : step + length] = _checked_actions(episode, nvec, integral_floats)
+        stacked.terminals[step + length - 1] = float(episode.terminated)
+        row += length + 1
+        step += length
+    assert stacked is not None
+    return stacked
+
+
+def _check_shapes(episode: EpisodeArrays, length: int) -> None:
+    observations, actions, rewards = episode.observations, episode.actions, episode.rewards
+    if observations.ndim != 2 or observations.dtype.kind not in "fiub":
+        raise InvalidDatasetError(
+            f"Expected flat numeric observations (T + 1, obs), {episode.name} has shape "
+            f"{observations.shape} and dtype {observations.dtype}. Flatten them first."
+        )
+    if actions.ndim not in (1, 2):
+        raise InvalidDatasetError(
+            f"Expected actions (T, N), one integer per sub-action, {episode.name} has shape "
+            f"{actions.shape}."
+        )
+    if length < 1 or (len(observations), len(actions), rewards.shape) != (
+        length + 1,
+        length,
+        (length,),
+    ):
+        raise InvalidDatasetError(
+            f"Expected T + 1 observations, T actions and T rewards with T = {length}, "
+            f"{episode.name} has {len(observations)}, {len(actions)} and shape {rewards.shape}."
+        )
+
+
+def _checked_actions(
+    episode: EpisodeArrays, nvec: Sequence[int], integral_floats: bool
+) -> NDArray[Any]:
+    actions = episode.actions.reshape(len(episode.actions), -1)
+    if actions.shape[1] != len(nvec):
+        raise NvecMismatchError(
+            f"Expected {len(nvec)} sub-actions (nvec={list(nvec)}), {episode.name} has "
+            f"{actions.shape[1]}."
+        )
+    if actions.dtype.kind == "f" and integral_floats:
+        _check_integral(actions, episode.name)
+    elif actions.dtype.kind not in "iub":
+        raise InvalidDatasetError(
+            f"Expected integer actions, {episode.name} has dtype {actions.dtype}. "
+            f"{DISCRETIZE_ADVICE}"
+        )
+    outside = (actions < 0) | (actions >= np.asarray(nvec))
+    if outside.any():
+        step, slot = np.argwhere(outside)[0]
+        raise InvalidDatasetError(
+            f"Sub-action {slot} at step {step} of {episode.name} is {actions[step, slot]:g}, "
+            f"expected 0 to {nvec[slot] - 1}."
+        )
+    return actions
+
+
+def _check_integral(actions: NDArray[Any], name: str) -> None:
+    broken = actions != np.floor(actions)
+    if broken.any():
+        step, slot = np.argwhere(broken)[0]
+        raise InvalidDatasetError(
+            f"Expected integer actions, sub-action {slot} at step {step} of {name} is "
+            f"{actions[step, slot]:g}. {DISCRETIZE_ADVICE}"
+        )
+
+
+def _check_finite(what: str, array: NDArray[np.float32], name: str) -> None:
+    finite = np.isfinite(array)
+    if not finite.all():
+        step = int(np.argwhere(~finite)[0, 0])
+        raise InvalidDatasetError(
+            f"The {what} at step {step} of {name} is not finite as float32 (NaN or infinite). "
+            "Remove or repair the episode."
+        )

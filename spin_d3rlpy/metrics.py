@@ -1,0 +1,98 @@
+"""Evaluation of policies in environments, all episodes stepped together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, get_args
+
+import gymnasium
+import numpy as np
+import torch
+from d3rlpy.dataset import ReplayBufferBase
+from numpy.typing import NDArray
+from spin_envs.rollout import rollout
+
+from spin_d3rlpy.errors import NvecMismatchError
+from spin_d3rlpy.nvec import nvec_from_space
+
+ActionMode = Literal["greedy", "sample"]
+
+
+class ActingAlgo(Protocol):
+    """What evaluation needs: any d3rlpy Q-learning algorithm has it."""
+
+    def predict(self, x: Any) -> NDArray[Any]:
+        """Greedy actions for a batch of observations."""
+
+    def sample_action(self, x: Any) -> NDArray[Any]:
+        """Sampled actions for a batch of observations."""
+
+
+class LockstepEvaluator:
+    """A d3rlpy evaluator that plays seeded episodes side by side and returns their mean return.
+
+    One call of the policy serves all episodes, and every call plays the same start states. Like
+    d3rlpy's `EnvironmentEvaluator`, but that one steps a single unseeded environment.
+
+    Args:
+        env: an environment from `gymnasium.make`; copies are made from its spec.
+        n_trials: number of episodes.
+        seed: the first episode's seed; the others follow.
+        mode: `"greedy"` (`predict`) or `"sample"` (`sample_action`, what the published IQL and
+            AWAC results use).
+
+    Raises:
+        ValueError: the environment has no spec, or an unknown mode.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        n_trials: int = 10,
+        seed: int = 100,
+        mode: ActionMode = "greedy",
+    ) -> None:
+        if env.spec is None:
+            raise ValueError(
+                "Expected an environment made by gymnasium.make: its spec is needed to make "
+                "copies of it."
+            )
+        if mode not in get_args(ActionMode):
+            raise ValueError(f"Expected mode 'greedy' or 'sample', got {mode!r}.")
+        if n_trials < 1:
+            raise ValueError(f"Expected n_trials of at least 1, got {n_trials}.")
+        self.mode: ActionMode = mode
+        self.seeds = range(seed, seed + n_trials)
+        self._envs = [gymnasium.make(env.spec) for _ in range(n_trials)]
+
+    def __call__(self, algo: ActingAlgo, dataset: ReplayBufferBase | None = None) -> float:
+        """Returns the mean undiscounted return; `dataset` is not used."""
+        return float(self.returns(algo).mean())
+
+    def returns(
+        self, algo: ActingAlgo, on_step: Callable[[int], None] | None = None
+    ) -> NDArray[np.float64]:
+        """Returns the undiscounted return of every episode, in the seeds' order, `(n_trials,)`.
+
+        Raises:
+            NvecMismatchError: the policy was built for another action space.
+        """
+        expected = nvec_from_space(self._envs[0].action_space)
+        found = getattr(getattr(algo, "config", None), "nvec", None)
+        if found is not None and list(found) != expected:
+            raise NvecMismatchError(
+                f"The policy has nvec={list(found)}, the environment nvec={expected}."
+            )
+        choose = algo.predict if self.mode == "greedy" else algo.sample_action
+        # Sampling must neither depend on nor disturb the training's random numbers.
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seeds[0])
+            episodes = rollout(
+                self._envs, lambda x, _: choose(x), self.seeds, record=False, on_step=on_step
+            )
+            return np.array([episode.rewards.sum() for episode in episodes])
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for env in self._envs:
+            env.close()

@@ -1,0 +1,35 @@
+"""The factored policy: one network, one linear head per slot, no model of how slots go together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from d3rlpy.models.torch.encoders import Encoder, compute_output_size
+from torch import nn
+
+from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.policies.base import IndependentPolicy
+
+
+class FactoredPolicy(IndependentPolicy):
+    """Any d3rlpy encoder followed by one linear head per slot.
+
+    Args:
+        observation_shape: shape of one observation.
+        encoder: maps observations to features.
+        nvec: number of choices of each sub-action.
+    """
+
+    def __init__(
+        self, observation_shape: Sequence[int], encoder: Encoder, nvec: Sequence[int]
+    ) -> None:
+        super().__init__(SlotLayout(nvec))
+        self.encoder = encoder
+        # All heads side by side: row block i of the weight is slot i's head.
+        self.heads = nn.Linear(compute_output_size([observation_shape], encoder), sum(nvec))
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns logits, flat `(B, S)`."""
+        logits: torch.Tensor = self.heads(self.encoder(observations))
+        return logits

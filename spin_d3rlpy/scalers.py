@@ -1,0 +1,104 @@
+"""Scalers: one beyond d3rlpy's own, and fitting them to a `DeviceReplayBuffer` without a loop."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from d3rlpy.preprocessing import (
+    MinMaxObservationScaler,
+    ObservationScaler,
+    RewardScaler,
+    StandardObservationScaler,
+    make_observation_scaler_field,
+    register_observation_scaler,
+)
+from d3rlpy.serializable_config import SerializableConfig
+from numpy.typing import NDArray
+
+from spin_d3rlpy.data import DeviceReplayBuffer
+
+
+@dataclasses.dataclass()
+class ClippedStandardObservationScaler(StandardObservationScaler):
+    """Standardization with the result clipped to `[-clip, clip]`.
+
+    What online training uses: early estimates of the moments may be far off, and clipping
+    keeps a feature that has hardly moved yet from dominating.
+
+    Args:
+        mean: mean of each feature.
+        std: standard deviation of each feature.
+        eps: added to `std`.
+        clip: largest magnitude of a scaled feature, in standard deviations.
+    """
+
+    clip: float = 10.0
+
+    def transform(self, x: torch.Tensor) -> torch.Tensor:
+        """Scales observations `(..., obs)`."""
+        return super().transform(x).clamp(-self.clip, self.clip)
+
+    def transform_numpy(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Scales observations `(..., obs)`."""
+        scaled: NDArray[np.float32] = np.clip(super().transform_numpy(x), -self.clip, self.clip)
+        return scaled
+
+    @staticmethod
+    def get_type() -> str:
+        """Name under which d3rlpy saves it."""
+        return "spin_clipped_standard"
+
+
+def fit_observation_scaler(scaler: ObservationScaler | None, buffer: DeviceReplayBuffer) -> None:
+    """Fits a scaler that is not built yet to the buffer's states.
+
+    The standard and min-max scalers are fitted on the arrays at once (d3rlpy visits transitions
+    one by one); any other is fitted by its own method.
+    """
+    if scaler is None or scaler.built:
+        return
+    if isinstance(scaler, StandardObservationScaler | MinMaxObservationScaler):
+        states = buffer.observations.double()
+        if isinstance(scaler, StandardObservationScaler):
+            scaler.mean = states.mean(0).float().cpu().numpy()
+            scaler.std = states.std(0, correction=0).float().cpu().numpy()
+        else:
+            scaler.minimum = states.amin(0).float().cpu().numpy()
+            scaler.maximum = states.amax(0).float().cpu().numpy()
+    else:
+        scaler.fit_with_transition_picker(buffer.episodes, buffer.transition_picker)
+
+
+def fit_reward_scaler(scaler: RewardScaler | None, buffer: DeviceReplayBuffer) -> None:
+    """Fits a reward scaler that is not built yet."""
+    if scaler is not None and not scaler.built:
+        scaler.fit_with_transition_picker(buffer.episodes, buffer.transition_picker)
+
+
+register_observation_scaler(ClippedStandardObservationScaler)
+
+
+def scaler_to_dict(scaler: ObservationScaler | None) -> dict[str, Any] | None:
+    """Returns a scaler's type and parameters as JSON values (None for no scaler)."""
+    if scaler is None:
+        return None
+    encoded: dict[str, Any] = json.loads(_ScalerHolder(scaler).serialize())["observation_scaler"]
+    return encoded
+
+
+def scaler_from_dict(encoded: dict[str, Any]) -> ObservationScaler | None:
+    """Inverse of `scaler_to_dict`."""
+    return _ScalerHolder.deserialize(
+        json.dumps({"observation_scaler": encoded})
+    ).observation_scaler
+
+
+@dataclasses.dataclass()
+class _ScalerHolder(SerializableConfig):
+    """d3rlpy encodes a scaler only as a field of a config."""
+
+    observation_scaler: ObservationScaler | None = make_observation_scaler_field()

@@ -1,0 +1,85 @@
+"""Small offline problems for tests; sizes are unequal primes so that no transposition passes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from d3rlpy.dataset import InfiniteBuffer, ReplayBuffer
+from d3rlpy.dataset.components import Episode
+
+from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.policies import SAINTEncoderFactory, SPINEncoderFactory
+
+NVEC = [3, 5, 2]
+OBSERVATION_SIZE = 7
+TINY = TransformerConfig(width=16, n_blocks=2, n_heads=2, head_hidden=11)
+
+
+def random_replay_buffer(
+    n_episodes: int = 13, length: int = 17, nvec: list[int] | None = None, seed: int = 0
+) -> ReplayBuffer:
+    """A stock d3rlpy buffer of random MultiDiscrete data."""
+    nvec = nvec or NVEC
+    rng = np.random.default_rng(seed)
+    episodes = [
+        Episode(
+            observations=rng.normal(size=(length, OBSERVATION_SIZE)).astype(np.float32),
+            # The first rows show every slot's last choice.
+            actions=np.concatenate(
+                [[[m - 1 for m in nvec]], rng.integers(nvec, size=(length - 1, len(nvec)))]
+            ),
+            rewards=rng.normal(size=(length, 1)).astype(np.float32),
+            terminated=bool(i % 2),
+        )
+        for i in range(n_episodes)
+    ]
+    return ReplayBuffer(InfiniteBuffer(), episodes=episodes)
+
+
+def random_buffer(nvec: list[int] | None = None, seed: int = 0) -> DeviceReplayBuffer:
+    """The same as a device buffer."""
+    nvec = nvec or NVEC
+    return DeviceReplayBuffer.from_replay_buffer(random_replay_buffer(nvec=nvec, seed=seed), nvec)
+
+
+def coordination_replay_buffer(n_episodes: int = 3000, seed: int = 0) -> ReplayBuffer:
+    """One-step episodes where the reward needs all slots to follow the state, in mixed data.
+
+    The state's signs say which choice is right in each of three binary slots. Half of the data
+    is uniformly random, half of it always does the wrong thing in one slot, so that imitation
+    scores poorly while the best actions are in the data.
+    """
+    rng = np.random.default_rng(seed)
+    states = rng.normal(size=(n_episodes, 3)).astype(np.float32)
+    right = (states > 0).astype(np.int64)
+    actions = rng.integers(2, size=(n_episodes, 3))
+    spoiled = rng.random(n_episodes) < 0.5
+    actions[spoiled] = right[spoiled]
+    slots = rng.integers(3, size=n_episodes)
+    rows = np.flatnonzero(spoiled)
+    actions[rows, slots[rows]] = 1 - right[rows, slots[rows]]
+    rewards = (actions == right).sum(1, keepdims=True).astype(np.float32)
+    episodes = [
+        Episode(states[i : i + 1], actions[i : i + 1], rewards[i : i + 1], terminated=True)
+        for i in range(n_episodes)
+    ]
+    return ReplayBuffer(InfiniteBuffer(), episodes=episodes)
+
+
+def tiny_fields(algo_class: type) -> dict[str, object]:
+    """Config fields that make an algorithm small."""
+    name = algo_class.__name__
+    if name.startswith("SPIN"):
+        return {
+            "actor_encoder_factory": SPINEncoderFactory(transformer=TINY),
+            "pretraining": PretrainingConfig(batch_size=32, max_updates=5),
+        }
+    if name.startswith("SAINT"):
+        return {"actor_encoder_factory": SAINTEncoderFactory(transformer=TINY)}
+    return {}
+
+
+def flat_parameters(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of all parameters by name."""
+    return {k: v.detach().clone() for k, v in module.named_parameters()}

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
+from spin_d3rlpy.asm.objectives import MaskedActions, mask_actions
+from spin_d3rlpy.nvec import SlotLayout
+
+NVEC = [7, 5]
+
+
+def masked(n: int, mask_prob: float = 0.15) -> tuple[torch.Tensor, MaskedActions]:
+    torch.manual_seed(0)
+    actions = torch.stack([torch.randint(m, (n,)) for m in NVEC], 1)
+    return actions, mask_actions(actions, SlotLayout(NVEC), torch.tensor(NVEC), mask_prob)
+
+
+def test_selection_and_corruption_are_15_and_80_10_10_percent() -> None:
+    n = 400_000
+    actions, (tokens, selected) = masked(n)
+    total = selected.sum().item()
+    # Four standard deviations of a binomial.
+    assert total / (2 * n) == pytest.approx(0.15, abs=4 * (0.15 * 0.85 / (2 * n)) ** 0.5)
+    is_mask = tokens == torch.tensor(NVEC)
+    assert not (is_mask & ~selected).any()
+    assert is_mask.sum().item() / total == pytest.approx(0.8, abs=4 * (0.16 / total) ** 0.5)
+    for i, m in enumerate(NVEC):
+        rows = selected[:, i] & ~is_mask[:, i]
+        share = rows.sum().item() / selected[:, i].sum().item()
+        assert share == pytest.approx(0.2, abs=0.01)
+        # Half of these are random choices, of which 1 / m happen to be the true one.
+        same = (tokens[rows, i] == actions[rows, i]).double().mean().item()
+        assert same == pytest.approx(0.5 + 0.5 / m, abs=0.02)
+        changed = tokens[rows, i][tokens[rows, i] != actions[rows, i]]
+        assert set(changed.tolist()) == set(range(m))
+
+
+def test_slots_that_are_not_selected_stay() -> None:
+    actions, (tokens, selected) = masked(5000)
+    assert torch.equal(tokens[~selected], actions[~selected])
+
+
+def test_at_least_one_slot_is_selected() -> None:
+    for _ in range(20):
+        actions = torch.zeros(1, 2, dtype=torch.long)
+        result = mask_actions(actions, SlotLayout(NVEC), torch.tensor(NVEC), 1e-6)
+        assert result.selected.sum() == 1
+
+
+def test_only_selected_slots_carry_loss_and_it_is_their_mean_cross_entropy() -> None:
+    torch.manual_seed(1)
+    asm = ActionStructureModel(3, NVEC, TransformerConfig(width=8, n_blocks=1, n_heads=2)).eval()
+    actions, m = masked(13, mask_prob=0.4)
+    observations = torch.randn(13, 3)
+    result = masked_action_loss(asm, observations, actions, m)
+    log_p = [x.log_softmax(1) for x in asm(observations, m.tokens).split(NVEC, dim=1)]
+    terms = [
+        -log_p[i][b, actions[b, i]] for b in range(13) for i in range(2) if m.selected[b, i]
+    ]
+    hits = [
+        float(log_p[i][b].argmax() == actions[b, i])
+        for b in range(13)
+        for i in range(2)
+        if m.selected[b, i]
+    ]
+    assert 0 < len(terms) < 26
+    torch.testing.assert_close(result.loss, torch.stack(terms).mean())
+    assert result.accuracy.item() == pytest.approx(sum(hits) / len(hits))
+    # The true action of a slot that is not selected does not matter.
+    other = torch.where(m.selected, actions, (actions + 1) % 5)
+    torch.testing.assert_close(masked_action_loss(asm, observations, other, m).loss, result.loss)

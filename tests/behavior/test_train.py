@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from spin_d3rlpy.behavior import train
+from spin_d3rlpy.behavior.export import policy_arrays
+from spin_d3rlpy.behavior.recipes import RECIPES, get_recipe
+from spin_d3rlpy.behavior.train import BehaviorTrainer, RunningMoments, select_policies
+from spin_d3rlpy.errors import DatasetNotFoundError
+from spin_envs.behavior import BehaviorPolicy
+
+TINY = dataclasses.replace(
+    RECIPES["cheetah-run-b3"],
+    width=16,
+    env_steps=1_600,
+    evaluation_interval=800,
+    targets={"medium": 3.0},
+)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "WARMUP_STEPS", 400)
+    monkeypatch.setattr(train, "EVALUATION_EPISODES", 2)
+    monkeypatch.setattr(train, "RECORD_EPISODES", 3)
+
+
+def test_a_run_leaves_a_curve_snapshots_and_selected_policies(tmp_path: Path) -> None:
+    trainer = BehaviorTrainer(TINY, tmp_path / "run")
+    trainer.train(progress=False)
+    assert trainer.env_steps == 1600
+    assert trainer.algo.grad_step == pytest.approx(1200 / TINY.steps_per_update, abs=8)
+    assert {p.stem for p in (tmp_path / "run" / "snapshots").iterdir()} == {"800", "1600"}
+    destination = tmp_path / "policies"
+    destination.mkdir()
+    select_policies(TINY, tmp_path / "run", destination)
+    record = json.loads((destination / "cheetah-run-b3-medium.json").read_text())
+    assert record["episodes"] == 3
+    assert record["min_return"] <= record["mean_return"] <= record["max_return"]
+    assert record["env_steps"] in (800, 1600)
+    assert {"mujoco", "dm_control", "torch", "spin-d3rlpy"} <= record["versions"].keys()
+    policy = BehaviorPolicy.from_files(
+        destination / "cheetah-run-b3-medium.npz", destination / "cheetah-run-b3-medium.json"
+    )
+    assert policy(np.zeros((2, 17), np.float32)).shape == (2, 6)
+
+
+def test_a_stopped_run_resumes_where_it_was(tmp_path: Path) -> None:
+    half = dataclasses.replace(TINY, env_steps=800)
+    BehaviorTrainer(half, tmp_path).train(progress=False)
+    resumed = BehaviorTrainer(TINY, tmp_path)
+    assert resumed.env_steps == 800
+    first = BehaviorTrainer(half, tmp_path)
+    observations = np.random.default_rng(0).normal(size=(5, 17)).astype(np.float32)
+    assert np.array_equal(resumed.algo.predict(observations), first.algo.predict(observations))
+    resumed.train(progress=False)
+    rows = (tmp_path / "curve.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows] == ["env_steps", "800", "1600"]
+
+
+def test_exported_policy_acts_like_the_network(tmp_path: Path) -> None:
+    trainer = BehaviorTrainer(TINY, tmp_path)
+    trainer.algo.config.observation_scaler.mean += 0.5  # type: ignore[union-attr,operator]
+    trainer.algo.config.observation_scaler.std += 2.0  # type: ignore[union-attr,operator]
+    torch.manual_seed(0)
+    policy = BehaviorPolicy(policy_arrays(trainer.algo), {})
+    observations = np.random.default_rng(0).normal(size=(400, 17)).astype(np.float32) * 3
+    agreement = (policy(observations) == trainer.algo.predict(observations)).mean()
+    assert agreement > 0.99  # weights were rounded to half precision
+
+
+def test_running_moments_are_those_of_all_rows() -> None:
+    rows = np.random.default_rng(0).normal(2, 3, size=(40, 5)).astype(np.float32)
+    moments = RunningMoments(5)
+    for part in np.split(rows, [3, 4, 20]):
+        moments.update(part)
+    scaler = moments.scaler()
+    np.testing.assert_allclose(scaler.mean, rows.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(scaler.std, rows.std(0), rtol=1e-5)
+
+
+def test_unknown_recipe_lists_those_that_exist() -> None:
+    with pytest.raises(DatasetNotFoundError, match="cheetah-run-b3"):
+        get_recipe("cheetah-fly-b3")

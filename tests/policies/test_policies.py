@@ -1,0 +1,69 @@
+"""Distributions of all policies, by enumeration of a small action space."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
+
+from spin_d3rlpy.asm import TransformerConfig
+from spin_d3rlpy.policies import (
+    Policy,
+    SAINTEncoderFactory,
+    SPINEncoderFactory,
+    create_policy,
+)
+
+NVEC = [3, 4, 2]
+TINY = TransformerConfig(width=8, n_blocks=1, n_heads=2, head_hidden=8)
+FACTORIES = [
+    VectorEncoderFactory(hidden_units=[16]),
+    SAINTEncoderFactory(transformer=TINY),
+    SPINEncoderFactory(transformer=TINY),
+]
+
+
+@pytest.fixture(params=FACTORIES, ids=lambda f: f.get_type())
+def policy(request: pytest.FixtureRequest) -> Policy:
+    factory: EncoderFactory = request.param
+    torch.manual_seed(0)
+    policy = create_policy(factory, (5,), NVEC).eval()
+    with torch.no_grad():
+        for p in policy.parameters():  # far from uniform
+            p.mul_(2.0)
+    return policy
+
+
+def all_actions() -> torch.Tensor:
+    return torch.tensor(list(itertools.product(*(range(m) for m in NVEC))))
+
+
+def joint(policy: Policy, observation: torch.Tensor) -> torch.Tensor:
+    actions = all_actions()
+    return policy.log_prob(observation.expand(len(actions), -1), actions).exp()
+
+
+def test_probabilities_of_all_actions_sum_to_one(policy: Policy) -> None:
+    for observation in torch.randn(3, 5):
+        assert joint(policy, observation).sum().item() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_greedy_action_is_the_mode(policy: Policy) -> None:
+    observations = torch.randn(7, 5)
+    greedy = policy.greedy(observations)
+    for observation, action in zip(observations, greedy, strict=True):
+        assert torch.equal(all_actions()[joint(policy, observation).argmax()], action)
+
+
+def test_sampling_frequencies_match_the_probabilities(policy: Policy) -> None:
+    torch.manual_seed(1)
+    n = 40_000
+    observation = torch.randn(5)
+    samples = policy.sample(observation.expand(n, -1))
+    index = (samples * torch.tensor([8, 2, 1])).sum(1)
+    frequencies = torch.bincount(index, minlength=24) / n
+    p = joint(policy, observation)
+    assert p.max() < 0.95
+    assert ((frequencies - p).abs() < 5 * (p * (1 - p) / n).sqrt() + 1e-4).all()

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import spin_envs  # noqa: F401 - registers the environments
+from spin_d3rlpy import FactoredIQL, LockstepEvaluator
+from spin_d3rlpy.errors import NvecMismatchError
+
+
+@pytest.fixture(scope="module")
+def env() -> Any:
+    return gymnasium.make("spin/cheetah-run-v0", bins=3, max_episode_steps=50)
+
+
+@pytest.fixture(scope="module")
+def algo(env: Any) -> FactoredIQL:
+    torch.manual_seed(0)
+    algo = FactoredIQL()
+    algo.build_with_env(env)
+    return algo
+
+
+def sequential_returns(algo: Any, env: Any, seeds: range) -> list[float]:
+    returns = []
+    for seed in seeds:
+        observation, _ = env.reset(seed=seed)
+        total, over = 0.0, False
+        while not over:
+            action = algo.predict(observation[None])[0]
+            observation, reward, terminated, truncated, _ = env.step(action)
+            total += reward
+            over = terminated or truncated
+        returns.append(total)
+    return returns
+
+
+def test_lockstep_returns_equal_sequential_ones(algo: FactoredIQL, env: Any) -> None:
+    evaluator = LockstepEvaluator(env, n_trials=7, seed=40)
+    expected = sequential_returns(algo, env, range(40, 47))
+    assert len(set(expected)) == 7
+    np.testing.assert_allclose(evaluator.returns(algo), expected, rtol=1e-9)
+    assert evaluator(algo) == pytest.approx(np.mean(expected))
+
+
+def test_every_evaluation_plays_the_same_episodes(algo: FactoredIQL, env: Any) -> None:
+    for mode in ("greedy", "sample"):
+        evaluator = LockstepEvaluator(env, n_trials=3, mode=mode)  # type: ignore[arg-type]
+        assert np.array_equal(evaluator.returns(algo), evaluator.returns(algo))
+
+
+def test_sampling_differs_from_greedy_and_leaves_training_alone(
+    algo: FactoredIQL, env: Any
+) -> None:
+    greedy = LockstepEvaluator(env, n_trials=3)
+    sampled = LockstepEvaluator(env, n_trials=3, mode="sample")
+    assert not np.allclose(greedy.returns(algo), sampled.returns(algo))
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    sampled.returns(algo)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_another_action_space_is_refused(algo: FactoredIQL) -> None:
+    other = gymnasium.make("spin/cheetah-run-v0", bins=5)
+    with pytest.raises(NvecMismatchError, match="the environment"):
+        LockstepEvaluator(other).returns(algo)
+
+
+def test_bad_arguments_are_refused(env: Any) -> None:
+    with pytest.raises(ValueError, match="'greedy' or 'sample', got 'argmax'"):
+        LockstepEvaluator(env, mode="argmax")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least 1"):
+        LockstepEvaluator(env, n_trials=0)
+    bare = gymnasium.make("spin/cheetah-run-v0", bins=3).unwrapped
+    bare.spec = None
+    with pytest.raises(ValueError, match=r"gymnasium\.make"):
+        LockstepEvaluator(bare)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
+from spin_d3rlpy.nvec import SlotLayout, nvec_from_space, require_same_nvec
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (spaces.MultiDiscrete([3, 5, 2]), [3, 5, 2]),
+        (spaces.MultiBinary(4), [2, 2, 2, 2]),
+        (spaces.Discrete(7), [7]),
+    ],
+)
+def test_discrete_spaces_have_an_nvec(space: spaces.Space[object], expected: list[int]) -> None:
+    assert nvec_from_space(space) == expected
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (spaces.Box(-1, 1, (3,)), "Discretize continuous actions"),
+        (spaces.MultiDiscrete([3, 2], start=[1, 0]), r"start=\[1, 0\]"),
+        (spaces.MultiDiscrete([[3, 2]]), "one-dimensional"),
+        (spaces.Discrete(3, start=1), "one-dimensional"),
+        (spaces.Dict({}), "one-dimensional"),
+    ],
+)
+def test_other_spaces_are_refused(space: spaces.Space[object], message: str) -> None:
+    with pytest.raises(InvalidActionSpaceError, match=message):
+        nvec_from_space(space)
+
+
+@pytest.mark.parametrize("nvec", [[], [3, 0]])
+def test_impossible_nvecs_are_refused(nvec: list[int]) -> None:
+    with pytest.raises(InvalidActionSpaceError, match="nvec"):
+        SlotLayout(nvec)
+
+
+def test_disagreement_names_both_sides() -> None:
+    with pytest.raises(NvecMismatchError, match=r"The ASM has nvec=\[3\].*the env has nvec=\[4\]"):
+        require_same_nvec([3], [4], "The ASM", "the env")
+
+
+@pytest.mark.parametrize("nvec", [[3, 5, 2], [4, 4], [1], [1000, 2], [2] * 64])
+def test_layout_splits_gathers_and_finds_the_best(nvec: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    flat = rng.normal(size=(7, sum(nvec)))
+    actions = rng.integers(nvec, size=(7, len(nvec)))
+    by_slot = np.split(flat, np.cumsum(nvec)[:-1], axis=1)
+    layout = SlotLayout(nvec)
+    tensor = torch.from_numpy(flat)
+    split = layout.split(tensor)
+    assert split.shape == (7, len(nvec), max(nvec))
+    for i, m in enumerate(nvec):
+        assert np.array_equal(split[:, i, :m], by_slot[i])
+        assert (split[:, i, m:] == -np.inf).all()
+    chosen = layout.gather(tensor, torch.from_numpy(actions)).numpy()
+    best = layout.argmax(tensor).numpy()
+    for i in range(len(nvec)):
+        assert np.array_equal(chosen[:, i], by_slot[i][np.arange(7), actions[:, i]])
+        assert np.array_equal(best[:, i], by_slot[i].argmax(1))
+
+
+def test_layout_is_not_saved_with_weights() -> None:
+    assert SlotLayout([3, 5, 2]).state_dict() == {}
