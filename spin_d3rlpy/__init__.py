@@ -1,7 +1,10 @@
 """Offline reinforcement learning for MultiDiscrete actions, as a plugin of d3rlpy."""
 
-import spin_envs  # registers the environments
+from spin_d3rlpy._compat import silence_gym_notice
 
+silence_gym_notice()
+
+import spin_envs  # registers the environments
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.algos import (
     SAINTIQL,

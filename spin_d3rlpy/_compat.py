@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from d3rlpy.optimizers.optimizers import OptimizerWrapper
+
+if TYPE_CHECKING:  # importing d3rlpy imports gym, before `silence_gym_notice` could be called
+    from d3rlpy.optimizers.optimizers import OptimizerWrapper
+
+
+def silence_gym_notice() -> None:
+    """Keeps gym from printing that it is unmaintained when d3rlpy imports it.
+
+    d3rlpy 2.8 imports gym 0.26 beside gymnasium; gym looks its notice up in a table of the
+    package `gym_notices`. To be called before the first import of d3rlpy.
+    """
+    try:
+        from gym_notices import notices
+    except ImportError:  # a d3rlpy without gym has nothing to silence
+        return
+    notices.notices.clear()
 
 
 def fuse_adam(optim: OptimizerWrapper) -> OptimizerWrapper:

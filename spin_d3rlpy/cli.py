@@ -21,7 +21,7 @@ app = typer.Typer(
     help="Offline reinforcement learning for MultiDiscrete actions.",
 )
 data_app = typer.Typer(no_args_is_help=True, help="Datasets: list and build them.")
-behavior_app = typer.Typer(no_args_is_help=True, help="Behavior policies: train and select them.")
+behavior_app = typer.Typer(no_args_is_help=True, help="Behavior policies: train them.")
 app.add_typer(data_app, name="data")
 app.add_typer(behavior_app, name="behaviour")
 
@@ -57,9 +57,9 @@ def demo(
 @data_app.command("list")
 def data_list() -> None:
     """List the datasets that this installation can build."""
-    from spin_d3rlpy.data import available_datasets
+    from spin_d3rlpy.data import buildable_datasets
 
-    for name in available_datasets():
+    for name in buildable_datasets():
         typer.echo(name)
 
 
@@ -78,20 +78,18 @@ def data_build(
 
 @behavior_app.command("train")
 def behavior_train(
-    task: Annotated[str, typer.Argument(help="A recipe, e.g. cheetah-run-b3.")],
+    task: Annotated[str, typer.Argument(help="Task and bins, e.g. cheetah-run-b3.")],
+    level: Annotated[str, typer.Option(help="medium or expert.")] = "expert",
     out: Annotated[Path, typer.Option(help="Folder of checkpoint and snapshots.")] = Path("runs"),
-    destination: Annotated[
-        Path | None, typer.Option(help="Where to put the selected policies; default: OUT/TASK.")
-    ] = None,
 ) -> None:
-    """Train the behavior policies of a task (resumes a run that was stopped) and select them."""
+    """Train a behavior policy (resumes a run that was stopped) and select a snapshot."""
     from spin_d3rlpy.behavior.recipes import get_recipe
-    from spin_d3rlpy.behavior.train import BehaviorTrainer, select_policies
+    from spin_d3rlpy.behavior.train import BehaviorTrainer, select_policy
 
-    recipe = get_recipe(task)
+    recipe = get_recipe(f"{task}-{level}")
     folder = out / recipe.name
     BehaviorTrainer(recipe, folder).train()
-    select_policies(recipe, folder, destination or folder)
+    typer.echo(f"Selected: {select_policy(recipe, folder, folder)}")
 
 
 @app.command()
@@ -113,9 +111,8 @@ def info() -> None:
 
 def main() -> None:
     """Runs the command line; bad input ends in one line on stderr and exit code 2."""
-    from spin_envs import InvalidActionError, MissingDependencyError, UnknownTaskError
-
     from spin_d3rlpy.errors import SpinError
+    from spin_envs import InvalidActionError, MissingDependencyError, UnknownTaskError
 
     try:
         app()

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import torch
 from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.models.torch.encoders import compute_output_size
+from d3rlpy.types import TorchObservation
 from torch import nn
 
 from spin_d3rlpy.nvec import SlotLayout
@@ -34,11 +35,9 @@ class FactoredQFunction(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = encoder_factory.create(observation_shape)
-        self.head = nn.Linear(
-            compute_output_size([observation_shape], self.encoder), sum(nvec)
-        )
+        self.head = nn.Linear(compute_output_size([observation_shape], self.encoder), sum(nvec))
 
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+    def forward(self, observations: TorchObservation) -> torch.Tensor:
         """Returns utilities `(B, S)`."""
         utilities: torch.Tensor = self.head(self.encoder(observations))
         return utilities
@@ -75,7 +74,7 @@ class FactoredCritic(nn.ModuleList):
         )
         self.decomposition: Decomposition = decomposition
 
-    def utilities(self, observations: torch.Tensor) -> torch.Tensor:
+    def utilities(self, observations: TorchObservation) -> torch.Tensor:
         """Returns the utilities of all choices, `(E, B, S)`."""
         return torch.stack([q(observations) for q in self])
 
@@ -90,14 +89,12 @@ class FactoredCritic(nn.ModuleList):
 class ValueFunction(nn.Module):
     """Maps observations `(B, obs)` to state values `(B,)`."""
 
-    def __init__(
-        self, observation_shape: Sequence[int], encoder_factory: EncoderFactory
-    ) -> None:
+    def __init__(self, observation_shape: Sequence[int], encoder_factory: EncoderFactory) -> None:
         super().__init__()
         self.encoder = encoder_factory.create(observation_shape)
         self.head = nn.Linear(compute_output_size([observation_shape], self.encoder), 1)
 
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+    def forward(self, observations: TorchObservation) -> torch.Tensor:
         """Returns state values `(B,)`."""
         values: torch.Tensor = self.head(self.encoder(observations))
         return values.squeeze(-1)

@@ -19,7 +19,6 @@ import gymnasium
 import numpy as np
 import torch
 from d3rlpy.logging import FileAdapterFactory
-from spin_envs import normalized_score, reference_scores
 
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.algos import SPINIQL, FactoredIQL
@@ -29,6 +28,7 @@ from spin_d3rlpy.metrics import ActionMode, LockstepEvaluator
 from spin_d3rlpy.policies import SPINEncoderFactory
 from spin_d3rlpy.presets import Preset, get_preset
 from spin_d3rlpy.reports import format_table, plot_learning_curves, write_csv
+from spin_envs import normalized_score, reference_scores
 
 ENV_ID = "spin/cheetah-run-v0"
 BINS = 3

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from d3rlpy.dataset import ReplayBufferBase
 from numpy.typing import NDArray
-from spin_envs.rollout import rollout
 
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.nvec import nvec_from_space
+from spin_envs.rollout import rollout
 
 ActionMode = Literal["greedy", "sample"]
 

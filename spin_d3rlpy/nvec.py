@@ -103,12 +103,14 @@ class SlotLayout(nn.Module):
     def split(self, flat: torch.Tensor, fill: float = -torch.inf) -> torch.Tensor:
         """Reshapes `(..., S)` to `(..., N, K)`; past a slot's last choice stands `fill`."""
         if self.is_uniform:
-            return flat.unflatten(-1, (self.n_slots, self.max_choices))
+            uniform: torch.Tensor = flat.unflatten(-1, (self.n_slots, self.max_choices))
+            return uniform
         return flat[..., self.padded_index].masked_fill(self.padding, fill)
 
     def gather(self, flat: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Picks the chosen entries: `(..., S)` and integer `(..., N)` give `(..., N)`."""
-        return flat.gather(-1, actions.long() + self.offsets)
+        chosen: torch.Tensor = flat.gather(-1, actions.long() + self.offsets)
+        return chosen
 
     def argmax(self, flat: torch.Tensor) -> torch.Tensor:
         """Returns each slot's best choice: `(..., S)` gives integer `(..., N)`."""

@@ -92,9 +92,7 @@ def scaler_to_dict(scaler: ObservationScaler | None) -> dict[str, Any] | None:
 
 def scaler_from_dict(encoded: dict[str, Any]) -> ObservationScaler | None:
     """Inverse of `scaler_to_dict`."""
-    return _ScalerHolder.deserialize(
-        json.dumps({"observation_scaler": encoded})
-    ).observation_scaler
+    return _ScalerHolder.deserialize(json.dumps({"observation_scaler": encoded})).observation_scaler
 
 
 @dataclasses.dataclass()

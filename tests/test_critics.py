@@ -43,7 +43,9 @@ def test_state_values_are_one_per_row() -> None:
 
 def test_polyak_update_moves_the_target_by_tau() -> None:
     online, target = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-    expected = [0.9 * t + 0.1 * o for t, o in zip(target.parameters(), online.parameters(), strict=True)]
+    expected = [
+        0.9 * t + 0.1 * o for t, o in zip(target.parameters(), online.parameters(), strict=True)
+    ]
     before = [p.clone() for p in online.parameters()]
     polyak_update(target, online, 0.1)
     for e, t in zip(expected, target.parameters(), strict=True):

@@ -10,11 +10,12 @@ import torch
 import spin_envs  # noqa: F401 - registers the environments
 from spin_d3rlpy import FactoredIQL, LockstepEvaluator
 from spin_d3rlpy.errors import NvecMismatchError
+from spin_d3rlpy.metrics import ActionMode
 
 
 @pytest.fixture(scope="module")
 def env() -> Any:
-    return gymnasium.make("spin/cheetah-run-v0", bins=3, max_episode_steps=50)
+    return gymnasium.make("spin/cheetah-run-v0", bins=3, max_episode_steps=120)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +49,9 @@ def test_lockstep_returns_equal_sequential_ones(algo: FactoredIQL, env: Any) -> 
 
 
 def test_every_evaluation_plays_the_same_episodes(algo: FactoredIQL, env: Any) -> None:
-    for mode in ("greedy", "sample"):
-        evaluator = LockstepEvaluator(env, n_trials=3, mode=mode)  # type: ignore[arg-type]
+    modes: tuple[ActionMode, ...] = ("greedy", "sample")
+    for mode in modes:
+        evaluator = LockstepEvaluator(env, n_trials=3, mode=mode)
         assert np.array_equal(evaluator.returns(algo), evaluator.returns(algo))
 
 

@@ -26,7 +26,7 @@ def test_discrete_spaces_have_an_nvec(space: spaces.Space[object], expected: lis
     [
         (spaces.Box(-1, 1, (3,)), "Discretize continuous actions"),
         (spaces.MultiDiscrete([3, 2], start=[1, 0]), r"start=\[1, 0\]"),
-        (spaces.MultiDiscrete([[3, 2]]), "one-dimensional"),
+        (spaces.MultiDiscrete(np.array([[3, 2]])), "one-dimensional"),
         (spaces.Discrete(3, start=1), "one-dimensional"),
         (spaces.Dict({}), "one-dimensional"),
     ],

@@ -74,7 +74,7 @@ class ActionGrid:
                 f"got {len(per_dimension)}: {per_dimension}."
             )
         for b in per_dimension:
-            if isinstance(b, bool) or not isinstance(b, int | np.integer) or not 2 <= b <= MAX_BINS:
+            if not isinstance(b, int | np.integer) or not 2 <= b <= MAX_BINS:
                 raise ValueError(f"Expected bins to be integers from 2 to {MAX_BINS}, got {b!r}.")
         self.nvec = np.array(per_dimension, dtype=np.int64)
         # (N, K): row i holds the values of dimension i; what is past nvec[i] is never read.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import warnings
 from collections.abc import Sequence
 from types import ModuleType
@@ -37,6 +38,20 @@ def _import_suite() -> ModuleType:
             "Python 3.11 or 3.12 (its dependency labmaze has no wheel for 3.13)."
         ) from error
     return suite  # type: ignore[no-any-return]
+
+
+def _load_task(domain: str, task: str, **kwargs: Any) -> Any:
+    """Loads a task without the notice that dm_control's own models are in an older dialect."""
+    logger = logging.getLogger("absl")
+    logger.addFilter(_is_not_dialect_notice)
+    try:
+        return _import_suite().load(domain, task, **kwargs)
+    finally:
+        logger.removeFilter(_is_not_dialect_notice)
+
+
+def _is_not_dialect_notice(record: logging.LogRecord) -> bool:
+    return "settotalmass" not in record.getMessage()
 
 
 class DiscretizedSuiteEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
@@ -84,8 +99,8 @@ class DiscretizedSuiteEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[
             raise UnknownTaskError(
                 f"The control suite has no task {domain}-{task}. Near matches: {', '.join(near)}."
             )
-        self._suite, self._domain, self._task = suite, domain, task
-        self._env = suite.load(domain, task)
+        self._domain, self._task = domain, task
+        self._env = _load_task(domain, task)
         n = self._env.action_spec().shape[0]
         self._grid = ActionGrid(-np.ones(n), np.ones(n), bins)
         size = sum(int(np.prod(s.shape)) for s in self._env.observation_spec().values())
@@ -140,7 +155,7 @@ class DiscretizedSuiteEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[
     def _seed(self, seed: int) -> None:
         if self._domain in RANDOM_MODEL_DOMAINS:
             self._env.close()
-            self._env = self._suite.load(self._domain, self._task, task_kwargs={"random": seed})
+            self._env = _load_task(self._domain, self._task, task_kwargs={"random": seed})
         else:
             self._env.task.random.seed(seed)
 

@@ -7,6 +7,7 @@ which policy it trains is the config's `actor_encoder_factory`.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -14,7 +15,7 @@ from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
 from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
-from d3rlpy.types import Shape
+from d3rlpy.types import Shape, TorchObservation
 from torch import nn
 
 from spin_d3rlpy._compat import fuse_adam
@@ -107,7 +108,7 @@ class ActorCriticImpl(MultiDiscreteImpl):
         return batch.rewards.squeeze(-1) + discount * not_over * next_values
 
     def q_values(
-        self, critic: FactoredCritic, observations: Any, actions: torch.Tensor
+        self, critic: FactoredCritic, observations: TorchObservation, actions: torch.Tensor
     ) -> torch.Tensor:
         """Returns `Q_e(s, a)`, `(E, B)`."""
         return critic.values(self._layout, critic.utilities(observations), actions)
@@ -151,13 +152,11 @@ TImpl = TypeVar("TImpl", bound=ActorCriticImpl)
 class ActorCriticAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     """Builds a policy and critics from the config."""
 
-    def _create_policy(self, observation_shape: Shape) -> Policy:
-        policy = create_policy(
-            self._config.actor_encoder_factory, observation_shape, self._nvec
-        )
+    def _create_policy(self, observation_shape: Sequence[int]) -> Policy:
+        policy = create_policy(self._config.actor_encoder_factory, observation_shape, self._nvec)
         return policy.to(self._device)
 
-    def _create_critic(self, observation_shape: Shape) -> FactoredCritic:
+    def _create_critic(self, observation_shape: Sequence[int]) -> FactoredCritic:
         return FactoredCritic(
             observation_shape,
             self._config.critic_encoder_factory,

@@ -6,7 +6,7 @@ import dataclasses
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from d3rlpy.metrics import EvaluatorProtocol
 from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 from tqdm.auto import tqdm
-from typing_extensions import Self
 
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.errors import (
@@ -68,9 +67,7 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         """Does one gradient step and returns scalar metrics, still on the device."""
 
     @train_api
-    def update_without_sync(
-        self, batch: TorchMiniBatch, grad_step: int
-    ) -> dict[str, torch.Tensor]:
+    def update_without_sync(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """`update`, with metrics left on the device."""
         return self.compute_update(batch, grad_step)
 
@@ -146,7 +143,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     def build_with_env(self, env: GymEnv) -> None:
         """Builds the networks for an environment with a MultiDiscrete action space."""
-        self._adopt_nvec(nvec_from_space(env.action_space), "the environment")
+        space: Any = env.action_space
+        self._adopt_nvec(nvec_from_space(space), "the environment")
         shape = env.observation_space.shape
         self.create_impl(() if shape is None else shape, 0)
 
@@ -242,15 +240,21 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     def _scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:
         changes: dict[str, Any] = {}
+        observations: Any = batch.observations
+        next_observations: Any = batch.next_observations
         if scaler := self._config.observation_scaler:
-            changes["observations"] = scaler.transform(batch.observations)
-            changes["next_observations"] = scaler.transform(batch.next_observations)
+            changes["observations"] = scaler.transform(observations)
+            changes["next_observations"] = scaler.transform(next_observations)
         if reward_scaler := self._config.reward_scaler:
             changes["rewards"] = reward_scaler.transform(batch.rewards)
         return dataclasses.replace(batch, **changes) if changes else batch
 
     def fit(  # type: ignore[override]
-        self, dataset: Any, n_steps: int | None = None, n_steps_per_epoch: int = 10_000, **kwargs: Any
+        self,
+        dataset: Any,
+        n_steps: int | None = None,
+        n_steps_per_epoch: int = 10_000,
+        **kwargs: Any,
     ) -> list[tuple[int, dict[str, float]]]:
         """Trains on a dataset; `fitter` says what the arguments are.
 
@@ -259,7 +263,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """
         return list(self.fitter(dataset, n_steps, n_steps_per_epoch, **kwargs))
 
-    def fitter(  # type: ignore[override]
+    def fitter(
         self,
         dataset: Any,
         n_steps: int | None = None,
@@ -333,10 +337,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                     batch = buffer.sample_transition_batch(self.batch_size)
                     losses.add(self._update_without_sync(batch))
                     step += 1
-                    if (
-                        logging_strategy == LoggingStrategy.STEPS
-                        and step % logging_steps == 0
-                    ):
+                    if logging_strategy == LoggingStrategy.STEPS and step % logging_steps == 0:
                         losses.log(logger)
                         metrics = logger.commit(epoch, step)
                     if callback:

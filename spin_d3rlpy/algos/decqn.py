@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from d3rlpy.base import DeviceArg, register_learnable
+from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
@@ -169,7 +170,7 @@ class DecQN(MultiDiscreteAlgo[DecQNImpl, DecQNConfig]):
         assert nvec is not None
         critics = [
             FactoredCritic(
-                observation_shape,
+                cast_flat_shape(observation_shape),
                 self._config.encoder_factory,
                 nvec,
                 self._config.n_critics,

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TypeVar
 
 import torch
+from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
@@ -129,15 +130,14 @@ class IQL(ActorCriticAlgo[IQLImpl, TConfig]):
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         """Builds networks and optimizers."""
-        policy = self._create_policy(observation_shape)
-        q_funcs = self._create_critic(observation_shape)
-        value_func = ValueFunction(observation_shape, self._config.value_encoder_factory).to(
-            self._device
-        )
+        shape = cast_flat_shape(observation_shape)
+        policy = self._create_policy(shape)
+        q_funcs = self._create_critic(shape)
+        value_func = ValueFunction(shape, self._config.value_encoder_factory).to(self._device)
         modules = IQLModules(
             policy=policy,
             q_funcs=q_funcs,
-            targ_q_funcs=self._create_critic(observation_shape),
+            targ_q_funcs=self._create_critic(shape),
             value_func=value_func,
             actor_optim=self._create_actor_optim(policy),
             critic_optim=self._create_critic_optim(q_funcs),

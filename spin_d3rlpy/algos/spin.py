@@ -26,7 +26,6 @@ from spin_d3rlpy.policies import SlotPolicy
 from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
 
 
-
 class SPINMixin(ActorCriticAlgo[Any, Any]):
     """Adds the Action Structure Model to an objective's algorithm.
 
@@ -74,15 +73,7 @@ class SPINMixin(ActorCriticAlgo[Any, Any]):
         if config.nvec is None:
             config.nvec = list(asm.nvec)
         require_same_nvec(config.nvec, asm.nvec, type(self).__name__, "the ASM")
-        scaler = config.observation_scaler
-        if scaler is None and asm.observation_scaler is not None:
-            config.observation_scaler = scaler = scaler_from_dict(asm.observation_scaler)
-        if scaler is not None and scaler_to_dict(scaler) != asm.observation_scaler:
-            raise NvecMismatchError(
-                "The ASM was pre-trained with other observation scaling than this algorithm is "
-                f"configured with: {asm.observation_scaler} and {scaler_to_dict(scaler)}. Leave "
-                "observation_scaler unset to take over the ASM's."
-            )
+        self._adopt_scaling(asm.observation_scaler)
         if config.actor_encoder_factory.transformer != asm.config:
             config.actor_encoder_factory = dataclasses.replace(
                 config.actor_encoder_factory, transformer=asm.config
@@ -96,14 +87,28 @@ class SPINMixin(ActorCriticAlgo[Any, Any]):
         if self._impl is not None:
             self._slot_policy.load_asm(asm)
 
-    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+    def _adopt_scaling(self, encoded: dict[str, Any] | None) -> None:
+        """Takes over the ASM's observation scaler, or checks that it is the one in use."""
+        scaler = self._config.observation_scaler
+        if scaler is None or (
+            not scaler.built and encoded is not None and scaler.get_type() == encoded["type"]
+        ):
+            self._config.observation_scaler = encoded and scaler_from_dict(encoded)
+        elif not scaler.built or scaler_to_dict(scaler) != encoded:
+            raise NvecMismatchError(
+                "The ASM was pre-trained with other observation scaling "
+                f"({encoded and encoded['type']}) than this algorithm is configured with "
+                f"({scaler.get_type()}). Leave observation_scaler unset to take over the ASM's."
+            )
+
+    def create_impl(self, observation_shape: Shape, action_size: int) -> None:
         """Builds the networks and loads the ASM's trunk if there is one."""
         if self._asm is not None and self._asm.observation_size != observation_shape[0]:
             raise NvecMismatchError(
                 f"The ASM was pre-trained on observations of length {self._asm.observation_size}, "
                 f"not {observation_shape[0]}."
             )
-        super().inner_create_impl(observation_shape, action_size)
+        super().create_impl(observation_shape, action_size)
         if self._asm is not None:
             self._slot_policy.load_asm(self._asm)
 

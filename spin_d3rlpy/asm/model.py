@@ -104,7 +104,7 @@ class Block(nn.Module):
 
 
 class SlotTransformer(nn.Module):
-    """The trunk: encodes the state into M tokens and lets N slot tokens attend to it and each other.
+    """The trunk: N slot tokens attend to M tokens of the encoded state and to each other.
 
     There are no position codes: slots differ only by the tokens that enter, so permuting those
     permutes the output.

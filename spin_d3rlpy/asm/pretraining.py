@@ -64,9 +64,7 @@ class StateActionSource(Protocol):
     def transition_count(self) -> int:
         """Number of rows."""
 
-    def sample_observations_and_actions(
-        self, batch_size: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def sample_observations_and_actions(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns observations `(B, obs)` and integer actions `(B, N)` on the device."""
 
 

@@ -42,7 +42,7 @@ def policy_arrays(algo: DecQN) -> dict[str, NDArray[Any]]:
         "nvec": np.array(algo.config.nvec, dtype=np.int16),
         "mean": np.asarray(scaler.mean, dtype=np.float32),
         "std": np.asarray(scaler.std, dtype=np.float32) + np.float32(scaler.eps),
-        "clip": np.float32(scaler.clip),
+        "clip": np.array(scaler.clip, dtype=np.float32),
     }
 
     def add(name: str, pick: Any) -> None:

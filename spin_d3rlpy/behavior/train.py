@@ -14,8 +14,6 @@ import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from spin_envs.behavior import BehaviorPolicy
-from spin_envs.rollout import rollout
 from tqdm import tqdm
 
 from spin_d3rlpy._version import __version__
@@ -25,6 +23,8 @@ from spin_d3rlpy.behavior.recipes import Recipe
 from spin_d3rlpy.behavior.replay import NStepReplay
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_d3rlpy.scalers import ClippedStandardObservationScaler
+from spin_envs.behavior import BehaviorPolicy
+from spin_envs.rollout import rollout
 
 # Probability, per environment, that a sub-action is replaced by a random one; scaled down when
 # there are many sub-actions, so that the joint action does not become noise.
@@ -32,8 +32,10 @@ EXPLORATION_LADDER = np.array([0.0, 0.05, 0.1, 0.1, 0.2, 0.2, 0.4, 0.4])
 N_ENVS = len(EXPLORATION_LADDER)
 REPLAY_CAPACITY = 1_000_000
 WARMUP_STEPS = 5_000
+# Cheap beside updates: a resumed run's replay must be broad before it learns on.
+RESUME_FILL_STEPS = 80_000
 SCALER_INTERVAL = 1_000
-EVALUATION_EPISODES = 20
+EVALUATION_EPISODES = 40
 EVALUATION_SEED = 10_000
 RECORD_EPISODES = 100
 
@@ -113,14 +115,16 @@ class BehaviorTrainer:
         observations = np.stack(
             [e.reset(seed=recipe.seed * N_ENVS + i)[0] for i, e in enumerate(self._envs)]
         )
-        fill_until = self.env_steps + WARMUP_STEPS
+        fill_until = self.env_steps + (RESUME_FILL_STEPS if self.env_steps else WARMUP_STEPS)
         started = time.monotonic() - self.seconds
         bar = tqdm(
             total=recipe.env_steps, initial=self.env_steps, unit="step", disable=not progress
         )
         owed = 0.0
         while self.env_steps < recipe.env_steps:
-            self._moments.update(observations)
+            # Not while a resumed run refills its replay: the networks do not adapt meanwhile.
+            if self.algo.grad_step == 0 or self.env_steps >= fill_until:
+                self._moments.update(observations)
             explore = self._rng.random((N_ENVS, len(nvec))) < epsilons[:, None]
             if self.algo.grad_step == 0:
                 explore[:] = True
@@ -162,7 +166,8 @@ class BehaviorTrainer:
         returns = evaluate_policy(
             BehaviorPolicy(arrays, {}), self.recipe, EVALUATION_EPISODES, EVALUATION_SEED
         )
-        np.savez_compressed(self.folder / "snapshots" / f"{self.env_steps}.npz", **arrays)
+        snapshot = self.folder / "snapshots" / f"{self.env_steps}.npz"
+        np.savez_compressed(snapshot, allow_pickle=False, **arrays)
         row = [self.env_steps, returns.mean(), returns.std(), self.seconds]
         with (self.folder / "curve.csv").open("a", newline="") as f:
             writer = csv.writer(f)
@@ -174,9 +179,7 @@ class BehaviorTrainer:
     def _save(self) -> None:
         assert self.algo.impl is not None
         state = {
-            "modules": {
-                k: v.state_dict() for k, v in self.algo.impl._checkpointer.modules.items()
-            },
+            "modules": {k: v.state_dict() for k, v in self.algo.impl._checkpointer.modules.items()},
             "moments": (
                 self._moments.count,
                 torch.from_numpy(self._moments.mean),
@@ -218,57 +221,61 @@ def evaluate_policy(
     )
 
 
-def select_policies(recipe: Recipe, folder: Path, destination: Path) -> None:
-    """Ships, for each level, the snapshot whose mean return is closest to the level's target.
+def select_policy(recipe: Recipe, folder: Path, destination: Path) -> Path:
+    """Writes the snapshot whose mean return is closest to the recipe's target.
 
-    The three nearest by the training curve are measured again over 100 episodes. Writes
-    `<task>-b<bins>-<level>.npz` and `.json` (scores, versions, command, training curve).
+    The three nearest by the training curve are measured again over 100 episodes.
 
     Args:
         recipe: what was trained.
         folder: the trainer's folder.
-        destination: where the policy files go.
+        destination: where `<name>.npz` (arrays) and `<name>.json` (scores, versions, command,
+            training curve) go.
+
+    Returns:
+        The path of the arrays.
     """
     with (folder / "curve.csv").open() as f:
         curve = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(f)]
-    for level, target in recipe.targets.items():
-        nearest = sorted(curve, key=lambda row: abs(row["mean_return"] - target))[:3]
-        candidates = []
-        for row in nearest:
-            path = folder / "snapshots" / f"{int(row['env_steps'])}.npz"
-            with np.load(path, allow_pickle=False) as data:
-                policy = BehaviorPolicy(dict(data), {})
-            returns = evaluate_policy(policy, recipe, RECORD_EPISODES, EVALUATION_SEED)
-            candidates.append((abs(returns.mean() - target), path, row, returns))
-        _, path, row, returns = min(candidates, key=lambda c: c[0])
-        name = f"{recipe.name}-{level}"
-        (destination / f"{name}.npz").write_bytes(path.read_bytes())
-        record = {
-            "task": recipe.task,
-            "bins": recipe.bins,
-            "level": level,
-            "target_return": target,
-            "episodes": RECORD_EPISODES,
-            "first_seed": EVALUATION_SEED,
-            "mean_return": round(float(returns.mean()), 2),
-            "std_return": round(float(returns.std()), 2),
-            "min_return": round(float(returns.min()), 2),
-            "max_return": round(float(returns.max()), 2),
-            "algorithm": "DecQN",
-            "env_steps": int(row["env_steps"]),
-            "training_seconds": round(row["seconds"]),
-            "command": f"spin-d3rlpy behaviour train {recipe.name}",
-            "versions": {
-                "spin-d3rlpy": __version__,
-                **{
-                    p: importlib.metadata.version(p)
-                    for p in ("torch", "d3rlpy", "gymnasium", "mujoco", "dm_control", "numpy")
-                },
+    candidates = []
+    for row in sorted(curve, key=lambda row: abs(row["mean_return"] - recipe.target))[:3]:
+        path = folder / "snapshots" / f"{int(row['env_steps'])}.npz"
+        with np.load(path, allow_pickle=False) as data:
+            policy = BehaviorPolicy(dict(data), {})
+        returns = evaluate_policy(policy, recipe, RECORD_EPISODES, EVALUATION_SEED)
+        candidates.append((abs(returns.mean() - recipe.target), path, row, returns))
+    _, path, row, returns = min(candidates, key=lambda candidate: candidate[0])
+    record = {
+        "task": recipe.task,
+        "bins": recipe.bins,
+        "level": recipe.level,
+        "target_return": recipe.target,
+        "episodes": RECORD_EPISODES,
+        "first_seed": EVALUATION_SEED,
+        "mean_return": round(float(returns.mean()), 2),
+        "std_return": round(float(returns.std()), 2),
+        "min_return": round(float(returns.min()), 2),
+        "max_return": round(float(returns.max()), 2),
+        "algorithm": "DecQN",
+        "env_steps": int(row["env_steps"]),
+        "training_seconds": round(row["seconds"]),
+        "command": (
+            f"spin-d3rlpy behaviour train {recipe.task}-b{recipe.bins} --level {recipe.level}"
+        ),
+        "versions": {
+            "spin-d3rlpy": __version__,
+            **{
+                p: importlib.metadata.version(p)
+                for p in ("torch", "d3rlpy", "gymnasium", "mujoco", "dm_control", "numpy")
             },
-            "curve": [
-                [int(r["env_steps"]), round(r["mean_return"], 1), round(r["std_return"], 1)]
-                for r in curve
-                if r["env_steps"] <= row["env_steps"]
-            ],
-        }
-        (destination / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+        },
+        "curve": [
+            [int(r["env_steps"]), round(r["mean_return"], 1), round(r["std_return"], 1)]
+            for r in curve
+            if r["env_steps"] <= row["env_steps"]
+        ],
+    }
+    arrays = destination / f"{recipe.name}.npz"
+    arrays.write_bytes(path.read_bytes())
+    arrays.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+    return arrays

@@ -1,7 +1,8 @@
-"""Lock-step evaluation against episode after episode: `python -m spin_d3rlpy.benchmark.evaluation_speed`.
+"""Lock-step evaluation against episode after episode.
 
-Both play the same seeded cheetah-run episodes with the same greedy policy of the paper's size;
-they alternate within one process and the ratio of each pair is reported.
+Run with `python -m spin_d3rlpy.benchmark.evaluation_speed`. Both play the same seeded cheetah-run
+episodes with the same greedy policy of the paper's size; they alternate within one process and
+the ratio of each pair is reported.
 """
 
 from __future__ import annotations

@@ -19,9 +19,6 @@ from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 from minari.storage import get_dataset_path
 from numpy.typing import NDArray
-from spin_envs import reference_scores
-from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
-from spin_envs.rollout import EpisodeRecord
 from tqdm.auto import tqdm
 
 from spin_d3rlpy._version import __version__
@@ -30,13 +27,16 @@ from spin_d3rlpy.data.episodes import action_dtype
 from spin_d3rlpy.data.specs import DatasetSpec, PolicyKind
 from spin_d3rlpy.data.workers import default_jobs, play_chunks
 from spin_d3rlpy.nvec import nvec_from_space
+from spin_envs import reference_scores
+from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
+from spin_envs.rollout import EpisodeRecord
 
 RECORDED_VERSIONS = ("mujoco", "dm_control", "numpy", "gymnasium", "minari")
 
 
 def is_complete(name: str) -> bool:
     """Whether Minari's local folder holds a dataset of this name."""
-    return (get_dataset_path(name) / "data" / "metadata.json").exists()
+    return Path(get_dataset_path(name), "data", "metadata.json").exists()
 
 
 def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool = True) -> None:

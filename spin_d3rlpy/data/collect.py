@@ -17,9 +17,10 @@ from typing import Any, BinaryIO
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.rollout import EpisodeRecord, rollout
-from threadpoolctl import threadpool_limits
 
 CHUNK_EPISODES = 20
 

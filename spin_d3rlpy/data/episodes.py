@@ -63,6 +63,11 @@ def action_dtype(nvec: Sequence[int]) -> np.dtype[Any]:
     return np.dtype(np.int8 if largest <= 127 else np.int16 if largest <= 32767 else np.int64)
 
 
+def no_transitions() -> InvalidDatasetError:
+    """Returns the error for a dataset without transitions."""
+    return InvalidDatasetError("The dataset has no transitions to learn from.")
+
+
 def stack_episodes(
     episodes: Iterable[EpisodeArrays],
     lengths: Sequence[int],
@@ -84,14 +89,16 @@ def stack_episodes(
     """
     n = sum(lengths)
     if n == 0:
-        raise InvalidDatasetError("The dataset has no transitions to learn from.")
+        raise no_transitions()
     stacked: StackedEpisodes | None = None
     row = step = 0
     for episode, length in zip(episodes, lengths, strict=True):
         _check_shapes(episode, length)
         if stacked is None:
             stacked = StackedEpisodes(
-                observations=np.empty((n + len(lengths), episode.observations.shape[1]), np.float32),
+                observations=np.empty(
+                    (n + len(lengths), episode.observations.shape[1]), np.float32
+                ),
                 actions=np.empty((n, len(nvec)), action_dtype(nvec)),
                 rewards=np.empty(n, np.float32),
                 terminals=np.zeros(n, np.float32),

@@ -7,10 +7,9 @@ import difflib
 import re
 from typing import Literal
 
+from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_envs.behavior import policy_name, shipped_policies
 from spin_envs.registration import EPISODE_STEPS
-
-from spin_d3rlpy.errors import DatasetNotFoundError
 
 PolicyKind = Literal["random", "medium", "expert"]
 

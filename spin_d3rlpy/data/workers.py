@@ -9,14 +9,13 @@ import queue
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-from spin_envs.rollout import EpisodeRecord
-
 from spin_d3rlpy.data.collect import Chunk, ChunkPlayer
+from spin_envs.rollout import EpisodeRecord
 
 _SCRIPT = Path(__file__).with_name("collect.py")
 
@@ -28,7 +27,7 @@ def default_jobs() -> int:
     return os.cpu_count() or 1
 
 
-def play_chunks(chunks: Sequence[Chunk], jobs: int) -> Iterator[list[EpisodeRecord]]:
+def play_chunks(chunks: Sequence[Chunk], jobs: int) -> Generator[list[EpisodeRecord]]:
     """Yields each chunk's episodes, in order, at most a few chunks ahead of the consumer.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 import torch
+from d3rlpy.types import TorchObservation
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -23,15 +24,15 @@ class Policy(nn.Module):
         self.layout = layout
 
     @abstractmethod
-    def log_prob(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
         """Joint log-probability `(B,)` of actions `(B, N)`: the sum over slots."""
 
     @abstractmethod
-    def greedy(self, observations: torch.Tensor) -> torch.Tensor:
+    def greedy(self, observations: TorchObservation) -> torch.Tensor:
         """Most likely choices, `(B, N)`."""
 
     @abstractmethod
-    def sample(self, observations: torch.Tensor) -> torch.Tensor:
+    def sample(self, observations: TorchObservation) -> torch.Tensor:
         """Sampled choices, `(B, N)`."""
 
     def trainable_modules(self) -> list[tuple[str, nn.Module]]:
@@ -42,19 +43,18 @@ class Policy(nn.Module):
 class IndependentPolicy(Policy):
     """A policy whose `forward` gives every slot's logits at once, flat `(B, S)`."""
 
-    def log_prob(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
         """Joint log-probability `(B,)` of actions `(B, N)`."""
         logits = self.layout.split(self(observations))  # (B, N, K)
-        negative = cross_entropy(
-            logits.flatten(0, 1), actions.long().flatten(), reduction="none"
-        )
-        return -negative.unflatten(0, (-1, self.layout.n_slots)).sum(-1)
+        negative = cross_entropy(logits.flatten(0, 1), actions.long().flatten(), reduction="none")
+        log_probs: torch.Tensor = -negative.unflatten(0, (-1, self.layout.n_slots)).sum(-1)
+        return log_probs
 
-    def greedy(self, observations: torch.Tensor) -> torch.Tensor:
+    def greedy(self, observations: TorchObservation) -> torch.Tensor:
         """Each slot's most likely choice, which together are the mode, `(B, N)`."""
         return self.layout.argmax(self(observations))
 
-    def sample(self, observations: torch.Tensor) -> torch.Tensor:
+    def sample(self, observations: TorchObservation) -> torch.Tensor:
         """Draws every slot by the Gumbel-max trick, `(B, N)`."""
         logits = self(observations)
         gumbel = -torch.log(torch.empty_like(logits).exponential_())

@@ -43,22 +43,18 @@ def random_buffer(nvec: list[int] | None = None, seed: int = 0) -> DeviceReplayB
     return DeviceReplayBuffer.from_replay_buffer(random_replay_buffer(nvec=nvec, seed=seed), nvec)
 
 
-def coordination_replay_buffer(n_episodes: int = 3000, seed: int = 0) -> ReplayBuffer:
-    """One-step episodes where the reward needs all slots to follow the state, in mixed data.
+def mostly_wrong_replay_buffer(n_episodes: int = 2000, seed: int = 0) -> ReplayBuffer:
+    """One-step episodes of mixed data whose most common action is the worst one.
 
-    The state's signs say which choice is right in each of three binary slots. Half of the data
-    is uniformly random, half of it always does the wrong thing in one slot, so that imitation
-    scores poorly while the best actions are in the data.
+    The state's signs say which choice is right in each of three binary slots, each right slot
+    pays 1. Three rows in ten have all slots right, the others all wrong: the best actions are in
+    the data, and imitation takes the wrong ones.
     """
     rng = np.random.default_rng(seed)
     states = rng.normal(size=(n_episodes, 3)).astype(np.float32)
     right = (states > 0).astype(np.int64)
-    actions = rng.integers(2, size=(n_episodes, 3))
-    spoiled = rng.random(n_episodes) < 0.5
-    actions[spoiled] = right[spoiled]
-    slots = rng.integers(3, size=n_episodes)
-    rows = np.flatnonzero(spoiled)
-    actions[rows, slots[rows]] = 1 - right[rows, slots[rows]]
+    good = rng.random((n_episodes, 1)) < 0.3
+    actions = np.where(good, right, 1 - right)
     rewards = (actions == right).sum(1, keepdims=True).astype(np.float32)
     episodes = [
         Episode(states[i : i + 1], actions[i : i + 1], rewards[i : i + 1], terminated=True)

@@ -22,9 +22,7 @@ class ReferenceIQL:
 
     def __init__(self, modules: Any) -> None:
         self.w: dict[str, dict[str, torch.Tensor]] = {
-            name: {
-                k: v.detach().double().requires_grad_() for k, v in network.named_parameters()
-            }
+            name: {k: v.detach().double().requires_grad_() for k, v in network.named_parameters()}
             for name, network in modules.get_torch_modules().items()
         }
 
@@ -121,7 +119,7 @@ def test_losses_and_all_networks_after_two_steps_equal_the_formulas(algo: Factor
             p.add_(torch.randn_like(p) * 0.1)
     reference = ReferenceIQL(algo.impl.modules)
     for _ in range(2):
-        batch = random_buffer().sample_transition_batch(29)
+        batch = random_buffer().sample_transition_batch(211)
         assert batch.terminals.any()
         expected, found = reference.step(batch), algo.update(batch)
         for name, value in expected.items():

@@ -99,7 +99,7 @@ def test_fit_pretrains_once_and_a_given_asm_not_at_all() -> None:
     first = algo.asm
     algo.fit(random_buffer(), n_steps=2, **QUIET)
     assert algo.asm is first
-    given = make_asm()
+    given: ActionStructureModel = make_asm()
     weights = {k: v.clone() for k, v in given.state_dict().items()}
     other = make(asm=given)
     other.fit(random_buffer(), n_steps=2, **QUIET)
@@ -132,7 +132,7 @@ def test_an_asm_file_is_reused_by_another_algorithm(tmp_path: Path) -> None:
     assert isinstance(other.config.observation_scaler, StandardObservationScaler)
     assert np.allclose(
         other.config.observation_scaler.mean,  # type: ignore[arg-type]
-        algo.config.observation_scaler.mean,  # type: ignore[union-attr,arg-type]
+        algo.config.observation_scaler.mean,
     )
     trunk = load_asm(path).trunk.state_dict()
     found = policy_of(other).features.trunk.state_dict()
@@ -197,9 +197,7 @@ def test_queries_and_heads_can_start_from_the_asm() -> None:
     assert torch.equal(policy.features.queries.weight, asm.mask_embeddings)
     observations = torch.randn(4, OBSERVATION_SIZE)
     all_masked = asm.mask_ids.expand(4, -1)
-    torch.testing.assert_close(
-        policy.eval()(observations), asm.eval()(observations, all_masked)
-    )
+    torch.testing.assert_close(policy.eval()(observations), asm.eval()(observations, all_masked))
 
 
 def test_unknown_initialization_is_refused() -> None:

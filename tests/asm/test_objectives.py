@@ -55,9 +55,7 @@ def test_only_selected_slots_carry_loss_and_it_is_their_mean_cross_entropy() -> 
     observations = torch.randn(13, 3)
     result = masked_action_loss(asm, observations, actions, m)
     log_p = [x.log_softmax(1) for x in asm(observations, m.tokens).split(NVEC, dim=1)]
-    terms = [
-        -log_p[i][b, actions[b, i]] for b in range(13) for i in range(2) if m.selected[b, i]
-    ]
+    terms = [-log_p[i][b, actions[b, i]] for b in range(13) for i in range(2) if m.selected[b, i]]
     hits = [
         float(log_p[i][b].argmax() == actions[b, i])
         for b in range(13)

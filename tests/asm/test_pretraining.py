@@ -18,9 +18,7 @@ class CoupledActions:
     def __init__(self) -> None:
         self.requests: list[int] = []
 
-    def sample_observations_and_actions(
-        self, batch_size: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def sample_observations_and_actions(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         self.requests.append(batch_size)
         first = torch.randint(3, (batch_size, 1))
         return torch.randn(batch_size, 5), first.expand(-1, 2)

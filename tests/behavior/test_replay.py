@@ -72,4 +72,4 @@ def test_the_oldest_transitions_are_overwritten() -> None:
         x = np.full(1, t, np.float32)
         replay.append(0, x, np.array([0]), 0.0, x + 1, terminated=False, truncated=False)
     assert replay.size == 4
-    assert set(replay.sample(500).observations[:, 0].tolist()) == {3.0, 4.0, 5.0, 6.0}
+    assert set(np.asarray(replay.sample(500).observations)[:, 0].tolist()) == {3.0, 4.0, 5.0, 6.0}

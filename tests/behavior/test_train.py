@@ -11,22 +11,23 @@ import torch
 from spin_d3rlpy.behavior import train
 from spin_d3rlpy.behavior.export import policy_arrays
 from spin_d3rlpy.behavior.recipes import RECIPES, get_recipe
-from spin_d3rlpy.behavior.train import BehaviorTrainer, RunningMoments, select_policies
+from spin_d3rlpy.behavior.train import BehaviorTrainer, RunningMoments, select_policy
 from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_envs.behavior import BehaviorPolicy
 
 TINY = dataclasses.replace(
-    RECIPES["cheetah-run-b3"],
+    RECIPES["cheetah-run-b3-medium"],
     width=16,
     env_steps=1_600,
     evaluation_interval=800,
-    targets={"medium": 3.0},
+    target=3.0,
 )
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "WARMUP_STEPS", 400)
+    monkeypatch.setattr(train, "RESUME_FILL_STEPS", 400)
     monkeypatch.setattr(train, "EVALUATION_EPISODES", 2)
     monkeypatch.setattr(train, "RECORD_EPISODES", 3)
 
@@ -39,7 +40,7 @@ def test_a_run_leaves_a_curve_snapshots_and_selected_policies(tmp_path: Path) ->
     assert {p.stem for p in (tmp_path / "run" / "snapshots").iterdir()} == {"800", "1600"}
     destination = tmp_path / "policies"
     destination.mkdir()
-    select_policies(TINY, tmp_path / "run", destination)
+    select_policy(TINY, tmp_path / "run", destination)
     record = json.loads((destination / "cheetah-run-b3-medium.json").read_text())
     assert record["episodes"] == 3
     assert record["min_return"] <= record["mean_return"] <= record["max_return"]
@@ -66,8 +67,8 @@ def test_a_stopped_run_resumes_where_it_was(tmp_path: Path) -> None:
 
 def test_exported_policy_acts_like_the_network(tmp_path: Path) -> None:
     trainer = BehaviorTrainer(TINY, tmp_path)
-    trainer.algo.config.observation_scaler.mean += 0.5  # type: ignore[union-attr,operator]
-    trainer.algo.config.observation_scaler.std += 2.0  # type: ignore[union-attr,operator]
+    trainer.algo.config.observation_scaler.mean += 0.5  # type: ignore[union-attr]
+    trainer.algo.config.observation_scaler.std += 2.0  # type: ignore[union-attr]
     torch.manual_seed(0)
     policy = BehaviorPolicy(policy_arrays(trainer.algo), {})
     observations = np.random.default_rng(0).normal(size=(400, 17)).astype(np.float32) * 3
@@ -81,6 +82,8 @@ def test_running_moments_are_those_of_all_rows() -> None:
     for part in np.split(rows, [3, 4, 20]):
         moments.update(part)
     scaler = moments.scaler()
+    assert scaler.mean is not None
+    assert scaler.std is not None
     np.testing.assert_allclose(scaler.mean, rows.mean(0), rtol=1e-5)
     np.testing.assert_allclose(scaler.std, rows.std(0), rtol=1e-5)
 

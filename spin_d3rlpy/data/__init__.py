@@ -1,0 +1,17 @@
+"""Datasets: names, building, loading and the device-resident replay buffer."""
+
+from spin_d3rlpy.data.buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.builder import build_dataset
+from spin_d3rlpy.data.loader import as_device_buffer, load_dataset
+from spin_d3rlpy.data.specs import DatasetPart, DatasetSpec, buildable_datasets, parse_name
+
+__all__ = [
+    "DatasetPart",
+    "DatasetSpec",
+    "DeviceReplayBuffer",
+    "as_device_buffer",
+    "build_dataset",
+    "buildable_datasets",
+    "load_dataset",
+    "parse_name",
+]

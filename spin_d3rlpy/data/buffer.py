@@ -1,0 +1,277 @@
+"""A replay buffer whose arrays live on the training device."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import BinaryIO, NoReturn
+
+import numpy as np
+import torch
+from d3rlpy.constants import ActionSpace
+from d3rlpy.dataset import (
+    BasicTrajectorySlicer,
+    BasicTransitionPicker,
+    DatasetInfo,
+    EpisodeBase,
+    PartialTrajectory,
+    ReplayBufferBase,
+    Signature,
+    TrajectoryMiniBatch,
+    Transition,
+)
+from d3rlpy.dataset.io import dump
+from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.types import NDArray, Observation
+from minari import MinariDataset
+
+from spin_d3rlpy.data.episodes import StackedEpisodes
+from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
+from spin_d3rlpy.data.views import EpisodeViews, TransitionIndex
+
+
+class DeviceReplayBuffer(ReplayBufferBase):
+    """Offline episodes as contiguous tensors on one device, sampled there.
+
+    All T transitions of an episode are used, also the last one of an episode that a time limit
+    ended, because its next observation is known. (d3rlpy's stock transition picker drops it.)
+
+    Args:
+        data: checked episodes (see `from_minari` and `from_replay_buffer`).
+
+    Attributes:
+        nvec: number of choices of each of the N sub-actions.
+        observations: `(sum(T + 1), obs)` float32; an episode's rows follow each other.
+        actions: `(n, N)` int8, int16 or int64.
+        rewards: `(n,)` float32.
+        terminals: `(n,)` float32, 1 where the task ended the episode.
+        observation_index: `(n,)` row of each transition's observation; its next observation is
+            the row below.
+        episode_starts: `(episodes + 1,)` index of each episode's first transition, and n.
+    """
+
+    def __init__(self, data: StackedEpisodes) -> None:
+        lengths = torch.tensor(data.lengths)
+        n = len(data.rewards)
+        self.nvec = list(data.nvec)
+        self.observations = torch.from_numpy(data.observations)
+        self.actions = torch.from_numpy(data.actions)
+        self.rewards = torch.from_numpy(data.rewards)
+        self.terminals = torch.from_numpy(data.terminals)
+        self.episode_starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+        episode_of = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        self.observation_index = torch.arange(n).add_(episode_of).int()
+        self._continues = torch.ones(n, dtype=torch.bool)  # whether the episode has a next step
+        self._continues[self.episode_starts[1:] - 1] = False
+        self._episodes: EpisodeViews | None = None
+
+    @classmethod
+    def from_minari(
+        cls, dataset: MinariDataset, max_episodes: int | None = None
+    ) -> DeviceReplayBuffer:
+        """Reads a Minari dataset with MultiDiscrete, MultiBinary or Discrete actions.
+
+        Args:
+            dataset: the dataset.
+            max_episodes: read only the first ones.
+
+        Raises:
+            InvalidDatasetError: other spaces, actions out of range, NaN or infinite entries.
+        """
+        return cls(read_minari(dataset, max_episodes))
+
+    @classmethod
+    def from_replay_buffer(
+        cls, buffer: ReplayBufferBase, nvec: Sequence[int]
+    ) -> DeviceReplayBuffer:
+        """Reads a d3rlpy replay buffer whose actions are whole numbers `(N,)`.
+
+        The last transition of an episode that a time limit ended is left out, because d3rlpy
+        does not store its next observation.
+
+        Args:
+            buffer: the replay buffer.
+            nvec: number of choices of each sub-action.
+
+        Raises:
+            InvalidDatasetError: actions that are no choices, NaN or infinite entries, a picker
+                other than `BasicTransitionPicker`.
+            NvecMismatchError: actions have another number of sub-actions than `nvec`.
+        """
+        return cls(read_d3rlpy(buffer, nvec))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.rewards.device
+
+    def to(self, device: str | torch.device) -> DeviceReplayBuffer:
+        """Returns the buffer on `device`: itself if it is there, otherwise a copy."""
+        device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
+        if device == self.device:
+            return self
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, torch.Tensor):
+                setattr(moved, name, value.to(device))
+        return moved
+
+    def sample_transition_batch(  # type: ignore[override]
+        self, batch_size: int
+    ) -> TorchMiniBatch:
+        """Draws transitions uniformly with replacement, by torch's global random numbers.
+
+        Returns:
+            Observations `(B, obs)`, integer actions `(B, N)`, rewards, terminals and intervals
+            `(B, 1)`, nothing scaled. The next action at an episode's end, which does not exist,
+            is the action itself. `returns_to_go` is zero.
+        """
+        index = self._sample_index(batch_size)
+        row = self.observation_index.index_select(0, index)
+        rewards = self.rewards.index_select(0, index)[:, None]
+        following = index + self._continues.index_select(0, index)
+        return TorchMiniBatch(
+            observations=self.observations.index_select(0, row),
+            actions=self.actions.index_select(0, index).long(),
+            rewards=rewards,
+            next_observations=self.observations.index_select(0, row + 1),
+            next_actions=self.actions.index_select(0, following).long(),
+            returns_to_go=torch.zeros_like(rewards),
+            terminals=self.terminals.index_select(0, index)[:, None],
+            intervals=torch.ones_like(rewards),
+            device=str(self.device),
+        )
+
+    def sample_observations_and_actions(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draws observations `(B, obs)` and their actions `(B, N)` int64, like batches."""
+        index = self._sample_index(batch_size)
+        row = self.observation_index.index_select(0, index)
+        return self.observations.index_select(0, row), self.actions.index_select(0, index).long()
+
+    def _sample_index(self, batch_size: int) -> torch.Tensor:
+        return torch.randint(self.transition_count, (batch_size,), device=self.device)
+
+    # -- the rest of d3rlpy's interface ----------------------------------------------------
+
+    @property
+    def transition_count(self) -> int:
+        """Number of transitions (n)."""
+        return len(self.rewards)
+
+    def size(self) -> int:
+        """Number of episodes."""
+        return len(self.episode_starts) - 1
+
+    @property
+    def episodes(self) -> Sequence[EpisodeBase]:
+        """Episodes in d3rlpy's form, made when asked for.
+
+        As everywhere in d3rlpy, they lack an episode's last next observation, so its stock
+        evaluators see one transition fewer of each episode that a time limit ended.
+        """
+        if self._episodes is None:
+            self._episodes = EpisodeViews(
+                self.observations.cpu().numpy(),
+                self.actions.cpu().numpy(),
+                self.rewards.cpu().numpy(),
+                self.terminals.cpu().numpy(),
+                self.episode_starts.cpu().numpy(),
+            )
+        return self._episodes
+
+    @property
+    def dataset_info(self) -> DatasetInfo:
+        """Signatures; `action_size` is the largest number of choices."""
+        dtype = np.dtype(str(self.actions.dtype).removeprefix("torch."))
+        return DatasetInfo(
+            observation_signature=Signature([np.dtype(np.float32)], [self.observations.shape[1:]]),
+            action_signature=Signature([dtype], [self.actions.shape[1:]]),
+            reward_signature=Signature([np.dtype(np.float32)], [(1,)]),
+            action_space=ActionSpace.DISCRETE,
+            action_size=max(self.nvec),
+        )
+
+    @property
+    def transition_picker(self) -> BasicTransitionPicker:
+        """d3rlpy's stock picker, for use with `episodes`."""
+        return BasicTransitionPicker()
+
+    @property
+    def trajectory_slicer(self) -> BasicTrajectorySlicer:
+        """d3rlpy's stock slicer, for use with `episodes`."""
+        return BasicTrajectorySlicer()
+
+    @property
+    def buffer(self) -> TransitionIndex:
+        """Transitions as d3rlpy indexes them."""
+        return TransitionIndex(self.episodes, self.episode_starts.cpu().numpy())
+
+    def sample_transition(self) -> Transition:
+        """Draws one transition as NumPy arrays."""
+        batch = self.sample_transition_batch(1)
+        assert isinstance(batch.observations, torch.Tensor)
+        assert isinstance(batch.next_observations, torch.Tensor)
+        reward = batch.rewards[0].cpu().numpy()
+        return Transition(
+            observation=batch.observations[0].cpu().numpy(),
+            action=batch.actions[0].cpu().numpy(),
+            reward=reward,
+            next_observation=batch.next_observations[0].cpu().numpy(),
+            next_action=batch.next_actions[0].cpu().numpy(),
+            terminal=float(batch.terminals),
+            interval=1,
+            rewards_to_go=reward[None],
+        )
+
+    def sample_trajectory(self, length: int) -> PartialTrajectory:
+        """Draws a trajectory of `length` steps, padded where its episode began later."""
+        episode, step = self.buffer[int(self._sample_index(1))]
+        return self.trajectory_slicer(episode, step, length)
+
+    def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
+        """Draws trajectories of `length` steps."""
+        return TrajectoryMiniBatch.from_partial_trajectories(
+            [self.sample_trajectory(length) for _ in range(batch_size)]
+        )
+
+    def dump(self, f: BinaryIO) -> None:
+        """Writes `episodes` in d3rlpy's format."""
+        dump(self.episodes, f)
+
+    def append(
+        self, observation: Observation, action: int | NDArray, reward: float | NDArray
+    ) -> NoReturn:
+        """Raises NotImplementedError: offline data does not grow."""
+        _refuse_to_grow()
+
+    def append_episode(self, episode: EpisodeBase) -> NoReturn:
+        """Raises NotImplementedError: offline data does not grow."""
+        _refuse_to_grow()
+
+    def clip_episode(self, terminated: bool) -> NoReturn:
+        """Raises NotImplementedError: offline data does not grow."""
+        _refuse_to_grow()
+
+    @classmethod
+    def from_episode_generator(cls, *args: object, **kwargs: object) -> NoReturn:
+        """Raises NotImplementedError: make a `ReplayBuffer` and use `from_replay_buffer`."""
+        _refuse_to_construct()
+
+    @classmethod
+    def load(cls, *args: object, **kwargs: object) -> NoReturn:
+        """Raises NotImplementedError: load a `ReplayBuffer` and use `from_replay_buffer`."""
+        _refuse_to_construct()
+
+
+def _refuse_to_grow() -> NoReturn:
+    raise NotImplementedError(
+        "A DeviceReplayBuffer holds offline data and does not grow. Collect into a d3rlpy "
+        "ReplayBuffer and convert it with DeviceReplayBuffer.from_replay_buffer."
+    )
+
+
+def _refuse_to_construct() -> NoReturn:
+    raise NotImplementedError(
+        "d3rlpy's episodes do not tell nvec. Make a d3rlpy ReplayBuffer and convert it with "
+        "DeviceReplayBuffer.from_replay_buffer(buffer, nvec)."
+    )

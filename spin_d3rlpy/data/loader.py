@@ -1,0 +1,201 @@
+"""From a dataset's name (or a dataset) to arrays ready for training and the environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import gymnasium
+import minari
+from d3rlpy.dataset import ReplayBufferBase
+from minari import MinariDataset
+from minari.dataset.minari_dataset import DATASET_ID_RE
+from minari.storage import get_dataset_path
+
+from spin_d3rlpy.data.buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.builder import build_dataset, is_complete
+from spin_d3rlpy.data.sources import largest_choices
+from spin_d3rlpy.data.specs import NAMESPACE, parse_name
+from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
+from spin_d3rlpy.nvec import require_same_nvec
+
+DatasetLike: TypeAlias = str | Path | MinariDataset
+
+
+def load_dataset(
+    dataset: DatasetLike,
+    *,
+    size: int | None = None,
+    jobs: int | None = None,
+    progress: bool = True,
+) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any, Any]]:
+    """Loads a dataset and its environment, building the dataset on first use.
+
+    A name is looked up in Minari's local folder, then in `MINARI_REMOTE` if that environment
+    variable is set; a `spin/...` dataset found in neither is built. Names of other namespaces
+    are Minari's own and are downloaded if they are not there.
+
+    Args:
+        dataset: a name like `"spin/cheetah-run-b3/medium-expert-v0"`, a `minari.MinariDataset`,
+            or the path of a dataset's folder (a `Path`, or text that begins with `/`, `.`, `~`).
+        size: number of transitions (a multiple of 1,000) of a smaller `spin/...` dataset with
+            the same composition, kept under a name that says so.
+        jobs: number of processes that build; as many as there are CPU cores if None.
+        progress: draw a progress bar while building.
+
+    Returns:
+        The dataset in main memory (algorithms move it to their device) and the environment.
+
+    Raises:
+        DatasetNotFoundError: no such dataset; near matches are listed.
+        InvalidDatasetError: it cannot be used for MultiDiscrete offline RL, is damaged, or does
+            not say which environment it comes from.
+        MissingDependencyError: the environment's simulator is not installed.
+        ValueError: `size` or `jobs` is out of range.
+    """
+    found = _resolve(dataset, size, jobs, progress)
+    buffer = DeviceReplayBuffer.from_minari(found)
+    if found.env_spec is None:
+        raise InvalidDatasetError(
+            f"Dataset {found.id} does not say which environment it comes from. For the data "
+            "alone, use DeviceReplayBuffer.from_minari(minari.load_dataset(...))."
+        )
+    return buffer, found.recover_environment()
+
+
+def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceReplayBuffer:
+    """Converts whatever `fit` takes to a `DeviceReplayBuffer`.
+
+    Args:
+        dataset: a `DeviceReplayBuffer` (returned as it is), a d3rlpy `ReplayBuffer`, a
+            `minari.MinariDataset`, or a name or path as in `load_dataset`.
+        nvec: number of choices of each sub-action. A d3rlpy buffer does not know it; without it,
+            the largest choices seen are taken, with a warning.
+
+    Raises:
+        DatasetNotFoundError: no such dataset.
+        InvalidDatasetError: it is none of these or cannot be used.
+        NvecMismatchError: its action space is not `nvec`.
+    """
+    if isinstance(dataset, ReplayBufferBase) and not isinstance(dataset, DeviceReplayBuffer):
+        return DeviceReplayBuffer.from_replay_buffer(
+            dataset, _infer_nvec(dataset) if nvec is None else nvec
+        )
+    if isinstance(dataset, DatasetLike):
+        dataset = DeviceReplayBuffer.from_minari(_resolve(dataset))
+    if not isinstance(dataset, DeviceReplayBuffer):
+        raise InvalidDatasetError(
+            "Expected a dataset's name, a minari.MinariDataset, a d3rlpy ReplayBuffer or a "
+            f"DeviceReplayBuffer, got {type(dataset).__name__}."
+        )
+    if nvec is not None:
+        require_same_nvec(nvec, dataset.nvec, "The algorithm", "the dataset")
+    return dataset
+
+
+def _resolve(
+    dataset: DatasetLike,
+    size: int | None = None,
+    jobs: int | None = None,
+    progress: bool = True,
+) -> MinariDataset:
+    if isinstance(dataset, str) and not dataset.startswith(("/", ".", "~")):
+        return _open(get_dataset_path(_provide(dataset, size, jobs, progress)))
+    if size is not None:
+        raise ValueError("size= is for datasets that are built by name, spin/...")
+    return dataset if isinstance(dataset, MinariDataset) else _open(Path(dataset).expanduser())
+
+
+def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> str:
+    """Makes the named dataset local and returns its full name."""
+    match = DATASET_ID_RE.fullmatch(name)
+    if not name.startswith(NAMESPACE):
+        if match is None or match["version"] is None:
+            raise DatasetNotFoundError(
+                f"{name!r} is not a dataset's name. Expected one like "
+                "spin/cheetah-run-b3/medium-expert-v0 or Minari's <namespace>/<name>-v<number>."
+            )
+        if size is not None:
+            raise ValueError("size= is for datasets that are built by name, spin/...")
+        if not is_complete(name):
+            _download_foreign(name)
+        return name
+    if size is None and match is not None and is_complete(name):
+        return name
+    spec = parse_name(name, size)
+    if not is_complete(spec.name) and not _download_ours(spec.name):
+        build_dataset(spec, jobs=jobs, progress=progress)
+    return spec.name
+
+
+def _open(folder: Path) -> MinariDataset:
+    """Opens a dataset's folder, or the folder `data` in it."""
+    data = folder if (folder / "metadata.json").exists() else folder / "data"
+    if not (data / "metadata.json").exists():
+        raise DatasetNotFoundError(f"There is no Minari dataset in {folder}.")
+    try:
+        return MinariDataset(data)
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidDatasetError(
+            f"The dataset in {folder} cannot be read ({error}). Delete the folder to have it "
+            "built or downloaded again."
+        ) from error
+
+
+def _download_ours(name: str) -> bool:
+    """Downloads a dataset from MINARI_REMOTE if that is set and has it."""
+    if not os.environ.get("MINARI_REMOTE"):
+        return False
+    try:
+        if name not in minari.list_remote_datasets(prefix=name.rsplit("-v", 1)[0]):
+            return False
+        _download(name)
+    except Exception as error:
+        warnings.warn(
+            f"MINARI_REMOTE={os.environ['MINARI_REMOTE']} could not be used ({error}); building "
+            f"{name} instead.",
+            UserWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+def _download_foreign(name: str) -> None:
+    try:
+        _download(name)
+    except Exception as error:
+        raise DatasetNotFoundError(
+            f"Dataset {name!r} is not in Minari's local folder and could not be downloaded: "
+            f"{error} Local datasets: {', '.join(minari.list_local_datasets()) or 'none'}."
+        ) from error
+
+
+def _download(name: str) -> None:
+    """Downloads a dataset; an interrupted download leaves nothing behind."""
+    folder = get_dataset_path(name)
+    if folder.exists() and not is_complete(name):
+        shutil.rmtree(folder)
+    try:
+        minari.download_dataset(name)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+        raise
+
+
+def _infer_nvec(buffer: ReplayBufferBase) -> list[int]:
+    nvec = largest_choices(buffer)
+    warnings.warn(
+        f"A d3rlpy ReplayBuffer does not know the number of choices of each sub-action. Took "
+        f"nvec={nvec} from the largest choices seen; a choice that never occurs is missing. "
+        "Pass nvec=[...] to the algorithm.",
+        UserWarning,
+        stacklevel=2,
+    )
+    return nvec

@@ -1,0 +1,125 @@
+"""Reading episodes out of Minari datasets and d3rlpy replay buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from d3rlpy.dataset import BasicTransitionPicker, EpisodeBase, MixedReplayBuffer, ReplayBufferBase
+from minari import MinariDataset
+
+from spin_d3rlpy.data.episodes import (
+    EpisodeArrays,
+    StackedEpisodes,
+    no_transitions,
+    stack_episodes,
+)
+from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError
+from spin_d3rlpy.nvec import check_nvec, nvec_from_space
+
+
+def read_minari(dataset: MinariDataset, max_episodes: int | None = None) -> StackedEpisodes:
+    """Reads a Minari dataset's episodes: T + 1 observations against T actions each.
+
+    (d3rlpy's own `get_minari` puts an episode's observations beside the wrong actions, because
+    it concatenates T + 1 observations with T actions.)
+
+    Args:
+        dataset: with MultiDiscrete, MultiBinary or Discrete actions and flat `Box` observations.
+        max_episodes: read only the first ones.
+
+    Raises:
+        InvalidDatasetError: other spaces, or see `stack_episodes`.
+    """
+    try:
+        nvec = nvec_from_space(dataset.action_space)
+    except InvalidActionSpaceError as error:
+        raise InvalidDatasetError(f"Dataset {dataset.id} cannot be used. {error}") from error
+    space = dataset.observation_space
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+        raise InvalidDatasetError(
+            f"Expected flat observations (a one-dimensional Box), dataset {dataset.id} has "
+            f"{space}. Flatten them into a new dataset, for example with "
+            "gymnasium.wrappers.FlattenObservation."
+        )
+    if max_episodes is not None and max_episodes < 1:
+        raise ValueError(f"Expected max_episodes to be at least 1, got {max_episodes}.")
+    indices = dataset.episode_indices[:max_episodes]
+    if len(indices) == 0:  # an empty hdf5 file cannot even be opened
+        raise no_transitions()
+    lengths = [int(m["total_steps"]) for m in dataset.storage.get_episode_metadata(indices)]
+    return stack_episodes(_minari_episodes(dataset, indices), lengths, nvec)
+
+
+def _minari_episodes(dataset: MinariDataset, indices: Sequence[int]) -> Iterator[EpisodeArrays]:
+    for index, episode in zip(indices, dataset.storage.get_episodes(indices), strict=True):
+        yield EpisodeArrays(
+            name=f"episode {index}",
+            observations=np.asarray(episode["observations"]),
+            actions=np.asarray(episode["actions"]),
+            rewards=np.asarray(episode["rewards"]),
+            terminated=bool(episode["terminations"][-1]),
+        )
+
+
+def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisodes:
+    """Reads a d3rlpy replay buffer's episodes.
+
+    They have T observations for T actions. The last transition of an episode that a time limit
+    ended has no next observation and is left out, as d3rlpy does. That of a terminated one is
+    kept; nothing is learned from its next observation, in whose place the last one is repeated.
+
+    Args:
+        buffer: whose actions are whole numbers of shape `(N,)`, or scalars.
+        nvec: number of choices of each sub-action.
+
+    Raises:
+        InvalidDatasetError: frame stacks, multi-step returns or mixed buffers (they would be
+            ignored), or see `stack_episodes`.
+    """
+    if isinstance(buffer, MixedReplayBuffer):
+        raise InvalidDatasetError("A MixedReplayBuffer cannot be used; pass one of its buffers.")
+    if type(buffer.transition_picker) is not BasicTransitionPicker:
+        raise InvalidDatasetError(
+            f"A replay buffer with a {type(buffer.transition_picker).__name__} cannot be used: "
+            "what it computes would be ignored. Use the default BasicTransitionPicker."
+        )
+    episodes = [(i, e) for i, e in enumerate(buffer.episodes) if e.transition_count]
+    lengths = [e.transition_count for _, e in episodes]
+    return stack_episodes(
+        (_from_d3rlpy(i, e) for i, e in episodes), lengths, check_nvec(nvec), integral_floats=True
+    )
+
+
+def largest_choices(buffer: ReplayBufferBase) -> list[int]:
+    """Returns one more than the largest choice of each sub-action in a d3rlpy buffer.
+
+    Raises:
+        InvalidDatasetError: there are no episodes.
+    """
+    if not buffer.episodes:
+        raise no_transitions()
+    largest = [e.actions.reshape(len(e.actions), -1).max(0) for e in buffer.episodes]
+    return [int(m) + 1 for m in np.max(largest, axis=0)]
+
+
+def _from_d3rlpy(index: int, episode: EpisodeBase) -> EpisodeArrays:
+    if not isinstance(episode.observations, np.ndarray):
+        raise InvalidDatasetError(
+            f"Expected flat observations, episode {index} has a tuple of arrays. "
+            "Concatenate them first."
+        )
+    length = episode.transition_count
+    rewards = np.asarray(episode.rewards)
+    observations: np.ndarray[Any, Any] = episode.observations
+    if episode.terminated:
+        observations = np.concatenate([observations, observations[-1:]])
+    return EpisodeArrays(
+        name=f"episode {index}",
+        observations=observations,
+        actions=np.asarray(episode.actions)[:length],
+        rewards=(rewards[:, 0] if rewards.shape[1:] == (1,) else rewards)[:length],
+        terminated=bool(episode.terminated),
+    )

@@ -1,0 +1,293 @@
+"""Building: what is in a dataset, and what is left when a build is interrupted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import minari
+import numpy as np
+import pytest
+from gymnasium.spaces import MultiDiscrete
+from minari import MinariDataset
+
+from spin_d3rlpy import __file__ as package_file
+from spin_d3rlpy.data import build_dataset, builder, load_dataset, parse_name, workers
+from spin_d3rlpy.data.collect import Chunk, ChunkPlayer
+from spin_envs.behavior import load_behavior_policy
+from spin_envs.errors import MissingDependencyError
+from spin_envs.rollout import EpisodeRecord
+
+MIX = "spin/cheetah-run-b3/random-medium-expert-v0"
+MEDIUM = "spin/cheetah-run-b3/medium-v0"
+
+
+def _files(folder: Path) -> list[Path]:
+    return [p for p in folder.rglob("*") if p.is_file()]
+
+
+def test_a_dataset_has_its_episodes_in_order_with_their_seeds(built: MinariDataset) -> None:
+    assert (built.total_episodes, built.total_steps) == (5, 5000)
+    seeds = [m["seed"] for m in built.storage.get_episode_metadata(range(5))]
+    assert seeds == [1_000_000, 1_000_001, 2_000_000, 2_000_001, 3_000_000]
+    composition = built.storage.metadata["composition"]
+    assert [(p["policy"], p["episodes"]) for p in composition] == [
+        ("random", 2),
+        ("medium", 2),
+        ("expert", 1),
+    ]
+
+
+def test_arrays_have_compact_types(built: MinariDataset) -> None:
+    for episode in built:
+        assert episode.observations.shape == (1001, 17)
+        assert episode.observations.dtype == np.float32
+        assert episode.actions.shape == (1000, 6)
+        assert episode.actions.dtype == np.int8
+        assert episode.rewards.dtype == np.float32
+        assert not episode.terminations.any()
+        assert episode.truncations.nonzero()[0].tolist() == [999]
+    assert built.action_space == MultiDiscrete([3] * 6)
+
+
+def test_episodes_are_what_the_simulator_gives_for_their_seeds_and_actions(
+    built: MinariDataset,
+) -> None:
+    env = gymnasium.make("spin/cheetah-run-v0", bins=3)
+    seeds = [m["seed"] for m in built.storage.get_episode_metadata(range(5))]
+    for seed, episode in zip(seeds, built, strict=True):
+        observation, _ = env.reset(seed=seed)
+        assert np.array_equal(observation, episode.observations[0])
+        for t, action in enumerate(episode.actions):
+            observation, reward, *_ = env.step(action)
+            assert np.array_equal(observation, episode.observations[t + 1])
+            assert np.float32(reward) == episode.rewards[t]
+
+
+def test_actions_are_those_of_the_policies(built: MinariDataset) -> None:
+    episodes = list(built)
+    for kind, index in {"medium": 3, "expert": 4}.items():
+        policy = load_behavior_policy(f"cheetah-run-b3-{kind}")
+        episode = episodes[index]
+        assert np.array_equal(policy(episode.observations[:-1]), episode.actions)
+    random = np.concatenate([e.actions for e in episodes[:2]])
+    assert not np.array_equal(episodes[0].actions, episodes[1].actions)
+    for choices in random.T:
+        assert np.bincount(choices, minlength=3) == pytest.approx(2000 / 3, rel=0.15)
+
+
+def test_an_episode_does_not_depend_on_those_played_beside_it() -> None:
+    policy = load_behavior_policy("cheetah-run-b3-medium")
+    player = ChunkPlayer()
+    together = player.play(Chunk("spin/cheetah-run-v0", 3, policy, range(5, 8)))
+    alone = player.play(Chunk("spin/cheetah-run-v0", 3, policy, range(5, 6)))
+    player.close()
+    assert np.array_equal(together[0].observations, alone[0].observations)
+
+
+def test_the_result_does_not_depend_on_the_number_of_processes(built: MinariDataset) -> None:
+    checksum = built.storage.metadata["checksum"]
+    reference = [e.observations for e in built]
+    with pytest.MonkeyPatch.context() as patch:
+        folder = Path(os.environ["MINARI_DATASETS_PATH"]).parent / "parallel"
+        patch.setenv("MINARI_DATASETS_PATH", str(folder))
+        build_dataset(parse_name(MIX, 5000), jobs=2, progress=False)
+        parallel = minari.load_dataset(built.id)
+    assert all(map(np.array_equal, reference, [e.observations for e in parallel]))
+    assert parallel.storage.metadata["checksum"] == checksum
+
+
+def test_the_checksum_tells_datasets_apart(built: MinariDataset) -> None:
+    build_in = Path(os.environ["MINARI_DATASETS_PATH"]).parent / "other-size"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(build_in))
+        build_dataset(parse_name(MIX, 2000), jobs=1, progress=False)
+        other = minari.load_dataset(parse_name(MIX, 2000).name)
+    assert other.storage.metadata["checksum"] != built.storage.metadata["checksum"]
+
+
+def test_scores_statistics_and_provenance_are_stored(built: MinariDataset) -> None:
+    metadata = built.storage.metadata
+    assert (metadata["ref_min_score"], metadata["ref_max_score"]) == (5.39, 664.57)
+    assert minari.get_normalized_score(built, np.array([664.57])) == pytest.approx([1.0])
+    returns = [e.rewards.sum() for e in built]
+    assert metadata["returns"]["mean"] == pytest.approx(np.mean(returns), rel=1e-5)
+    assert metadata["composition"][1]["returns"]["max"] == pytest.approx(max(returns[2:4]))
+    provenance = metadata["provenance"]
+    assert provenance["policies"]["expert"] == {
+        "name": "cheetah-run-b3-expert",
+        "trained_by": "random weights 2",
+    }
+    versions = {"spin-d3rlpy", "mujoco", "dm_control", "numpy", "gymnasium", "minari"}
+    assert set(provenance["versions"]) == versions
+
+
+def test_the_environment_is_recovered_without_importing_this_package(
+    built: MinariDataset,
+) -> None:
+    script = (
+        "import sys, minari\n"
+        f"env = minari.load_dataset({built.id!r}).recover_environment()\n"
+        "assert env.action_space.nvec.tolist() == [3] * 6\n"
+        "assert env.spec.max_episode_steps == 1000\n"
+        "assert 'spin_d3rlpy' not in sys.modules\n"
+    )
+    # Where the tests run from a checkout, the package is not installed in the new process.
+    root = Path(package_file).parents[1]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "envs")])}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, env=env)
+
+
+def test_a_script_without_a_main_guard_can_build(tmp_path: Path, policy_folder: Path) -> None:
+    root = Path(package_file).parents[1]
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "import spin_envs.behavior as behavior\n"
+        f"behavior._policy_folder = lambda: Path({str(policy_folder)!r})\n"
+        "from spin_d3rlpy.data import load_dataset\n"
+        f"buffer, env = load_dataset({MIX!r}, size=2000, jobs=2, progress=False)\n"
+        "print(buffer.transition_count)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "envs")])}
+    done = subprocess.run(
+        [sys.executable, str(script)], check=True, env=env, stdout=subprocess.PIPE, text=True
+    )
+    assert done.stdout == "2000\n"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupted_build_leaves_nothing_behind(
+    error: BaseException,
+    jobs: int,
+    datasets_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = workers.play_chunks
+    staged: list[Path] = []
+
+    def interrupted(chunks: list[Chunk], jobs: int) -> Iterator[list[EpisodeRecord]]:
+        episodes = original(chunks, jobs)
+        yield next(episodes)
+        staged.extend(_files(datasets_folder))
+        episodes.close()
+        raise error
+
+    monkeypatch.setattr(builder, "play_chunks", interrupted)
+    with pytest.raises(type(error)):
+        build_dataset(parse_name(MIX, 3000), jobs=jobs, progress=False)
+    assert staged  # it was interrupted in the middle
+    assert _files(datasets_folder) == []
+    assert minari.list_local_datasets() == {}
+
+
+def test_an_error_in_a_worker_process_reaches_the_caller() -> None:
+    policy = load_behavior_policy("finger-spin-b3-expert")  # of another observation size
+    chunks = [Chunk("spin/cheetah-run-v0", 3, policy, range(i, i + 1)) for i in range(2)]
+    with pytest.raises(ValueError, match="shape") as error:
+        list(workers.play_chunks(chunks, 2))
+    assert "worker process" in error.value.__notes__[0]
+
+
+def test_a_worker_process_that_dies_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "dies.py"
+    script.write_text("import os, sys\nsys.stdin.buffer.read(1)\nos._exit(7)\n")
+    monkeypatch.setattr(workers, "_SCRIPT", script)
+    chunks = [Chunk("spin/cheetah-run-v0", 3, None, range(i, i + 1)) for i in range(2)]
+    with pytest.raises(RuntimeError, match=r"exit code 7.*jobs=1"):
+        list(workers.play_chunks(chunks, 2))
+
+
+def test_what_a_killed_build_left_is_removed_by_the_next(datasets_folder: Path) -> None:
+    folder = datasets_folder / "spin" / "cheetah-run-b3"
+    leftover = folder / ".medium-1k-v0.staging-killed" / "data"
+    leftover.mkdir(parents=True)
+    (leftover / "main_data.hdf5").write_bytes(b"half")
+    other = folder / ".medium-2k-v0.staging-other-name"
+    other.mkdir()
+    build_dataset(parse_name(MEDIUM, 1000), jobs=1, progress=False)
+    assert sorted(p.name for p in folder.iterdir()) == [other.name, "medium-1k-v0"]
+
+
+def test_two_builds_of_one_name_build_it_once(
+    datasets_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = []
+    original = builder._write_dataset
+
+    def write(*args: Any) -> None:
+        writes.append(args)
+        original(*args)
+
+    monkeypatch.setattr(builder, "_write_dataset", write)
+    spec = parse_name(MEDIUM, 1000)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: build_dataset(spec, jobs=1, progress=False), range(2)))
+    assert len(writes) == 1
+    assert minari.load_dataset(spec.name).total_steps == 1000
+
+
+def test_without_locks_the_loser_takes_the_winners_dataset(
+    built_folder: Path, datasets_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = parse_name(MEDIUM, 1000)
+
+    def won_by_another(*args: Any) -> None:
+        args[1].mkdir()
+        monkeypatch.setattr(builder, "_write_dataset", original)
+        build_dataset(spec, jobs=1, progress=False)
+
+    original = builder._write_dataset
+    monkeypatch.setattr(builder, "_write_dataset", won_by_another)
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    build_dataset(spec, jobs=1, progress=False)
+    assert minari.load_dataset(spec.name).total_steps == 1000
+    folder = datasets_folder / "spin" / "cheetah-run-b3"
+    assert [p.name for p in folder.iterdir()] == ["medium-1k-v0"]
+
+
+def test_a_missing_simulator_is_reported_as_the_environments_do(
+    datasets_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "dm_control", None)
+    with pytest.raises(MissingDependencyError, match="pip install"):
+        load_dataset(MEDIUM, size=1000, progress=False)
+    assert _files(datasets_folder) == []
+
+
+def test_jobs_below_one_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        build_dataset(parse_name(MEDIUM, 1000), jobs=0)
+
+
+def test_progress_is_shown_unless_turned_off(capfd: pytest.CaptureFixture[str]) -> None:
+    build_dataset(parse_name(MEDIUM, 1000), jobs=1)
+    assert "Building spin/cheetah-run-b3/medium-1k-v0" in capfd.readouterr().err
+    build_dataset(parse_name(MEDIUM, 2000), jobs=1, progress=False)
+    assert capfd.readouterr().err == ""
+
+
+def test_environments_are_kept_between_chunks_and_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    original = gymnasium.make
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made.append(args)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(gymnasium, "make", make)
+    player = ChunkPlayer()
+    for first in (0, 2):
+        player.play(Chunk("spin/cheetah-run-v0", 3, None, range(first, first + 2)))
+    assert len(made) == 2
+    player.close()
+    assert player._envs == []

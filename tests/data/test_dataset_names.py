@@ -1,0 +1,109 @@
+"""Dataset names: what they mean, and what an unknown one is answered with."""
+
+from __future__ import annotations
+
+import pytest
+from minari.dataset.minari_dataset import parse_dataset_id
+
+from spin_d3rlpy.data import DatasetSpec, buildable_datasets, parse_name
+from spin_d3rlpy.errors import DatasetNotFoundError
+
+ROOT = "spin/cheetah-run-b3"
+
+
+def _counts(spec: DatasetSpec) -> dict[str, int]:
+    return {part.kind: part.n_episodes for part in spec.parts}
+
+
+@pytest.mark.parametrize(
+    ("level", "size", "counts"),
+    [
+        ("medium", 1_000_000, {"medium": 1000}),
+        ("expert", 1_000_000, {"expert": 1000}),
+        ("medium-expert", 2_000_000, {"medium": 1000, "expert": 1000}),
+        ("random-medium-expert", 200_000, {"random": 90, "medium": 90, "expert": 20}),
+    ],
+)
+def test_levels_have_their_published_size_and_composition(
+    level: str, size: int, counts: dict[str, int]
+) -> None:
+    spec = parse_name(f"{ROOT}/{level}-v0")
+    assert (spec.size, _counts(spec)) == (size, counts)
+    assert list(_counts(spec)) == list(counts)
+    assert (spec.env_id, spec.bins) == ("spin/cheetah-run-v0", 3)
+
+
+@pytest.mark.parametrize(
+    ("level", "size", "counts"),
+    [
+        ("random-medium-expert", 20_000, {"random": 9, "medium": 9, "expert": 2}),
+        ("random-medium-expert", 5_000, {"random": 2, "medium": 2, "expert": 1}),
+        ("medium-expert", 7_000, {"medium": 4, "expert": 3}),
+        ("medium-expert", 1_000, {"medium": 1}),
+    ],
+)
+def test_smaller_sizes_keep_the_proportions(level: str, size: int, counts: dict[str, int]) -> None:
+    assert _counts(parse_name(f"{ROOT}/{level}-v0", size)) == counts
+
+
+def test_a_size_becomes_part_of_the_name_and_is_read_back() -> None:
+    sizes = [1_000, 7_000, 20_000, 123_000, 1_000_000, 1_999_000]
+    specs = [parse_name(f"{ROOT}/medium-expert-v0", size) for size in sizes]
+    names = [spec.name for spec in specs]
+    assert names[2] == f"{ROOT}/medium-expert-20k-v0"
+    assert len(set(names)) == len(names)
+    for name, spec in zip(names, specs, strict=True):
+        assert parse_name(name) == spec
+        assert parse_dataset_id(name)[0] == ROOT
+
+
+def test_the_published_size_has_one_name_however_it_is_asked_for() -> None:
+    name = f"{ROOT}/medium-v0"
+    assert parse_name(name, 1_000_000).name == name
+    assert parse_name(f"{ROOT}/medium-1000k-v0").name == name
+
+
+def test_levels_share_the_seeds_of_a_policy_and_no_seed_is_used_by_two() -> None:
+    medium, expert = (parse_name(f"{ROOT}/{x}-v0").parts[0] for x in ("medium", "expert"))
+    assert parse_name(f"{ROOT}/medium-expert-v0").parts == [medium, expert]
+    mix = parse_name(f"{ROOT}/random-medium-expert-v0").parts
+    assert mix[1].seeds == medium.seeds[:90]
+    seeds = [s for part in (mix[0], medium, expert) for s in part.seeds]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_what_can_be_built_follows_from_the_policies() -> None:
+    levels = ["medium", "expert", "medium-expert", "random-medium-expert"]
+    assert buildable_datasets() == [
+        *(f"{ROOT}/{level}-v0" for level in levels),
+        "spin/finger-spin-b3/expert-v0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        (f"{ROOT}/medium-experts-v0", f"{ROOT}/medium-expert-v0"),
+        (f"{ROOT}/medium-expert", f"{ROOT}/medium-expert-v0"),
+        ("spin/cheetah-run-b5/expert-v0", f"{ROOT}/expert-v0"),
+        ("spin/chetah-run-b3/medium-v0", f"{ROOT}/medium-v0"),
+        ("spin/finger-spin-b3/medium-v0", "spin/finger-spin-b3/expert-v0"),
+        ("spin/utter nonsense", f"{ROOT}/medium-v0"),
+    ],
+)
+def test_unknown_names_are_answered_with_near_matches(name: str, near: str) -> None:
+    with pytest.raises(DatasetNotFoundError) as error:
+        parse_name(name)
+    assert name in str(error.value)
+    assert near in str(error.value)
+
+
+@pytest.mark.parametrize("size", [0, -1000, 500, 1500, 2_001_000])
+def test_sizes_that_are_no_number_of_episodes_are_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=f"multiple of 1000.*got {size}"):
+        parse_name(f"{ROOT}/medium-expert-v0", size)
+
+
+def test_two_sizes_at_once_are_refused() -> None:
+    with pytest.raises(ValueError, match="contradicts"):
+        parse_name(f"{ROOT}/medium-20k-v0", 10_000)

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from spin_envs.rollout import EpisodeRecord, rollout
+
+
+class CountdownEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
+    """Lasts `2 + seed % 5` steps, truncated for odd seeds; hands out the array it goes on using."""
+
+    observation_space = gymnasium.spaces.Box(-100, 100, (2,), np.float32)
+    action_space = gymnasium.spaces.MultiDiscrete([7, 7, 7])
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._state = np.zeros(2, np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        assert seed is not None
+        self._seed, self._left = seed, 2 + seed % 5
+        self._state[:] = seed, 0
+        return self._state, {}
+
+    def step(
+        self, action: NDArray[np.integer[Any]]
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        assert self._left > 0, "stepped past the episode's end"
+        self.steps += 1
+        self._left -= 1
+        self._state[1] += 1
+        over = self._left == 0
+        return self._state, float(action.sum()), over and self._seed % 2 == 0, over, {}
+
+
+SEEDS = [9, 2, 4, 3, 8, 0, 1]
+LENGTHS = [2 + seed % 5 for seed in SEEDS]
+
+
+class Policy:
+    """Acts on what it is asked about, through one array that it reuses, and notes the batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self._out = np.zeros((len(SEEDS), 3), np.int64)
+
+    def __call__(
+        self, observations: NDArray[np.float32], indices: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        self.batches.append(indices.tolist())
+        out = self._out[: len(indices)]
+        out[:] = np.stack([observations[:, 0] % 7, observations[:, 1], indices], 1)
+        return out
+
+
+def play(n_envs: int, **kwargs: Any) -> tuple[list[EpisodeRecord], Policy, list[CountdownEnv]]:
+    envs, policy = [CountdownEnv() for _ in range(n_envs)], Policy()
+    return list(rollout(envs, policy, SEEDS, **kwargs)), policy, envs
+
+
+@pytest.mark.parametrize("n_envs", [1, 2, 3, 7, 11])
+def test_episodes_come_in_the_order_of_their_seeds_whatever_the_number_of_envs(
+    n_envs: int,
+) -> None:
+    episodes, _, _ = play(n_envs)
+    assert [e.seed for e in episodes] == SEEDS
+    for index, (episode, length) in enumerate(zip(episodes, LENGTHS, strict=True)):
+        t = np.arange(length)
+        expected = np.stack([np.full(length, episode.seed % 7), t, np.full(length, index)], 1)
+        np.testing.assert_array_equal(episode.actions, expected)
+        np.testing.assert_array_equal(episode.rewards, expected.sum(1))
+        np.testing.assert_array_equal(episode.observations[:, 1], np.arange(length + 1))
+        np.testing.assert_array_equal(episode.observations[:, 0], episode.seed)
+
+
+def test_terminated_tells_the_task_from_the_time_limit() -> None:
+    episodes, _, _ = play(3)
+    assert [e.terminated for e in episodes] == [seed % 2 == 0 for seed in SEEDS]
+
+
+def test_policy_is_asked_once_for_all_running_episodes_and_finished_ones_drop_out() -> None:
+    _, policy, _ = play(7)
+    assert policy.batches[0] == [0, 1, 2, 3, 4, 5, 6]
+    for t, batch in enumerate(policy.batches):
+        assert batch == [i for i, length in enumerate(LENGTHS) if length > t]
+
+
+def test_a_freed_environment_takes_the_next_episode() -> None:
+    _, policy, envs = play(2)
+    assert {len(batch) for batch in policy.batches[: max(LENGTHS)]} == {2}
+    assert sum(env.steps for env in envs) == sum(LENGTHS)
+    assert len(policy.batches) < sum(LENGTHS)
+
+
+def test_steps_are_reported_as_they_are_made() -> None:
+    steps: list[int] = []
+    play(3, on_step=steps.append)
+    assert sum(steps) == sum(LENGTHS)
+    assert steps[0] == 3
+
+
+def test_without_recording_rewards_are_the_same() -> None:
+    recorded, _, _ = play(3)
+    episodes, _, _ = play(3, record=False)
+    for one, other in zip(recorded, episodes, strict=True):
+        np.testing.assert_array_equal(other.rewards, one.rewards)
+        np.testing.assert_array_equal(other.observations, one.observations[:1])
+        assert len(other.actions) == 0
+
+
+def test_an_episode_is_yielded_as_soon_as_it_and_those_before_it_are_over() -> None:
+    env, policy = CountdownEnv(), Policy()
+    next(iter(rollout([env], policy, SEEDS)))
+    assert env.steps == LENGTHS[0]
+
+
+def test_real_episodes_do_not_depend_on_the_number_of_envs() -> None:
+    def act(observations: NDArray[np.float32], _: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.repeat((observations[:, :1] > 0).astype(np.int64) * 2, 2, axis=1)
+
+    def returns(n_envs: int) -> list[float]:
+        envs = [gymnasium.make("spin/point_mass-easy-v0") for _ in range(n_envs)]
+        return [e.rewards.sum() for e in rollout(envs, act, [5, 6, 7])]
+
+    assert returns(1) == returns(3)
+
+
+def test_no_environment_or_the_wrong_number_of_actions_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one environment"):
+        next(rollout([], Policy(), SEEDS))
+    with pytest.raises(ValueError, match="zip"):
+        next(rollout([CountdownEnv()], lambda o, _: np.zeros((2, 3), np.int64), SEEDS))

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import configparser
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+
+import pytest
+
+from spin_d3rlpy._version import __version__
+from tests.subprocesses import ROOT
+
+POLICIES = "spin_envs/policies"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+    folder = tmp_path_factory.mktemp("wheel")
+    # Without isolation nothing is downloaded: hatchling comes with the test extra.
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
+    result = subprocess.run([*command, str(ROOT)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (path,) = folder.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+def test_wheel_holds_the_two_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    top_level = {name.partition("/")[0] for name in wheel.namelist()}
+    info = f"spin_d3rlpy-{__version__}.dist-info"
+    assert top_level == {"spin_d3rlpy", "spin_envs", info}
+
+
+def test_wheel_has_every_module_of_the_source(wheel: zipfile.ZipFile) -> None:
+    source = {
+        path.relative_to(root).as_posix()
+        for root, package in ((ROOT, "spin_d3rlpy"), (ROOT / "envs", "spin_envs"))
+        for path in (root / package).rglob("*.py")
+    }
+    assert source == {name for name in wheel.namelist() if name.endswith(".py")}
+
+
+def test_both_packages_are_typed(wheel: zipfile.ZipFile) -> None:
+    assert {"spin_d3rlpy/py.typed", "spin_envs/py.typed"} <= set(wheel.namelist())
+
+
+def test_behavior_policies_are_included(wheel: zipfile.ZipFile) -> None:
+    folder = ROOT / "envs" / POLICIES
+    files = {f"{POLICIES}/{p.name}" for p in folder.glob("*") if p.suffix in (".npz", ".json")}
+    assert files == {name for name in wheel.namelist() if name.startswith(POLICIES)}
+
+
+def test_command_line_program_is_an_entry_point(wheel: zipfile.ZipFile) -> None:
+    entry_points = configparser.ConfigParser()
+    info = f"spin_d3rlpy-{__version__}.dist-info"
+    entry_points.read_string(wheel.read(f"{info}/entry_points.txt").decode())
+    assert dict(entry_points["console_scripts"]) == {"spin-d3rlpy": "spin_d3rlpy.cli:main"}
+
+
+def test_license_is_included(wheel: zipfile.ZipFile) -> None:
+    assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
