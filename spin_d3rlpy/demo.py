@@ -22,7 +22,7 @@ from d3rlpy.logging import FileAdapterFactory
 
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.algos import SPINIQL, FactoredIQL
-from spin_d3rlpy.asm import load_asm, save_asm
+from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.metrics import ActionMode, LockstepEvaluator
 from spin_d3rlpy.policies import SPINEncoderFactory
@@ -149,29 +149,23 @@ class _Trainer:
 
     def train_spin(self) -> _Trained:
         """Pre-trains the ASM and trains SPIN-IQL on it."""
-        d3rlpy.seed(self.settings.seed)
-        algo = SPINIQL(
-            device=self.settings.device,
-            batch_size=self.preset.batch_size,
-            actor_encoder_factory=SPINEncoderFactory(transformer=self.preset.transformer),
-            pretraining=self.preset.pretraining,
-        )
         asm_path, asm_csv = self.folder / "asm.safetensors", self.folder / "asm.csv"
-        if asm_path.exists() and asm_csv.exists():
-            algo.set_asm(load_asm(asm_path, device=self.settings.device))
-        else:
-            epochs = algo.pretrain(
+        if not (asm_path.exists() and asm_csv.exists()):
+            d3rlpy.seed(self.settings.seed)
+            pretrainer = self._create_spin()
+            epochs = pretrainer.pretrain(
                 self.dataset,
                 experiment_name="spin_iql",
                 logger_adapter=self.logs,
                 show_progress=self.show_progress,
             )
-            assert algo.asm is not None
-            save_asm(algo.asm, asm_path)
+            assert pretrainer.asm is not None
+            save_asm(pretrainer.asm, asm_path)
             write_csv(asm_csv, [dataclasses.asdict(epoch) for epoch in epochs])
         last = _read_csv(asm_csv)[-1]
+        # From the file also when it was just written, so that a rerun trains the same.
         return self._train(
-            algo,
+            self._create_spin(load_asm(asm_path)),
             "spin_iql",
             "SPIN-IQL",
             {
@@ -181,9 +175,17 @@ class _Trainer:
             },
         )
 
+    def _create_spin(self, asm: ActionStructureModel | None = None) -> SPINIQL:
+        return SPINIQL(
+            device=self.settings.device,
+            batch_size=self.preset.batch_size,
+            actor_encoder_factory=SPINEncoderFactory(transformer=self.preset.transformer),
+            pretraining=self.preset.pretraining,
+            asm=asm,
+        )
+
     def train_factored(self) -> _Trained:
         """Trains factored IQL."""
-        d3rlpy.seed(self.settings.seed)
         algo = FactoredIQL(device=self.settings.device, batch_size=self.preset.batch_size)
         nothing = {"pretrain_updates": 0, "pretrain_samples": 0, "pretrain_seconds": 0.0}
         return self._train(algo, "factored_iql", "F-IQL", nothing)
@@ -212,7 +214,6 @@ class _Trainer:
             )
             evaluation_seconds += time.monotonic() - started
 
-        # Training must not depend on whether the ASM was just trained or read back.
         d3rlpy.seed(self.settings.seed)
         algo.build_with_dataset(self.dataset)
         started = time.monotonic()

@@ -36,10 +36,12 @@ PRESETS: dict[str, Preset] = {
     ),
     # Minutes on two CPU cores.
     "cpu-small": Preset(
-        transformer=TransformerConfig(width=64, n_blocks=2, head_hidden=64),
-        pretraining=PretrainingConfig(n_epochs=10),
-        n_steps=10_000,
-        n_steps_per_epoch=2_000,
+        transformer=TransformerConfig(
+            width=64, n_blocks=2, head_hidden=64, dropout=0.0, attention_dropout=0.0
+        ),
+        pretraining=PretrainingConfig(max_updates=1_000),
+        n_steps=5_000,
+        n_steps_per_epoch=1_000,
     ),
     # Seconds: for trying out a script, not for results.
     "smoke": Preset(

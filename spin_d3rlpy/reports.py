@@ -15,11 +15,14 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes rows with the first row's keys as header, in one step."""
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", newline="") as f:
-        writer = csv.DictWriter(f, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(partial, path)
+    try:
+        with partial.open("w", newline="") as f:
+            writer = csv.DictWriter(f, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def format_table(rows: Sequence[Mapping[str, Any]]) -> str:

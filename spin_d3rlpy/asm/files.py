@@ -51,7 +51,7 @@ def load_asm(path: str | Path, device: str = "cpu") -> ActionStructureModel:
     if not path.is_file():
         raise FileNotFoundError(f"No ASM file at {path}. Write one with asm.save or save_asm.")
     try:
-        with safetensors.safe_open(path, framework="pt", device=device) as f:
+        with safetensors.safe_open(path, framework="pt") as f:
             header = _read_header(path, f.metadata())
             asm = ActionStructureModel(
                 header["observation_size"], header["nvec"], TransformerConfig(**header["config"])

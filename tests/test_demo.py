@@ -1,0 +1,126 @@
+"""The whole slice with the shipped policies: build, pre-train, train, evaluate, save, load."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import d3rlpy
+import minari
+import numpy as np
+import pytest
+
+from spin_d3rlpy import SPINIQL, DeviceReplayBuffer, load_dataset
+from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
+from spin_d3rlpy.data import parse_name
+from spin_d3rlpy.demo import DemoSettings, run_demo
+from spin_d3rlpy.policies import SPINEncoderFactory
+
+SMOKE = DemoSettings(preset="smoke", size=10_000)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    patch = pytest.MonkeyPatch()
+    patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("datasets")))
+    patch.delenv("MINARI_REMOTE", raising=False)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    folder = tmp_path_factory.mktemp("demo")
+    lines: list[str] = []
+    run_demo(folder, SMOKE, show_progress=False, log=lines.append)
+    return folder, lines
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open() as f:
+        return list(csv.DictReader(f))
+
+
+def test_demo_leaves_table_curves_picture_and_policy(demo: tuple[Path, list[str]]) -> None:
+    folder, lines = demo
+    rows = read(folder / "results.csv")
+    assert [r["algorithm"] for r in rows] == ["SPIN-IQL", "F-IQL"]
+    assert {r["steps"] for r in rows} == {"40"}
+    assert int(rows[0]["pretrain_samples"]) == 20 * 256
+    assert all(float(r["seconds"]) > 0 for r in rows)
+    curves = read(folder / "curves.csv")
+    assert [int(r["step"]) for r in curves] == [0, 20, 40] * 2
+    assert (folder / "curves.png").stat().st_size > 10_000
+    assert "SPIN-IQL" in "\n".join(lines)
+    policy = d3rlpy.load_learnable(str(folder / "spin_iql.d3"))
+    assert isinstance(policy, SPINIQL)
+    assert policy.predict(np.zeros((2, 17), np.float32)).shape == (2, 6)
+
+
+def test_rerun_reuses_what_is_there(demo: tuple[Path, list[str]]) -> None:
+    folder, _ = demo
+    before = {p.name: p.stat().st_mtime_ns for p in folder.glob("*.[ds]*") if p.is_file()}
+    results = (folder / "results.csv").read_text()
+    run_demo(folder, SMOKE, show_progress=False, log=lambda _: None)
+    after = {p.name: p.stat().st_mtime_ns for p in folder.glob("*.[ds]*") if p.is_file()}
+    assert {"spin_iql.d3", "factored_iql.d3", "asm.safetensors"} <= before.keys()
+    assert before == after
+    assert (folder / "results.csv").read_text() == results
+
+
+def test_an_interrupted_demo_continues_to_the_same_policy(
+    demo: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    folder, _ = demo
+    for name in ("asm.safetensors", "asm.csv", "settings.json"):
+        os.link(folder / name, tmp_path / name)
+    run_demo(tmp_path, SMOKE, show_progress=False, log=lambda _: None)
+    assert read(tmp_path / "curves.csv") == read(folder / "curves.csv")
+
+
+def test_other_settings_start_anew(demo: tuple[Path, list[str]], tmp_path: Path) -> None:
+    folder, _ = demo
+    for path in folder.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    other = DemoSettings(preset="smoke", size=10_000, seed=1)
+    run_demo(tmp_path, other, show_progress=False, log=lambda _: None)
+    assert read(tmp_path / "curves.csv") != read(folder / "curves.csv")
+
+
+def test_fit_takes_a_name_a_minari_dataset_and_a_buffer() -> None:
+    name = parse_name("spin/cheetah-run-b3/medium-expert-v0", 4_000).name
+    buffer, env = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=4_000, progress=False)
+    outcomes = []
+    for dataset in (name, minari.load_dataset(name), buffer):
+        d3rlpy.seed(0)
+        algo = SPINIQL(
+            batch_size=32,
+            actor_encoder_factory=SPINEncoderFactory(
+                transformer=TransformerConfig(width=16, n_blocks=1)
+            ),
+            pretraining=PretrainingConfig(max_updates=3, batch_size=64),
+        )
+        algo.fit(
+            dataset,
+            n_steps=3,
+            show_progress=False,
+            logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
+            evaluators={"env": d3rlpy.metrics.EnvironmentEvaluator(env, n_trials=1)},
+        )
+        observation = np.linspace(-1, 1, 34, dtype=np.float32).reshape(2, 17)
+        outcomes.append(algo.predict_value(observation, algo.predict(observation)))
+    assert np.array_equal(outcomes[0], outcomes[1])
+    assert np.array_equal(outcomes[0], outcomes[2])
+
+
+def test_shipped_levels_are_ordered_and_the_data_say_so() -> None:
+    buffer, _ = load_dataset(
+        "spin/cheetah-run-b3/random-medium-expert-v0", size=10_000, progress=False
+    )
+    assert isinstance(buffer, DeviceReplayBuffer)
+    returns = np.array([episode.compute_return() for episode in buffer.episodes])
+    random, medium, expert = returns[:5], returns[5:9], returns[9:]
+    assert random.mean() < 20 < 100 < medium.mean() < expert.mean()
