@@ -12,7 +12,8 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.metrics import InitialStateValueEstimationEvaluator, TDErrorEvaluator
 from d3rlpy.models.encoders import VectorEncoderFactory
-from d3rlpy.preprocessing import StandardObservationScaler
+from d3rlpy.preprocessing import MultiplyRewardScaler, StandardObservationScaler
+from d3rlpy.torch_utility import TorchMiniBatch
 
 from spin_d3rlpy import SAINTIQL, SPINIQL, DecQN, FactoredIQL, SPINEncoderFactory
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
@@ -163,6 +164,29 @@ def test_stock_mini_batches_and_device_batches_update_alike(algo_class: Any) -> 
     assert algo.grad_step == 1
     metrics = algo.update(random_buffer().sample_transition_batch(19))
     assert all(isinstance(v, float) for v in metrics.values())
+
+
+@each_algorithm
+def test_scalers_apply_to_stock_and_device_batches_alike(algo_class: Any) -> None:
+    stock = random_replay_buffer().sample_transition_batch(19)
+    device = TorchMiniBatch.from_batch(
+        stock, gamma=0.99, compute_returns_to_go=False, device="cpu:0"
+    )
+    outcomes = []
+    for batch in (stock, device):
+        algo = make(
+            algo_class,
+            observation_scaler=StandardObservationScaler(),
+            reward_scaler=MultiplyRewardScaler(7.0),
+        )
+        algo.build_with_dataset(random_buffer())
+        torch.manual_seed(3)
+        outcomes.append(algo.update(batch))
+    assert outcomes[0] == outcomes[1]
+    plain = make(algo_class)
+    plain.build_with_dataset(random_buffer())
+    torch.manual_seed(3)
+    assert plain.update(device) != outcomes[0]
 
 
 @each_algorithm
