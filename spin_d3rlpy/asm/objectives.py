@@ -8,7 +8,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy.asm.model import ActionStructureModel
-from spin_d3rlpy.nvec import SlotLayout
 
 
 class MaskedActions(NamedTuple):
@@ -37,7 +36,6 @@ class MaskedActionLoss(NamedTuple):
 
 def mask_actions(
     actions: torch.Tensor,
-    layout: SlotLayout,
     mask_ids: torch.Tensor,
     mask_prob: float = 0.15,
     mask_token_share: float = 0.8,
@@ -50,7 +48,6 @@ def mask_actions(
 
     Args:
         actions: `(B, N)` integer choices.
-        layout: of the action space.
         mask_ids: each slot's mask token, `(N,)`.
         mask_prob: probability of selection.
         mask_token_share: share of selected slots that get the mask token.

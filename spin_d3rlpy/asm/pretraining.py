@@ -127,7 +127,6 @@ def pretrain(
             observations = transform(observations)
         masked = mask_actions(
             actions,
-            asm.layout,
             mask_ids,
             config.mask_prob,
             config.mask_token_share,

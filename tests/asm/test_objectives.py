@@ -5,7 +5,6 @@ import torch
 
 from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
 from spin_d3rlpy.asm.objectives import MaskedActions, mask_actions
-from spin_d3rlpy.nvec import SlotLayout
 
 NVEC = [7, 5]
 
@@ -13,7 +12,7 @@ NVEC = [7, 5]
 def masked(n: int, mask_prob: float = 0.15) -> tuple[torch.Tensor, MaskedActions]:
     torch.manual_seed(0)
     actions = torch.stack([torch.randint(m, (n,)) for m in NVEC], 1)
-    return actions, mask_actions(actions, SlotLayout(NVEC), torch.tensor(NVEC), mask_prob)
+    return actions, mask_actions(actions, torch.tensor(NVEC), mask_prob)
 
 
 def test_selection_and_corruption_are_15_and_80_10_10_percent() -> None:
@@ -44,7 +43,7 @@ def test_slots_that_are_not_selected_stay() -> None:
 def test_at_least_one_slot_is_selected() -> None:
     for _ in range(20):
         actions = torch.zeros(1, 2, dtype=torch.long)
-        result = mask_actions(actions, SlotLayout(NVEC), torch.tensor(NVEC), 1e-6)
+        result = mask_actions(actions, torch.tensor(NVEC), 1e-6)
         assert result.selected.sum() == 1
 
 
