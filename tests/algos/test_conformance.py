@@ -297,6 +297,8 @@ def learner(algo_class: Any, **fields: Any) -> Any:
     )
     if algo_class.__name__.startswith("SAINT"):
         fields["actor_encoder_factory"] = SAINTEncoderFactory(still)
+    if has_field(algo_class, "action_flexibility"):
+        fields["action_flexibility"] = 0.1
     if has_field(algo_class, "alpha"):
         fields["alpha"] = 0.3
     if algo_class.__name__.startswith("SPIN"):

@@ -9,6 +9,7 @@ import torch
 from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
 
 from spin_d3rlpy.asm import TransformerConfig
+from spin_d3rlpy.benchmark.plain import plain_log_prob
 from spin_d3rlpy.errors import InvalidActionSpaceError
 from spin_d3rlpy.policies import (
     AutoregressiveConfig,
@@ -17,6 +18,7 @@ from spin_d3rlpy.policies import (
     IndependentPolicy,
     Policy,
     SAINTEncoderFactory,
+    SlotPolicy,
     SPINEncoderFactory,
     create_policy,
 )
@@ -125,3 +127,25 @@ def test_large_and_odd_action_spaces(factory: EncoderFactory, nvec: list[int]) -
         assert actions.shape == (3, len(nvec))
         assert ((actions >= 0) & (actions < torch.tensor(nvec))).all()
         assert policy.log_prob(observations, actions).isfinite().all()
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_slot_policy_and_every_gradient_equal_the_plain_formulation(frozen: bool) -> None:
+    torch.manual_seed(2)
+    sizes = TransformerConfig(width=12, n_blocks=2, n_heads=3, n_state_tokens=2, head_hidden=7)
+    policy = SlotPolicy(11, NVEC, sizes, frozen=frozen).eval()
+    for p in policy.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    observations = torch.randn(9, 11)
+    actions = torch.stack([torch.randint(m, (9,)) for m in NVEC], 1)
+    fast = policy.log_prob(observations, actions)
+    plain = plain_log_prob(policy, observations, actions)
+    torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    for a, b in zip(
+        torch.autograd.grad(fast.sum(), trained),
+        torch.autograd.grad(plain.sum(), trained),
+        strict=True,
+    ):
+        assert b.abs().max() > 0
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
