@@ -95,13 +95,13 @@ class Block(nn.Module):
         )
 
     def project(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Queries, keys and values of tokens: `(..., D)` gives `(..., 3D)`.
-
-        Both norms standardize the same vector and differ only in scale and shift, so it is done
-        once and these go into the projections' weights.
-        """
+        """Queries, keys and values of tokens: `(..., D)` gives `(..., 3D)`."""
         q, kv = self.attention.query, self.attention.key_value
         q_norm, kv_norm = self.query_norm, self.context_norm
+        if tokens.numel() < kv.weight.numel():
+            return torch.cat([q(q_norm(tokens)), kv(kv_norm(tokens))], dim=-1)
+        # Both norms standardize the same vectors and differ only in scale and shift. With many
+        # tokens it is cheaper to do that once and to put scales and shifts into the weights.
         weight = torch.cat([q.weight * q_norm.weight, kv.weight * kv_norm.weight])
         bias = torch.cat(
             [
