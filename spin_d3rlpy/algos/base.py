@@ -6,16 +6,17 @@ import dataclasses
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
 from d3rlpy.algos.qlearning.base import QLearningAlgoBase, QLearningAlgoImplBase
-from d3rlpy.base import DeviceArg, LearnableConfig, save_config
+from d3rlpy.base import DeviceArg, LearnableConfig, register_learnable, save_config
 from d3rlpy.constants import ActionSpace, LoggingStrategy
 from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.metrics import EvaluatorProtocol
+from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 from tqdm.auto import tqdm
@@ -27,7 +28,7 @@ from spin_d3rlpy.errors import (
     InvalidObservationError,
     NvecMismatchError,
 )
-from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
+from spin_d3rlpy.nvec import SlotLayout, check_nvec, nvec_from_space, require_same_nvec
 from spin_d3rlpy.policies.slot import SlotFeatures
 from spin_d3rlpy.scalers import fit_observation_scaler, fit_reward_scaler
 
@@ -45,6 +46,20 @@ class MultiDiscreteConfig(LearnableConfig):
     nvec: list[int] | None = None
     n_steps: int = 1_000_000
 
+    type_name: ClassVar[str]
+    algo_class: ClassVar[type[MultiDiscreteAlgo[Any, Any]]]
+
+    def create(
+        self, device: DeviceArg = False, enable_ddp: bool = False
+    ) -> MultiDiscreteAlgo[Any, Any]:
+        """Returns the algorithm on `device`."""
+        return self.algo_class(self, device, enable_ddp)
+
+    @classmethod
+    def get_type(cls) -> str:
+        """Name under which d3rlpy saves it."""
+        return cls.type_name
+
 
 @dataclasses.dataclass(frozen=True)
 class MultiDiscreteModules(Modules):
@@ -60,7 +75,32 @@ class MultiDiscreteModules(Modules):
 
 
 class MultiDiscreteImpl(QLearningAlgoImplBase):
-    """Base class of the updates, which return tensors so that no step waits for the device."""
+    """Base class of the updates, which return tensors so that no step waits for the device.
+
+    Args:
+        observation_shape: shape of one observation.
+        modules: networks and optimizers.
+        config: the algorithm's configuration, its `nvec` known.
+        device: where the networks are.
+    """
+
+    def __init__(
+        self,
+        observation_shape: Shape,
+        modules: MultiDiscreteModules,
+        config: MultiDiscreteConfig,
+        device: str,
+    ) -> None:
+        assert config.nvec is not None
+        layout = SlotLayout(config.nvec).to(device)
+        super().__init__(observation_shape, layout.max_choices, modules, device)
+        self._layout = layout
+
+    def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper) -> None:
+        """Does one step of `optim` down the gradient of `loss`."""
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
 
     @abstractmethod
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
@@ -78,6 +118,20 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
 
 TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
+TAlgo = TypeVar("TAlgo", bound="type[MultiDiscreteAlgo[Any, Any]]")
+
+
+def register(type_name: str) -> Callable[[TAlgo], TAlgo]:
+    """Class decorator: ties an algorithm to its config and both to a name in d3rlpy's files."""
+
+    def decorate(algo_class: TAlgo) -> TAlgo:
+        config_class: Any = vars(algo_class)["config_class"]
+        config_class.type_name = type_name
+        config_class.algo_class = algo_class
+        register_learnable(config_class)
+        return algo_class
+
+    return decorate
 
 
 class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
@@ -110,6 +164,11 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def get_action_type(self) -> ActionSpace:
         """MultiDiscrete actions count as discrete to d3rlpy."""
         return ActionSpace.DISCRETE
+
+    @property
+    def _nvec(self) -> list[int]:
+        assert self._config.nvec is not None
+        return self._config.nvec
 
     # -- building --------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from d3rlpy.base import DeviceArg, save_config
 from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.types import Shape
 
-from spin_d3rlpy.algos.actor_critic import ActorCriticAlgo
+from spin_d3rlpy.algos.actor_critic import PolicyAlgo
 from spin_d3rlpy.asm import (
     ActionStructureModel,
     load_asm,
@@ -26,7 +26,7 @@ from spin_d3rlpy.policies import SlotPolicy
 from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
 
 
-class SPINMixin(ActorCriticAlgo[Any, Any]):
+class SPINMixin(PolicyAlgo[Any, Any]):
     """Adds the Action Structure Model to an objective's algorithm.
 
     Args:

@@ -105,8 +105,8 @@ class Block(nn.Module):
         weight = torch.cat([q.weight * q_norm.weight, kv.weight * kv_norm.weight])
         bias = torch.cat(
             [
-                torch.addmv(q.bias, q.weight, q_norm.bias),
-                torch.addmv(kv.bias, kv.weight, kv_norm.bias),
+                q.bias + q.weight @ q_norm.bias,
+                kv.bias + kv.weight @ kv_norm.bias,
             ]
         )
         return linear(layer_norm(tokens, tokens.shape[-1:], eps=q_norm.eps), weight, bias)
@@ -166,7 +166,7 @@ class SlotTransformer(nn.Module):
         state = self.state_encoder(observations).unflatten(-1, (m, -1))  # (B, M, D)
 
         def beside_state(of_state: torch.Tensor, of_table: torch.Tensor) -> torch.Tensor:
-            slots = of_table.expand(len(state), -1, -1) if ids is None else embedding(ids, of_table)
+            slots = of_table.expand(state.shape[0], -1, -1) if ids is None else embedding(ids, of_table)
             return torch.cat([of_state, slots.to(of_state.dtype)], dim=1)  # (B, M + N, ...)
 
         tokens = beside_state(state, table)
