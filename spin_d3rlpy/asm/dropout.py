@@ -25,8 +25,13 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """
     if not training or p == 0.0:
         return x
-    if x.device.type != "cpu" or x.dtype not in _BITS or torch.jit.is_tracing():
+    if x.device.type != "cpu" or x.dtype not in _BITS:
         return torch_dropout(x, p)
+    return x * dropout_factor(x, p)
+
+
+def dropout_factor(x: torch.Tensor, p: float) -> torch.Tensor:
+    """What `dropout` multiplies a float32 or bfloat16 tensor on the CPU with: zeros and scales."""
     scale = torch.tensor(1.0 / (1.0 - p), dtype=x.dtype)
     keep = round(2**15 / scale.item())
     n = x.numel()
@@ -34,8 +39,7 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     # 15 bits minus the threshold are negative where the entry is kept; the shift spreads the sign.
     kept = bits.view(torch.int16)[:n].bitwise_and_(2**15 - 1).sub_(keep).bitwise_right_shift_(15)
     width = _BITS[x.dtype]
-    factor = kept.to(width).bitwise_and_(scale.view(width)).view(x.dtype).view(x.shape)
-    return x * factor
+    return kept.to(width).bitwise_and_(scale.view(width)).view(x.dtype).view(x.shape)
 
 
 class Dropout(nn.Module):

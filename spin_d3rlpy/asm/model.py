@@ -15,15 +15,9 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.nn.functional import (
-    embedding,
-    gelu,
-    layer_norm,
-    linear,
-    scaled_dot_product_attention,
-    softmax,
-)
+from torch.nn.functional import embedding, gelu, layer_norm, linear
 
+from spin_d3rlpy.asm.attention import attend
 from spin_d3rlpy.asm.dropout import Dropout, dropout
 from spin_d3rlpy.nvec import SlotLayout
 
@@ -74,18 +68,7 @@ class Attention(nn.Module):
 
         `out`, the last projection, is left to the caller, who may need it for some tokens only.
         """
-        q, k, v = projected.unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
-        if projected.is_cuda:
-            mixed = scaled_dot_product_attention(
-                q, k, v, dropout_p=self.dropout if self.training else 0.0
-            )
-        else:
-            # With so few tokens torch's CPU kernels for attention take several times as long as
-            # plain batched products of contiguous factors.
-            q, k, v = (q * q.shape[-1] ** -0.5).contiguous(), k.contiguous(), v.contiguous()
-            weights = dropout(softmax(q @ k.transpose(-1, -2), -1), self.dropout, self.training)
-            mixed = weights.to(v.dtype) @ v  # (B, H, T, D/H)
-        return mixed.transpose(1, 2).flatten(2)
+        return attend(projected, self.n_heads, self.dropout if self.training else 0.0)
 
 
 class Block(nn.Module):
@@ -112,13 +95,13 @@ class Block(nn.Module):
         )
 
     def project(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Queries, keys and values of tokens: `(..., D)` gives `(..., 3D)`.
-
-        Both norms standardize the same vector and differ only in scale and shift, so it is done
-        once and these go into the projections' weights.
-        """
+        """Queries, keys and values of tokens: `(..., D)` gives `(..., 3D)`."""
         q, kv = self.attention.query, self.attention.key_value
         q_norm, kv_norm = self.query_norm, self.context_norm
+        if tokens.numel() < kv.weight.numel():
+            return torch.cat([q(q_norm(tokens)), kv(kv_norm(tokens))], dim=-1)
+        # Both norms standardize the same vectors and differ only in scale and shift. With many
+        # tokens it is cheaper to do that once and to put scales and shifts into the weights.
         weight = torch.cat([q.weight * q_norm.weight, kv.weight * kv_norm.weight])
         bias = torch.cat(
             [
@@ -193,19 +176,20 @@ class SlotTransformer(nn.Module):
                 projected = block.project(tokens)
             mixed = block.attention(projected)
             if block is last:  # nothing reads what is left out here
-                tokens, mixed = (_pick(x[:, m:], rows) for x in (tokens, mixed))
+                tokens = _slot_major(tokens[:, m:], rows)
+                mixed = _slot_major(mixed[:, m:], rows)
             tokens = block.finish(tokens, mixed)
-        return tokens
+        features: torch.Tensor = tokens
+        return features.transpose(0, 1)
 
 
-def _pick(x: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
-    """`(B, N, D)` and `(C, N)` give the `(C, N, D)` whose entry `c, i` is `x[rows[c, i], i]`."""
+def _slot_major(x: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+    """Copies `(B, N, D)` to `(N, B, D)`, as the heads need it, or the given rows to `(N, C, D)`."""
     if rows is None:
-        # Products of a matrix with a slice that is not contiguous copy the matrix for every row.
-        return x.contiguous()
+        return x.transpose(0, 1).contiguous()
     n = x.shape[1]
-    flat = rows * n + torch.arange(n, device=rows.device)
-    picked: torch.Tensor = x.flatten(0, 1).index_select(0, flat.flatten()).unflatten(0, (-1, n))
+    flat = rows.T * n + torch.arange(n, device=rows.device)[:, None]  # (N, C)
+    picked: torch.Tensor = x.flatten(0, 1).index_select(0, flat.flatten()).unflatten(0, (n, -1))
     return picked
 
 
