@@ -131,9 +131,8 @@ def export_onnx(algo: Any, path: str) -> None:
     if algo.config.observation_scaler is not None:
         algo.config.observation_scaler.transform(example)  # it makes its tensors at the first call
     algo.impl.modules.set_eval()
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)  # it warns of packages that are not installed
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # packages that are not installed, and the like
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # of torch's own code
@@ -147,7 +146,7 @@ def export_onnx(algo: Any, path: str) -> None:
                 verbose=False,
             )
     finally:
-        log.setLevel(level)
+        logging.disable(disabled)
     assert program is not None
     program.save(path)
 

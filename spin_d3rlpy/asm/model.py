@@ -166,7 +166,9 @@ class SlotTransformer(nn.Module):
         state = self.state_encoder(observations).unflatten(-1, (m, -1))  # (B, M, D)
 
         def beside_state(of_state: torch.Tensor, of_table: torch.Tensor) -> torch.Tensor:
-            slots = of_table.expand(state.shape[0], -1, -1) if ids is None else embedding(ids, of_table)
+            slots = (
+                of_table.expand(state.shape[0], -1, -1) if ids is None else embedding(ids, of_table)
+            )
             return torch.cat([of_state, slots.to(of_state.dtype)], dim=1)  # (B, M + N, ...)
 
         tokens = beside_state(state, table)
