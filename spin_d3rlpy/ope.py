@@ -203,9 +203,10 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
                 f"The config has nvec={config.nvec}, the algorithm {algo.config.nvec}."
             )
         scaler = algo.config.observation_scaler
-        if config.observation_scaler is not None and scaler_to_dict(
-            config.observation_scaler
-        ) != scaler_to_dict(scaler):
+        own = config.observation_scaler
+        if own is not None and (
+            not own.built or scaler is None or scaler_to_dict(own) != scaler_to_dict(scaler)
+        ):
             raise NvecMismatchError(
                 "The config scales observations otherwise than the algorithm that is evaluated. "
                 "Leave observation_scaler unset: the algorithm's is used."

@@ -23,6 +23,7 @@ from tqdm.auto import tqdm
 
 from spin_d3rlpy._compat import DiscreteView, export_onnx, quiet_tracing
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
+from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     InvalidDatasetError,
@@ -148,7 +149,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     Args:
         config: the configuration; defaults if None.
         device: as in d3rlpy (`"cuda:0"`, `True`, ...).
-        enable_ddp: not supported.
+        enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
         **fields: config fields, e.g. `SPINIQL(batch_size=512)`.
     """
 
@@ -161,8 +162,6 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         enable_ddp: bool = False,
         **fields: Any,
     ) -> None:
-        if enable_ddp:
-            raise ValueError("enable_ddp is not supported by spin-d3rlpy; pass False.")
         if config is None:
             config = self.config_class(**fields)
         elif fields:
@@ -190,6 +189,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         Raises:
             InvalidActionSpaceError: `nvec` is not known.
             InvalidDatasetError: observations are not flat vectors.
+            RuntimeError: `enable_ddp` without a process group.
         """
         if self._config.nvec is None:
             raise InvalidActionSpaceError(
@@ -203,6 +203,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 "Flatten them first."
             )
         super().create_impl((int(observation_shape[0]),), max(self._config.nvec))
+        if self._enable_ddp:
+            assert self._impl is not None
+            for network in self._impl.modules.get_torch_modules().values():
+                share_training(network)
 
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
         """Builds the networks for a dataset (anything that `fit` takes)."""

@@ -20,6 +20,7 @@ from spin_d3rlpy.asm import (
 )
 from spin_d3rlpy.asm.pretraining import PretrainingEpoch
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies import SlotPolicy
@@ -32,7 +33,7 @@ class SPINMixin(PolicyAlgo[Any, Any]):
     Args:
         config: the configuration; defaults if None.
         device: as in d3rlpy.
-        enable_ddp: not supported.
+        enable_ddp: several processes train one model.
         asm: a pre-trained model or the path of its file. Without one, `fit` pre-trains one first.
         **fields: config fields.
     """
@@ -142,6 +143,8 @@ class SPINMixin(PolicyAlgo[Any, Any]):
         asm = ActionStructureModel(
             buffer.observations.shape[1], config.nvec, config.actor_encoder_factory.transformer
         ).to(torch.device(self._device))
+        if self._enable_ddp:
+            share_training(asm)
         scaler = config.observation_scaler
         asm.observation_scaler = scaler_to_dict(scaler)
         logger = D3RLPyLogger(

@@ -282,11 +282,6 @@ def test_values_of_impossible_actions_are_refused(
         algo.predict_value(observations, np.array([action] * 11))
 
 
-def test_ddp_is_refused_rather_than_ignored() -> None:
-    with pytest.raises(ValueError, match="enable_ddp"):
-        FactoredIQL(enable_ddp=True)
-
-
 def learner(algo_class: Any, **fields: Any) -> Any:
     """A small, fast learner for the one-step problem."""
     fields = {"batch_size": 64, "gamma": 0.0, "nvec": [2, 2, 2], **fields}
