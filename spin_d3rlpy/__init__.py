@@ -57,8 +57,10 @@ from spin_d3rlpy.asm import (
     load_asm,
     save_asm,
 )
-from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
-from spin_d3rlpy.metrics import LockstepEvaluator
+from spin_d3rlpy.data import DeviceReplayBuffer, create_replay_buffer, load_dataset
+from spin_d3rlpy.explorers import MultiDiscreteEpsilonGreedy
+from spin_d3rlpy.metrics import LockstepEvaluator, MultiDiscreteActionMatchEvaluator
+from spin_d3rlpy.ope import MultiDiscreteFQE, MultiDiscreteFQEConfig
 from spin_d3rlpy.policies import (
     AutoregressiveConfig,
     AutoregressiveEncoderFactory,
@@ -106,6 +108,10 @@ __all__ = [
     "FactoredIQL",
     "FactoredIQLConfig",
     "LockstepEvaluator",
+    "MultiDiscreteActionMatchEvaluator",
+    "MultiDiscreteEpsilonGreedy",
+    "MultiDiscreteFQE",
+    "MultiDiscreteFQEConfig",
     "PretrainingConfig",
     "SAINTAWACConfig",
     "SAINTBCConfig",
@@ -119,6 +125,7 @@ __all__ = [
     "SPINIQLConfig",
     "TransformerConfig",
     "__version__",
+    "create_replay_buffer",
     "load_asm",
     "load_dataset",
     "save_asm",

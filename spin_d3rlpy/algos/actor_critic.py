@@ -143,16 +143,9 @@ class CriticImpl(MultiDiscreteImpl):
         self, observation_shape: Shape, modules: CriticModules, config: CriticConfig, device: str
     ) -> None:
         super().__init__(observation_shape, modules, config, device)
-        self._gamma = config.gamma
         self._tau = config.tau
         self._decomposition = config.decomposition
         hard_sync(modules.targ_q_funcs, modules.q_funcs)
-
-    def bootstrap(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
-        """Returns `r + gamma^n (1 - terminal) next_values`, all `(B,)`."""
-        discount = self._gamma ** batch.intervals.squeeze(-1)
-        not_over = 1.0 - batch.terminals.squeeze(-1)
-        return batch.rewards.squeeze(-1) + discount * not_over * next_values
 
     def q_values(
         self, critic: FactoredCritic, observations: TorchObservation, actions: torch.Tensor

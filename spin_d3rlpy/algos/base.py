@@ -21,6 +21,7 @@ from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 from tqdm.auto import tqdm
 
+from spin_d3rlpy._compat import DiscreteView, export_onnx, quiet_tracing
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
@@ -102,6 +103,13 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         layout = SlotLayout(config.nvec).to(device)
         super().__init__(observation_shape, layout.max_choices, modules, device)
         self._layout = layout
+        self._gamma = config.gamma
+
+    def bootstrap(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
+        """Returns `r + gamma^n (1 - terminal) next_values` for next values `(..., B)`."""
+        discount = self._gamma ** batch.intervals.squeeze(-1)
+        not_over = 1.0 - batch.terminals.squeeze(-1)
+        return batch.rewards.squeeze(-1) + discount * not_over * next_values
 
     def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper) -> None:
         """Does one step of `optim` down the gradient of `loss`."""
@@ -289,6 +297,26 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             raise InvalidObservationError(f"Row {row} of the observations is not finite.")
         return array
 
+    def save_policy(self, fname: str) -> None:
+        """Writes the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`).
+
+        The file maps observations `(B, obs)` to actions `(B, N)`, scaling included, and needs
+        neither d3rlpy nor this package to run.
+
+        Raises:
+            ValueError: another extension.
+            ImportError: ONNX without the package `onnx` (`pip install "spin-d3rlpy[onnx]"`).
+        """
+        if self._impl is None:
+            raise RuntimeError("Call fit, build_with_dataset or build_with_env first.")
+        if fname.endswith(".onnx"):
+            export_onnx(self, fname)
+        elif fname.endswith(".pt"):
+            with quiet_tracing():
+                super().save_policy(fname)
+        else:
+            raise ValueError(f"Expected a file name ending in .pt or .onnx, got {fname!r}.")
+
     # -- learning --------------------------------------------------------------------------
 
     def update(self, batch: Any) -> dict[str, float]:
@@ -420,6 +448,24 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 logger.save_model(step, self)
             yield epoch, metrics
         logger.close()
+
+    def fit_online(self, env: GymEnv, *args: Any, **kwargs: Any) -> None:
+        """Trains in an environment with MultiDiscrete actions; arguments as in d3rlpy.
+
+        A `buffer` of your own is to be made with `spin_d3rlpy.create_replay_buffer`. Explore with
+        `MultiDiscreteEpsilonGreedy`, or without an explorer by the policy's samples.
+        """
+        if self._impl is None:
+            self.build_with_env(env)
+        if kwargs.get("eval_env") is not None:
+            kwargs["eval_env"] = DiscreteView(kwargs["eval_env"])
+        super().fit_online(DiscreteView(env), *args, **kwargs)  # type: ignore[arg-type]
+
+    def collect(self, env: GymEnv, *args: Any, **kwargs: Any) -> ReplayBufferBase:
+        """Collects data in an environment with MultiDiscrete actions; arguments as in d3rlpy."""
+        if self._impl is None:
+            self.build_with_env(env)
+        return super().collect(DiscreteView(env), *args, **kwargs)  # type: ignore[arg-type]
 
     def _before_fit(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.jit._trace import is_tracing
 from torch.nn.functional import scaled_dot_product_attention
 
 from spin_d3rlpy.asm.dropout import dropout_factor
@@ -26,7 +27,8 @@ def attend(projected: torch.Tensor, n_heads: int, dropout: float) -> torch.Tenso
     Returns:
         Mixed values `(B, T, D)`.
     """
-    if projected.device.type == "cpu" and projected.dtype in (torch.float32, torch.bfloat16):
+    by_hand = projected.device.type == "cpu" and projected.dtype in (torch.float32, torch.bfloat16)
+    if by_hand and not is_tracing():  # TorchScript cannot hold a Python function
         mixed: torch.Tensor = _Attend.apply(projected, n_heads, dropout)  # type: ignore[no-untyped-call]
         return mixed
     q, k, v = _split_heads(projected, 3, n_heads)

@@ -43,7 +43,7 @@ class Policy(nn.Module):
 
     def sample(self, observations: torch.Tensor) -> torch.Tensor:
         """Sampled choices, `(B, N)`."""
-        shape = (len(observations), self.layout.total)
+        shape = (observations.shape[0], self.layout.total)
         return self.decode(
             observations, gumbel_noise(torch.empty(shape, device=observations.device))
         )
@@ -63,7 +63,7 @@ class Policy(nn.Module):
             actions = self.sample(repeated)
         else:
             actions = self.decode(
-                repeated, noise[:, None].expand(-1, len(observations), -1).flatten(0, 1)
+                repeated, noise[:, None].expand(-1, observations.shape[0], -1).flatten(0, 1)
             )
         samples: torch.Tensor = actions.unflatten(0, (n, -1))
         return samples
