@@ -12,6 +12,7 @@ from d3rlpy.types import TorchObservation
 from torch import nn
 
 from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.precision import in_float32
 
 Decomposition = Literal["sum", "mean"]
 
@@ -39,8 +40,7 @@ class FactoredQFunction(nn.Module):
 
     def forward(self, observations: TorchObservation) -> torch.Tensor:
         """Returns utilities `(B, S)`."""
-        utilities: torch.Tensor = self.head(self.encoder(observations))
-        return utilities
+        return in_float32(self.head, self.encoder(observations))
 
 
 class FactoredCritic(nn.ModuleList):
@@ -112,8 +112,7 @@ class ValueFunction(nn.Module):
 
     def forward(self, observations: TorchObservation) -> torch.Tensor:
         """Returns state values `(B,)`."""
-        values: torch.Tensor = self.head(self.encoder(observations))
-        return values.squeeze(-1)
+        return in_float32(self.head, self.encoder(observations)).squeeze(-1)
 
 
 def expectile_loss(u: torch.Tensor, expectile: float) -> torch.Tensor:

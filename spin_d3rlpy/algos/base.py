@@ -32,6 +32,7 @@ from spin_d3rlpy.errors import (
 )
 from spin_d3rlpy.nvec import SlotLayout, check_nvec, nvec_from_space, require_same_nvec
 from spin_d3rlpy.policies.slot import SlotFeatures
+from spin_d3rlpy.precision import Precision, autocast, check_precision
 from spin_d3rlpy.scalers import fit_observation_scaler, fit_reward_scaler
 
 
@@ -43,13 +44,19 @@ class MultiDiscreteConfig(LearnableConfig):
         nvec: number of choices of each sub-action. Filled from the dataset or environment when
             the model is built, and saved with it.
         n_steps: gradient steps of `fit` when it is not told.
+        precision: number format of updates, see `spin_d3rlpy.precision.autocast`. Acting is
+            always in float32.
     """
 
     nvec: list[int] | None = None
     n_steps: int = 1_000_000
+    precision: Precision = "float32"
 
     type_name: ClassVar[str]
     algo_class: ClassVar[type[MultiDiscreteAlgo[Any, Any]]]
+
+    def __post_init__(self) -> None:
+        check_precision(self.precision)
 
     def create(
         self, device: DeviceArg = False, enable_ddp: bool = False
@@ -325,7 +332,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def _update_without_sync(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
         if self._impl is None:
             raise RuntimeError("Call fit, build_with_dataset or build_with_env before update.")
-        loss = self._impl.update_without_sync(self._scale(batch), self._grad_step)
+        with autocast(self._device, self._config.precision):
+            loss = self._impl.update_without_sync(self._scale(batch), self._grad_step)
         self._grad_step += 1
         return loss
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import nn
 from torch.nn.functional import dropout as torch_dropout
+
+TModule = TypeVar("TModule", bound=nn.Module)
 
 # Integer type of the same width, to handle a float's bits; and 16 random bits an entry.
 _BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
@@ -56,3 +60,13 @@ class Dropout(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Applies dropout in training mode."""
         return dropout(x, self.p, self.training)
+
+
+def replace_dropout(module: TModule) -> TModule:
+    """Puts this `Dropout` in the place of torch's inside a module, and returns it."""
+    for name, child in module.named_children():
+        if type(child) is nn.Dropout:
+            setattr(module, name, Dropout(child.p))
+        else:
+            replace_dropout(child)
+    return module

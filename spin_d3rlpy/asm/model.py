@@ -20,6 +20,7 @@ from torch.nn.functional import embedding, gelu, layer_norm, linear
 from spin_d3rlpy.asm.attention import attend
 from spin_d3rlpy.asm.dropout import Dropout, dropout
 from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.precision import in_float32
 
 
 @dataclasses.dataclass()
@@ -223,7 +224,8 @@ class SlotHeads(nn.Module):
         """Maps slot features `(B, N, D)` to logits of all choices, flat `(B, S)`."""
         hidden = gelu(torch.baddbmm(self.bias1, features.transpose(0, 1), self.weight1))
         hidden = dropout(hidden, self.dropout, self.training)
-        logits = torch.baddbmm(self.bias2, hidden, self.weight2).transpose(0, 1).flatten(1)
+        logits = in_float32(lambda h: torch.baddbmm(self.bias2, h, self.weight2), hidden)
+        logits = logits.transpose(0, 1).flatten(1)
         return logits if self.is_uniform else logits[:, self.keep]
 
 

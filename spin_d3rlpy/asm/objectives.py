@@ -93,7 +93,7 @@ def masked_action_loss(
     """
     # Only what carries loss goes through the last block's second half and the heads.
     selected, rows = masked.selected.float().topk(masked.capacity, dim=0, sorted=False)  # (C, N)
-    logits = asm.layout.split(asm(observations, masked.tokens, rows)).float()  # (C, N, K)
+    logits = asm.layout.split(asm(observations, masked.tokens, rows))  # (C, N, K)
     targets = actions.gather(0, rows)
     losses = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
     weights = selected.flatten() / selected.sum()
