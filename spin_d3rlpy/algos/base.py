@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from abc import abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -22,6 +25,8 @@ from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 from tqdm.auto import tqdm
 
 from spin_d3rlpy._compat import DiscreteView, export_onnx, quiet_tracing
+from spin_d3rlpy.algos.progress import Progress
+from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.errors import (
@@ -377,6 +382,9 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         evaluators: dict[str, EvaluatorProtocol] | None = None,
         callback: Callable[[Self, int, int], None] | None = None,
         epoch_callback: Callable[[Self, int, int], None] | None = None,
+        checkpoint_dir: str | Path | None = None,
+        resume: bool = False,
+        checkpoint_interval: int = 10_000,
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
         """Trains epoch by epoch, like d3rlpy's `fitter`, with three differences.
 
@@ -399,12 +407,20 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             evaluators: d3rlpy evaluators by metric name.
             callback: called with (algo, epoch, step) after every step.
             epoch_callback: called with (algo, epoch, step) after every epoch.
+            checkpoint_dir: folder of checkpoints, written at an interval, at SIGINT (Ctrl-C) and
+                SIGTERM and at the end. None: no checkpoints.
+            resume: go on from the newest checkpoint, if there is one. A run that was killed and
+                started again so ends with the weights and metrics it would have had (on a CPU to
+                the last bit). Results of epochs before come first; loggers get only later ones.
+            checkpoint_interval: steps of either stage between checkpoints.
 
         Yields:
             `(epoch, metrics)`.
 
         Raises:
-            ValueError: step counts are not positive.
+            ValueError: step counts are not positive, or checkpoints with `enable_ddp`.
+            InvalidCheckpointError: checkpoints are damaged, of another run, or there are some
+                although `resume` is False.
             InvalidDatasetError: the dataset cannot be used.
             NvecMismatchError: the dataset has another action space than the algorithm.
         """
@@ -416,42 +432,97 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             )
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
+        checkpoints = None
+        if checkpoint_dir is not None:
+            identity = {**self._identity(buffer), "n_steps_per_epoch": n_steps_per_epoch}
+            checkpoints = self._open_checkpoints(
+                checkpoint_dir, resume, checkpoint_interval, identity
+            )
         name = experiment_name or type(self).__name__
         adapter = logger_adapter or FileAdapterFactory()
-        self._before_fit(buffer, adapter, name, with_timestamp, show_progress)
+        progress = Progress()
+        if checkpoints is None or checkpoints.stage != "training":
+            self._before_fit(buffer, adapter, name, with_timestamp, show_progress, checkpoints)
+        elif (state := checkpoints.resume("training")) is not None:
+            progress.load_state_dict(state, self._device)
+        yield from list(progress.results)
         logger = D3RLPyLogger(self, adapter, name, n_steps_per_epoch, with_timestamp)
         save_config(self, logger)
-        step = 0
         n_epochs = -(-n_steps // n_steps_per_epoch)
-        for epoch in range(1, n_epochs + 1):
-            losses = MeanMetrics()
-            metrics: dict[str, float] = {}
+        for epoch in range(len(progress.results) + 1, n_epochs + 1):
+            end = min(epoch * n_steps_per_epoch, n_steps)
             bar = tqdm(
-                range(min(n_steps_per_epoch, n_steps - step)),
+                range(progress.step, end),
                 desc=f"Epoch {epoch}/{n_epochs}",
                 disable=not show_progress,
             )
-            with logger.measure_time("epoch"):
+            holding = checkpoints.saving_on_interrupt() if checkpoints else nullcontext()
+            with holding, logger.measure_time("epoch"):
                 for _ in bar:
                     batch = buffer.sample_transition_batch(self.batch_size)
-                    losses.add(self._update_without_sync(batch))
-                    step += 1
+                    progress.losses.add(self._update_without_sync(batch))
+                    progress.step += 1
+                    step = progress.step
                     if logging_strategy == LoggingStrategy.STEPS and step % logging_steps == 0:
-                        losses.log(logger)
-                        metrics = logger.commit(epoch, step)
+                        progress.losses.log(logger)
+                        progress.metrics = logger.commit(epoch, step)
                     if callback:
                         callback(self, epoch, step)
-            losses.log(logger)
+                    if checkpoints:
+                        checkpoints.after_step("training", step, progress.state_dict)
+            progress.losses.log(logger)
             if epoch_callback:
-                epoch_callback(self, epoch, step)
+                epoch_callback(self, epoch, progress.step)
             for metric, evaluator in (evaluators or {}).items():
                 logger.add_metric(metric, evaluator(self, buffer))
             if logging_strategy == LoggingStrategy.EPOCH:
-                metrics = logger.commit(epoch, step)
+                progress.metrics = logger.commit(epoch, progress.step)
             if epoch % save_interval == 0 or epoch == n_epochs:
-                logger.save_model(step, self)
-            yield epoch, metrics
+                logger.save_model(progress.step, self)
+            progress.results.append((epoch, progress.metrics))
+            if checkpoints and epoch == n_epochs:
+                checkpoints.save("training", progress.step, progress.state_dict())
+            yield epoch, progress.metrics
         logger.close()
+
+    def _open_checkpoints(
+        self, folder: str | Path, resume: bool, interval: int, identity: dict[str, Any]
+    ) -> Checkpoints:
+        """Opens the run's checkpoints and takes over the newest one's networks."""
+        if self._enable_ddp:
+            raise ValueError("Checkpoints of several processes (enable_ddp) are not supported.")
+        assert self._impl is not None
+        parts = self._impl.modules.create_checkpointer(self._device).modules
+
+        def shared_state() -> dict[str, Any]:
+            networks = {name: part.state_dict() for name, part in parts.items()}
+            return {"networks": networks, "grad_step": self._grad_step}
+
+        checkpoints = Checkpoints(folder, interval, identity, shared_state)
+        shared = checkpoints.start(resume)
+        if shared is not None:
+            for name, part in parts.items():
+                part.load_state_dict(shared["networks"][name])
+            self._grad_step = shared["grad_step"]
+            self._after_resume(checkpoints)
+        return checkpoints
+
+    def _identity(self, buffer: DeviceReplayBuffer) -> dict[str, Any]:
+        """Returns what a checkpoint must have in common with the run that resumes from it."""
+        digest = hashlib.sha256()
+        for array in (buffer.rewards, buffer.actions, buffer.terminals):
+            digest.update(array.cpu().numpy().tobytes())
+        config = json.loads(self._config.serialize())
+        del config["n_steps"]  # a run may be made longer
+        return {
+            "algorithm": self._config.get_type(),
+            "config": config,
+            "transitions": buffer.transition_count,
+            "data": digest.hexdigest(),
+        }
+
+    def _after_resume(self, checkpoints: Checkpoints) -> None:
+        """Hook for what an algorithm keeps beside its networks (SPIN's ASM)."""
 
     def fit_online(self, env: GymEnv, *args: Any, **kwargs: Any) -> None:
         """Trains in an environment with MultiDiscrete actions; arguments as in d3rlpy.
@@ -478,26 +549,6 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         experiment_name: str,
         with_timestamp: bool,
         show_progress: bool,
+        checkpoints: Checkpoints | None,
     ) -> None:
         """Hook for what must happen before the first step (SPIN's pre-training)."""
-
-
-class MeanMetrics:
-    """Running means of scalar tensors, which stay on their device until they are logged."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, torch.Tensor] = {}
-        self._counts: defaultdict[str, int] = defaultdict(int)
-
-    def add(self, metrics: dict[str, torch.Tensor]) -> None:
-        """Adds one step's metrics."""
-        for name, value in metrics.items():
-            self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
-            self._counts[name] += 1
-
-    def log(self, logger: D3RLPyLogger) -> None:
-        """Hands the means to the logger and starts anew."""
-        for name, total in self._sums.items():
-            logger.add_metric(name, total.item() / self._counts[name])
-        self._sums.clear()
-        self._counts.clear()
