@@ -66,23 +66,26 @@ def random_buffer(nvec: list[int] | None = None, seed: int = 0) -> DeviceReplayB
     return DeviceReplayBuffer.from_replay_buffer(random_replay_buffer(nvec=nvec, seed=seed), nvec)
 
 
-def mostly_wrong_replay_buffer(n_episodes: int = 2000, seed: int = 0) -> ReplayBuffer:
-    """One-step episodes of mixed data whose most common action is the worst one.
+def mostly_wrong_replay_buffer(n_episodes: int = 1500, seed: int = 0) -> ReplayBuffer:
+    """Two-step episodes of mixed data whose most common first action is the worst one.
 
-    The state's signs say which choice is right in each of three binary slots, each right slot
-    pays 1. Three rows in ten have all slots right, the others all wrong: the best actions are in
-    the data, and imitation takes the wrong ones.
+    The first state's signs say which choice is right in each of three binary slots, and nothing
+    is paid yet. The second state shows how many were right, and that number is paid whatever is
+    done there. Three episodes in ten have all slots right, the others all wrong: the best actions
+    are in the data, imitation takes the wrong ones, and only bootstrapping tells them apart.
     """
     rng = np.random.default_rng(seed)
-    states = rng.normal(size=(n_episodes, 3)).astype(np.float32)
-    right = (states > 0).astype(np.int64)
+    signs = rng.normal(size=(n_episodes, 3)).astype(np.float32)
+    right = (signs > 0).astype(np.int64)
     good = rng.random((n_episodes, 1)) < 0.3
     actions = np.where(good, right, 1 - right)
-    rewards = (actions == right).sum(1, keepdims=True).astype(np.float32)
-    episodes = [
-        Episode(states[i : i + 1], actions[i : i + 1], rewards[i : i + 1], terminated=True)
-        for i in range(n_episodes)
-    ]
+    counts = (actions == right).sum(1).astype(np.float32)
+    episodes = []
+    for sign, action, count in zip(signs, actions, counts, strict=True):
+        observations = np.array([[*sign, 0.0], [0.0, 0.0, 0.0, 1.0 + count]], np.float32)
+        later = rng.integers(2, size=3)
+        rewards = np.array([[0.0], [count]], np.float32)
+        episodes.append(Episode(observations, np.stack([action, later]), rewards, terminated=True))
     return ReplayBuffer(InfiniteBuffer(), episodes=episodes)
 
 
