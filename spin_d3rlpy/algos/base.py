@@ -74,12 +74,12 @@ class MultiDiscreteModules(Modules):
     """Networks and optimizers; what SPIN froze stays frozen."""
 
     def unfreeze(self) -> None:
-        """Lets parameters have gradients again after an export, but not frozen trunks."""
+        """Lets parameters have gradients again after an export, but not what SPIN froze."""
         super().unfreeze()
         for network in self.get_torch_modules().values():
             for module in network.modules():
                 if isinstance(module, SlotFeatures):
-                    module.freeze_trunk()
+                    module.freeze(0)
 
 
 class MultiDiscreteImpl(QLearningAlgoImplBase):
@@ -418,6 +418,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         logger = D3RLPyLogger(self, adapter, name, n_steps_per_epoch, with_timestamp)
         save_config(self, logger)
         step = 0
+        source = buffer
         n_epochs = -(-n_steps // n_steps_per_epoch)
         for epoch in range(1, n_epochs + 1):
             losses = MeanMetrics()
@@ -429,7 +430,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             )
             with logger.measure_time("epoch"):
                 for _ in bar:
-                    batch = buffer.sample_transition_batch(self.batch_size)
+                    source = self._prepare_source(source)
+                    batch = source.sample_transition_batch(self.batch_size)
                     losses.add(self._update_without_sync(batch))
                     step += 1
                     if logging_strategy == LoggingStrategy.STEPS and step % logging_steps == 0:
@@ -476,6 +478,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         show_progress: bool,
     ) -> None:
         """Hook for what must happen before the first step (SPIN's pre-training)."""
+
+    def _prepare_source(self, source: DeviceReplayBuffer) -> DeviceReplayBuffer:
+        """Hook, before every step, for what batches are drawn from (SPIN's cached features)."""
+        return source
 
 
 class MeanMetrics:
