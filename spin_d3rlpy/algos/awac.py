@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from d3rlpy.dataset import cast_flat_shape
@@ -79,11 +79,15 @@ class AWACImpl(ActorCriticImpl):
         self._n_action_samples = config.n_action_samples
         hard_sync(modules.targ_value_func, modules.value_func)
 
-    def expected_q_values(self, batch: TorchMiniBatch) -> torch.Tensor:
-        """Returns `E_{a ~ pi} Q_e(s, a)` under the target ensemble, `(E, B)`."""
+    def expected_q_values(self, observations: Any, inputs: Any) -> torch.Tensor:
+        """Returns `E_{a ~ pi} Q_e(s, a)` under the target ensemble, `(E, B)`.
+
+        Args:
+            observations: `(B, obs)`.
+            inputs: what the policy gets for them, see `spin_d3rlpy.data.buffer.policy_input`.
+        """
         policy = self._modules.policy
-        inputs = policy_input(batch)
-        utilities = self._modules.targ_q_funcs.utilities(batch.observations)  # (E, B, S)
+        utilities = self._modules.targ_q_funcs.utilities(observations)  # (E, B, S)
         if isinstance(policy, IndependentPolicy):
             probs = self._layout.split(policy(inputs)).softmax(-1)  # (B, N, K)
             slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)  # (E, B, N)
@@ -109,7 +113,7 @@ class AWACImpl(ActorCriticImpl):
         self.minimize(actor_loss, modules.actor_optim)
 
         with torch.no_grad():
-            expected = self.expected_q_values(batch).amin(0)
+            expected = self.expected_q_values(observations, policy_input(batch)).amin(0)
         value_loss = (expected - values).square().mean()
         self.minimize(value_loss, modules.value_optim)
 

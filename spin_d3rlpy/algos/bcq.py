@@ -69,11 +69,15 @@ class BCQImpl(ActorCriticImpl):
         noise = torch.empty(config.n_action_samples, self._layout.total)
         self._candidate_noise = gumbel_noise(noise, generator).to(device)
 
-    def compute_next_values(self, batch: TorchMiniBatch) -> torch.Tensor:
-        """Returns the largest supported value under the target ensemble, `(B,)`."""
+    def compute_next_values(self, observations: Any, inputs: Any) -> torch.Tensor:
+        """Returns the largest supported value under the target ensemble, `(B,)`.
+
+        Args:
+            observations: `(B, obs)`.
+            inputs: what the policy gets for them, see `spin_d3rlpy.data.buffer.policy_input`.
+        """
         critic, policy = self._modules.targ_q_funcs, self._modules.policy
-        inputs = next_policy_input(batch)
-        utilities = critic.utilities(batch.next_observations)  # (E, B, S)
+        utilities = critic.utilities(observations)  # (E, B, S)
         if isinstance(policy, IndependentPolicy):
             supported = keep_supported(
                 self._layout, utilities, policy(inputs), self._action_flexibility
@@ -87,7 +91,9 @@ class BCQImpl(ActorCriticImpl):
         """One step of Q, then the policy, then the target critic."""
         modules = self._modules
         with torch.no_grad():
-            next_values = self.compute_next_values(batch)
+            next_values = self.compute_next_values(
+                batch.next_observations, next_policy_input(batch)
+            )
         critic_loss = self.compute_critic_loss(batch, next_values)
         self.minimize(critic_loss, modules.critic_optim)
 
