@@ -156,6 +156,52 @@ class DeviceReplayBuffer(ReplayBufferBase):
                 setattr(moved, name, value.to(device))
         return moved
 
+    def select(self, episodes: Sequence[int]) -> DeviceReplayBuffer:
+        """Returns a copy with the episodes of these indices, in this order, on the same device.
+
+        Raises:
+            ValueError: there are none, or an index is out of range.
+        """
+        chosen = [int(i) for i in episodes]
+        if not chosen or not all(0 <= i < self.size() for i in chosen):
+            raise ValueError(f"Expected episode indices from 0 to {self.size() - 1}, got {chosen}.")
+        starts = self.episode_starts.tolist()
+        steps = torch.cat([torch.arange(starts[i], starts[i + 1]) for i in chosen]).to(self.device)
+        # Episode i's T + 1 observations begin i rows after its first transition's number.
+        rows = torch.cat([torch.arange(starts[i] + i, starts[i + 1] + i + 1) for i in chosen])
+        return DeviceReplayBuffer(
+            StackedEpisodes(
+                observations=self.observations.index_select(0, rows.to(self.device)).cpu().numpy(),
+                actions=self.actions.index_select(0, steps).cpu().numpy(),
+                rewards=self.rewards.index_select(0, steps).cpu().numpy(),
+                terminals=self.terminals.index_select(0, steps).cpu().numpy(),
+                lengths=[starts[i + 1] - starts[i] for i in chosen],
+                nvec=self.nvec,
+            )
+        ).to(self.device)
+
+    def split(self, share: float, seed: int = 0) -> tuple[DeviceReplayBuffer, DeviceReplayBuffer]:
+        """Splits by episode, at random, into what to train on and what to hold out.
+
+        Args:
+            share: of the episodes that are held out; at least one is, and one is left.
+            seed: of the draw.
+
+        Returns:
+            Training episodes and held-out episodes, each in their old order.
+
+        Raises:
+            ValueError: `share` is not between 0 and 1, or there is one episode only.
+        """
+        n = self.size()
+        if not 0.0 < share < 1.0 or n < 2:
+            raise ValueError(
+                f"Expected a share between 0 and 1 and two episodes or more, got {share} and {n}."
+            )
+        held_out = min(n - 1, max(1, round(share * n)))
+        order = np.random.default_rng(seed).permutation(n)
+        return self.select(sorted(order[held_out:])), self.select(sorted(order[:held_out]))
+
     def with_features(self, features: torch.Tensor) -> DeviceReplayBuffer:
         """Returns the same data with policy features beside the observations.
 
