@@ -1,0 +1,250 @@
+"""Many instances of an environment in one process, stepped with little overhead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from spin_envs.action_grid import check_action
+from spin_envs.base import MultiDiscreteEnv, StepResult
+from spin_envs.maze import MazeEnv
+from spin_envs.suite import DiscretizedSuiteEnv
+
+Observations = NDArray[np.float32]
+
+
+def make_batch(spec: EnvSpec | str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
+    """Makes `num_envs` instances in this process, in the fastest way that the environment has.
+
+    Args:
+        spec: environment id, or the spec of an environment made by `gymnasium.make`.
+        num_envs: number of instances.
+        **kwargs: arguments of the environment, e.g. `bins`.
+    """
+    # A spec with wrappers of its own can only be made one instance at a time.
+    wrapped = isinstance(spec, EnvSpec) and spec.additional_wrappers
+    return gymnasium.make_vec(
+        spec, num_envs=num_envs, vectorization_mode="sync" if wrapped else None, **kwargs
+    )
+
+
+class InProcessVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], NDArray[Any]]):
+    """A vector environment that writes all observations into one array.
+
+    Steps, rewards and seeds are those of `gymnasium.vector.SyncVectorEnv`, bit for bit, next-step
+    autoreset included: the step after an episode's end ignores the action, pays 0 and returns the
+    next episode's first observation. Made by `gymnasium.make_vec(id, num_envs=n)`.
+
+    Args:
+        num_envs: number of instances.
+        max_episode_steps: steps after which an episode is truncated, if the environment does not
+            end it before; None for no limit but its own.
+        num_threads: threads that simulate, where that runs outside Python's global lock (the
+            suite's heavier models); chosen by the number of cores if None. Results do not
+            depend on it.
+        **kwargs: arguments of each instance.
+
+    Raises:
+        ValueError: `num_envs` or `num_threads` is less than 1.
+    """
+
+    env_class: ClassVar[type[MultiDiscreteEnv]]
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        max_episode_steps: int | None = None,
+        num_threads: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        for name, value in (("num_envs", num_envs), ("num_threads", num_threads)):
+            if value is not None and value < 1:
+                raise ValueError(f"Expected {name} of at least 1, got {value}.")
+        self.num_envs = num_envs
+        self.envs = [self.env_class(**kwargs) for _ in range(num_envs)]
+        first = self.envs[0]
+        self._nvec = first.nvec
+        self.metadata = first.metadata
+        self.render_mode = first.render_mode
+        self.single_observation_space = first.observation_space
+        self.single_action_space = first.action_space
+        self.observation_space = batch_space(first.observation_space, num_envs)
+        self.action_space = batch_space(first.action_space, num_envs)
+        self._limit = float("inf") if max_episode_steps is None else max_episode_steps
+        self._elapsed = np.zeros(num_envs, dtype=np.int64)
+        self._over = np.zeros(num_envs, dtype=np.bool_)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Observations, dict[str, Any]]:
+        """Starts an episode in every instance.
+
+        Args:
+            seed: one per instance; an integer `s` stands for `s, s + 1, ...`.
+            options: passed to every instance.
+
+        Returns:
+            Observations `(num_envs, obs)` float32 and infos.
+
+        Raises:
+            ValueError: there are not `num_envs` seeds.
+        """
+        seeds: Sequence[int | None]
+        if seed is None:
+            seeds = [None] * self.num_envs
+        elif isinstance(seed, int | np.integer):
+            seeds = range(int(seed), int(seed) + self.num_envs)
+        else:
+            seeds = seed
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"Expected {self.num_envs} seeds, got {len(seeds)}.")
+        out = self._empty()
+        infos: dict[str, Any] = {}
+        for i, (env, one) in enumerate(zip(self.envs, seeds, strict=True)):
+            infos = self._add_info(infos, env.start_into(out[i], one, options), i)
+        self._elapsed[:] = 0
+        self._over[:] = False
+        return out, infos
+
+    def step(
+        self, actions: NDArray[np.integer[Any]]
+    ) -> tuple[
+        Observations, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
+    ]:
+        """Steps every instance, or starts its next episode if its last one was over.
+
+        Args:
+            actions: shape `(num_envs, N)`.
+
+        Returns:
+            Observations `(num_envs, obs)` float32, rewards, terminated, truncated `(num_envs,)`
+            and infos.
+
+        Raises:
+            InvalidActionError: `actions` are not in the action space.
+            gymnasium.error.ResetNeeded: before the first reset.
+        """
+        checked = check_action(actions, self._nvec, self.num_envs)
+        out = self._empty()
+        rewards = np.zeros(self.num_envs)
+        terminated = np.zeros(self.num_envs, dtype=np.bool_)
+        truncated = np.zeros(self.num_envs, dtype=np.bool_)
+        infos: dict[str, Any] = {}
+        rows = range(self.num_envs)
+        if self._over.any():
+            for i in np.flatnonzero(self._over):
+                infos = self._add_info(infos, self.envs[i].start_into(out[i], None), i)
+            self._elapsed[self._over] = -1  # this step is not one of the episode's
+            rows = np.flatnonzero(~self._over)  # type: ignore[assignment]
+        for i, result in zip(rows, self._advance_all(rows, checked, out), strict=True):
+            rewards[i], terminated[i], truncated[i], info = result
+            if info:
+                infos = self._add_info(infos, info, i)
+        self._elapsed += 1
+        truncated |= self._elapsed >= self._limit
+        self._over = terminated | truncated
+        return out, rewards, terminated, truncated, infos
+
+    def _advance_all(
+        self, rows: Sequence[int], actions: NDArray[np.int64], out: Observations
+    ) -> list[StepResult]:
+        """Steps the instances `rows`; row i of `actions` and `out` belongs to instance i."""
+        return [self.envs[i].advance_into(out[i], actions[i]) for i in rows]
+
+    def _empty(self) -> Observations:
+        # A new array each time: what an earlier step returned stays as it was.
+        shape = self.observation_space.shape
+        assert shape is not None
+        return np.empty(shape, np.float32)
+
+    def render(self) -> tuple[NDArray[np.uint8] | None, ...]:  # type: ignore[override]
+        """Returns the frame of each instance."""
+        return tuple(env.render() for env in self.envs)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes the instances."""
+        for env in self.envs:
+            env.close()
+
+
+class MazeVectorEnv(InProcessVectorEnv):
+    """Many mazes; see `InProcessVectorEnv` and `spin_envs.maze.MazeEnv`."""
+
+    env_class = MazeEnv
+
+
+class SuiteVectorEnv(InProcessVectorEnv):
+    """Many instances of a control suite task, simulated in threads if the model is heavy.
+
+    See `InProcessVectorEnv` and `spin_envs.suite.DiscretizedSuiteEnv`.
+    """
+
+    env_class = DiscretizedSuiteEnv
+    envs: list[DiscretizedSuiteEnv]  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        max_episode_steps: int | None = None,
+        num_threads: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_envs, max_episode_steps, num_threads, **kwargs)
+        if num_threads is None:
+            heavy = self.envs[0].simulator.is_heavy
+            num_threads = available_cores() if heavy else 1
+        self.num_threads = min(num_threads, num_envs)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def _advance_all(
+        self, rows: Sequence[int], actions: NDArray[np.int64], out: Observations
+    ) -> list[StepResult]:
+        controls = self.envs[0].to_controls(actions)
+        if self.num_threads == 1:
+            results = []
+            for i in rows:
+                env = self.envs[i]
+                env.begin(controls[i])
+                env.simulator.step()
+                results.append(env.end_into(out[i]))
+            return results
+        for i in rows:
+            self.envs[i].begin(controls[i])
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.num_threads, "spin-envs")
+        steps = [self._pool.submit(self.envs[i].simulator.step) for i in rows]
+        results = []
+        for i, step in zip(rows, steps, strict=True):
+            step.result()
+            # While the pool simulates the instances after this one.
+            results.append(self.envs[i].end_into(out[i]))
+        return results
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes the instances and ends the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        super().close_extras(**kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pool": None}
+
+
+def available_cores() -> int:
+    """Number of CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
