@@ -70,9 +70,7 @@ class MultiDiscreteEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any
         """Starts an episode, writes its first observation to `out` and returns the info."""
 
     @abc.abstractmethod
-    def _advance(
-        self, action: NDArray[np.int64], out: NDArray[np.float32]
-    ) -> StepResult:
+    def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
         """Steps with a checked action and writes the observation to `out`."""
 
     @abc.abstractmethod

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +20,7 @@ from spin_envs.action_grid import ActionGrid
 from spin_envs.base import LIMIT, MultiDiscreteEnv, StepResult
 from spin_envs.errors import MissingDependencyError, UnknownTaskError
 from spin_envs.graphics import explained_graphics_errors
+from spin_envs.registration import DEFAULT_BINS
 
 
 class BoxGrid:
@@ -86,16 +89,14 @@ class DiscretizeAction(
     """
 
     def __init__(
-        self, env: gymnasium.Env[Any, NDArray[Any]], bins: int | Sequence[int] = 3
+        self, env: gymnasium.Env[Any, NDArray[Any]], bins: int | Sequence[int] = DEFAULT_BINS
     ) -> None:
         RecordConstructorArgs.__init__(self, bins=bins)
         super().__init__(env)
         self._grid = BoxGrid(env.action_space, bins)
         self.action_space = MultiDiscrete(self._grid.nvec)
 
-    def step(
-        self, action: NDArray[np.integer[Any]]
-    ) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[np.integer[Any]]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Steps with one choice per dimension, shape `(N,)`.
 
         Raises:
@@ -129,7 +130,7 @@ class DiscretizedEnv(MultiDiscreteEnv):
     def __init__(
         self,
         env_id: str,
-        bins: int | Sequence[int] = 3,
+        bins: int | Sequence[int] = DEFAULT_BINS,
         env_kwargs: Mapping[str, Any] | None = None,
         render_mode: str | None = None,
     ) -> None:
@@ -139,9 +140,7 @@ class DiscretizedEnv(MultiDiscreteEnv):
         self._env = _make(env_id, kwargs)
         self._box = BoxGrid(self._env.action_space, bins)
         fps = _frames_per_second(self._env)
-        super().__init__(
-            _flat_space(self._env.observation_space), self._box.nvec, render_mode, fps
-        )
+        super().__init__(_flat_space(self._env.observation_space), self._box.nvec, render_mode, fps)
         # Names and spaces of the observation's parts, in the order of the first observation.
         self._parts: list[tuple[tuple[str, ...], Space[Any]]] = []
 
@@ -209,8 +208,8 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
 def _register_shimmy() -> None:
     """Registers Shimmy's environments, which importing it does."""
     try:
-        with warnings.catch_warnings():
-            # glfw's without a display; dm_control falls back to a headless renderer.
+        # Silenced: glfw's warning without a display, and the notice of gym, which Shimmy imports.
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             import dm_control  # noqa: F401 - Shimmy leaves its tasks out without a word
             import shimmy  # noqa: F401
@@ -224,8 +223,10 @@ def _register_shimmy() -> None:
 
 def _frames_per_second(env: gymnasium.Env[Any, Any]) -> int:
     # Shimmy's render_fps is a number of milliseconds, and the last environment's for all.
-    timestep = getattr(env.unwrapped, "control_timestep", None)
-    return round(1 / timestep()) if callable(timestep) else env.metadata.get("render_fps", 30)
+    timestep: Any = getattr(env.unwrapped, "control_timestep", None)
+    if callable(timestep):
+        return round(1 / float(timestep()))
+    return int(env.metadata.get("render_fps", 30))
 
 
 def _flat_space(space: Space[Any]) -> Box:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_integer
 from spin_envs.base import MultiDiscreteEnv, StepResult
-from spin_envs.registration import MAZE_EPISODE_STEPS
+from spin_envs.registration import DEFAULT_ACTUATORS, MAZE_EPISODE_STEPS
 
 MIN_ACTUATORS, MAX_ACTUATORS = 2, 20
 
@@ -74,7 +74,7 @@ class MazeEnv(MultiDiscreteEnv):
     """
 
     def __init__(
-        self, actuators: int = 10, render_mode: str | None = None, size: int = 400
+        self, actuators: int = DEFAULT_ACTUATORS, render_mode: str | None = None, size: int = 400
     ) -> None:
         check_integer("actuators", actuators, MIN_ACTUATORS, MAX_ACTUATORS)
         check_integer("size", size, 32, 4096)

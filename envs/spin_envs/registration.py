@@ -61,7 +61,9 @@ SUITE_TASKS: tuple[tuple[str, str], ...] = (
     ("walker", "run"),
 )
 
+DEFAULT_BINS = 3
 EPISODE_STEPS = 1000
+DEFAULT_ACTUATORS = 10
 MAZE_EPISODE_STEPS = 150
 
 

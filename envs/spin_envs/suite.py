@@ -17,7 +17,7 @@ from spin_envs.action_grid import ActionGrid
 from spin_envs.base import LIMIT, MultiDiscreteEnv, StepResult
 from spin_envs.errors import MissingDependencyError, UnknownTaskError
 from spin_envs.graphics import explained_graphics_errors
-from spin_envs.registration import EPISODE_STEPS
+from spin_envs.registration import DEFAULT_BINS, EPISODE_STEPS
 
 # Domains that draw the model itself (stiffness, damping) from the seed when a task is loaded.
 RANDOM_MODEL_DOMAINS = ("lqr",)
@@ -135,7 +135,7 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         self,
         domain: str,
         task: str,
-        bins: int | Sequence[int] = 3,
+        bins: int | Sequence[int] = DEFAULT_BINS,
         render_mode: str | None = None,
         width: int = 320,
         height: int = 240,

@@ -30,11 +30,13 @@ def make_batch(spec: EnvSpec | str, num_envs: int, **kwargs: Any) -> VectorEnv[A
         num_envs: number of instances.
         **kwargs: arguments of the environment, e.g. `bins`.
     """
-    # A spec with wrappers of its own can only be made one instance at a time.
-    wrapped = isinstance(spec, EnvSpec) and spec.additional_wrappers
-    return gymnasium.make_vec(
-        spec, num_envs=num_envs, vectorization_mode="sync" if wrapped else None, **kwargs
-    )
+    found = gymnasium.spec(spec) if isinstance(spec, str) else spec
+    entry = found.vector_entry_point
+    # Not anyone's vector environment: some cannot seed each instance, as episodes need it. And a
+    # spec with wrappers of its own can only be made one instance at a time.
+    ours = isinstance(entry, str) and entry.startswith(__name__) and not found.additional_wrappers
+    mode = "vector_entry_point" if ours else "sync"
+    return gymnasium.make_vec(spec, num_envs=num_envs, vectorization_mode=mode, **kwargs)
 
 
 class InProcessVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], NDArray[Any]]):
@@ -73,7 +75,9 @@ class InProcessVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], NDArr
         self.envs = [self.env_class(**kwargs) for _ in range(num_envs)]
         first = self.envs[0]
         self._nvec = first.nvec
-        self.metadata = first.metadata
+        self.metadata = dict(first.metadata)
+        if hasattr(gymnasium.vector, "AutoresetMode"):  # Gymnasium 1.1 and later
+            self.metadata["autoreset_mode"] = gymnasium.vector.AutoresetMode.NEXT_STEP
         self.render_mode = first.render_mode
         self.single_observation_space = first.observation_space
         self.single_action_space = first.action_space
@@ -142,12 +146,12 @@ class InProcessVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], NDArr
         terminated = np.zeros(self.num_envs, dtype=np.bool_)
         truncated = np.zeros(self.num_envs, dtype=np.bool_)
         infos: dict[str, Any] = {}
-        rows = range(self.num_envs)
+        rows: Sequence[int] = range(self.num_envs)
         if self._over.any():
-            for i in np.flatnonzero(self._over):
+            for i in np.flatnonzero(self._over).tolist():
                 infos = self._add_info(infos, self.envs[i].start_into(out[i], None), i)
             self._elapsed[self._over] = -1  # this step is not one of the episode's
-            rows = np.flatnonzero(~self._over)  # type: ignore[assignment]
+            rows = np.flatnonzero(~self._over).tolist()
         for i, result in zip(rows, self._advance_all(rows, checked, out), strict=True):
             rewards[i], terminated[i], truncated[i], info = result
             if info:

@@ -290,4 +290,4 @@ def test_environments_are_kept_between_chunks_and_freed(monkeypatch: pytest.Monk
         player.play(Chunk("spin/cheetah-run-v0", 3, None, range(first, first + 2)))
     assert len(made) == 2
     player.close()
-    assert player._envs == []
+    assert player._envs is None
