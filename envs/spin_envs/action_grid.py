@@ -58,7 +58,7 @@ def check_integer(name: str, value: object, low: int, high: int) -> None:
     """Raises `ValueError` unless `value` is an integer (not a bool) from `low` to `high`."""
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not (is_integer and low <= value <= high):  # type: ignore[operator]
-        raise ValueError(f"Expected {name} to be integers from {low} to {high}, got {value!r}.")
+        raise ValueError(f"Expected {name} to be an integer from {low} to {high}, got {value!r}.")
 
 
 class ActionGrid:

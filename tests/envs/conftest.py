@@ -1,16 +1,42 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 
-@pytest.fixture(scope="session")
-def renders() -> bool:
-    """Whether dm_control can draw on this machine, asked in a process of its own.
+def _draws(**variables: str) -> bool:
+    """Whether dm_control can draw, asked in a process of its own.
 
     A graphics back-end that is missing may abort the process that asks.
     """
     code = "from dm_control import suite; suite.load('pendulum', 'swingup').physics.render(8, 8)"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    environment = {**os.environ, **variables}
+    return (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, env=environment
+        ).returncode
+        == 0
+    )
+
+
+# pygame's windows go nowhere. Without this it takes EGL where there is no display, and closes it
+# for MuJoCo, too.
+os.environ["SDL_VIDEODRIVER"] = "dummy"
+os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
+
+# Before any test imports dm_control, which reads the variable then. A display needs none.
+if "DISPLAY" not in os.environ and "MUJOCO_GL" not in os.environ:
+    for _backend in ("egl", "osmesa"):
+        if _draws(MUJOCO_GL=_backend):
+            os.environ["MUJOCO_GL"] = _backend
+            break
+
+
+@pytest.fixture(scope="session")
+def renders() -> None:
+    """Skips tests that draw with MuJoCo on a machine where it cannot."""
+    if not _draws():
+        pytest.skip("no graphics back-end: set MUJOCO_GL=egl or osmesa")
