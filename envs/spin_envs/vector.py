@@ -60,6 +60,7 @@ class InProcessVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], NDArr
     """
 
     env_class: ClassVar[type[MultiDiscreteEnv]]
+    envs: Sequence[MultiDiscreteEnv] = ()  # Gymnasium closes also what could not be made
 
     def __init__(
         self,
@@ -196,7 +197,8 @@ class SuiteVectorEnv(InProcessVectorEnv):
     """
 
     env_class = DiscretizedSuiteEnv
-    envs: list[DiscretizedSuiteEnv]  # type: ignore[assignment]
+    envs: Sequence[DiscretizedSuiteEnv] = ()
+    _pool: ThreadPoolExecutor | None = None
 
     def __init__(
         self,
@@ -210,7 +212,6 @@ class SuiteVectorEnv(InProcessVectorEnv):
             heavy = self.envs[0].simulator.is_heavy
             num_threads = available_cores() if heavy else 1
         self.num_threads = min(num_threads, num_envs)
-        self._pool: ThreadPoolExecutor | None = None
 
     def _advance_all(
         self, rows: Sequence[int], actions: NDArray[np.int64], out: Observations

@@ -36,7 +36,13 @@ if "DISPLAY" not in os.environ and "MUJOCO_GL" not in os.environ:
 
 
 @pytest.fixture(scope="session")
-def renders() -> None:
+def can_render() -> bool:
+    """Whether MuJoCo can draw on this machine."""
+    return _draws()
+
+
+@pytest.fixture(scope="session")
+def renders(can_render: bool) -> None:
     """Skips tests that draw with MuJoCo on a machine where it cannot."""
-    if not _draws():
+    if not can_render:
         pytest.skip("no graphics back-end: set MUJOCO_GL=egl or osmesa")
