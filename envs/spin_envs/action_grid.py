@@ -29,14 +29,18 @@ def check_action(
         InvalidActionError: wrong shape, not integers, or out of range.
     """
     shape = nvec.shape if num_envs is None else (num_envs, *nvec.shape)
-    expected = f"Expected an action of shape {shape}, one integer per sub-action"
     try:
         array = np.asarray(action)
     except ValueError as error:  # a ragged list
-        raise InvalidActionError(f"{expected}, got {action!r}.") from error
+        raise InvalidActionError(
+            f"Expected an action of shape {shape}, one integer per sub-action, got {action!r}."
+        ) from error
     if array.shape != shape:
         hint = " A batch of actions goes through a vector environment." if num_envs is None else ""
-        raise InvalidActionError(f"{expected}, got shape {array.shape}.{hint}")
+        raise InvalidActionError(
+            f"Expected an action of shape {shape}, one integer per sub-action, "
+            f"got shape {array.shape}.{hint}"
+        )
     if array.dtype.kind not in "iu":
         raise InvalidActionError(
             f"Expected integer choices, got dtype {array.dtype}. Pass bin indices "

@@ -22,9 +22,6 @@ from spin_envs.registration import DEFAULT_BINS, EPISODE_STEPS
 # Domains that draw the model itself (stiffness, damping) from the seed when a task is loaded.
 RANDOM_MODEL_DOMAINS = ("lqr",)
 
-# Models of this size take 50 us and more a control step (`examples/results/vector_speed.csv`).
-HEAVY_DEGREES_OF_FREEDOM = 20
-
 
 def _import_suite() -> ModuleType:
     """Imports dm_control when an environment is made: it is slow and optional."""
@@ -77,8 +74,6 @@ class Simulator:
         # dm_control's "legacy step": derived quantities are those of the state just reached.
         self._split = self._model.opt.integrator != mujoco.mjtIntegrator.mjINT_RK4
         assert physics.legacy_step, "The suite's tasks use the legacy step."
-        # Whether a step takes so long that handing it to another thread pays.
-        self.is_heavy = bool(self._model.nv >= HEAVY_DEGREES_OF_FREEDOM)
 
     def step(self) -> None:
         """Makes one control step.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any, ClassVar
 
 import gymnasium
@@ -50,28 +50,20 @@ class InProcessVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], NDArr
         num_envs: number of instances.
         max_episode_steps: steps after which an episode is truncated, if the environment does not
             end it before; None for no limit but its own.
-        num_threads: threads that simulate, where that runs outside Python's global lock (the
-            suite's heavier models); chosen by the number of cores if None. Results do not
-            depend on it.
         **kwargs: arguments of each instance.
 
     Raises:
-        ValueError: `num_envs` or `num_threads` is less than 1.
+        ValueError: `num_envs` is less than 1.
     """
 
     env_class: ClassVar[type[MultiDiscreteEnv]]
     envs: Sequence[MultiDiscreteEnv] = ()  # Gymnasium closes also what could not be made
 
     def __init__(
-        self,
-        num_envs: int = 1,
-        max_episode_steps: int | None = None,
-        num_threads: int | None = None,
-        **kwargs: Any,
+        self, num_envs: int = 1, max_episode_steps: int | None = None, **kwargs: Any
     ) -> None:
-        for name, value in (("num_envs", num_envs), ("num_threads", num_threads)):
-            if value is not None and value < 1:
-                raise ValueError(f"Expected {name} of at least 1, got {value}.")
+        if num_envs < 1:
+            raise ValueError(f"Expected num_envs of at least 1, got {num_envs}.")
         self.num_envs = num_envs
         self.envs = [self.env_class(**kwargs) for _ in range(num_envs)]
         first = self.envs[0]
@@ -191,9 +183,20 @@ class MazeVectorEnv(InProcessVectorEnv):
 
 
 class SuiteVectorEnv(InProcessVectorEnv):
-    """Many instances of a control suite task, simulated in threads if the model is heavy.
+    """Many instances of a control suite task.
 
     See `InProcessVectorEnv` and `spin_envs.suite.DiscretizedSuiteEnv`.
+
+    Args:
+        num_envs: number of instances.
+        max_episode_steps: steps after which an episode is truncated.
+        num_threads: threads that simulate, MuJoCo being outside Python's global lock. Results do
+            not depend on it. More than one can pay for heavy models (dog, humanoid) on idle
+            cores; on two busy ones it did not.
+        **kwargs: arguments of each instance.
+
+    Raises:
+        ValueError: `num_envs` or `num_threads` is less than 1.
     """
 
     env_class = DiscretizedSuiteEnv
@@ -204,13 +207,12 @@ class SuiteVectorEnv(InProcessVectorEnv):
         self,
         num_envs: int = 1,
         max_episode_steps: int | None = None,
-        num_threads: int | None = None,
+        num_threads: int = 1,
         **kwargs: Any,
     ) -> None:
-        super().__init__(num_envs, max_episode_steps, num_threads, **kwargs)
-        if num_threads is None:
-            heavy = self.envs[0].simulator.is_heavy
-            num_threads = available_cores() if heavy else 1
+        if num_threads < 1:
+            raise ValueError(f"Expected num_threads of at least 1, got {num_threads}.")
+        super().__init__(num_envs, max_episode_steps, **kwargs)
         self.num_threads = min(num_threads, num_envs)
 
     def _advance_all(
@@ -227,15 +229,46 @@ class SuiteVectorEnv(InProcessVectorEnv):
             return results
         for i in rows:
             self.envs[i].begin(controls[i])
+        done = dict.fromkeys(rows)
+        for i in self._simulated(rows):
+            done[i] = self.envs[i].end_into(out[i])
+        return [result for result in done.values() if result is not None]
+
+    def _simulated(self, rows: Sequence[int]) -> Iterator[int]:
+        """Simulates the instances `rows` in threads and yields each row when it is ready.
+
+        This thread takes part when nothing is ready. Raises the first error after all have ended.
+        """
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.num_threads, "spin-envs")
-        steps = [self._pool.submit(self.envs[i].simulator.step) for i in rows]
-        results = []
-        for i, step in zip(rows, steps, strict=True):
-            step.result()
-            # While the pool simulates the instances after this one.
-            results.append(self.envs[i].end_into(out[i]))
-        return results
+            self._pool = ThreadPoolExecutor(self.num_threads - 1, "spin-envs")
+        waiting = iter(rows)  # shared: each takes the next row
+        ready: SimpleQueue[int] = SimpleQueue()
+        errors: list[BaseException] = []
+
+        def simulate_next() -> bool:
+            if (i := next(waiting, None)) is None:
+                return False
+            try:
+                self.envs[i].simulator.step()
+            except BaseException as error:
+                errors.append(error)
+            ready.put(i)
+            return True
+
+        def simulate_all() -> None:
+            while simulate_next():
+                pass
+
+        for _ in range(self.num_threads - 1):
+            self._pool.submit(simulate_all)
+        for _ in rows:
+            if ready.empty():
+                simulate_next()
+            i = ready.get()
+            if not errors:
+                yield i
+        if errors:
+            raise errors[0]
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the instances and ends the threads."""
@@ -246,10 +279,3 @@ class SuiteVectorEnv(InProcessVectorEnv):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pool": None}
-
-
-def available_cores() -> int:
-    """Number of CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
