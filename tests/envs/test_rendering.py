@@ -12,6 +12,7 @@ import pygame
 import pytest
 from numpy.typing import NDArray
 
+import spin_envs  # noqa: F401 - registers the environments
 from tests.subprocesses import run_python_with_errors
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -20,8 +21,8 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def make(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    return gymnasium.make(env_id, **{**SMALL.get(env_id, {}), **kwargs})
+def make(name: str, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    return gymnasium.make(name, **{**SMALL.get(name, {}), **kwargs})
 
 
 def steps(env: gymnasium.Env[Any, Any], n: int) -> None:
@@ -34,7 +35,7 @@ def steps(env: gymnasium.Env[Any, Any], n: int) -> None:
 def window_pixels() -> NDArray[np.uint8]:
     """What the open window shows, `(height, width, 3)`."""
     surface: Any = pygame.display.get_surface()
-    return pygame.surfarray.array3d(surface).swapaxes(0, 1).copy()  # type: ignore[no-any-return]
+    return pygame.surfarray.array3d(surface).swapaxes(0, 1).copy()
 
 
 @pytest.mark.parametrize("env_id", SMALL)
@@ -45,7 +46,7 @@ def test_human_mode_shows_each_state_in_a_window_by_itself(env_id: str) -> None:
     steps(frames, 3)
     expected: Any = frames.render()
     np.testing.assert_array_equal(window_pixels(), expected)
-    assert shown.render() is None  # type: ignore[func-returns-value]
+    assert shown.render() is None
     shown.close()
     frames.close()
     assert pygame.display.get_surface() is None
@@ -112,16 +113,13 @@ def test_record_video_works_headless(env_id: str, tmp_path: Path) -> None:
 
 
 def test_frame_rates_are_those_of_the_instance() -> None:
-    rates = {
-        (env_id, env_arg): make(env_id, **({"env_id": env_arg} if env_arg else {}))
-        for env_id, env_arg in [
-            ("spin/cheetah-run-v0", None),
-            ("spin/finger-spin-v0", None),
-            ("spin/maze-v0", None),
-            ("spin/discretized-v0", "Pendulum-v1"),
-        ]
-    }
-    assert [env.metadata["render_fps"] for env in rates.values()] == [100, 50, 10, 30]
+    envs = [
+        make("spin/cheetah-run-v0"),
+        make("spin/finger-spin-v0"),
+        make("spin/maze-v0"),
+        make("spin/discretized-v0", env_id="Pendulum-v1"),
+    ]
+    assert [env.metadata["render_fps"] for env in envs] == [100, 50, 10, 30]
 
 
 def test_where_nothing_can_draw_the_error_names_the_variable() -> None:
