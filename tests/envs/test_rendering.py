@@ -103,7 +103,9 @@ def test_cameras_are_chosen_by_index_or_name() -> None:
 def test_record_video_works_headless(env_id: str, tmp_path: Path) -> None:
     env = make(env_id, render_mode="rgb_array", max_episode_steps=5)
     fps = env.metadata["render_fps"]
-    video = gymnasium.wrappers.RecordVideo(env, str(tmp_path / "videos"), episode_trigger=lambda _: True)
+    video = gymnasium.wrappers.RecordVideo(
+        env, str(tmp_path / "videos"), episode_trigger=lambda _: True
+    )
     steps(video, 5)
     video.close()
     (path,) = (tmp_path / "videos").glob("*.mp4")
