@@ -12,6 +12,7 @@ from d3rlpy.types import TorchObservation
 from torch import nn
 
 from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.precision import in_float32
 
 Decomposition = Literal["sum", "mean"]
 
@@ -39,8 +40,7 @@ class FactoredQFunction(nn.Module):
 
     def forward(self, observations: TorchObservation) -> torch.Tensor:
         """Returns utilities `(B, S)`."""
-        utilities: torch.Tensor = self.head(self.encoder(observations))
-        return utilities
+        return in_float32(self.head, self.encoder(observations))
 
 
 class FactoredCritic(nn.ModuleList):
@@ -85,6 +85,22 @@ class FactoredCritic(nn.ModuleList):
         chosen = layout.gather(utilities, actions.expand(len(utilities), *actions.shape))
         return combine_slots(chosen, self.decomposition)
 
+    def values_of_several(
+        self, layout: SlotLayout, utilities: torch.Tensor, actions: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns `Q_e(s, a)` of A actions per row, `(E, A, B)`.
+
+        Args:
+            layout: of the action space.
+            utilities: `(E, B, S)`.
+            actions: `(A, B, N)`.
+        """
+        e, a = len(utilities), len(actions)
+        chosen = layout.gather(
+            utilities[:, None].expand(-1, a, -1, -1), actions[None].expand(e, -1, -1, -1)
+        )
+        return combine_slots(chosen, self.decomposition)
+
 
 class ValueFunction(nn.Module):
     """Maps observations `(B, obs)` to state values `(B,)`."""
@@ -96,8 +112,13 @@ class ValueFunction(nn.Module):
 
     def forward(self, observations: TorchObservation) -> torch.Tensor:
         """Returns state values `(B,)`."""
-        values: torch.Tensor = self.head(self.encoder(observations))
-        return values.squeeze(-1)
+        return in_float32(self.head, self.encoder(observations)).squeeze(-1)
+
+
+def expectile_loss(u: torch.Tensor, expectile: float) -> torch.Tensor:
+    """Mean of `|expectile - 1(u < 0)| u^2` (IQL, Kostrikov et al. 2021, equation 5)."""
+    weight = (expectile - (u < 0).to(u.dtype)).abs()
+    return (weight * u.square()).mean()
 
 
 def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:

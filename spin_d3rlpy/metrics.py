@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
 import numpy as np
 import torch
-from d3rlpy.dataset import ReplayBufferBase
+from d3rlpy.dataset import EpisodeBase, ReplayBufferBase
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
@@ -18,6 +18,39 @@ from spin_envs.rollout import rollout
 from spin_envs.vector import make_batch
 
 ActionMode = Literal["greedy", "sample"]
+MatchMode = Literal["slot", "exact"]
+
+
+class MultiDiscreteActionMatchEvaluator:
+    """A d3rlpy evaluator: share of the dataset's actions that the greedy policy takes.
+
+    d3rlpy's `DiscreteActionMatchEvaluator` compares single choices only.
+
+    Args:
+        mode: `"exact"` counts rows with all sub-actions equal, `"slot"` counts sub-actions.
+        episodes: what to compare with; the training dataset if None.
+
+    Raises:
+        ValueError: an unknown mode.
+    """
+
+    def __init__(
+        self, mode: MatchMode = "exact", episodes: Sequence[EpisodeBase] | None = None
+    ) -> None:
+        if mode not in get_args(MatchMode):
+            raise ValueError(f"Expected mode 'slot' or 'exact', got {mode!r}.")
+        self.mode: MatchMode = mode
+        self._episodes = episodes
+
+    def __call__(self, algo: ActingAlgo, dataset: ReplayBufferBase) -> float:
+        """Returns the share, from 0 to 1."""
+        matched, count = 0, 0
+        for episode in dataset.episodes if self._episodes is None else self._episodes:
+            match = algo.predict(episode.observations) == episode.actions  # (T, N)
+            match = match.all(1) if self.mode == "exact" else match
+            matched += int(match.sum())
+            count += match.size
+        return matched / count
 
 
 class ActingAlgo(Protocol):

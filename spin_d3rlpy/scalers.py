@@ -53,6 +53,14 @@ class ClippedStandardObservationScaler(StandardObservationScaler):
         return "spin_clipped_standard"
 
 
+def standardized_states() -> Any:
+    """Returns a config field: states standardized by the dataset's mean and std + 1e-3."""
+    template: Any = make_observation_scaler_field()
+    return dataclasses.field(
+        default_factory=lambda: StandardObservationScaler(eps=1e-3), metadata=template.metadata
+    )
+
+
 def fit_observation_scaler(scaler: ObservationScaler | None, buffer: DeviceReplayBuffer) -> None:
     """Fits a scaler that is not built yet to the buffer's states.
 

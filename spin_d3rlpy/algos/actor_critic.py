@@ -1,7 +1,7 @@
-"""What objectives with a policy share: networks, how they are built, and acting.
+"""What objectives share beyond the base: a policy, a factored critic, or both.
 
-An objective is one file that subclasses these three (config, algorithm, impl) with its losses;
-which policy it trains is the config's `actor_encoder_factory`.
+An objective is one file that subclasses config, impl and algorithm with its losses; which policy
+it trains is the config's `actor_encoder_factory`.
 """
 
 from __future__ import annotations
@@ -26,92 +26,43 @@ from spin_d3rlpy.algos.base import (
     MultiDiscreteModules,
 )
 from spin_d3rlpy.critics import Decomposition, FactoredCritic
+from spin_d3rlpy.data.buffer import policy_input
 from spin_d3rlpy.policies import Policy, create_policy
+
+# -- a policy --------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass()
-class ActorCriticConfig(MultiDiscreteConfig):
-    """Fields of objectives that train a policy beside a factored critic.
+class PolicyConfig(MultiDiscreteConfig):
+    """Fields of objectives that train a policy.
 
     Args:
         actor_learning_rate: of the policy.
-        critic_learning_rate: of Q functions (and of value functions).
         actor_optim_factory: optimizer of the policy.
-        critic_optim_factory: optimizer of Q functions (and of value functions).
-        actor_encoder_factory: decides the policy: `SPINEncoderFactory`, `SAINTEncoderFactory`, or
-            any d3rlpy encoder factory for a factored policy.
-        critic_encoder_factory: hidden layers of each Q function.
+        actor_encoder_factory: decides the policy: `SPINEncoderFactory`, `SAINTEncoderFactory`,
+            `AutoregressiveEncoderFactory`, or any d3rlpy encoder factory for a factored policy.
         batch_size: rows of a mini-batch.
-        gamma: discount factor.
-        tau: Polyak coefficient of target networks, applied every step.
-        n_critics: Q functions in the ensemble.
-        decomposition: how per-slot utilities make a joint value, `"sum"` or `"mean"`.
         nvec: number of choices of each sub-action.
         n_steps: gradient steps of `fit` when it is not told.
     """
 
     actor_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
     actor_optim_factory: OptimizerFactory = make_optimizer_field()
-    critic_optim_factory: OptimizerFactory = make_optimizer_field()
     actor_encoder_factory: EncoderFactory = make_encoder_field()
-    critic_encoder_factory: EncoderFactory = make_encoder_field()
-    tau: float = 0.005
-    n_critics: int = 2
-    decomposition: Decomposition = "sum"
 
 
 @dataclasses.dataclass(frozen=True)
-class ActorCriticModules(MultiDiscreteModules):
-    """Networks and optimizers."""
+class PolicyModules(MultiDiscreteModules):
+    """A policy and its optimizer."""
 
     policy: Policy
-    q_funcs: FactoredCritic
-    targ_q_funcs: FactoredCritic
     actor_optim: OptimizerWrapper
-    critic_optim: OptimizerWrapper
 
 
-TConfig = TypeVar("TConfig", bound=ActorCriticConfig)
+class PolicyImpl(MultiDiscreteImpl):
+    """Acting by a policy."""
 
-
-class ActorCriticImpl(MultiDiscreteImpl):
-    """Acting and values; subclasses add `compute_update`.
-
-    Args:
-        observation_shape: shape of one observation.
-        modules: networks and optimizers.
-        config: the algorithm's configuration.
-        device: where the networks are.
-    """
-
-    _modules: ActorCriticModules
-
-    def __init__(
-        self,
-        observation_shape: Shape,
-        modules: ActorCriticModules,
-        config: ActorCriticConfig,
-        device: str,
-    ) -> None:
-        layout = modules.policy.layout
-        super().__init__(observation_shape, layout.max_choices, modules, device)
-        self._layout = layout
-        self._gamma = config.gamma
-        self._tau = config.tau
-        hard_sync(modules.targ_q_funcs, modules.q_funcs)
-
-    def bootstrap(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
-        """Returns `r + gamma^n (1 - terminal) next_values`, all `(B,)`."""
-        discount = self._gamma ** batch.intervals.squeeze(-1)
-        not_over = 1.0 - batch.terminals.squeeze(-1)
-        return batch.rewards.squeeze(-1) + discount * not_over * next_values
-
-    def q_values(
-        self, critic: FactoredCritic, observations: TorchObservation, actions: torch.Tensor
-    ) -> torch.Tensor:
-        """Returns `Q_e(s, a)`, `(E, B)`."""
-        return critic.values(self._layout, critic.utilities(observations), actions)
+    _modules: PolicyModules
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
         """Greedy actions `(B, N)`."""
@@ -122,8 +73,12 @@ class ActorCriticImpl(MultiDiscreteImpl):
         return self._modules.policy.sample(x)
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
-        """Mean over the ensemble of `Q(s, a)`, `(B,)`."""
-        return self.q_values(self._modules.q_funcs, x, action).mean(0)
+        """Raises NotImplementedError: there is no critic."""
+        raise NotImplementedError("Behavior cloning does not learn values.")
+
+    def log_prob(self, batch: TorchMiniBatch) -> torch.Tensor:
+        """Log-probability of the batch's actions, `(B,)`."""
+        return self._modules.policy.log_prob(policy_input(batch), batch.actions)
 
     @property
     def policy(self) -> Policy:  # type: ignore[override]
@@ -135,35 +90,17 @@ class ActorCriticImpl(MultiDiscreteImpl):
         """The policy's optimizer."""
         return self._modules.actor_optim.optim
 
-    @property
-    def q_function(self) -> nn.ModuleList:
-        """The online ensemble."""
-        return self._modules.q_funcs
 
-    @property
-    def q_function_optim(self) -> torch.optim.Optimizer:
-        """Its optimizer."""
-        return self._modules.critic_optim.optim
+TConfig = TypeVar("TConfig", bound=PolicyConfig)
+TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 
 
-TImpl = TypeVar("TImpl", bound=ActorCriticImpl)
-
-
-class ActorCriticAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
-    """Builds a policy and critics from the config."""
+class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
+    """Builds a policy from the config."""
 
     def _create_policy(self, observation_shape: Sequence[int]) -> Policy:
         policy = create_policy(self._config.actor_encoder_factory, observation_shape, self._nvec)
         return policy.to(self._device)
-
-    def _create_critic(self, observation_shape: Sequence[int]) -> FactoredCritic:
-        return FactoredCritic(
-            observation_shape,
-            self._config.critic_encoder_factory,
-            self._nvec,
-            self._config.n_critics,
-            self._config.decomposition,
-        ).to(self._device)
 
     def _create_actor_optim(self, policy: Policy) -> OptimizerWrapper:
         return fuse_adam(
@@ -174,6 +111,127 @@ class ActorCriticAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             )
         )
 
+
+# -- a factored critic -----------------------------------------------------------------------
+
+
+@dataclasses.dataclass()
+class CriticConfig(MultiDiscreteConfig):
+    """Fields of objectives that train a factored critic.
+
+    Args:
+        gamma: discount factor.
+        tau: Polyak coefficient of target networks, applied every step.
+        n_critics: Q functions in the ensemble.
+        decomposition: how per-slot utilities make a joint value, `"sum"` or `"mean"`.
+    """
+
+    tau: float = 0.005
+    n_critics: int = 2
+    decomposition: Decomposition = "sum"
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticModules(MultiDiscreteModules):
+    """Online and target ensemble."""
+
+    q_funcs: FactoredCritic
+    targ_q_funcs: FactoredCritic
+
+
+class CriticImpl(MultiDiscreteImpl):
+    """Values of a factored ensemble, and targets made of them."""
+
+    _modules: CriticModules
+
+    def __init__(
+        self, observation_shape: Shape, modules: CriticModules, config: CriticConfig, device: str
+    ) -> None:
+        super().__init__(observation_shape, modules, config, device)
+        self._tau = config.tau
+        self._decomposition = config.decomposition
+        hard_sync(modules.targ_q_funcs, modules.q_funcs)
+
+    def q_values(
+        self, critic: FactoredCritic, observations: TorchObservation, actions: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns `Q_e(s, a)`, `(E, B)`."""
+        return critic.values(self._layout, critic.utilities(observations), actions)
+
+    def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
+        """Mean over the ensemble of `Q(s, a)`, `(B,)`."""
+        return self.q_values(self._modules.q_funcs, x, action).mean(0)
+
+    @property
+    def q_function(self) -> nn.ModuleList:
+        """The online ensemble."""
+        return self._modules.q_funcs
+
+
+# -- both ------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass()
+class ActorCriticConfig(CriticConfig, PolicyConfig):
+    """Fields of objectives that train a policy beside a factored critic.
+
+    Args:
+        critic_learning_rate: of Q functions (and of value functions).
+        critic_optim_factory: optimizer of Q functions (and of value functions).
+        critic_encoder_factory: hidden layers of each Q function.
+    """
+
+    critic_learning_rate: float = 3e-4
+    critic_optim_factory: OptimizerFactory = make_optimizer_field()
+    critic_encoder_factory: EncoderFactory = make_encoder_field()
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorCriticModules(CriticModules, PolicyModules):
+    """Networks and optimizers."""
+
+    critic_optim: OptimizerWrapper
+
+
+class ActorCriticImpl(CriticImpl, PolicyImpl):
+    """Acting, values and the losses that objectives share; subclasses add `compute_update`."""
+
+    _modules: ActorCriticModules
+
+    def compute_critic_loss(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
+        """Squared errors against the bootstrapped target, added over the ensemble."""
+        y = self.bootstrap(batch, next_values)
+        values = self.q_values(self._modules.q_funcs, batch.observations, batch.actions)
+        return (values - y).square().mean(1).sum()
+
+    def weighted_imitation_loss(
+        self, batch: TorchMiniBatch, log_weight: torch.Tensor, max_weight: float
+    ) -> torch.Tensor:
+        """Negative log-likelihood weighted by `min(exp(log_weight), max_weight)`, `(B,)`."""
+        weight = log_weight.exp().clamp(max=max_weight)
+        return -(weight * self.log_prob(batch)).mean()
+
+    @property
+    def q_function_optim(self) -> torch.optim.Optimizer:
+        """The ensemble's optimizer."""
+        return self._modules.critic_optim.optim
+
+
+TActorCriticConfig = TypeVar("TActorCriticConfig", bound=ActorCriticConfig)
+
+
+class ActorCriticAlgo(PolicyAlgo[TImpl, TActorCriticConfig]):
+    """Builds a policy and critics from the config."""
+
+    def _create_critic(self, observation_shape: Sequence[int]) -> FactoredCritic:
+        return FactoredCritic(
+            observation_shape,
+            self._config.critic_encoder_factory,
+            self._nvec,
+            self._config.n_critics,
+            self._config.decomposition,
+        ).to(self._device)
+
     def _create_critic_optim(self, network: nn.Module) -> OptimizerWrapper:
         return fuse_adam(
             self._config.critic_optim_factory.create(
@@ -182,8 +240,3 @@ class ActorCriticAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 compiled=self.compiled,
             )
         )
-
-    @property
-    def _nvec(self) -> list[int]:
-        assert self._config.nvec is not None
-        return self._config.nvec

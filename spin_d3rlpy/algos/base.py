@@ -6,20 +6,22 @@ import dataclasses
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
 from d3rlpy.algos.qlearning.base import QLearningAlgoBase, QLearningAlgoImplBase
-from d3rlpy.base import DeviceArg, LearnableConfig, save_config
+from d3rlpy.base import DeviceArg, LearnableConfig, register_learnable, save_config
 from d3rlpy.constants import ActionSpace, LoggingStrategy
 from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.metrics import EvaluatorProtocol
+from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 from tqdm.auto import tqdm
 
+from spin_d3rlpy._compat import DiscreteView, export_onnx, quiet_tracing
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
@@ -27,8 +29,9 @@ from spin_d3rlpy.errors import (
     InvalidObservationError,
     NvecMismatchError,
 )
-from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
+from spin_d3rlpy.nvec import SlotLayout, check_nvec, nvec_from_space, require_same_nvec
 from spin_d3rlpy.policies.slot import SlotFeatures
+from spin_d3rlpy.precision import Precision, autocast, check_precision
 from spin_d3rlpy.scalers import fit_observation_scaler, fit_reward_scaler
 
 
@@ -40,10 +43,30 @@ class MultiDiscreteConfig(LearnableConfig):
         nvec: number of choices of each sub-action. Filled from the dataset or environment when
             the model is built, and saved with it.
         n_steps: gradient steps of `fit` when it is not told.
+        precision: number format of updates, see `spin_d3rlpy.precision.autocast`. Acting is
+            always in float32.
     """
 
     nvec: list[int] | None = None
     n_steps: int = 1_000_000
+    precision: Precision = "float32"
+
+    type_name: ClassVar[str]
+    algo_class: ClassVar[type[MultiDiscreteAlgo[Any, Any]]]
+
+    def __post_init__(self) -> None:
+        check_precision(self.precision)
+
+    def create(
+        self, device: DeviceArg = False, enable_ddp: bool = False
+    ) -> MultiDiscreteAlgo[Any, Any]:
+        """Returns the algorithm on `device`."""
+        return self.algo_class(self, device, enable_ddp)
+
+    @classmethod
+    def get_type(cls) -> str:
+        """Name under which d3rlpy saves it."""
+        return cls.type_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,16 +74,48 @@ class MultiDiscreteModules(Modules):
     """Networks and optimizers; what SPIN froze stays frozen."""
 
     def unfreeze(self) -> None:
-        """Lets parameters have gradients again after an export, but not frozen trunks."""
+        """Lets parameters have gradients again after an export, but not what SPIN froze."""
         super().unfreeze()
         for network in self.get_torch_modules().values():
             for module in network.modules():
                 if isinstance(module, SlotFeatures):
-                    module.freeze_trunk()
+                    module.freeze(0)
 
 
 class MultiDiscreteImpl(QLearningAlgoImplBase):
-    """Base class of the updates, which return tensors so that no step waits for the device."""
+    """Base class of the updates, which return tensors so that no step waits for the device.
+
+    Args:
+        observation_shape: shape of one observation.
+        modules: networks and optimizers.
+        config: the algorithm's configuration, its `nvec` known.
+        device: where the networks are.
+    """
+
+    def __init__(
+        self,
+        observation_shape: Shape,
+        modules: MultiDiscreteModules,
+        config: MultiDiscreteConfig,
+        device: str,
+    ) -> None:
+        assert config.nvec is not None
+        layout = SlotLayout(config.nvec).to(device)
+        super().__init__(observation_shape, layout.max_choices, modules, device)
+        self._layout = layout
+        self._gamma = config.gamma
+
+    def bootstrap(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
+        """Returns `r + gamma^n (1 - terminal) next_values` for next values `(..., B)`."""
+        discount = self._gamma ** batch.intervals.squeeze(-1)
+        not_over = 1.0 - batch.terminals.squeeze(-1)
+        return batch.rewards.squeeze(-1) + discount * not_over * next_values
+
+    def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper) -> None:
+        """Does one step of `optim` down the gradient of `loss`."""
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
 
     @abstractmethod
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
@@ -78,6 +133,20 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
 
 TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
+TAlgo = TypeVar("TAlgo", bound="type[MultiDiscreteAlgo[Any, Any]]")
+
+
+def register(type_name: str) -> Callable[[TAlgo], TAlgo]:
+    """Class decorator: ties an algorithm to its config and both to a name in d3rlpy's files."""
+
+    def decorate(algo_class: TAlgo) -> TAlgo:
+        config_class: Any = vars(algo_class)["config_class"]
+        config_class.type_name = type_name
+        config_class.algo_class = algo_class
+        register_learnable(config_class)
+        return algo_class
+
+    return decorate
 
 
 class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
@@ -110,6 +179,11 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def get_action_type(self) -> ActionSpace:
         """MultiDiscrete actions count as discrete to d3rlpy."""
         return ActionSpace.DISCRETE
+
+    @property
+    def _nvec(self) -> list[int]:
+        assert self._config.nvec is not None
+        return self._config.nvec
 
     # -- building --------------------------------------------------------------------------
 
@@ -223,6 +297,26 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             raise InvalidObservationError(f"Row {row} of the observations is not finite.")
         return array
 
+    def save_policy(self, fname: str) -> None:
+        """Writes the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`).
+
+        The file maps observations `(B, obs)` to actions `(B, N)`, scaling included, and needs
+        neither d3rlpy nor this package to run.
+
+        Raises:
+            ValueError: another extension.
+            ImportError: ONNX without the package `onnx` (`pip install "spin-d3rlpy[onnx]"`).
+        """
+        if self._impl is None:
+            raise RuntimeError("Call fit, build_with_dataset or build_with_env first.")
+        if fname.endswith(".onnx"):
+            export_onnx(self, fname)
+        elif fname.endswith(".pt"):
+            with quiet_tracing():
+                super().save_policy(fname)
+        else:
+            raise ValueError(f"Expected a file name ending in .pt or .onnx, got {fname!r}.")
+
     # -- learning --------------------------------------------------------------------------
 
     def update(self, batch: Any) -> dict[str, float]:
@@ -234,7 +328,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def _update_without_sync(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
         if self._impl is None:
             raise RuntimeError("Call fit, build_with_dataset or build_with_env before update.")
-        loss = self._impl.update_without_sync(self._scale(batch), self._grad_step)
+        with autocast(self._device, self._config.precision):
+            loss = self._impl.update_without_sync(self._scale(batch), self._grad_step)
         self._grad_step += 1
         return loss
 
@@ -323,6 +418,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         logger = D3RLPyLogger(self, adapter, name, n_steps_per_epoch, with_timestamp)
         save_config(self, logger)
         step = 0
+        source = buffer
         n_epochs = -(-n_steps // n_steps_per_epoch)
         for epoch in range(1, n_epochs + 1):
             losses = MeanMetrics()
@@ -334,7 +430,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             )
             with logger.measure_time("epoch"):
                 for _ in bar:
-                    batch = buffer.sample_transition_batch(self.batch_size)
+                    source = self._prepare_source(source)
+                    batch = source.sample_transition_batch(self.batch_size)
                     losses.add(self._update_without_sync(batch))
                     step += 1
                     if logging_strategy == LoggingStrategy.STEPS and step % logging_steps == 0:
@@ -354,6 +451,24 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             yield epoch, metrics
         logger.close()
 
+    def fit_online(self, env: GymEnv, *args: Any, **kwargs: Any) -> None:
+        """Trains in an environment with MultiDiscrete actions; arguments as in d3rlpy.
+
+        A `buffer` of your own is to be made with `spin_d3rlpy.create_replay_buffer`. Explore with
+        `MultiDiscreteEpsilonGreedy`, or without an explorer by the policy's samples.
+        """
+        if self._impl is None:
+            self.build_with_env(env)
+        if kwargs.get("eval_env") is not None:
+            kwargs["eval_env"] = DiscreteView(kwargs["eval_env"])
+        super().fit_online(DiscreteView(env), *args, **kwargs)  # type: ignore[arg-type]
+
+    def collect(self, env: GymEnv, *args: Any, **kwargs: Any) -> ReplayBufferBase:
+        """Collects data in an environment with MultiDiscrete actions; arguments as in d3rlpy."""
+        if self._impl is None:
+            self.build_with_env(env)
+        return super().collect(DiscreteView(env), *args, **kwargs)  # type: ignore[arg-type]
+
     def _before_fit(
         self,
         buffer: DeviceReplayBuffer,
@@ -363,6 +478,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         show_progress: bool,
     ) -> None:
         """Hook for what must happen before the first step (SPIN's pre-training)."""
+
+    def _prepare_source(self, source: DeviceReplayBuffer) -> DeviceReplayBuffer:
+        """Hook, before every step, for what batches are drawn from (SPIN's cached features)."""
+        return source
 
 
 class MeanMetrics:

@@ -18,7 +18,7 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticImpl,
     ActorCriticModules,
 )
-from spin_d3rlpy.critics import ValueFunction, polyak_update
+from spin_d3rlpy.critics import ValueFunction, expectile_loss, polyak_update
 
 
 @dataclasses.dataclass()
@@ -73,46 +73,24 @@ class IQLImpl(ActorCriticImpl):
         self._weight_temp = config.weight_temp
         self._max_weight = config.max_weight
 
-    def compute_value_loss(self, advantage: torch.Tensor) -> torch.Tensor:
-        """Expectile loss of `u = Q - V`, `(B,)`."""
-        weight = (self._expectile - (advantage < 0).to(advantage.dtype)).abs()
-        return (weight * advantage.square()).mean()
-
-    def compute_critic_loss(self, batch: TorchMiniBatch) -> torch.Tensor:
-        """Squared errors against the bootstrapped target, added over the ensemble."""
-        with torch.no_grad():
-            y = self.bootstrap(batch, self._modules.value_func(batch.next_observations))
-        values = self.q_values(self._modules.q_funcs, batch.observations, batch.actions)
-        return (values - y).square().mean(1).sum()
-
-    def compute_actor_loss(self, batch: TorchMiniBatch, advantage: torch.Tensor) -> torch.Tensor:
-        """Advantage-weighted negative log-likelihood; `advantage` is detached, `(B,)`."""
-        weight = (self._weight_temp * advantage).exp().clamp(max=self._max_weight)
-        return -(weight * self._modules.policy.log_prob(batch.observations, batch.actions)).mean()
-
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One step of V, then Q, then the policy, then the target critic."""
         modules = self._modules
+        observations, actions = batch.observations, batch.actions
         with torch.no_grad():
-            target_q = self.q_values(modules.targ_q_funcs, batch.observations, batch.actions).amin(
-                0
-            )
-        advantage = target_q - modules.value_func(batch.observations)
+            target_q = self.q_values(modules.targ_q_funcs, observations, actions).amin(0)
+        advantage = target_q - modules.value_func(observations)
+        value_loss = expectile_loss(advantage, self._expectile)
+        self.minimize(value_loss, modules.value_optim)
 
-        value_loss = self.compute_value_loss(advantage)
-        modules.value_optim.zero_grad()
-        value_loss.backward()
-        modules.value_optim.step()
+        with torch.no_grad():
+            next_values = modules.value_func(batch.next_observations)
+        critic_loss = self.compute_critic_loss(batch, next_values)
+        self.minimize(critic_loss, modules.critic_optim)
 
-        critic_loss = self.compute_critic_loss(batch)
-        modules.critic_optim.zero_grad()
-        critic_loss.backward()
-        modules.critic_optim.step()
-
-        actor_loss = self.compute_actor_loss(batch, advantage.detach())
-        modules.actor_optim.zero_grad()
-        actor_loss.backward()
-        modules.actor_optim.step()
+        log_weight = self._weight_temp * advantage.detach()
+        actor_loss = self.weighted_imitation_loss(batch, log_weight, self._max_weight)
+        self.minimize(actor_loss, modules.actor_optim)
 
         polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
         return {

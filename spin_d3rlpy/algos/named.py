@@ -1,17 +1,65 @@
-"""The named algorithms, {objective} x {policy}: each is an objective with a default policy."""
+"""The named algorithms, {objective} x {policy}: each is an objective with a default policy.
+
+| policy         | IQL                 | AWAC                 | BCQ and BC                       |
+|----------------|---------------------|----------------------|----------------------------------|
+| SPIN           | `SPINIQL`           | `SPINAWAC`           | `SPINBCQ`, `SPINBC`              |
+| SAINT          | `SAINTIQL`          | `SAINTAWAC`          | `SAINTBCQ`, `SAINTBC`            |
+| factored       | `FactoredIQL`       | `FactoredAWAC`       | `FactoredBCQ`, `FactoredBC`      |
+| autoregressive | `AutoregressiveIQL` | `AutoregressiveAWAC` | `AutoregressiveBCQ`, `...BC`     |
+
+An objective's file says what is minimized; a policy's fields, below, which network is trained.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 
-from d3rlpy.base import DeviceArg, register_learnable
 from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
 
+from spin_d3rlpy.algos.awac import AWAC, AWACConfig
+from spin_d3rlpy.algos.base import register
+from spin_d3rlpy.algos.bc import BC, BCConfig
+from spin_d3rlpy.algos.bcq import BCQ, BCQConfig
 from spin_d3rlpy.algos.encoder_fields import encoder_field
 from spin_d3rlpy.algos.iql import IQL, IQLConfig
 from spin_d3rlpy.algos.spin import SPINMixin
 from spin_d3rlpy.asm import PretrainingConfig
-from spin_d3rlpy.policies import SAINTEncoderFactory, SPINEncoderFactory
+from spin_d3rlpy.policies import (
+    AutoregressiveEncoderFactory,
+    SAINTEncoderFactory,
+    SPINEncoderFactory,
+)
+
+# -- the policies' fields --------------------------------------------------------------------
+
+
+@dataclasses.dataclass()
+class SPINFields:
+    """The SPIN policy: a frozen ASM trunk, learned queries and heads.
+
+    Args:
+        actor_encoder_factory: the Transformer's sizes and how queries and heads start.
+        pretraining: stage 1, the ASM's pre-training.
+        cache_features: once the queries no longer change (`train_queries` of the encoder factory
+            is False or a number of steps), compute the trunk's features of the whole dataset and
+            train heads and critics on these alone. The trunk's dropout is off then, and features
+            are rounded to bfloat16.
+    """
+
+    actor_encoder_factory: EncoderFactory = encoder_field(SPINEncoderFactory)
+    pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
+    cache_features: bool = False
+
+
+@dataclasses.dataclass()
+class SAINTFields:
+    """The SPIN policy's network trained end to end, nothing pre-trained.
+
+    Args:
+        actor_encoder_factory: the Transformer's sizes.
+    """
+
+    actor_encoder_factory: EncoderFactory = encoder_field(SAINTEncoderFactory)
 
 
 def factored_encoder() -> VectorEncoderFactory:
@@ -20,62 +68,8 @@ def factored_encoder() -> VectorEncoderFactory:
 
 
 @dataclasses.dataclass()
-class SPINIQLConfig(IQLConfig):
-    """IQL with the SPIN policy: `IQLConfig`, a frozen ASM trunk, learned queries and heads.
-
-    Args:
-        actor_encoder_factory: the Transformer's sizes and how queries and heads start.
-        pretraining: stage 1, the ASM's pre-training.
-    """
-
-    actor_encoder_factory: EncoderFactory = encoder_field(SPINEncoderFactory)
-    pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
-
-    def create(self, device: DeviceArg = False, enable_ddp: bool = False) -> SPINIQL:
-        """Returns the algorithm on `device`."""
-        return SPINIQL(self, device, enable_ddp)
-
-    @staticmethod
-    def get_type() -> str:
-        """Name under which d3rlpy saves it."""
-        return "spin_iql"
-
-
-class SPINIQL(SPINMixin, IQL[SPINIQLConfig]):
-    """SPIN with IQL: `fit` pre-trains the ASM (unless one is given), then trains."""
-
-    config_class = SPINIQLConfig
-
-
-@dataclasses.dataclass()
-class SAINTIQLConfig(IQLConfig):
-    """IQL with the SPIN policy's network trained end to end, nothing pre-trained.
-
-    Args:
-        actor_encoder_factory: the Transformer's sizes.
-    """
-
-    actor_encoder_factory: EncoderFactory = encoder_field(SAINTEncoderFactory)
-
-    def create(self, device: DeviceArg = False, enable_ddp: bool = False) -> SAINTIQL:
-        """Returns the algorithm on `device`."""
-        return SAINTIQL(self, device, enable_ddp)
-
-    @staticmethod
-    def get_type() -> str:
-        """Name under which d3rlpy saves it."""
-        return "spin_saint_iql"
-
-
-class SAINTIQL(IQL[SAINTIQLConfig]):
-    """SAINT with IQL."""
-
-    config_class = SAINTIQLConfig
-
-
-@dataclasses.dataclass()
-class FactoredIQLConfig(IQLConfig):
-    """IQL with independent slots: one MLP, one linear head per slot (the paper's F-IQL).
+class FactoredFields:
+    """Independent slots: one MLP, one linear head per slot (the paper's F-).
 
     Args:
         actor_encoder_factory: the policy's hidden layers.
@@ -83,22 +77,227 @@ class FactoredIQLConfig(IQLConfig):
 
     actor_encoder_factory: EncoderFactory = encoder_field(factored_encoder)
 
-    def create(self, device: DeviceArg = False, enable_ddp: bool = False) -> FactoredIQL:
-        """Returns the algorithm on `device`."""
-        return FactoredIQL(self, device, enable_ddp)
 
-    @staticmethod
-    def get_type() -> str:
-        """Name under which d3rlpy saves it."""
-        return "spin_factored_iql"
+@dataclasses.dataclass()
+class AutoregressiveFields:
+    """Slots one after the other, each in view of those before it (the paper's AR-).
+
+    Args:
+        actor_encoder_factory: the LSTM's sizes.
+    """
+
+    actor_encoder_factory: EncoderFactory = encoder_field(AutoregressiveEncoderFactory)
 
 
+# -- IQL -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass()
+class SPINIQLConfig(SPINFields, IQLConfig):
+    """IQL with the SPIN policy: `IQLConfig` and `SPINFields`."""
+
+
+@register("spin_iql")
+class SPINIQL(SPINMixin, IQL[SPINIQLConfig]):
+    """SPIN with implicit Q-learning, after pre-training the ASM unless one is given."""
+
+    config_class = SPINIQLConfig
+
+
+@dataclasses.dataclass()
+class SAINTIQLConfig(SAINTFields, IQLConfig):
+    """IQL with the SAINT policy: `IQLConfig` and `SAINTFields`."""
+
+
+@register("spin_saint_iql")
+class SAINTIQL(IQL[SAINTIQLConfig]):
+    """The SPIN network trained end to end with implicit Q-learning."""
+
+    config_class = SAINTIQLConfig
+
+
+@dataclasses.dataclass()
+class FactoredIQLConfig(FactoredFields, IQLConfig):
+    """IQL with the factored policy: `IQLConfig` and `FactoredFields`."""
+
+
+@register("spin_factored_iql")
 class FactoredIQL(IQL[FactoredIQLConfig]):
-    """Factored IQL."""
+    """Independent slots with implicit Q-learning."""
 
     config_class = FactoredIQLConfig
 
 
-register_learnable(SPINIQLConfig)
-register_learnable(SAINTIQLConfig)
-register_learnable(FactoredIQLConfig)
+@dataclasses.dataclass()
+class AutoregressiveIQLConfig(AutoregressiveFields, IQLConfig):
+    """IQL with the autoregressive policy: `IQLConfig` and `AutoregressiveFields`."""
+
+
+@register("spin_autoregressive_iql")
+class AutoregressiveIQL(IQL[AutoregressiveIQLConfig]):
+    """Slot after slot with implicit Q-learning."""
+
+    config_class = AutoregressiveIQLConfig
+
+
+# -- AWAC ------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass()
+class SPINAWACConfig(SPINFields, AWACConfig):
+    """AWAC with the SPIN policy: `AWACConfig` and `SPINFields`."""
+
+
+@register("spin_awac")
+class SPINAWAC(SPINMixin, AWAC[SPINAWACConfig]):
+    """SPIN with advantage-weighted actor-critic, after pre-training the ASM unless one is given."""
+
+    config_class = SPINAWACConfig
+
+
+@dataclasses.dataclass()
+class SAINTAWACConfig(SAINTFields, AWACConfig):
+    """AWAC with the SAINT policy: `AWACConfig` and `SAINTFields`."""
+
+
+@register("spin_saint_awac")
+class SAINTAWAC(AWAC[SAINTAWACConfig]):
+    """The SPIN network trained end to end with advantage-weighted actor-critic."""
+
+    config_class = SAINTAWACConfig
+
+
+@dataclasses.dataclass()
+class FactoredAWACConfig(FactoredFields, AWACConfig):
+    """AWAC with the factored policy: `AWACConfig` and `FactoredFields`."""
+
+
+@register("spin_factored_awac")
+class FactoredAWAC(AWAC[FactoredAWACConfig]):
+    """Independent slots with advantage-weighted actor-critic."""
+
+    config_class = FactoredAWACConfig
+
+
+@dataclasses.dataclass()
+class AutoregressiveAWACConfig(AutoregressiveFields, AWACConfig):
+    """AWAC with the autoregressive policy: `AWACConfig` and `AutoregressiveFields`."""
+
+
+@register("spin_autoregressive_awac")
+class AutoregressiveAWAC(AWAC[AutoregressiveAWACConfig]):
+    """Slot after slot with advantage-weighted actor-critic."""
+
+    config_class = AutoregressiveAWACConfig
+
+
+# -- BCQ -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass()
+class SPINBCQConfig(SPINFields, BCQConfig):
+    """BCQ with the SPIN policy: `BCQConfig` and `SPINFields`."""
+
+
+@register("spin_bcq")
+class SPINBCQ(SPINMixin, BCQ[SPINBCQConfig]):
+    """SPIN with batch-constrained Q-learning, after pre-training the ASM unless one is given."""
+
+    config_class = SPINBCQConfig
+
+
+@dataclasses.dataclass()
+class SAINTBCQConfig(SAINTFields, BCQConfig):
+    """BCQ with the SAINT policy: `BCQConfig` and `SAINTFields`."""
+
+
+@register("spin_saint_bcq")
+class SAINTBCQ(BCQ[SAINTBCQConfig]):
+    """The SPIN network trained end to end with batch-constrained Q-learning."""
+
+    config_class = SAINTBCQConfig
+
+
+@dataclasses.dataclass()
+class FactoredBCQConfig(FactoredFields, BCQConfig):
+    """BCQ with the factored policy: `BCQConfig` and `FactoredFields`.
+
+    Without dropout, as in SPIN's published code.
+
+    Args:
+        actor_encoder_factory: the policy's hidden layers.
+    """
+
+    actor_encoder_factory: EncoderFactory = encoder_field(
+        lambda: VectorEncoderFactory(hidden_units=[256, 256])
+    )
+
+
+@register("spin_factored_bcq")
+class FactoredBCQ(BCQ[FactoredBCQConfig]):
+    """Independent slots with batch-constrained Q-learning."""
+
+    config_class = FactoredBCQConfig
+
+
+@dataclasses.dataclass()
+class AutoregressiveBCQConfig(AutoregressiveFields, BCQConfig):
+    """BCQ with the autoregressive policy: `BCQConfig` and `AutoregressiveFields`."""
+
+
+@register("spin_autoregressive_bcq")
+class AutoregressiveBCQ(BCQ[AutoregressiveBCQConfig]):
+    """Slot after slot with batch-constrained Q-learning."""
+
+    config_class = AutoregressiveBCQConfig
+
+
+# -- BC --------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass()
+class SPINBCConfig(SPINFields, BCConfig):
+    """BC with the SPIN policy: `BCConfig` and `SPINFields`."""
+
+
+@register("spin_bc")
+class SPINBC(SPINMixin, BC[SPINBCConfig]):
+    """SPIN with behavior cloning, after pre-training the ASM unless one is given."""
+
+    config_class = SPINBCConfig
+
+
+@dataclasses.dataclass()
+class SAINTBCConfig(SAINTFields, BCConfig):
+    """BC with the SAINT policy: `BCConfig` and `SAINTFields`."""
+
+
+@register("spin_saint_bc")
+class SAINTBC(BC[SAINTBCConfig]):
+    """The SPIN network trained end to end with behavior cloning."""
+
+    config_class = SAINTBCConfig
+
+
+@dataclasses.dataclass()
+class FactoredBCConfig(FactoredFields, BCConfig):
+    """BC with the factored policy: `BCConfig` and `FactoredFields`."""
+
+
+@register("spin_factored_bc")
+class FactoredBC(BC[FactoredBCConfig]):
+    """Independent slots with behavior cloning."""
+
+    config_class = FactoredBCConfig
+
+
+@dataclasses.dataclass()
+class AutoregressiveBCConfig(AutoregressiveFields, BCConfig):
+    """BC with the autoregressive policy: `BCConfig` and `AutoregressiveFields`."""
+
+
+@register("spin_autoregressive_bc")
+class AutoregressiveBC(BC[AutoregressiveBCConfig]):
+    """Slot after slot with behavior cloning."""
+
+    config_class = AutoregressiveBCConfig

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from d3rlpy.base import DeviceArg, save_config
 from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory, LoggerAdapterFactory
+from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import Shape
 
-from spin_d3rlpy.algos.actor_critic import ActorCriticAlgo
+from spin_d3rlpy.algos.actor_critic import PolicyAlgo
 from spin_d3rlpy.asm import (
     ActionStructureModel,
     load_asm,
@@ -22,11 +23,12 @@ from spin_d3rlpy.asm.pretraining import PretrainingEpoch
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.nvec import require_same_nvec
-from spin_d3rlpy.policies import SlotPolicy
+from spin_d3rlpy.policies import SlotPolicy, SPINEncoderFactory
+from spin_d3rlpy.policies.feature_cache import compute_features
 from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
 
 
-class SPINMixin(ActorCriticAlgo[Any, Any]):
+class SPINMixin(PolicyAlgo[Any, Any]):
     """Adds the Action Structure Model to an objective's algorithm.
 
     Args:
@@ -34,7 +36,11 @@ class SPINMixin(ActorCriticAlgo[Any, Any]):
         device: as in d3rlpy.
         enable_ddp: not supported.
         asm: a pre-trained model or the path of its file. Without one, `fit` pre-trains one first.
-        **fields: config fields.
+        **fields: config fields; those of `SPINEncoderFactory` (`transformer`, `query_init`,
+            `train_queries`, ...) are taken, too.
+
+    Raises:
+        ValueError: features are to be cached although the queries are always trained.
     """
 
     def __init__(
@@ -45,7 +51,23 @@ class SPINMixin(ActorCriticAlgo[Any, Any]):
         asm: ActionStructureModel | str | Path | None = None,
         **fields: Any,
     ) -> None:
+        own = {field.name for field in dataclasses.fields(self.config_class)}
+        of_encoder = {
+            field.name: fields.pop(field.name)
+            for field in dataclasses.fields(SPINEncoderFactory)
+            if field.name in fields and field.name not in own
+        }
         super().__init__(config, device, enable_ddp, **fields)
+        if of_encoder:
+            self._config.actor_encoder_factory = dataclasses.replace(
+                self._config.actor_encoder_factory, **of_encoder
+            )
+        if self._config.cache_features and self._config.actor_encoder_factory.train_queries is True:
+            raise ValueError(
+                "cache_features needs queries that no longer change. Pass train_queries=False, or "
+                "train_queries=k to train them for the first k steps."
+            )
+        self._show_progress = True
         self._asm: ActionStructureModel | None = None
         if asm is not None:
             self.set_asm(asm)
@@ -183,8 +205,29 @@ class SPINMixin(ActorCriticAlgo[Any, Any]):
         with_timestamp: bool,
         show_progress: bool,
     ) -> None:
+        self._show_progress = show_progress
         if not self.is_pretrained:
             self.pretrain(buffer, experiment_name, with_timestamp, logger_adapter, show_progress)
+
+    def _prepare_source(self, source: DeviceReplayBuffer) -> DeviceReplayBuffer:
+        network = self._slot_policy.features
+        wanted = self._config.cache_features and not network.trains_queries(self._grad_step)
+        if not wanted or source.features is not None:
+            return source
+        scaler = self._config.observation_scaler
+        features = compute_features(
+            network,
+            source.observations,
+            None if scaler is None else scaler.transform,
+            self._config.precision,
+            self._show_progress,
+        )
+        return source.with_features(features)
+
+    def _update_without_sync(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
+        if self._impl is not None:
+            self._slot_policy.features.freeze(self._grad_step)
+        return super()._update_without_sync(batch)
 
     @property
     def _slot_policy(self) -> SlotPolicy:

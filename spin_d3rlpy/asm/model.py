@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
+from torch.nn.functional import embedding, gelu, layer_norm, linear
 
+from spin_d3rlpy.asm.attention import attend
+from spin_d3rlpy.asm.dropout import Dropout, dropout
 from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.precision import in_float32
 
 
 @dataclasses.dataclass()
@@ -50,7 +53,7 @@ class TransformerConfig:
 
 
 class Attention(nn.Module):
-    """Multi-head attention of some tokens to all tokens, with biased projections."""
+    """Multi-head attention among all tokens, with biased projections."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -61,20 +64,20 @@ class Attention(nn.Module):
         self.key_value = nn.Linear(d, 2 * d)
         self.out = nn.Linear(d, d)
 
-    def forward(self, queries: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
-        """Attends from `(B, Q, D)` to `(B, T, D)`; returns `(B, Q, D)`."""
-        q = self.query(queries).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # (B, H, Q, D/H)
-        kv = self.key_value(context).unflatten(-1, (2, self.n_heads, -1))
-        k, v = kv.permute(2, 0, 3, 1, 4)  # (B, H, T, D/H) each
-        attended = scaled_dot_product_attention(
-            q, k, v, dropout_p=self.dropout if self.training else 0.0
-        )
-        out: torch.Tensor = self.out(attended.transpose(1, 2).flatten(2))
-        return out
+    def forward(self, projected: torch.Tensor) -> torch.Tensor:
+        """Mixes values: `(B, T, 3D)` queries, keys and values give `(B, T, D)`.
+
+        `out`, the last projection, is left to the caller, who may need it for some tokens only.
+        """
+        return attend(projected, self.n_heads, self.dropout if self.training else 0.0)
 
 
 class Block(nn.Module):
-    """A pre-LN block with separate norms for queries and for keys and values."""
+    """A pre-LN block with separate norms for queries and for keys and values.
+
+    It comes in two parts, so that what is the same in all rows (the projections of embeddings)
+    and what nothing reads (outputs of some tokens) need not be computed.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -82,25 +85,42 @@ class Block(nn.Module):
         self.query_norm = nn.LayerNorm(d)
         self.context_norm = nn.LayerNorm(d)
         self.attention = Attention(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.ffn = nn.Sequential(
             nn.LayerNorm(d),
             nn.Linear(d, hidden),
             nn.GELU(),
-            nn.Dropout(config.dropout),
+            Dropout(config.dropout),
             nn.Linear(hidden, d),
-            nn.Dropout(config.dropout),
+            Dropout(config.dropout),
         )
 
-    def forward(self, tokens: torch.Tensor, skip: int = 0) -> torch.Tensor:
-        """Maps tokens `(B, T, D)` to `(B, T - skip, D)`.
+    def project(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Queries, keys and values of tokens: `(..., D)` gives `(..., 3D)`."""
+        q, kv = self.attention.query, self.attention.key_value
+        q_norm, kv_norm = self.query_norm, self.context_norm
+        if tokens.numel() < kv.weight.numel():
+            return torch.cat([q(q_norm(tokens)), kv(kv_norm(tokens))], dim=-1)
+        # Both norms standardize the same vectors and differ only in scale and shift. With many
+        # tokens it is cheaper to do that once and to put scales and shifts into the weights.
+        weight = torch.cat([q.weight * q_norm.weight, kv.weight * kv_norm.weight])
+        bias = torch.cat(
+            [
+                q.bias + q.weight @ q_norm.bias,
+                kv.bias + kv.weight @ kv_norm.bias,
+            ]
+        )
+        return linear(layer_norm(tokens, tokens.shape[-1:], eps=q_norm.eps), weight, bias)
 
-        The first `skip` tokens are attended to but get no output of their own.
-        """
-        x = tokens[:, skip:]
-        x = x + self.dropout(self.attention(self.query_norm(x), self.context_norm(tokens)))
+    def finish(self, tokens: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
+        """The rest of the block for tokens `(..., D)` and what they attended to `(..., D)`."""
+        x = tokens + self.dropout(self.attention.out(mixed))
         out: torch.Tensor = x + self.ffn(x)
         return out
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Maps tokens `(B, T, D)` to `(B, T, D)`."""
+        return self.finish(tokens, self.attention(self.project(tokens)))
 
 
 class SlotTransformer(nn.Module):
@@ -123,20 +143,57 @@ class SlotTransformer(nn.Module):
         self.n_state_tokens = m
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_blocks))
 
-    def forward(self, observations: torch.Tensor, slot_tokens: torch.Tensor) -> torch.Tensor:
-        """Returns slot features `(B, N, D)`.
+    def forward(
+        self,
+        observations: torch.Tensor,
+        table: torch.Tensor,
+        ids: torch.Tensor | None = None,
+        rows: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Returns slot features `(B, N, D)`, or `(C, N, D)` of the `rows` asked for.
+
+        Slot tokens are rows of a table, whose projections in the first block are computed once.
 
         Args:
             observations: `(B, obs)`.
-            slot_tokens: `(B, N, D)`, or `(N, D)` for the same tokens in every row.
+            table: `(R, D)` tokens.
+            ids: `(B, N)` rows of the table that are the slots' tokens; without it the whole
+                table stands in every row of the batch (R = N).
+            rows: `(C, N)`: of slot i, only the features in rows `rows[:, i]` of the batch.
         """
-        state = self.state_encoder(observations).unflatten(-1, (self.n_state_tokens, -1))
-        tokens = torch.cat([state, slot_tokens.expand(len(state), -1, -1)], dim=1)  # (B, M + N, D)
-        last = len(self.blocks) - 1
-        for i, block in enumerate(self.blocks):
-            # Nothing reads the state tokens after the last block.
-            tokens = block(tokens, skip=self.n_state_tokens if i == last else 0)
-        return tokens
+        m = self.n_state_tokens
+        blocks = cast("list[Block]", list(self.blocks))
+        first, last = blocks[0], blocks[-1]
+        state = self.state_encoder(observations).unflatten(-1, (m, -1))  # (B, M, D)
+
+        def beside_state(of_state: torch.Tensor, of_table: torch.Tensor) -> torch.Tensor:
+            slots = (
+                of_table.expand(state.shape[0], -1, -1) if ids is None else embedding(ids, of_table)
+            )
+            return torch.cat([of_state, slots.to(of_state.dtype)], dim=1)  # (B, M + N, ...)
+
+        tokens = beside_state(state, table)
+        projected = beside_state(first.project(state), first.project(table))
+        for block in blocks:
+            if block is not first:
+                projected = block.project(tokens)
+            mixed = block.attention(projected)
+            if block is last:  # nothing reads what is left out here
+                tokens = _slot_major(tokens[:, m:], rows)
+                mixed = _slot_major(mixed[:, m:], rows)
+            tokens = block.finish(tokens, mixed)
+        features: torch.Tensor = tokens
+        return features.transpose(0, 1)
+
+
+def _slot_major(x: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+    """Copies `(B, N, D)` to `(N, B, D)`, as the heads need it, or the given rows to `(N, C, D)`."""
+    if rows is None:
+        return x.transpose(0, 1).contiguous()
+    n = x.shape[1]
+    flat = rows.T * n + torch.arange(n, device=rows.device)[:, None]  # (N, C)
+    picked: torch.Tensor = x.flatten(0, 1).index_select(0, flat.flatten()).unflatten(0, (n, -1))
+    return picked
 
 
 class SlotHeads(nn.Module):
@@ -167,7 +224,8 @@ class SlotHeads(nn.Module):
         """Maps slot features `(B, N, D)` to logits of all choices, flat `(B, S)`."""
         hidden = gelu(torch.baddbmm(self.bias1, features.transpose(0, 1), self.weight1))
         hidden = dropout(hidden, self.dropout, self.training)
-        logits = torch.baddbmm(self.bias2, hidden, self.weight2).transpose(0, 1).flatten(1)
+        logits = in_float32(lambda h: torch.baddbmm(self.bias2, h, self.weight2), hidden)
+        logits = logits.transpose(0, 1).flatten(1)
         return logits if self.is_uniform else logits[:, self.keep]
 
 
@@ -212,13 +270,16 @@ class ActionStructureModel(nn.Module):
         """Embeddings of the mask tokens, `(N, D)`."""
         return self.embedding.weight[self.row_offsets + self.mask_ids]
 
-    def forward(self, observations: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Returns logits of every slot's choices, flat `(B, S)`.
+    def forward(
+        self, observations: torch.Tensor, tokens: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns logits of every slot's choices, flat `(B, S)`, or `(C, S)` of `rows`.
 
         Args:
             observations: `(B, obs)`.
             tokens: `(B, N)` integers, choice `0 .. m_i - 1` or mask `m_i`.
+            rows: `(C, N)`: of slot i, only the logits in rows `rows[:, i]` of the batch.
         """
-        embedded = self.embedding(tokens + self.row_offsets)  # (B, N, D)
-        logits: torch.Tensor = self.heads(self.trunk(observations, embedded))
+        features = self.trunk(observations, self.embedding.weight, tokens + self.row_offsets, rows)
+        logits: torch.Tensor = self.heads(features)
         return logits

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.objectives import mask_actions, masked_action_loss
+from spin_d3rlpy.precision import Precision, autocast, check_precision
 
 
 @dataclasses.dataclass()
@@ -30,6 +31,7 @@ class PretrainingConfig:
         random_share: share of selected slots that become a random choice; the rest stay.
         max_updates: stops earlier than `n_epochs` if given.
         checkpoint_interval: epochs between saved models.
+        precision: number format of a step, see `spin_d3rlpy.precision.autocast`.
     """
 
     n_epochs: int = 100
@@ -41,8 +43,10 @@ class PretrainingConfig:
     random_share: float = 0.1
     max_updates: int | None = None
     checkpoint_interval: int = 10
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
+        check_precision(self.precision)
         if not 0.0 < self.mask_prob <= 1.0:
             raise ValueError(f"Expected mask_prob in (0, 1], got {self.mask_prob}.")
         if self.mask_token_share + self.random_share > 1.0:
@@ -132,7 +136,8 @@ def pretrain(
             config.mask_token_share,
             config.random_share,
         )
-        result = masked_action_loss(asm, observations, actions, masked)
+        with autocast(mask_ids.device, config.precision):
+            result = masked_action_loss(asm, observations, actions, masked)
         optimizer.zero_grad()
         result.loss.backward()
         torch.nn.utils.clip_grad_norm_(asm.parameters(), config.clip_grad_norm)

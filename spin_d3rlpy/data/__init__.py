@@ -3,6 +3,7 @@
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.builder import build_dataset
 from spin_d3rlpy.data.loader import as_device_buffer, load_dataset
+from spin_d3rlpy.data.online import create_replay_buffer
 from spin_d3rlpy.data.specs import DatasetPart, DatasetSpec, buildable_datasets, parse_name
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "as_device_buffer",
     "build_dataset",
     "buildable_datasets",
+    "create_replay_buffer",
     "load_dataset",
     "parse_name",
 ]

@@ -1,11 +1,20 @@
 """Policies over MultiDiscrete actions and the d3rlpy encoder factories that choose them."""
 
+from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from spin_d3rlpy.policies.base import IndependentPolicy, Policy
 from spin_d3rlpy.policies.factored import FactoredPolicy
-from spin_d3rlpy.policies.factories import SAINTEncoderFactory, SPINEncoderFactory, create_policy
+from spin_d3rlpy.policies.factories import (
+    AutoregressiveEncoderFactory,
+    SAINTEncoderFactory,
+    SPINEncoderFactory,
+    create_policy,
+)
 from spin_d3rlpy.policies.slot import SlotPolicy
 
 __all__ = [
+    "AutoregressiveConfig",
+    "AutoregressiveEncoderFactory",
+    "AutoregressivePolicy",
     "FactoredPolicy",
     "IndependentPolicy",
     "Policy",

@@ -28,12 +28,45 @@ class Policy(nn.Module):
         """Joint log-probability `(B,)` of actions `(B, N)`: the sum over slots."""
 
     @abstractmethod
-    def greedy(self, observations: TorchObservation) -> torch.Tensor:
-        """Most likely choices, `(B, N)`."""
+    def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
+        """Chooses per slot the largest of logits (+ noise), `(B, N)`.
 
-    @abstractmethod
-    def sample(self, observations: TorchObservation) -> torch.Tensor:
+        Args:
+            observations: `(B, obs)`.
+            noise: added to the logits, `(B, S)`. With Gumbel noise the result is a sample; without
+                noise it is the greedy action.
+        """
+
+    def greedy(self, observations: torch.Tensor) -> torch.Tensor:
+        """The greedy action `(B, N)`; the mode if slots are independent given the state."""
+        return self.decode(observations)
+
+    def sample(self, observations: torch.Tensor) -> torch.Tensor:
         """Sampled choices, `(B, N)`."""
+        shape = (observations.shape[0], self.layout.total)
+        return self.decode(
+            observations, gumbel_noise(torch.empty(shape, device=observations.device))
+        )
+
+    def sample_several(
+        self, observations: torch.Tensor, n: int, noise: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Samples `n` actions per state, `(n, B, N)`.
+
+        Args:
+            observations: `(B, obs)`.
+            n: actions per state.
+            noise: Gumbel noise `(n, S)` to use for every state; fresh noise if None.
+        """
+        repeated = observations.expand(n, -1, -1).flatten(0, 1)
+        if noise is None:
+            actions = self.sample(repeated)
+        else:
+            actions = self.decode(
+                repeated, noise[:, None].expand(-1, observations.shape[0], -1).flatten(0, 1)
+            )
+        samples: torch.Tensor = actions.unflatten(0, (n, -1))
+        return samples
 
     def trainable_modules(self) -> list[tuple[str, nn.Module]]:
         """Named modules whose parameters the actor's optimizer gets."""
@@ -45,17 +78,42 @@ class IndependentPolicy(Policy):
 
     def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
         """Joint log-probability `(B,)` of actions `(B, N)`."""
-        logits = self.layout.split(self(observations))  # (B, N, K)
-        negative = cross_entropy(logits.flatten(0, 1), actions.long().flatten(), reduction="none")
-        log_probs: torch.Tensor = -negative.unflatten(0, (-1, self.layout.n_slots)).sum(-1)
-        return log_probs
+        return joint_log_prob(self.layout, self(observations), actions)
 
-    def greedy(self, observations: TorchObservation) -> torch.Tensor:
-        """Each slot's most likely choice, which together are the mode, `(B, N)`."""
-        return self.layout.argmax(self(observations))
-
-    def sample(self, observations: TorchObservation) -> torch.Tensor:
-        """Draws every slot by the Gumbel-max trick, `(B, N)`."""
+    def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
+        """Chooses all slots at once, `(B, N)`."""
         logits = self(observations)
-        gumbel = -torch.log(torch.empty_like(logits).exponential_())
-        return self.layout.argmax(logits + gumbel)
+        return self.layout.argmax(logits if noise is None else logits + noise)
+
+
+def joint_log_prob(layout: SlotLayout, logits: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    """Sum over slots of log-probabilities: flat logits `(B, S)`, actions `(B, N)` give `(B,)`."""
+    split = layout.split(logits)  # (B, N, K)
+    negative = cross_entropy(split.flatten(0, 1), actions.long().flatten(), reduction="none")
+    log_probs: torch.Tensor = -negative.unflatten(0, (-1, layout.n_slots)).sum(-1)
+    return log_probs
+
+
+def keep_supported(
+    layout: SlotLayout, utilities: torch.Tensor, logits: torch.Tensor, least_share: float
+) -> torch.Tensor:
+    """Splits utilities by slot, with `-inf` for choices that the policy hardly takes.
+
+    Args:
+        layout: of the action space.
+        utilities: `(..., B, S)`.
+        logits: the policy's, `(B, S)`.
+        least_share: a choice is kept if its probability is at least this share of the slot's most
+            likely choice's.
+
+    Returns:
+        `(..., B, N, K)`.
+    """
+    split = layout.split(logits)
+    share = (split - split.amax(-1, keepdim=True)).exp()
+    return layout.split(utilities).masked_fill(share < least_share, -torch.inf)
+
+
+def gumbel_noise(like: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Standard Gumbel noise of a tensor's shape: `argmax(logits + noise)` draws from softmax."""
+    return -torch.log(torch.empty_like(like).exponential_(generator=generator))

@@ -8,8 +8,10 @@ import torch
 from d3rlpy.models.torch.encoders import Encoder, compute_output_size
 from torch import nn
 
+from spin_d3rlpy.asm.dropout import replace_dropout
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import IndependentPolicy
+from spin_d3rlpy.precision import in_float32
 
 
 class FactoredPolicy(IndependentPolicy):
@@ -25,11 +27,10 @@ class FactoredPolicy(IndependentPolicy):
         self, observation_shape: Sequence[int], encoder: Encoder, nvec: Sequence[int]
     ) -> None:
         super().__init__(SlotLayout(nvec))
-        self.encoder = encoder
+        self.encoder = replace_dropout(encoder)
         # All heads side by side: row block i of the weight is slot i's head.
         self.heads = nn.Linear(compute_output_size([observation_shape], encoder), sum(nvec))
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`."""
-        logits: torch.Tensor = self.heads(self.encoder(observations))
-        return logits
+        return in_float32(self.heads, self.encoder(observations))

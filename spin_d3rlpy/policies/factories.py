@@ -1,8 +1,9 @@
 """d3rlpy encoder factories: what stands in `actor_encoder_factory` decides the policy.
 
-`SPINEncoderFactory` and `SAINTEncoderFactory` give the slot policies, any other d3rlpy factory
-the factored one. All are serialized with the algorithm. Inside stock d3rlpy algorithms the two
-give an encoder with flat features `(B, N * D)`.
+`SPINEncoderFactory` and `SAINTEncoderFactory` give the slot policies,
+`AutoregressiveEncoderFactory` the autoregressive one, any other d3rlpy factory the factored one.
+All are serialized with the algorithm. Inside stock d3rlpy algorithms the first two give an
+encoder with flat features `(B, N * D)`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import dataclasses
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from d3rlpy.dataset import cast_flat_shape
@@ -22,6 +24,7 @@ from spin_d3rlpy.asm.files import load_asm
 from spin_d3rlpy.asm.model import TransformerConfig
 from spin_d3rlpy.errors import InvalidActionSpaceError
 from spin_d3rlpy.nvec import require_same_nvec
+from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from spin_d3rlpy.policies.base import Policy
 from spin_d3rlpy.policies.factored import FactoredPolicy
 from spin_d3rlpy.policies.slot import HeadInit, QueryInit, SlotFeatures, SlotPolicy
@@ -86,6 +89,8 @@ class SPINEncoderFactory(SAINTEncoderFactory):
         transformer: sizes.
         nvec: number of choices of each sub-action.
         frozen_dropout: dropout inside the frozen trunk stays active in training (published).
+        train_queries: True (published), False for fixed queries, or the number of gradient steps
+            after which they stay as they are.
         query_init: `"random"` (published) or `"mask"`.
         head_init: `"random"` (published) or `"asm"`.
         asm_path: file written by `save_asm`; its trunk is loaded whenever the network is built.
@@ -95,6 +100,7 @@ class SPINEncoderFactory(SAINTEncoderFactory):
     """
 
     frozen_dropout: bool = True
+    train_queries: bool | int = True
     query_init: QueryInit = "random"
     head_init: HeadInit = "random"
     asm_path: str | None = None
@@ -109,6 +115,7 @@ class SPINEncoderFactory(SAINTEncoderFactory):
             self.transformer,
             frozen=True,
             frozen_dropout=self.frozen_dropout,
+            train_queries=self.train_queries,
             query_init=self.query_init,
             head_init=self.head_init,
         )
@@ -129,14 +136,41 @@ class SPINEncoderFactory(SAINTEncoderFactory):
         return "spin"
 
 
+@dataclasses.dataclass()
+class AutoregressiveEncoderFactory(EncoderFactory):
+    """LSTM over slots, each choosing in view of those before it (AR-).
+
+    Args:
+        sizes: of the networks.
+    """
+
+    sizes: AutoregressiveConfig = dataclasses.field(default_factory=AutoregressiveConfig)
+
+    def create(self, observation_shape: Shape) -> NoReturn:
+        """Raises InvalidActionSpaceError: it needs the slots before, which others do not have."""
+        raise InvalidActionSpaceError(
+            "AutoregressiveEncoderFactory decides the policy of this package's algorithms "
+            "(actor_encoder_factory); it encodes no observations by themselves. Use another "
+            "encoder factory here."
+        )
+
+    @staticmethod
+    def get_type() -> str:
+        """Name under which d3rlpy saves it."""
+        return "autoregressive"
+
+
 def create_policy(
     factory: EncoderFactory, observation_shape: Sequence[int], nvec: Sequence[int]
 ) -> Policy:
     """Returns the policy that an actor encoder factory stands for."""
     if isinstance(factory, SAINTEncoderFactory):
         return factory.create_policy(observation_shape[0], nvec)
+    if isinstance(factory, AutoregressiveEncoderFactory):
+        return AutoregressivePolicy(observation_shape[0], nvec, factory.sizes)
     return FactoredPolicy(observation_shape, factory.create(observation_shape), nvec)
 
 
+register_encoder_factory(AutoregressiveEncoderFactory)
 register_encoder_factory(SAINTEncoderFactory)
 register_encoder_factory(SPINEncoderFactory)

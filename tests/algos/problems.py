@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import numpy as np
 import torch
 from d3rlpy.dataset import InfiniteBuffer, ReplayBuffer
 from d3rlpy.dataset.components import Episode
+from d3rlpy.models.encoders import VectorEncoderFactory
+from d3rlpy.optimizers import OptimizerFactory
 
+import spin_d3rlpy
+from spin_d3rlpy import DecQN, DecQNBCQ, DecQNCQL, DecQNIQL, DecQNOneStep
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.policies import SAINTEncoderFactory, SPINEncoderFactory
+from spin_d3rlpy.policies import (
+    AutoregressiveConfig,
+    AutoregressiveEncoderFactory,
+    SAINTEncoderFactory,
+    SPINEncoderFactory,
+)
 
 NVEC = [3, 5, 2]
 OBSERVATION_SIZE = 7
 TINY = TransformerConfig(width=16, n_blocks=2, n_heads=2, head_hidden=11)
+TINY_LSTM = AutoregressiveConfig(state_width=11, action_width=5, lstm_width=13)
+
+NAMED = [
+    getattr(spin_d3rlpy, policy + objective)
+    for objective in ("IQL", "AWAC", "BCQ", "BC")
+    for policy in ("SPIN", "SAINT", "Factored", "Autoregressive")
+]
+DECQN_FAMILY = [DecQN, DecQNCQL, DecQNBCQ, DecQNIQL, DecQNOneStep]
+ALGORITHMS = [*NAMED, *DECQN_FAMILY]
 
 
 def random_replay_buffer(
@@ -63,8 +84,40 @@ def mostly_wrong_replay_buffer(n_episodes: int = 2000, seed: int = 0) -> ReplayB
     return ReplayBuffer(InfiniteBuffer(), episodes=episodes)
 
 
+def has_field(algo_class: Any, name: str) -> bool:
+    """Whether an algorithm's config has a field of this name."""
+    return name in {field.name for field in dataclasses.fields(algo_class.config_class)}
+
+
+def learning_rates(algo_class: Any, rate: float) -> dict[str, object]:
+    """Config fields that set all of an algorithm's learning rates."""
+    names = ("learning_rate", "actor_learning_rate", "critic_learning_rate")
+    return {name: rate for name in names if has_field(algo_class, name)}
+
+
+def optimizers(algo_class: Any, factory: OptimizerFactory) -> dict[str, object]:
+    """Config fields that set all of an algorithm's optimizers."""
+    names = ("optim_factory", "actor_optim_factory", "critic_optim_factory")
+    return {name: factory for name in names if has_field(algo_class, name)}
+
+
+def small_networks(algo_class: Any, width: int) -> dict[str, object]:
+    """Config fields that give critics and factored policies one small hidden layer."""
+    small = VectorEncoderFactory(hidden_units=[width])
+    names = ["encoder_factory", "critic_encoder_factory", "value_encoder_factory"]
+    if algo_class.__name__.startswith("Factored"):
+        names.append("actor_encoder_factory")
+    return {name: small for name in names if has_field(algo_class, name)}
+
+
 def tiny_fields(algo_class: type) -> dict[str, object]:
     """Config fields that make an algorithm small."""
+    small = small_networks(algo_class, 23)
+    return {**small, **tiny_policy_fields(algo_class)}
+
+
+def tiny_policy_fields(algo_class: type) -> dict[str, object]:
+    """Config fields that make an algorithm's policy small."""
     name = algo_class.__name__
     if name.startswith("SPIN"):
         return {
@@ -73,6 +126,8 @@ def tiny_fields(algo_class: type) -> dict[str, object]:
         }
     if name.startswith("SAINT"):
         return {"actor_encoder_factory": SAINTEncoderFactory(transformer=TINY)}
+    if name.startswith("Autoregressive"):
+        return {"actor_encoder_factory": AutoregressiveEncoderFactory(TINY_LSTM)}
     return {}
 
 

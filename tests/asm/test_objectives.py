@@ -17,7 +17,7 @@ def masked(n: int, mask_prob: float = 0.15) -> tuple[torch.Tensor, MaskedActions
 
 def test_selection_and_corruption_are_15_and_80_10_10_percent() -> None:
     n = 400_000
-    actions, (tokens, selected) = masked(n)
+    actions, (tokens, selected, _) = masked(n)
     total = selected.sum().item()
     # Four standard deviations of a binomial.
     assert total / (2 * n) == pytest.approx(0.15, abs=4 * (0.15 * 0.85 / (2 * n)) ** 0.5)
@@ -36,8 +36,15 @@ def test_selection_and_corruption_are_15_and_80_10_10_percent() -> None:
 
 
 def test_slots_that_are_not_selected_stay() -> None:
-    actions, (tokens, selected) = masked(5000)
+    actions, (tokens, selected, _) = masked(5000)
     assert torch.equal(tokens[~selected], actions[~selected])
+
+
+@pytest.mark.parametrize("mask_prob", [0.01, 0.15, 0.9])
+def test_no_slot_is_selected_in_more_rows_than_the_capacity(mask_prob: float) -> None:
+    for n in (1, 7, 64, 1024, 30_000):
+        _, result = masked(n, mask_prob)
+        assert result.selected.sum(0).max() <= result.capacity <= n
 
 
 def test_at_least_one_slot_is_selected() -> None:

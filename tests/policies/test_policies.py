@@ -9,19 +9,28 @@ import torch
 from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
 
 from spin_d3rlpy.asm import TransformerConfig
+from spin_d3rlpy.benchmark.plain import plain_log_prob
+from spin_d3rlpy.errors import InvalidActionSpaceError
 from spin_d3rlpy.policies import (
+    AutoregressiveConfig,
+    AutoregressiveEncoderFactory,
+    AutoregressivePolicy,
+    IndependentPolicy,
     Policy,
     SAINTEncoderFactory,
+    SlotPolicy,
     SPINEncoderFactory,
     create_policy,
 )
 
 NVEC = [3, 4, 2]
 TINY = TransformerConfig(width=8, n_blocks=1, n_heads=2, head_hidden=8)
+SMALL_LSTM = AutoregressiveConfig(state_width=7, action_width=5, lstm_width=13)
 FACTORIES = [
     VectorEncoderFactory(hidden_units=[16]),
     SAINTEncoderFactory(transformer=TINY),
     SPINEncoderFactory(transformer=TINY),
+    AutoregressiveEncoderFactory(SMALL_LSTM),
 ]
 
 
@@ -54,7 +63,13 @@ def test_greedy_action_is_the_mode(policy: Policy) -> None:
     observations = torch.randn(7, 5)
     greedy = policy.greedy(observations)
     for observation, action in zip(observations, greedy, strict=True):
-        assert torch.equal(all_actions()[joint(policy, observation).argmax()], action)
+        p = joint(policy, observation).unflatten(0, NVEC)
+        if isinstance(policy, IndependentPolicy):
+            assert torch.equal(all_actions()[p.argmax()], action)
+        else:  # slot by slot, given the choices before
+            first = p.sum((1, 2)).argmax()
+            second = p[first].sum(1).argmax()
+            assert action.tolist() == [first, second, p[first, second].argmax()]
 
 
 def test_sampling_frequencies_match_the_probabilities(policy: Policy) -> None:
@@ -67,3 +82,70 @@ def test_sampling_frequencies_match_the_probabilities(policy: Policy) -> None:
     p = joint(policy, observation)
     assert p.max() < 0.95
     assert ((frequencies - p).abs() < 5 * (p * (1 - p) / n).sqrt() + 1e-4).all()
+
+
+def test_autoregressive_slots_depend_on_the_choices_before_and_no_others() -> None:
+    torch.manual_seed(0)
+    policy = AutoregressivePolicy(5, NVEC, SMALL_LSTM)
+    observations, actions = torch.randn(1, 5), torch.tensor([[1, 2, 0]])
+    changed = torch.tensor([[1, 3, 1]])
+    first, second, third = policy(observations, actions).split(NVEC, dim=1)
+    first2, second2, third2 = policy(observations, changed).split(NVEC, dim=1)
+    assert torch.equal(first, first2)
+    assert torch.equal(second, second2)
+    assert not torch.equal(third, third2)
+
+
+def test_autoregressive_greedy_decoding_is_not_the_joint_mode() -> None:
+    """Slot by slot it takes the likelier first choice, whose continuations share its mass."""
+    torch.manual_seed(0)
+    policy = AutoregressivePolicy(1, [2, 3], AutoregressiveConfig(4, 3, 8, 1))
+    table = torch.tensor([[0.2, 0.2, 0.2], [0.4, 0.0, 0.0]]) + 1e-6
+    optim = torch.optim.Adam(policy.parameters(), lr=0.05)
+    actions = torch.tensor(list(itertools.product(range(2), range(3))))
+    for _ in range(300):
+        loss = -(table.flatten() * policy.log_prob(torch.ones(6, 1), actions)).sum()
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+    p = policy.log_prob(torch.ones(6, 1), actions).exp()
+    assert actions[p.argmax()].tolist() == [1, 0]
+    assert policy.greedy(torch.ones(1, 1))[0, 0] == 0
+
+
+def test_autoregressive_factory_is_no_encoder() -> None:
+    with pytest.raises(InvalidActionSpaceError, match="actor_encoder_factory"):
+        AutoregressiveEncoderFactory().create((5,))
+
+
+@pytest.mark.parametrize("factory", FACTORIES, ids=lambda f: f.get_type())
+@pytest.mark.parametrize("nvec", [[1000, 2], [3] * 64, [7], [1, 4]])
+def test_large_and_odd_action_spaces(factory: EncoderFactory, nvec: list[int]) -> None:
+    policy = create_policy(factory, (5,), nvec).eval()
+    observations = torch.randn(3, 5)
+    for actions in (policy.greedy(observations), policy.sample(observations)):
+        assert actions.shape == (3, len(nvec))
+        assert ((actions >= 0) & (actions < torch.tensor(nvec))).all()
+        assert policy.log_prob(observations, actions).isfinite().all()
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_slot_policy_and_every_gradient_equal_the_plain_formulation(frozen: bool) -> None:
+    torch.manual_seed(2)
+    sizes = TransformerConfig(width=12, n_blocks=2, n_heads=3, n_state_tokens=2, head_hidden=7)
+    policy = SlotPolicy(11, NVEC, sizes, frozen=frozen).eval()
+    for p in policy.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    observations = torch.randn(9, 11)
+    actions = torch.stack([torch.randint(m, (9,)) for m in NVEC], 1)
+    fast = policy.log_prob(observations, actions)
+    plain = plain_log_prob(policy, observations, actions)
+    torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    for a, b in zip(
+        torch.autograd.grad(fast.sum(), trained),
+        torch.autograd.grad(plain.sum(), trained),
+        strict=True,
+    ):
+        assert b.abs().max() > 0
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

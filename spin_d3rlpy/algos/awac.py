@@ -1,0 +1,154 @@
+"""Advantage-weighted actor-critic (AWAC) over any policy."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+import torch
+from d3rlpy.dataset import cast_flat_shape
+from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
+from d3rlpy.optimizers.optimizers import OptimizerWrapper
+from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
+from d3rlpy.types import Shape
+
+from spin_d3rlpy.algos.actor_critic import (
+    ActorCriticAlgo,
+    ActorCriticConfig,
+    ActorCriticImpl,
+    ActorCriticModules,
+)
+from spin_d3rlpy.critics import ValueFunction, combine_slots, polyak_update
+from spin_d3rlpy.data.buffer import policy_input
+from spin_d3rlpy.policies import IndependentPolicy
+
+
+@dataclasses.dataclass()
+class AWACConfig(ActorCriticConfig):
+    r"""Advantage-weighted actor-critic with factored values and a state-value function.
+
+    .. math::
+
+        L_Q &= \sum_e \mathbb{E} \big[ (r + \gamma (1 - d) \bar V(s') - Q_e(s, a))^2 \big] \\
+        L_\pi &= -\mathbb{E} \big[ \min(e^{A / \lambda}, w_{\max}) \sum_i \log \pi_i(a_i|s) \big],
+            \quad A = \min_e Q_e(s, a) - V(s) \\
+        L_V &= \mathbb{E} \big[ (\min_e \mathbb{E}_{a \sim \pi} \bar Q_e(s, a) - V(s))^2 \big]
+
+    They are minimized in this order, each using what was just updated before it. The expectation
+    under the policy is exact when its slots are independent given the state (it is then a sum of
+    per-slot expectations); for an autoregressive policy it is the mean of `n_action_samples`
+    samples. Both target networks follow by Polyak averaging.
+
+    References:
+        * Nair et al., AWAC: Accelerating Online RL with Offline Datasets, 2020, equations 6 and 13.
+        * SPIN (Landers et al., ICLR 2026), section 5.
+
+    Args:
+        value_encoder_factory: hidden layers of the value function.
+        lam: temperature lambda of the advantage weights.
+        max_weight: largest advantage weight.
+        n_action_samples: actions sampled for V's target where it is not computed exactly.
+    """
+
+    value_encoder_factory: EncoderFactory = make_encoder_field()
+    lam: float = 0.3
+    max_weight: float = 100.0
+    n_action_samples: int = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class AWACModules(ActorCriticModules):
+    """Networks and optimizers of AWAC."""
+
+    value_func: ValueFunction
+    targ_value_func: ValueFunction
+    value_optim: OptimizerWrapper
+
+
+class AWACImpl(ActorCriticImpl):
+    """The update of AWAC."""
+
+    _modules: AWACModules
+
+    def __init__(
+        self, observation_shape: Shape, modules: AWACModules, config: AWACConfig, device: str
+    ) -> None:
+        super().__init__(observation_shape, modules, config, device)
+        self._lam = config.lam
+        self._max_weight = config.max_weight
+        self._n_action_samples = config.n_action_samples
+        hard_sync(modules.targ_value_func, modules.value_func)
+
+    def expected_q_values(self, observations: Any, inputs: Any) -> torch.Tensor:
+        """Returns `E_{a ~ pi} Q_e(s, a)` under the target ensemble, `(E, B)`.
+
+        Args:
+            observations: `(B, obs)`.
+            inputs: what the policy gets for them, see `spin_d3rlpy.data.buffer.policy_input`.
+        """
+        policy = self._modules.policy
+        utilities = self._modules.targ_q_funcs.utilities(observations)  # (E, B, S)
+        if isinstance(policy, IndependentPolicy):
+            probs = self._layout.split(policy(inputs)).softmax(-1)  # (B, N, K)
+            slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)  # (E, B, N)
+            return combine_slots(slots, self._decomposition)
+        actions = policy.sample_several(inputs, self._n_action_samples)  # (A, B, N)
+        values = self._modules.targ_q_funcs.values_of_several(self._layout, utilities, actions)
+        return values.mean(1)
+
+    def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
+        """One step of Q, then the policy, then V, then both target networks."""
+        modules = self._modules
+        observations, actions = batch.observations, batch.actions
+        with torch.no_grad():
+            next_values = modules.targ_value_func(batch.next_observations)
+        critic_loss = self.compute_critic_loss(batch, next_values)
+        self.minimize(critic_loss, modules.critic_optim)
+
+        with torch.no_grad():
+            q = self.q_values(modules.q_funcs, observations, actions).amin(0)
+        values = modules.value_func(observations)
+        log_weight = (q - values.detach()) / self._lam
+        actor_loss = self.weighted_imitation_loss(batch, log_weight, self._max_weight)
+        self.minimize(actor_loss, modules.actor_optim)
+
+        with torch.no_grad():
+            expected = self.expected_q_values(observations, policy_input(batch)).amin(0)
+        value_loss = (expected - values).square().mean()
+        self.minimize(value_loss, modules.value_optim)
+
+        polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
+        polyak_update(modules.targ_value_func, modules.value_func, self._tau)
+        return {
+            "critic_loss": critic_loss.detach(),
+            "actor_loss": actor_loss.detach(),
+            "value_loss": value_loss.detach(),
+        }
+
+
+TConfig = TypeVar("TConfig", bound=AWACConfig)
+
+
+class AWAC(ActorCriticAlgo[AWACImpl, TConfig]):
+    """AWAC; the named algorithms in `spin_d3rlpy.algos.named` fix its policy."""
+
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        """Builds networks and optimizers."""
+        shape = cast_flat_shape(observation_shape)
+        policy = self._create_policy(shape)
+        q_funcs = self._create_critic(shape)
+        values = [
+            ValueFunction(shape, self._config.value_encoder_factory).to(self._device)
+            for _ in range(2)
+        ]
+        modules = AWACModules(
+            policy=policy,
+            q_funcs=q_funcs,
+            targ_q_funcs=self._create_critic(shape),
+            value_func=values[0],
+            targ_value_func=values[1],
+            actor_optim=self._create_actor_optim(policy),
+            critic_optim=self._create_critic_optim(q_funcs),
+            value_optim=self._create_critic_optim(values[0]),
+        )
+        self._impl = AWACImpl(observation_shape, modules, self._config, self._device)

@@ -1,0 +1,46 @@
+"""Behavior cloning (BC) with any policy."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeVar
+
+import torch
+from d3rlpy.dataset import cast_flat_shape
+from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.types import Shape
+
+from spin_d3rlpy.algos.actor_critic import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
+
+
+@dataclasses.dataclass()
+class BCConfig(PolicyConfig):
+    r"""Behavior cloning: imitation of the data's actions, rewards are not used.
+
+    .. math::
+
+        L_\pi = -\mathbb{E} \sum_i \log \pi_i(a_i | s)
+    """
+
+
+class BCImpl(PolicyImpl):
+    """The update of behavior cloning."""
+
+    def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
+        """One step of the policy."""
+        loss = -self.log_prob(batch).mean()
+        self.minimize(loss, self._modules.actor_optim)
+        return {"loss": loss.detach()}
+
+
+TConfig = TypeVar("TConfig", bound=BCConfig)
+
+
+class BC(PolicyAlgo[BCImpl, TConfig]):
+    """Behavior cloning; the named algorithms in `spin_d3rlpy.algos.named` fix its policy."""
+
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        """Builds network and optimizer."""
+        policy = self._create_policy(cast_flat_shape(observation_shape))
+        modules = PolicyModules(policy=policy, actor_optim=self._create_actor_optim(policy))
+        self._impl = BCImpl(observation_shape, modules, self._config, self._device)

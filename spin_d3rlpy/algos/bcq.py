@@ -1,0 +1,147 @@
+"""Batch-constrained Q-learning (BCQ) over any policy."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+import torch
+from d3rlpy.dataset import cast_flat_shape
+from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.types import Shape
+
+from spin_d3rlpy.algos.actor_critic import (
+    ActorCriticAlgo,
+    ActorCriticConfig,
+    ActorCriticImpl,
+    ActorCriticModules,
+)
+from spin_d3rlpy.critics import FactoredCritic, combine_slots, polyak_update
+from spin_d3rlpy.data.buffer import next_policy_input
+from spin_d3rlpy.policies import IndependentPolicy
+from spin_d3rlpy.policies.base import gumbel_noise, keep_supported
+
+# Of the noise by which `predict` draws its candidates: the same in every process.
+CANDIDATE_SEED = 0
+
+
+@dataclasses.dataclass()
+class BCQConfig(ActorCriticConfig):
+    r"""Discrete batch-constrained Q-learning with factored values.
+
+    .. math::
+
+        L_\pi &= -\mathbb{E} \sum_i \log \pi_i(a_i | s) \\
+        L_Q &= \sum_e \mathbb{E} \big[ (r + \gamma (1 - d) \min_e
+            \sum_i \max_{k \in \mathcal{S}_i(s')} \bar U_{e,i}(s', k) - Q_e(s, a))^2 \big], \quad
+            \mathcal{S}_i(s) = \{ k : \pi_i(k|s) \ge \epsilon \max_j \pi_i(j|s) \}
+
+    Acting takes each slot's supported choice with the largest minimum over the ensemble. There is
+    no double-Q step. An autoregressive policy has no such sets: there the target's maximum and the
+    action are over `n_action_samples` actions sampled from the policy, valued by the minimum over
+    the ensemble of Q. `predict` then draws its candidates with noise that never changes, so that
+    it is a function of the observation; `sample_action` draws them anew, as in the published code.
+
+    References:
+        * Fujimoto et al., Benchmarking Batch Deep RL Algorithms, 2019, equation 13.
+        * SPIN (Landers et al., ICLR 2026), section 5.
+
+    Args:
+        action_flexibility: epsilon, the least probability relative to the slot's most likely
+            choice that a choice must have.
+        n_action_samples: candidates of an autoregressive policy.
+    """
+
+    action_flexibility: float = 0.3
+    n_action_samples: int = 10
+
+
+class BCQImpl(ActorCriticImpl):
+    """The update of BCQ."""
+
+    def __init__(
+        self, observation_shape: Shape, modules: ActorCriticModules, config: BCQConfig, device: str
+    ) -> None:
+        super().__init__(observation_shape, modules, config, device)
+        self._action_flexibility = config.action_flexibility
+        self._n_action_samples = config.n_action_samples
+        generator = torch.Generator().manual_seed(CANDIDATE_SEED)
+        noise = torch.empty(config.n_action_samples, self._layout.total)
+        self._candidate_noise = gumbel_noise(noise, generator).to(device)
+
+    def compute_next_values(self, observations: Any, inputs: Any) -> torch.Tensor:
+        """Returns the largest supported value under the target ensemble, `(B,)`.
+
+        Args:
+            observations: `(B, obs)`.
+            inputs: what the policy gets for them, see `spin_d3rlpy.data.buffer.policy_input`.
+        """
+        critic, policy = self._modules.targ_q_funcs, self._modules.policy
+        utilities = critic.utilities(observations)  # (E, B, S)
+        if isinstance(policy, IndependentPolicy):
+            supported = keep_supported(
+                self._layout, utilities, policy(inputs), self._action_flexibility
+            )
+            return combine_slots(supported.amax(-1), self._decomposition).amin(0)
+        actions = policy.sample_several(inputs, self._n_action_samples)
+        values = critic.values_of_several(self._layout, utilities, actions)  # (E, A, B)
+        return values.amin(0).amax(0)
+
+    def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
+        """One step of Q, then the policy, then the target critic."""
+        modules = self._modules
+        with torch.no_grad():
+            next_values = self.compute_next_values(
+                batch.next_observations, next_policy_input(batch)
+            )
+        critic_loss = self.compute_critic_loss(batch, next_values)
+        self.minimize(critic_loss, modules.critic_optim)
+
+        actor_loss = -self.log_prob(batch).mean()
+        self.minimize(actor_loss, modules.actor_optim)
+
+        polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
+        return {"critic_loss": critic_loss.detach(), "actor_loss": actor_loss.detach()}
+
+    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
+        """Best supported actions `(B, N)`."""
+        return self._best_action(x, self._candidate_noise)
+
+    def inner_sample_action(self, x: Any) -> torch.Tensor:
+        """The same, with fresh candidates where they are sampled."""
+        return self._best_action(x, None)
+
+    def _best_action(self, observations: Any, noise: torch.Tensor | None) -> torch.Tensor:
+        critic: FactoredCritic = self._modules.q_funcs
+        policy = self._modules.policy
+        utilities = critic.utilities(observations)
+        if isinstance(policy, IndependentPolicy):
+            supported = keep_supported(
+                self._layout, utilities.amin(0), policy(observations), self._action_flexibility
+            )
+            return supported.argmax(-1)
+        actions = policy.sample_several(observations, self._n_action_samples, noise)  # (A, B, N)
+        values = critic.values_of_several(self._layout, utilities, actions).amin(0)  # (A, B)
+        best = values.argmax(0)[None, :, None].expand(-1, -1, actions.shape[-1])
+        return actions.gather(0, best)[0]
+
+
+TConfig = TypeVar("TConfig", bound=BCQConfig)
+
+
+class BCQ(ActorCriticAlgo[BCQImpl, TConfig]):
+    """BCQ; the named algorithms in `spin_d3rlpy.algos.named` fix its policy."""
+
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        """Builds networks and optimizers."""
+        shape = cast_flat_shape(observation_shape)
+        policy = self._create_policy(shape)
+        q_funcs = self._create_critic(shape)
+        modules = ActorCriticModules(
+            policy=policy,
+            q_funcs=q_funcs,
+            targ_q_funcs=self._create_critic(shape),
+            actor_optim=self._create_actor_optim(policy),
+            critic_optim=self._create_critic_optim(q_funcs),
+        )
+        self._impl = BCQImpl(observation_shape, modules, self._config, self._device)

@@ -1,0 +1,153 @@
+"""Decoupled Q-networks (DecQN): Q-learning whose joint value is the mean of per-slot utilities."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+import torch
+from d3rlpy.dataset import cast_flat_shape
+from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
+from d3rlpy.optimizers import OptimizerFactory
+from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
+from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.types import Shape
+from torch.nn.functional import smooth_l1_loss
+
+from spin_d3rlpy._compat import fuse_adam
+from spin_d3rlpy.algos.actor_critic import CriticConfig, CriticImpl, CriticModules
+from spin_d3rlpy.algos.base import MultiDiscreteAlgo, register
+from spin_d3rlpy.algos.encoder_fields import encoder_field
+from spin_d3rlpy.critics import Decomposition, FactoredCritic, combine_slots, polyak_update
+
+
+def _default_encoder() -> EncoderFactory:
+    return VectorEncoderFactory(hidden_units=[512, 512])
+
+
+@dataclasses.dataclass()
+class DecQNConfig(CriticConfig):
+    r"""DecQN: factored double Q-learning.
+
+    .. math::
+
+        Q(s, a) = \frac{1}{N} \sum_i U_i(s, a_i), \qquad
+        y = \sum_{k<n} \gamma^k r_k + \gamma^n (1 - d)\,
+            \bar Q(s', \arg\max_{a'} \tilde Q(s', a'))
+
+    where :math:`\tilde Q` is the mean of the online ensemble and :math:`\bar Q` that of the
+    target ensemble. The maximum over the joint space is N independent maxima.
+
+    References:
+        * Seyde et al., Solving Continuous Control via Q-learning, 2023, equation 3.
+        * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.
+
+    Args:
+        learning_rate: learning rate of the Q functions.
+        optim_factory: optimizer of the Q functions.
+        encoder_factory: hidden layers of each Q function.
+        batch_size: rows of a mini-batch.
+        gamma: discount factor.
+        tau: Polyak coefficient of the target ensemble, applied every step.
+        n_critics: members of the ensemble.
+        decomposition: `"mean"` or `"sum"` over slots.
+        nvec: number of choices of each sub-action.
+    """
+
+    learning_rate: float = 3e-4
+    optim_factory: OptimizerFactory = make_optimizer_field()
+    encoder_factory: EncoderFactory = encoder_field(_default_encoder)
+    decomposition: Decomposition = "mean"
+
+
+@dataclasses.dataclass(frozen=True)
+class DecQNModules(CriticModules):
+    """Networks and optimizer of DecQN."""
+
+    optim: OptimizerWrapper
+
+
+class DecQNImpl(CriticImpl):
+    """The update of DecQN; variants override how next values and losses are computed."""
+
+    _modules: DecQNModules
+
+    def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
+        """Returns the actions `(B, N)` that are best by utilities `(B, S)`."""
+        return self._layout.argmax(utilities)
+
+    def compute_next_values(self, observations: Any) -> torch.Tensor:
+        """Returns the values `(B,)` that targets bootstrap from: double Q-learning's."""
+        online = self._modules.q_funcs.utilities(observations).mean(0)
+        target = self._modules.targ_q_funcs.utilities(observations).mean(0)
+        chosen = self._layout.gather(target, self.choose(observations, online))
+        return combine_slots(chosen, self._decomposition)
+
+    def compute_loss(self, batch: TorchMiniBatch, utilities: torch.Tensor) -> torch.Tensor:
+        """Huber loss, averaged over rows and added over the ensemble.
+
+        Args:
+            batch: the mini-batch.
+            utilities: the online ensemble's, `(E, B, S)`.
+        """
+        with torch.no_grad():
+            y = self.bootstrap(batch, self.compute_next_values(batch.next_observations))
+        values = self._modules.q_funcs.values(self._layout, utilities, batch.actions)
+        return smooth_l1_loss(values, y.expand_as(values)) * len(values)
+
+    def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
+        """One gradient step and one Polyak step."""
+        utilities = self._modules.q_funcs.utilities(batch.observations)
+        loss = self.compute_loss(batch, utilities)
+        self.minimize(loss, self._modules.optim)
+        polyak_update(self._modules.targ_q_funcs, self._modules.q_funcs, self._tau)
+        return {"loss": loss.detach()}
+
+    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
+        """Best actions by the ensemble's mean utility, `(B, N)`."""
+        return self.choose(x, self._modules.q_funcs.utilities(x).mean(0))
+
+    def inner_sample_action(self, x: Any) -> torch.Tensor:
+        """The greedy action: exploration is the caller's."""
+        return self.inner_predict_best_action(x)
+
+    @property
+    def q_function_optim(self) -> torch.optim.Optimizer:
+        """The ensemble's optimizer."""
+        return self._modules.optim.optim
+
+
+TConfig = TypeVar("TConfig", bound=DecQNConfig)
+TImpl = TypeVar("TImpl", bound=DecQNImpl)
+
+
+class DecQNBase(MultiDiscreteAlgo[TImpl, TConfig]):
+    """Builds the ensembles that every variant has."""
+
+    def _create_critic_modules(self, observation_shape: Shape) -> DecQNModules:
+        online, target = (
+            FactoredCritic(
+                cast_flat_shape(observation_shape),
+                self._config.encoder_factory,
+                self._nvec,
+                self._config.n_critics,
+                self._config.decomposition,
+            ).to(self._device)
+            for _ in range(2)
+        )
+        optim = self._config.optim_factory.create(
+            online.named_modules(), lr=self._config.learning_rate, compiled=self.compiled
+        )
+        return DecQNModules(online, target, fuse_adam(optim))
+
+
+@register("spin_decqn")
+class DecQN(DecQNBase[DecQNImpl, DecQNConfig]):
+    """DecQN, for online training and (as a baseline that ignores the support) offline."""
+
+    config_class = DecQNConfig
+
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        """Builds networks and optimizer."""
+        modules = self._create_critic_modules(observation_shape)
+        self._impl = DecQNImpl(observation_shape, modules, self._config, self._device)

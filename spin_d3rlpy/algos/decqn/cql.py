@@ -1,0 +1,68 @@
+"""DecQN with conservative Q-learning's penalty per slot."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from d3rlpy.preprocessing import ObservationScaler
+from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.types import Shape
+
+from spin_d3rlpy.algos.base import register
+from spin_d3rlpy.algos.decqn.base import DecQNBase, DecQNConfig, DecQNImpl, DecQNModules
+from spin_d3rlpy.scalers import standardized_states
+
+
+@dataclasses.dataclass()
+class DecQNCQLConfig(DecQNConfig):
+    r"""DecQN-CQL: DecQN's loss, plus for every member of the ensemble a penalty.
+
+    .. math::
+
+        \alpha\, \mathbb{E} \frac{1}{N} \sum_i
+            \Big[ \log \sum_k \exp U_i(s, k) - U_i(s, a_i) \Big]
+
+    Because Q is factored, the log-sum-exp over the joint action space is one of N small ones.
+    States are standardized by the dataset's mean and standard deviation.
+
+    References:
+        * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.
+        * Kumar et al., Conservative Q-Learning for Offline RL, 2020, equation 4.
+
+    Args:
+        alpha: weight of the penalty. The source tunes it; the default is d3rlpy's.
+    """
+
+    alpha: float = 1.0
+    observation_scaler: ObservationScaler | None = standardized_states()
+
+
+class DecQNCQLImpl(DecQNImpl):
+    """The update of DecQN-CQL."""
+
+    def __init__(
+        self, observation_shape: Shape, modules: DecQNModules, config: DecQNCQLConfig, device: str
+    ) -> None:
+        super().__init__(observation_shape, modules, config, device)
+        self._alpha = config.alpha
+
+    def compute_loss(self, batch: TorchMiniBatch, utilities: torch.Tensor) -> torch.Tensor:
+        """DecQN's loss and the penalty, added over the ensemble."""
+        everything = self._layout.split(utilities).logsumexp(-1)  # (E, B, N)
+        actions = batch.actions.expand(len(utilities), *batch.actions.shape)
+        chosen = self._layout.gather(utilities, actions)  # (E, B, N)
+        penalty = (everything - chosen).mean((1, 2)).sum()
+        return super().compute_loss(batch, utilities) + self._alpha * penalty
+
+
+@register("spin_decqn_cql")
+class DecQNCQL(DecQNBase[DecQNCQLImpl, DecQNCQLConfig]):
+    """DecQN with conservative utilities, for offline training."""
+
+    config_class = DecQNCQLConfig
+
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        """Builds networks and optimizer."""
+        modules = self._create_critic_modules(observation_shape)
+        self._impl = DecQNCQLImpl(observation_shape, modules, self._config, self._device)

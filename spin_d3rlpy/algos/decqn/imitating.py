@@ -1,0 +1,119 @@
+"""What the DecQN variants share that have a behavior-cloned policy beside the utilities."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+import torch
+from d3rlpy.dataset import cast_flat_shape
+from d3rlpy.optimizers.optimizers import OptimizerWrapper
+from d3rlpy.preprocessing import ObservationScaler
+from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.types import Shape
+
+from spin_d3rlpy._compat import fuse_adam
+from spin_d3rlpy.algos.decqn.base import DecQNBase, DecQNConfig, DecQNImpl, DecQNModules
+from spin_d3rlpy.policies import FactoredPolicy
+from spin_d3rlpy.scalers import standardized_states
+
+
+@dataclasses.dataclass()
+class ImitatingDecQNConfig(DecQNConfig):
+    """Fields of DecQN variants that know the data's support from a factored policy.
+
+    The policy's hidden layers, learning rate and optimizer are those of the Q functions. States
+    are standardized by the dataset's mean and standard deviation.
+    """
+
+    observation_scaler: ObservationScaler | None = standardized_states()
+
+
+@dataclasses.dataclass(frozen=True)
+class ImitatingDecQNModules(DecQNModules):
+    """Networks and optimizers of DecQN and of the imitating policy."""
+
+    policy: FactoredPolicy
+    actor_optim: OptimizerWrapper
+
+
+class ImitatingDecQNImpl(DecQNImpl):
+    """DecQN's update and a step of behavior cloning."""
+
+    _modules: ImitatingDecQNModules
+
+    def log_probs(self, observations: Any) -> torch.Tensor:
+        """Returns the imitating policy's log-probabilities by slot, `(B, N, K)`."""
+        logits: torch.Tensor = self._modules.policy(observations)
+        return self._layout.split(logits).log_softmax(-1)
+
+    def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
+        """One step of the utilities, then one of the policy."""
+        metrics = super().compute_update(batch, grad_step)
+        actor_loss = -self._modules.policy.log_prob(batch.observations, batch.actions).mean()
+        self.minimize(actor_loss, self._modules.actor_optim)
+        return {**metrics, "actor_loss": actor_loss.detach()}
+
+    @property
+    def policy(self) -> FactoredPolicy:  # type: ignore[override]
+        """The imitating policy."""
+        return self._modules.policy
+
+    @property
+    def policy_optim(self) -> torch.optim.Optimizer:
+        """The imitating policy's optimizer."""
+        return self._modules.actor_optim.optim
+
+
+class WeighingDecQNImpl(ImitatingDecQNImpl):
+    """Acts by weighing utilities against the imitating policy: `U_i / lambda + log pi_i`."""
+
+    def __init__(
+        self,
+        observation_shape: Shape,
+        modules: ImitatingDecQNModules,
+        config: WeighingDecQNConfig,
+        device: str,
+    ) -> None:
+        super().__init__(observation_shape, modules, config, device)
+        self._lam = config.lam
+
+    def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
+        """Returns the actions `(B, N)` that are best by utilities and likely in the data."""
+        log_probs = self.log_probs(observations)
+        return (self._layout.split(utilities) / self._lam + log_probs).argmax(-1)
+
+
+@dataclasses.dataclass()
+class WeighingDecQNConfig(ImitatingDecQNConfig):
+    """Fields of variants that act by `U_i / lambda + log pi_i`.
+
+    Args:
+        lam: temperature lambda: the larger, the closer to imitation. The source tunes it.
+    """
+
+    lam: float = 1.0
+
+
+TConfig = TypeVar("TConfig", bound=ImitatingDecQNConfig)
+TImpl = TypeVar("TImpl", bound=ImitatingDecQNImpl)
+
+
+class ImitatingDecQN(DecQNBase[TImpl, TConfig]):
+    """Builds the policy beside the ensembles."""
+
+    def _create_policy(self, observation_shape: Shape) -> tuple[FactoredPolicy, OptimizerWrapper]:
+        shape = cast_flat_shape(observation_shape)
+        encoder = self._config.encoder_factory.create(shape)
+        policy = FactoredPolicy(shape, encoder, self._nvec).to(self._device)
+        optim = self._config.optim_factory.create(
+            policy.named_modules(), lr=self._config.learning_rate, compiled=self.compiled
+        )
+        return policy, fuse_adam(optim)
+
+    def _create_modules(self, observation_shape: Shape) -> ImitatingDecQNModules:
+        policy, optim = self._create_policy(observation_shape)
+        critic = self._create_critic_modules(observation_shape)
+        return ImitatingDecQNModules(
+            critic.q_funcs, critic.targ_q_funcs, critic.optim, policy, optim
+        )

@@ -1,0 +1,246 @@
+"""Off-policy evaluation: fitted Q evaluation (FQE) of policies with MultiDiscrete actions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+from d3rlpy.base import DeviceArg
+from d3rlpy.dataset import cast_flat_shape
+from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
+from d3rlpy.models.torch.encoders import EncoderWithAction
+from d3rlpy.optimizers import OptimizerFactory
+from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
+from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
+from d3rlpy.types import NDArray, Observation, Shape
+from torch import nn
+
+from spin_d3rlpy._compat import fuse_adam
+from spin_d3rlpy.algos.base import (
+    MultiDiscreteAlgo,
+    MultiDiscreteConfig,
+    MultiDiscreteImpl,
+    MultiDiscreteModules,
+)
+from spin_d3rlpy.critics import polyak_update
+from spin_d3rlpy.errors import NvecMismatchError
+from spin_d3rlpy.metrics import ActionMode
+from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.scalers import scaler_to_dict
+
+
+@dataclasses.dataclass()
+class MultiDiscreteFQEConfig(MultiDiscreteConfig):
+    r"""Fitted Q evaluation.
+
+    .. math::
+
+        L = \sum_e \mathbb{E} \big[ (Q_e(s, a) - r - \gamma (1 - d) \bar Q_e(s', \pi(s')))^2 \big]
+
+    Q is a network of the state and the one-hot sub-actions: unlike a factored critic it can
+    represent any interaction between them, and evaluation needs no maximum over actions.
+
+    References:
+        * Le et al., Batch Policy Learning under Constraints, 2019, algorithm 3.
+
+    Args:
+        learning_rate: of the Q functions.
+        optim_factory: optimizer of the Q functions.
+        encoder_factory: hidden layers of each Q function.
+        n_critics: Q functions; each has its own target, values are their mean.
+        tau: Polyak coefficient of the target ensemble, applied every step.
+    """
+
+    learning_rate: float = 1e-4
+    optim_factory: OptimizerFactory = make_optimizer_field()
+    encoder_factory: EncoderFactory = make_encoder_field()
+    n_critics: int = 1
+    tau: float = 0.005
+
+    def create(self, device: DeviceArg = False, enable_ddp: bool = False) -> NoReturn:
+        """Raises NotImplementedError: what is evaluated must be given too."""
+        raise NotImplementedError("Use MultiDiscreteFQE(algo, config): it evaluates an algorithm.")
+
+    @classmethod
+    def get_type(cls) -> str:
+        """Name in the log folder's `params.json`."""
+        return "spin_fqe"
+
+
+class ActionQFunction(nn.Module):
+    """Maps observations `(B, obs)` and one-hot actions `(B, S)` to values `(B,)`."""
+
+    def __init__(
+        self, observation_shape: Sequence[int], encoder_factory: EncoderFactory, n_choices: int
+    ) -> None:
+        super().__init__()
+        self.encoder: EncoderWithAction = encoder_factory.create_with_action(
+            observation_shape, n_choices
+        )
+        with torch.no_grad():
+            features = self.encoder(torch.zeros(1, *observation_shape), torch.zeros(1, n_choices))
+        self.head = nn.Linear(features.shape[1], 1)
+
+    def forward(self, observations: torch.Tensor, one_hot: torch.Tensor) -> torch.Tensor:
+        """Returns values `(B,)`."""
+        values: torch.Tensor = self.head(self.encoder(observations, one_hot))
+        return values.squeeze(-1)
+
+
+def one_hot_actions(layout: SlotLayout, actions: torch.Tensor) -> torch.Tensor:
+    """Encodes actions `(B, N)` as `(B, S)`, one 1 in each slot."""
+    flat = torch.zeros(len(actions), layout.total, device=actions.device)
+    return flat.scatter_(1, actions.long() + layout.offsets, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class FQEModules(MultiDiscreteModules):
+    """Networks and optimizer."""
+
+    q_funcs: nn.ModuleList
+    targ_q_funcs: nn.ModuleList
+    optim: OptimizerWrapper
+
+
+class FQEImpl(MultiDiscreteImpl):
+    """The update of FQE."""
+
+    _modules: FQEModules
+
+    def __init__(
+        self,
+        observation_shape: Shape,
+        modules: FQEModules,
+        config: MultiDiscreteFQEConfig,
+        device: str,
+        evaluated: MultiDiscreteImpl,
+        mode: ActionMode,
+    ) -> None:
+        super().__init__(observation_shape, modules, config, device)
+        self._tau = config.tau
+        self._evaluated, self._mode = evaluated, mode
+        hard_sync(modules.targ_q_funcs, modules.q_funcs)
+
+    def q_values(self, q_funcs: nn.ModuleList, x: Any, actions: torch.Tensor) -> torch.Tensor:
+        """Returns `Q_e(s, a)`, `(E, B)`."""
+        one_hot = one_hot_actions(self._layout, actions)
+        return torch.stack([q(x, one_hot) for q in q_funcs])
+
+    def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
+        """One gradient step and one Polyak step."""
+        modules = self._modules
+        with torch.no_grad():
+            next_actions = self._act(batch.next_observations)
+            next_values = self.q_values(modules.targ_q_funcs, batch.next_observations, next_actions)
+            y = self.bootstrap(batch, next_values)
+        values = self.q_values(modules.q_funcs, batch.observations, batch.actions)
+        loss = (values - y).square().mean(1).sum()
+        self.minimize(loss, modules.optim)
+        polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
+        return {"loss": loss.detach()}
+
+    def _act(self, x: Any) -> torch.Tensor:
+        if self._mode == "sample":
+            return self._evaluated.sample_action(x)
+        return self._evaluated.predict_best_action(x)
+
+    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
+        """The evaluated policy's greedy action."""
+        return self._evaluated.predict_best_action(x)
+
+    def inner_sample_action(self, x: Any) -> torch.Tensor:
+        """The evaluated policy's sampled action."""
+        return self._evaluated.sample_action(x)
+
+    def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
+        """Mean over the ensemble of `Q(s, a)`, `(B,)`."""
+        return self.q_values(self._modules.q_funcs, x, action).mean(0)
+
+    @property
+    def q_function(self) -> nn.ModuleList:
+        """The online ensemble."""
+        return self._modules.q_funcs
+
+    @property
+    def q_function_optim(self) -> torch.optim.Optimizer:
+        """Its optimizer."""
+        return self._modules.optim.optim
+
+
+class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
+    """Estimates the value of a trained policy from offline data.
+
+    d3rlpy's `DiscreteFQE` takes single choices only. After `fit`, `predict_value` is the
+    estimate; d3rlpy's `InitialStateValueEstimationEvaluator` and `SoftOPCEvaluator` sum it up.
+
+    Args:
+        algo: a built algorithm of this package.
+        config: the configuration; defaults if None. Observations are scaled as the algorithm's.
+        device: as in d3rlpy; the algorithm's device is to be the same.
+        mode: whether the greedy or the sampled policy is evaluated.
+
+    Raises:
+        NvecMismatchError: the config has another action space or observation scaler.
+        RuntimeError: the algorithm is not built.
+    """
+
+    config_class = MultiDiscreteFQEConfig
+
+    def __init__(
+        self,
+        algo: MultiDiscreteAlgo[Any, Any],
+        config: MultiDiscreteFQEConfig | None = None,
+        device: DeviceArg = False,
+        mode: ActionMode = "greedy",
+    ) -> None:
+        if algo.impl is None:
+            raise RuntimeError("Train or build the algorithm before evaluating it.")
+        config = dataclasses.replace(config or MultiDiscreteFQEConfig())
+        if config.nvec not in (None, algo.config.nvec):
+            raise NvecMismatchError(
+                f"The config has nvec={config.nvec}, the algorithm {algo.config.nvec}."
+            )
+        scaler = algo.config.observation_scaler
+        if config.observation_scaler is not None and scaler_to_dict(
+            config.observation_scaler
+        ) != scaler_to_dict(scaler):
+            raise NvecMismatchError(
+                "The config scales observations otherwise than the algorithm that is evaluated. "
+                "Leave observation_scaler unset: the algorithm's is used."
+            )
+        config.nvec, config.observation_scaler = algo.config.nvec, scaler
+        super().__init__(config, device)
+        self._algo = algo
+        self._mode: ActionMode = mode
+
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        """Builds networks and optimizer."""
+        config = self._config
+        online, target = (
+            nn.ModuleList(
+                ActionQFunction(
+                    cast_flat_shape(observation_shape), config.encoder_factory, sum(self._nvec)
+                )
+                for _ in range(config.n_critics)
+            ).to(self._device)
+            for _ in range(2)
+        )
+        optim = config.optim_factory.create(
+            online.named_modules(), lr=config.learning_rate, compiled=self.compiled
+        )
+        modules = FQEModules(online, target, fuse_adam(optim))
+        evaluated = self._algo.impl
+        assert evaluated is not None
+        self._impl = FQEImpl(
+            observation_shape, modules, config, self._device, evaluated, self._mode
+        )
+
+    def predict(self, x: Observation) -> NDArray:
+        """Returns the evaluated policy's greedy actions `(B, N)`."""
+        return self._algo.predict(x)
+
+    def sample_action(self, x: Observation) -> NDArray:
+        """Returns the evaluated policy's sampled actions `(B, N)`."""
+        return self._algo.sample_action(x)

@@ -1,0 +1,49 @@
+"""Which number format a training step computes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import torch
+
+from spin_d3rlpy._compat import cpu_multiplies_bfloat16
+
+Precision = Literal["float32", "bfloat16", "auto"]
+
+
+def check_precision(precision: str) -> None:
+    """Raises ValueError unless `precision` is one of `Precision`."""
+    if precision not in get_args(Precision):
+        raise ValueError(
+            f"Expected precision {', '.join(map(repr, get_args(Precision)))}; got {precision!r}."
+        )
+
+
+def autocast(device: torch.device | str, precision: Precision) -> torch.autocast:
+    """Returns the context in which losses are computed.
+
+    In bfloat16, factors of matrix products (but for output layers, see `in_float32`) are rounded
+    to 8 significant bits; weights, normalizations and optimizers stay in float32. `"auto"` is
+    bfloat16 where the device has units for it (on a CPU AVX512-BF16 or AMX, where products take a
+    quarter of the time) and float32 elsewhere.
+    """
+    kind = torch.device(device).type
+    if precision == "auto":
+        fast = torch.cuda.is_bf16_supported(False) if kind == "cuda" else cpu_multiplies_bfloat16()
+        enabled = fast
+    else:
+        enabled = precision == "bfloat16"
+    return torch.autocast(kind, torch.bfloat16, enabled=enabled)
+
+
+def in_float32(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Applies an output layer in float32 within `autocast`.
+
+    Losses are made of differences of a network's outputs (a temporal-difference error, a
+    log-softmax), which would lose most of their digits if the outputs were rounded to bfloat16.
+    """
+    if x.dtype != torch.bfloat16:
+        return layer(x)
+    with torch.autocast(x.device.type, enabled=False):
+        return layer(x.float())

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spin_d3rlpy.asm.attention import attend
+from spin_d3rlpy.asm.dropout import dropout_factor
+
+
+def projected(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    torch.manual_seed(0)
+    return torch.randn(5, 7, 3 * 12, dtype=dtype, requires_grad=True)
+
+
+def test_equals_torch_attention_in_both_directions() -> None:
+    x = projected()
+    wide = x.detach().double().requires_grad_()  # float64 goes through torch's attention
+    ours, theirs = attend(x, 3, 0.0), attend(wide, 3, 0.0)
+    torch.testing.assert_close(ours, theirs.float())
+    weights = torch.randn_like(ours)
+    (ours * weights).sum().backward()
+    (theirs * weights).sum().backward()
+    assert x.grad is not None
+    assert wide.grad is not None
+    torch.testing.assert_close(x.grad, wide.grad.float(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_dropped_weights_are_dropped_in_both_directions(p: float) -> None:
+    x = projected()
+    torch.manual_seed(1)
+    ours = attend(x, 3, p)
+    torch.manual_seed(1)
+    factor = dropout_factor(torch.empty(5, 3, 7, 7), p)
+    assert (factor == 0).any()
+    q, k, v = x.unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+    mixed = ((q @ k.mT / 4**0.5).softmax(-1) * factor) @ v
+    plain = mixed.transpose(1, 2).flatten(2)
+    torch.testing.assert_close(ours, plain)
+    weights = torch.randn_like(ours)
+    ours_gradient, plain_gradient = (
+        torch.autograd.grad((y * weights).sum(), x)[0] for y in (ours, plain)
+    )
+    torch.testing.assert_close(ours_gradient, plain_gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_bfloat16_is_the_rounded_float32() -> None:
+    x = projected()
+    rounded = attend(x.bfloat16(), 3, 0.0).float()
+    torch.testing.assert_close(rounded, attend(x, 3, 0.0), rtol=0.03, atol=0.03)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spin_d3rlpy.asm.dropout import Dropout, dropout
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_share_of_zeros_scale_and_gradient(dtype: torch.dtype, p: float) -> None:
+    torch.manual_seed(0)
+    n = 300_001  # not a multiple of the four entries that share a random number
+    x = torch.ones(n, dtype=dtype, requires_grad=True)
+    y = dropout(x, p, training=True)
+    kept = y != 0
+    scale = torch.tensor(1 / (1 - p), dtype=dtype)
+    assert (y[kept] == scale).all()
+    share = kept.double().mean().item()
+    assert share == pytest.approx(1 / scale.item(), abs=4 * (p * (1 - p) / n) ** 0.5 + 2**-15)
+    assert share == pytest.approx(1 - p, abs=0.01)
+    y.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, y.detach())
+
+
+def test_neighbors_are_independent() -> None:
+    torch.manual_seed(1)
+    dropped = dropout(torch.ones(400_000), 0.3, training=True).view(-1, 4) == 0
+    correlation = torch.corrcoef(dropped.T.double()) - torch.eye(4)
+    assert correlation.abs().max() < 4 / 100_000**0.5
+    following = dropped.flatten()
+    assert torch.corrcoef(torch.stack([following[:-4], following[4:]]).double())[0, 1].abs() < 0.01
+
+
+def test_nothing_is_dropped_in_evaluation_or_at_zero() -> None:
+    x = torch.randn(10)
+    module = Dropout(0.5)
+    assert torch.equal(module.eval()(x), x)
+    assert torch.equal(dropout(x, 0.0, training=True), x)
+    assert not torch.equal(module.train()(torch.ones(1000)), torch.ones(1000))
+
+
+def test_seeds_decide() -> None:
+    draws = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        draws.append(dropout(torch.ones(1000), 0.5, training=True))
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+
+
+def test_other_types_are_left_to_torch() -> None:
+    assert dropout(torch.ones(1000, dtype=torch.float64), 0.5, training=True).dtype == torch.float64
