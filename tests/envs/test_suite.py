@@ -206,6 +206,11 @@ def test_bad_bins_are_refused_by_make(bins: Any) -> None:
         gymnasium.make("spin/cheetah-run-v0", bins=bins)
 
 
+def test_unknown_id_lists_a_near_match() -> None:
+    with pytest.raises(gymnasium.error.NameNotFound, match="cheetah-run"):
+        gymnasium.make("spin/cheetah-rum-v0")
+
+
 def test_unknown_task_lists_near_matches() -> None:
     with pytest.raises(UnknownTaskError, match=r"cheetah-rum\. Near matches: cheetah-run"):
         DiscretizedSuiteEnv("cheetah", "rum")
