@@ -1,8 +1,9 @@
 """Offline reinforcement learning for MultiDiscrete actions, as a plugin of d3rlpy."""
 
-from spin_d3rlpy._compat import silence_gym_notice
+from spin_d3rlpy._compat import import_d3rlpy_quietly, silence_gym_notice
 
 silence_gym_notice()
+import_d3rlpy_quietly()
 
 import spin_envs  # registers the environments
 from spin_d3rlpy._version import __version__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import warnings
 from collections.abc import Iterator
@@ -33,6 +34,18 @@ def silence_gym_notice() -> None:
     except ImportError:  # a d3rlpy without gym has nothing to silence
         return
     notices.notices.clear()
+
+
+def import_d3rlpy_quietly() -> None:
+    """Imports d3rlpy without what that prints where Shimmy is installed.
+
+    d3rlpy 2.8 then imports Shimmy, and with it dm_control, and logs a line to standard output,
+    which belongs to the program; without a display, glfw warns. To be called before the first
+    import of d3rlpy.
+    """
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import d3rlpy  # noqa: F401
 
 
 class _DiscreteSpace(Discrete):

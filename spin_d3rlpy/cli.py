@@ -93,6 +93,34 @@ def behavior_train(
 
 
 @app.command()
+def record(
+    policy: Annotated[
+        str,
+        typer.Argument(
+            help="A .d3 file, or a shipped behavior policy such as cheetah-run-b3-expert. A .d3 "
+            "file is a pickle, which runs code when d3rlpy loads it: open only files you trust."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="An .mp4 or .gif file.")] = Path("policy.mp4"),
+    env: Annotated[
+        str | None, typer.Option(help="Environment id; default: the shipped policy's own.")
+    ] = None,
+    env_arg: Annotated[
+        list[str] | None,
+        typer.Option(help="Argument of the environment, e.g. bins=3; may be repeated."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the episode.")] = 0,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Stop after so many steps.")] = None,
+    device: Annotated[str, typer.Option(help="cpu:0, cuda:0, ...")] = "cpu:0",
+) -> None:
+    """Record an episode of a saved policy as a video (needs the extra `video`)."""
+    from spin_d3rlpy.recording import parse_arguments, record_policy
+
+    total = record_policy(policy, out, env, parse_arguments(env_arg or []), seed, max_steps, device)
+    typer.echo(f"{out}: return {total:.1f}")
+
+
+@app.command()
 def info() -> None:
     """Show versions, devices and folders."""
     import minari.storage

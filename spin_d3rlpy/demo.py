@@ -231,7 +231,7 @@ class _Trainer:
         seconds = time.monotonic() - started - evaluation_seconds
         algo.save(str(self.folder / f"{name}.d3"))
         returns = self.final_evaluator.returns(algo)
-        score = normalized_score(ENV_ID, BINS, float(returns.mean()))
+        score = normalized_score(ENV_ID, float(returns.mean()), bins=BINS)
         row = {
             "algorithm": label,
             "return": f"{returns.mean():.1f}",
@@ -297,7 +297,7 @@ def _plot(
         return column("step"), column("mean_return"), errors
 
     updates = preset.pretraining.n_updates(dataset.transition_count)
-    scores = reference_scores(ENV_ID, BINS)
+    scores = reference_scores(ENV_ID, bins=BINS)
     assert scores is not None
     data_mean = float(np.mean([episode.compute_return() for episode in dataset.episodes]))
     plot_learning_curves(

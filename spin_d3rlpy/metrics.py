@@ -9,11 +9,13 @@ import gymnasium
 import numpy as np
 import torch
 from d3rlpy.dataset import EpisodeBase, ReplayBufferBase
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs.rollout import rollout
+from spin_envs.vector import make_batch
 
 ActionMode = Literal["greedy", "sample"]
 MatchMode = Literal["slot", "exact"]
@@ -68,7 +70,8 @@ class LockstepEvaluator:
     d3rlpy's `EnvironmentEvaluator`, but that one steps a single unseeded environment.
 
     Args:
-        env: an environment from `gymnasium.make`; copies are made from its spec.
+        env: an environment from `gymnasium.make`, of which copies are made by its spec, or a
+            vector environment with next-step autoreset, which is used as it is.
         n_trials: number of episodes.
         seed: the first episode's seed; the others follow.
         mode: `"greedy"` (`predict`) or `"sample"` (`sample_action`, what the published IQL and
@@ -80,23 +83,26 @@ class LockstepEvaluator:
 
     def __init__(
         self,
-        env: gymnasium.Env[Any, Any],
+        env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any],
         n_trials: int = 10,
         seed: int = 100,
         mode: ActionMode = "greedy",
     ) -> None:
-        if env.spec is None:
-            raise ValueError(
-                "Expected an environment made by gymnasium.make: its spec is needed to make "
-                "copies of it."
-            )
         if mode not in get_args(ActionMode):
             raise ValueError(f"Expected mode 'greedy' or 'sample', got {mode!r}.")
         if n_trials < 1:
             raise ValueError(f"Expected n_trials of at least 1, got {n_trials}.")
         self.mode: ActionMode = mode
         self.seeds = range(seed, seed + n_trials)
-        self._envs = [gymnasium.make(env.spec) for _ in range(n_trials)]
+        if isinstance(env, VectorEnv):
+            self._envs = env
+        elif env.spec is not None:
+            self._envs = make_batch(env.spec, n_trials)
+        else:
+            raise ValueError(
+                "Expected an environment made by gymnasium.make: its spec is needed to make "
+                "copies of it."
+            )
 
     def __call__(self, algo: ActingAlgo, dataset: ReplayBufferBase | None = None) -> float:
         """Returns the mean undiscounted return; `dataset` is not used."""
@@ -110,7 +116,7 @@ class LockstepEvaluator:
         Raises:
             NvecMismatchError: the policy was built for another action space.
         """
-        expected = nvec_from_space(self._envs[0].action_space)
+        expected = nvec_from_space(self._envs.single_action_space)
         found = getattr(getattr(algo, "config", None), "nvec", None)
         if found is not None and list(found) != expected:
             raise NvecMismatchError(
@@ -127,5 +133,4 @@ class LockstepEvaluator:
 
     def close(self) -> None:
         """Closes the environments."""
-        for env in self._envs:
-            env.close()
+        self._envs.close()

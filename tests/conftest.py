@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -8,3 +12,42 @@ import torch
 def _one_torch_thread() -> None:
     # Networks here are tiny: threads cost more than they save, and far more beside other work.
     torch.set_num_threads(1)
+
+
+def _draws(**variables: str) -> bool:
+    """Whether dm_control can draw, asked in a process of its own.
+
+    A graphics back-end that is missing may abort the process that asks.
+    """
+    code = "from dm_control import suite; suite.load('pendulum', 'swingup').physics.render(8, 8)"
+    asked = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, env={**os.environ, **variables}
+    )
+    return asked.returncode == 0
+
+
+# pygame's windows go nowhere. Without this it takes EGL where there is no display, and closes it
+# for MuJoCo, too.
+os.environ["SDL_VIDEODRIVER"] = "dummy"
+os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
+
+# Before any test imports dm_control, which reads the variable then: d3rlpy does so where Shimmy is
+# installed. A display needs none.
+if "DISPLAY" not in os.environ and "MUJOCO_GL" not in os.environ:
+    for _backend in ("egl", "osmesa"):
+        if _draws(MUJOCO_GL=_backend):
+            os.environ["MUJOCO_GL"] = _backend
+            break
+
+
+@pytest.fixture(scope="session")
+def can_render() -> bool:
+    """Whether MuJoCo can draw on this machine."""
+    return _draws()
+
+
+@pytest.fixture(scope="session")
+def renders(can_render: bool) -> None:
+    """Skips tests that draw with MuJoCo on a machine where it cannot."""
+    if not can_render:
+        pytest.skip("no graphics back-end: set MUJOCO_GL=egl or osmesa")

@@ -27,6 +27,12 @@ def test_importing_the_algorithms_prints_nothing() -> None:
     assert "Gym has been unmaintained" not in errors
 
 
+def test_d3rlpy_still_announces_shimmy() -> None:
+    """Why `import_d3rlpy_quietly` is there."""
+    pytest.importorskip("shimmy", reason="needs Shimmy: pip install 'spin-d3rlpy[shimmy]'")
+    assert "Shimmy" in run_python("import d3rlpy")
+
+
 def test_gyms_notice_is_still_there_to_silence() -> None:
     _, errors = run_python_with_errors("import d3rlpy")
     assert "Gym has been unmaintained" in errors

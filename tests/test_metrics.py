@@ -35,6 +35,18 @@ def test_lockstep_returns_equal_sequential_ones(algo: FactoredIQL, env: Any) -> 
     assert evaluator(algo) == pytest.approx(np.mean(expected))
 
 
+@pytest.mark.parametrize("mode", ["vector_entry_point", "sync", "async"])
+def test_a_vector_environment_gives_the_same_returns(
+    algo: FactoredIQL, env: Any, mode: str
+) -> None:
+    expected = LockstepEvaluator(env, n_trials=7, seed=40).returns(algo)
+    # Fewer instances than episodes: the last batch is smaller.
+    envs = gymnasium.make_vec("spin/cheetah-run-v0", 3, mode, bins=3, max_episode_steps=120)
+    evaluator = LockstepEvaluator(envs, n_trials=7, seed=40)
+    np.testing.assert_allclose(evaluator.returns(algo), expected, rtol=1e-9)
+    evaluator.close()
+
+
 def test_every_evaluation_plays_the_same_episodes(algo: FactoredIQL, env: Any) -> None:
     modes: tuple[ActionMode, ...] = ("greedy", "sample")
     for mode in modes:

@@ -1,17 +1,22 @@
-"""MultiDiscrete control environments, registered in Gymnasium when this package is imported."""
+"""MultiDiscrete environments, registered in Gymnasium when this package is imported."""
 
 from spin_envs.action_grid import ActionGrid
+from spin_envs.discretized import DiscretizeAction
 from spin_envs.errors import InvalidActionError, MissingDependencyError, UnknownTaskError
 from spin_envs.registration import register_all
-from spin_envs.scores import normalized_score, reference_scores
+from spin_envs.scores import normalized_score, reference_scores, register_reference_scores
+from spin_envs.vector import make_batch
 
 __all__ = [
     "ActionGrid",
+    "DiscretizeAction",
     "InvalidActionError",
     "MissingDependencyError",
     "UnknownTaskError",
+    "make_batch",
     "normalized_score",
     "reference_scores",
+    "register_reference_scores",
 ]
 
 register_all()

@@ -12,8 +12,10 @@ from spin_envs.errors import InvalidActionError
 MAX_BINS = 1001
 
 
-def check_action(action: object, nvec: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns `action` as an integer array of shape `(N,)` if every choice is within `nvec`.
+def check_action(
+    action: object, nvec: NDArray[np.int64], num_envs: int | None = None
+) -> NDArray[np.int64]:
+    """Returns `action` as an integer array if its shape is right and every choice in `nvec`.
 
     Gymnasium's own spaces are not asked by `Env.step`, and indexing would accept -1 and bare
     scalars silently, so environments call this.
@@ -21,20 +23,23 @@ def check_action(action: object, nvec: NDArray[np.int64]) -> NDArray[np.int64]:
     Args:
         action: what the caller passed to `step`.
         nvec: number of choices of each sub-action, shape `(N,)`.
+        num_envs: expect a batch `(num_envs, N)` of actions instead of one `(N,)`.
 
     Raises:
         InvalidActionError: wrong shape, not integers, or out of range.
     """
+    shape = nvec.shape if num_envs is None else (num_envs, *nvec.shape)
     try:
         array = np.asarray(action)
     except ValueError as error:  # a ragged list
         raise InvalidActionError(
-            f"Expected an action of shape {nvec.shape}, one integer per sub-action, got {action!r}."
+            f"Expected an action of shape {shape}, one integer per sub-action, got {action!r}."
         ) from error
-    if array.shape != nvec.shape:
+    if array.shape != shape:
+        hint = " A batch of actions goes through a vector environment." if num_envs is None else ""
         raise InvalidActionError(
-            f"Expected an action of shape {nvec.shape}, one integer per sub-action, "
-            f"got shape {array.shape}. A batch of actions goes through a vector environment."
+            f"Expected an action of shape {shape}, one integer per sub-action, "
+            f"got shape {array.shape}.{hint}"
         )
     if array.dtype.kind not in "iu":
         raise InvalidActionError(
@@ -43,12 +48,21 @@ def check_action(action: object, nvec: NDArray[np.int64]) -> NDArray[np.int64]:
         )
     outside = (array < 0) | (array >= nvec)
     if outside.any():
-        slot = int(outside.argmax())
+        *row, slot = (int(i) for i in np.argwhere(outside)[0])
+        where = f" of environment {row[0]}" if row else ""
+        whole = array[tuple(row)]
         raise InvalidActionError(
-            f"Sub-action {slot} is {int(array[slot])}, expected 0 to {int(nvec[slot]) - 1}. "
-            f"The whole action was {array.tolist()}."
+            f"Sub-action {slot}{where} is {int(whole[slot])}, expected 0 to {int(nvec[slot]) - 1}. "
+            f"The whole action was {whole.tolist()}."
         )
     return array.astype(np.int64, copy=False)
+
+
+def check_integer(name: str, value: object, low: int, high: int) -> None:
+    """Raises `ValueError` unless `value` is an integer (not a bool) from `low` to `high`."""
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not (is_integer and low <= value <= high):  # type: ignore[operator]
+        raise ValueError(f"Expected {name} to be an integer from {low} to {high}, got {value!r}.")
 
 
 class ActionGrid:
@@ -74,8 +88,7 @@ class ActionGrid:
                 f"got {len(per_dimension)}: {per_dimension}."
             )
         for b in per_dimension:
-            if not isinstance(b, int | np.integer) or not 2 <= b <= MAX_BINS:
-                raise ValueError(f"Expected bins to be integers from 2 to {MAX_BINS}, got {b!r}.")
+            check_integer("bins", b, 2, MAX_BINS)
         self.nvec = np.array(per_dimension, dtype=np.int64)
         # (N, K): row i holds the values of dimension i; what is past nvec[i] is never read.
         self._values = np.zeros((n, int(self.nvec.max(initial=0))))
@@ -89,5 +102,9 @@ class ActionGrid:
         Raises:
             InvalidActionError: see `check_action`.
         """
-        values: NDArray[np.float64] = self._values[self._rows, check_action(action, self.nvec)]
+        return self.values(check_action(action, self.nvec))
+
+    def values(self, checked: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Maps what `check_action` returned, `(N,)` or `(B, N)`, to values of the same shape."""
+        values: NDArray[np.float64] = self._values[self._rows, checked]
         return values

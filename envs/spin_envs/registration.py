@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 
 # (domain, task) of the control suite; `tests/envs` checks it against dm_control's own list.
@@ -59,17 +61,32 @@ SUITE_TASKS: tuple[tuple[str, str], ...] = (
     ("walker", "run"),
 )
 
+DEFAULT_BINS = 3
 EPISODE_STEPS = 1000
+DEFAULT_ACTUATORS = 10
+MAZE_EPISODE_STEPS = 150
 
 
 def register_all() -> None:
     """Registers every environment that Gymnasium does not know yet."""
     for domain, task in SUITE_TASKS:
-        env_id = f"spin/{domain}-{task}-v0"
-        if env_id not in gymnasium.registry:
-            gymnasium.register(
-                env_id,
-                entry_point="spin_envs.suite:DiscretizedSuiteEnv",
-                kwargs={"domain": domain, "task": task},
-                max_episode_steps=EPISODE_STEPS,
-            )
+        _register(
+            f"spin/{domain}-{task}-v0",
+            entry_point="spin_envs.suite:DiscretizedSuiteEnv",
+            vector_entry_point="spin_envs.vector:SuiteVectorEnv",
+            kwargs={"domain": domain, "task": task},
+            max_episode_steps=EPISODE_STEPS,
+        )
+    _register(
+        "spin/maze-v0",
+        entry_point="spin_envs.maze:MazeEnv",
+        vector_entry_point="spin_envs.vector:MazeVectorEnv",
+        max_episode_steps=MAZE_EPISODE_STEPS,
+    )
+    # Its time limit is that of the environment it is given.
+    _register("spin/discretized-v0", entry_point="spin_envs.discretized:DiscretizedEnv")
+
+
+def _register(env_id: str, **fields: Any) -> None:
+    if env_id not in gymnasium.registry:
+        gymnasium.register(env_id, **fields)

@@ -32,89 +32,90 @@ class EpisodeRecord:
     terminated: bool
 
 
-class _Running:
-    """An episode in progress in one environment."""
-
-    def __init__(self, index: int, seed: int, env: gymnasium.Env[Any, Any], record: bool) -> None:
-        self.index = index
-        self.seed = seed
-        self.env = env
-        self.record = record
-        self.observation, _ = env.reset(seed=seed)
-        self.observations = [np.array(self.observation)]
-        self.actions: list[NDArray[np.int64]] = []
-        self.rewards: list[float] = []
-        self.terminated = False
-
-    def step(self, action: NDArray[np.int64]) -> bool:
-        self.observation, reward, self.terminated, truncated, _ = self.env.step(action)
-        self.rewards.append(float(reward))
-        if self.record:
-            # Copies: environments and policies may reuse their arrays.
-            self.observations.append(np.array(self.observation))
-            self.actions.append(np.array(action))
-        return self.terminated or truncated
-
-    def finish(self) -> EpisodeRecord:
-        return EpisodeRecord(
-            seed=self.seed,
-            observations=np.stack(self.observations),
-            actions=np.stack(self.actions) if self.record else np.zeros((0, 0), np.int64),
-            rewards=np.array(self.rewards),
-            terminated=self.terminated,
-        )
-
-
 def rollout(
-    envs: Sequence[gymnasium.Env[Any, Any]],
+    envs: gymnasium.vector.VectorEnv[Any, Any, Any],
     act: ActFunction,
     seeds: Sequence[int],
     record: bool = True,
     on_step: Callable[[int], None] | None = None,
 ) -> Iterator[EpisodeRecord]:
-    """Plays one episode per seed, `len(envs)` at a time in lock-step, and yields them in order.
+    """Plays one episode per seed, `envs.num_envs` at a time in lock-step, and yields them in order.
 
     Episode `i` depends on `seeds[i]` and on what `act` returns for it, not on how many
-    environments there are: each is reset with its own seed and finished ones drop out of the
-    batch, so no step is played past an episode's end.
+    environments there are: each starts with a seeded reset, and what a vector environment plays
+    after an episode's end, until the others of its batch are over, is not looked at.
 
     Args:
-        envs: environments to play in, at least one.
+        envs: what to play in, with next-step autoreset (Gymnasium's default); fastest from
+            `spin_envs.vector.make_batch`.
         act: gives actions `(B, N)` for observations `(B, obs)` and the indices `(B,)` of the
-            episodes they belong to (for policies with one random stream per episode).
+            episodes they belong to (for policies with one random stream per episode). Only
+            episodes that are not over yet are asked about.
         seeds: one per episode.
         record: keep observations and actions; otherwise only rewards and the first observation.
         on_step: called with the number of environment steps just made.
 
     Raises:
-        ValueError: there is no environment, or `act` gives another number of actions than it
-            was given observations.
+        ValueError: `envs` resets in the same step, or `act` gives another number of actions than
+            it was given observations.
     """
-    if not envs:
-        raise ValueError("Expected at least one environment to play episodes in, got none.")
-    waiting = iter(enumerate(seeds))
-    running: list[_Running] = []
-    done: dict[int, EpisodeRecord] = {}
-    next_index = 0
-    free = list(envs)
-    while True:
-        while free and (item := next(waiting, None)) is not None:
-            running.append(_Running(*item, free.pop(), record))
-        if not running:
-            return
-        actions = act(
-            np.stack([r.observation for r in running]), np.array([r.index for r in running])
-        )
-        still = []
-        for episode, action in zip(running, actions, strict=True):
-            if episode.step(action):
-                done[episode.index] = episode.finish()
-                free.append(episode.env)
-            else:
-                still.append(episode)
+    mode = (envs.metadata or {}).get("autoreset_mode")  # Gymnasium 1.1 and later
+    if mode is not None and mode.value != "NextStep":
+        raise ValueError(f"Expected a vector environment with next-step autoreset, got {mode}.")
+    for first in range(0, len(seeds), envs.num_envs):
+        batch = seeds[first : first + envs.num_envs]
+        yield from _play_batch(envs, act, batch, first, record, on_step)
+
+
+def _play_batch(
+    envs: gymnasium.vector.VectorEnv[Any, Any, Any],
+    act: ActFunction,
+    seeds: Sequence[int],
+    first: int,
+    record: bool,
+    on_step: Callable[[int], None] | None,
+) -> list[EpisodeRecord]:
+    """Plays `len(seeds) <= envs.num_envs` episodes; the first one's index is `first`."""
+    n = len(seeds)
+    # What is left over in a last, smaller batch plays along unseen.
+    padded = [*(int(s) for s in seeds), *[int(seeds[0])] * (envs.num_envs - n)]
+    observations, _ = envs.reset(seed=padded)  # type: ignore[arg-type]  # Gymnasium takes lists
+    shape = envs.action_space.shape
+    assert shape is not None, "MultiDiscrete spaces have a shape."
+    actions = np.zeros(shape, dtype=np.int64)
+    running = np.arange(n)
+    steps = np.zeros(n, dtype=np.int64)
+    terminated = np.zeros(n, dtype=np.bool_)
+    # One row of all episodes per step. Copies: environments and policies may reuse their arrays.
+    seen = [observations[:n].copy()]
+    acted: list[NDArray[np.int64]] = []
+    paid: list[NDArray[np.float64]] = []
+    while len(running):
+        chosen = act(observations[running], first + running)
+        if len(chosen) != len(running):
+            raise ValueError(
+                f"Expected {len(running)} actions, one per observation, got {len(chosen)}."
+            )
+        actions[running] = chosen
+        observations, rewards, ended, cut, _ = envs.step(actions)
+        steps[running] += 1
+        paid.append(rewards[:n].copy())
+        if record:
+            seen.append(observations[:n].copy())
+            acted.append(actions[:n].copy())
         if on_step is not None:
             on_step(len(running))
-        running = still
-        while next_index in done:
-            yield done.pop(next_index)
-            next_index += 1
+        over = (ended | cut)[running]
+        if over.any():
+            terminated[running] = ended[running]
+            running = running[~over]
+    return [
+        EpisodeRecord(
+            seed=int(seeds[i]),
+            observations=np.stack([o[i] for o in seen[: t + 1]]),
+            actions=np.stack([a[i] for a in acted[:t]]) if record else np.zeros((0, 0), np.int64),
+            rewards=np.array([r[i] for r in paid[:t]], dtype=np.float64),
+            terminated=bool(terminated[i]),
+        )
+        for i, t in enumerate(steps)
+    ]

@@ -1,45 +1,143 @@
-"""Published reference scores and the normalized score they define."""
+"""Reference scores and the normalized score they define."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+import json
+import math
+import re
+from typing import Any, TypeVar
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-# (environment id, bins) -> (random, expert): mean returns published with the discretized
-# control benchmark of Beeson, Ireland and Montana (2024, arXiv 2411.11088).
-REFERENCE_SCORES: dict[tuple[str, int], tuple[float, float]] = {
-    ("spin/finger-spin-v0", 3): (4.36, 853.62),
-    ("spin/fish-swim-v0", 3): (72.32, 418.58),
-    ("spin/cheetah-run-v0", 3): (5.39, 664.57),
-    ("spin/quadruped-walk-v0", 3): (121.37, 781.19),
-    ("spin/humanoid-stand-v0", 3): (4.54, 711.9),
-    ("spin/dog-trot-v0", 3): (7.32, 724.37),
-    ("spin/dog-trot-v0", 10): (6.48, 736.95),
-    ("spin/dog-trot-v0", 30): (6.39, 768.24),
-    ("spin/dog-trot-v0", 50): (6.1, 752.58),
-    ("spin/dog-trot-v0", 75): (6.31, 803.05),
-    ("spin/dog-trot-v0", 100): (6.14, 756.86),
-}
+from spin_envs.registration import DEFAULT_ACTUATORS, DEFAULT_BINS
 
+# Name -> (random, expert): mean returns published with the discretized control benchmark of
+# Beeson, Ireland and Montana (2024, arXiv 2411.11088).
+PUBLISHED_SCORES: dict[str, tuple[float, float]] = {
+    "spin/finger-spin-b3": (4.36, 853.62),
+    "spin/fish-swim-b3": (72.32, 418.58),
+    "spin/cheetah-run-b3": (5.39, 664.57),
+    "spin/quadruped-walk-b3": (121.37, 781.19),
+    "spin/humanoid-stand-b3": (4.54, 711.9),
+    "spin/dog-trot-b3": (7.32, 724.37),
+    "spin/dog-trot-b10": (6.48, 736.95),
+    "spin/dog-trot-b30": (6.39, 768.24),
+    "spin/dog-trot-b50": (6.1, 752.58),
+    "spin/dog-trot-b75": (6.31, 803.05),
+    "spin/dog-trot-b100": (6.14, 756.86),
+    "spin/maze-a3": (-1.76, 99.22),
+    "spin/maze-a5": (-5.62, 99.34),
+    "spin/maze-a7": (-6.85, 99.38),
+    "spin/maze-a10": (-7.45, 99.37),
+    "spin/maze-a12": (-7.45, 99.2),
+    "spin/maze-a15": (-7.45, 99.33),
+}
+_registered: dict[str, tuple[float, float]] = {}
+
+# What changes how an environment is made or looks, not what its returns mean.
+_IRRELEVANT = {
+    *("render_mode", "width", "height", "camera_id", "size"),
+    *("num_envs", "num_threads", "vectorization_mode", "vector_kwargs", "wrappers"),
+    *("domain", "task", "max_episode_steps"),
+}
+_DATASET_NAME = re.compile(r"(?P<task>spin/(?:[A-Za-z0-9_]+-[A-Za-z0-9_]+-b|maze-a)\d+)(?:/.+)?")
+_ENV_ID = re.compile(r"spin/(?P<task>.+)-v\d+")
+
+EnvOrName = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any] | str
 Returns = TypeVar("Returns", float, NDArray[np.float64])
 
 
-def reference_scores(env_id: str, bins: int) -> tuple[float, float] | None:
-    """Returns the (random, expert) mean returns of a task, or None where none are published."""
-    return REFERENCE_SCORES.get((env_id, bins))
+def score_name(env_or_name: EnvOrName, **kwargs: Any) -> str:
+    """Names what reference scores belong to, e.g. `"spin/cheetah-run-b3"`, `"spin/maze-a10"`.
 
-
-def normalized_score(env_id: str, bins: int, returns: Returns) -> Returns:
-    """Rescales returns so that the random policy scores 0 and the expert 100.
+    Args:
+        env_or_name: an environment made by Gymnasium; an environment id (its arguments go into
+            `kwargs`, and are the environment's defaults where they are left out); or the name of a
+            dataset, with or without its last part: `"spin/cheetah-run-b3/medium-v0"`.
+        **kwargs: arguments of the environment id, e.g. `bins=3`.
 
     Raises:
-        KeyError: no reference scores are published for this task and number of bins.
+        ValueError: an environment that Gymnasium did not make, or arguments without an id.
     """
-    scores = reference_scores(env_id, bins)
+    if isinstance(env_or_name, str):
+        env_id = env_or_name
+    elif env_or_name.spec is None:
+        raise ValueError(
+            "Expected an environment made by gymnasium.make: its spec says what it is. "
+            "Otherwise pass a name."
+        )
+    else:
+        env_id = env_or_name.spec.id
+        kwargs = {**env_or_name.spec.kwargs, **kwargs}
+    if match := _DATASET_NAME.fullmatch(env_id):
+        if kwargs:
+            raise ValueError(f"The name {env_id!r} says it all, got also {kwargs}.")
+        return match["task"]
+    env_id = env_id.partition(":")[2] or env_id
+    arguments = {k: v for k, v in kwargs.items() if k not in _IRRELEVANT}
+    match = _ENV_ID.fullmatch(env_id)
+    if match and match["task"] != "discretized" and set(arguments) <= {"bins", "actuators"}:
+        if match["task"] == "maze":
+            return f"spin/maze-a{arguments.get('actuators', DEFAULT_ACTUATORS)}"
+        bins = np.unique(arguments.get("bins", DEFAULT_BINS))
+        if len(bins) == 1:
+            return f"spin/{match['task']}-b{bins[0]}"
+    if not arguments:
+        return env_id
+    return f"{env_id} {json.dumps(arguments, sort_keys=True, default=np.ndarray.tolist)}"
+
+
+def reference_scores(env_or_name: EnvOrName, **kwargs: Any) -> tuple[float, float] | None:
+    """Returns the (random, expert) mean returns of a task, or None where none are known.
+
+    Args:
+        env_or_name: see `score_name`.
+        **kwargs: see `score_name`.
+    """
+    name = score_name(env_or_name, **kwargs)
+    return _registered.get(name) or PUBLISHED_SCORES.get(name)
+
+
+def register_reference_scores(
+    env_or_name: EnvOrName, *, random: float, expert: float, **kwargs: Any
+) -> None:
+    """Sets the reference scores of a task, in this process, for any Gymnasium environment.
+
+    Args:
+        env_or_name: see `score_name`; a string of any other form is a name as it is.
+        random: mean return that scores 0, usually a uniformly random policy's.
+        expert: mean return that scores 100.
+        **kwargs: see `score_name`.
+
+    Raises:
+        ValueError: the scores are not two different finite numbers.
+    """
+    if not (math.isfinite(random) and math.isfinite(expert)) or random == expert:
+        raise ValueError(
+            f"Expected two different finite returns, got random={random} and expert={expert}."
+        )
+    _registered[score_name(env_or_name, **kwargs)] = (float(random), float(expert))
+
+
+def normalized_score(env_or_name: EnvOrName, returns: Returns, **kwargs: Any) -> Returns:
+    """Rescales returns so that the random policy scores 0 and the expert 100.
+
+    Args:
+        env_or_name: see `score_name`.
+        returns: undiscounted, one or an array of them.
+        **kwargs: see `score_name`.
+
+    Raises:
+        KeyError: no reference scores are known for this task.
+    """
+    scores = reference_scores(env_or_name, **kwargs)
     if scores is None:
-        known = ", ".join(f"{e} with {b} bins" for e, b in REFERENCE_SCORES)
-        raise KeyError(f"No reference scores for {env_id} with {bins} bins. Known: {known}.")
+        known = ", ".join([*PUBLISHED_SCORES, *_registered])
+        raise KeyError(
+            f"No reference scores for {score_name(env_or_name, **kwargs)}. Known: {known}. Set "
+            "your own with spin_envs.register_reference_scores."
+        )
     low, high = scores
     return 100.0 * (returns - low) / (high - low)

@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, MultiDiscrete
+from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from spin_envs.action_grid import ActionGrid
+from spin_envs.base import LIMIT, MultiDiscreteEnv, StepResult
 from spin_envs.errors import MissingDependencyError, UnknownTaskError
-
-# Gymnasium's checker warns about infinite bounds; these are as wide as float32 allows.
-LIMIT = float(np.finfo(np.float32).max)
+from spin_envs.graphics import explained_graphics_errors
+from spin_envs.registration import DEFAULT_BINS, EPISODE_STEPS
 
 # Domains that draw the model itself (stiffness, damping) from the seed when a task is loaded.
 RANDOM_MODEL_DOMAINS = ("lqr",)
@@ -54,7 +53,56 @@ def _is_not_dialect_notice(record: logging.LogRecord) -> bool:
     return "settotalmass" not in record.getMessage()
 
 
-class DiscretizedSuiteEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
+class Simulator:
+    """`dm_control.mujoco.Physics.step` without what that looks up anew at each call.
+
+    The same MuJoCo calls in the same order, and the same error if the state becomes invalid. They
+    release Python's global lock, so that several simulators can run in threads.
+
+    Args:
+        physics: of a task of the suite.
+        sub_steps: MuJoCo steps of one control step.
+    """
+
+    def __init__(self, physics: Any, sub_steps: int) -> None:
+        import mujoco
+
+        self._model, self._data = physics.model.ptr, physics.data.ptr
+        self._sub_steps = sub_steps
+        self._warnings = physics.data.warning.number
+        self._step, self._step1, self._step2 = mujoco.mj_step, mujoco.mj_step1, mujoco.mj_step2
+        # dm_control's "legacy step": derived quantities are those of the state just reached.
+        self._split = self._model.opt.integrator != mujoco.mjtIntegrator.mjINT_RK4
+        assert physics.legacy_step, "The suite's tasks use the legacy step."
+
+    def step(self) -> None:
+        """Makes one control step.
+
+        Raises:
+            dm_control.rl.control.PhysicsError: the simulation diverged.
+        """
+        before = self._warnings.tobytes()
+        if self._split:
+            self._step2(self._model, self._data)
+            if self._sub_steps > 1:
+                self._step(self._model, self._data, self._sub_steps - 1)
+        else:
+            self._step(self._model, self._data, self._sub_steps)
+        self._step1(self._model, self._data)
+        if self._warnings.tobytes() != before:
+            self._raise_new(np.frombuffer(before, self._warnings.dtype))
+
+    def _raise_new(self, before: NDArray[np.integer[Any]]) -> None:
+        import mujoco
+        from dm_control.rl.control import PhysicsError
+
+        names = list(mujoco.mjtWarning.__members__)
+        new = [n for n, a, b in zip(names, self._warnings, before, strict=False) if a > b]
+        if new:
+            raise PhysicsError(f"The simulation diverged. MuJoCo warned: {', '.join(new)}.")
+
+
+class DiscretizedSuiteEnv(MultiDiscreteEnv):
     """A control suite task whose action is one choice of `bins` values per actuator.
 
     Choice `k` of `bins` sets the actuator to `linspace(-1, 1, bins)[k]`, whatever its control
@@ -66,32 +114,28 @@ class DiscretizedSuiteEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[
         domain: the suite's domain, e.g. `"cheetah"`.
         task: the domain's task, e.g. `"run"`.
         bins: number of values of each actuator: one for all, or one per actuator (2 to 1,001).
-        render_mode: `None` or `"rgb_array"`.
+        render_mode: `None`, `"rgb_array"` or `"human"` (a pygame window).
         width: width of rendered frames in pixels.
         height: height of rendered frames in pixels.
-        camera_id: index or name of the camera that renders.
+        camera_id: index or name of the camera that renders; -1 is the free camera.
 
     Raises:
-        MissingDependencyError: dm_control cannot be imported.
+        MissingDependencyError: dm_control cannot be imported, or (when something is drawn) there
+            is no graphics back-end.
         UnknownTaskError: the suite has no such task.
         ValueError: `bins` or `render_mode` is not one of those above.
     """
-
-    # Gymnasium declares it on instances, and each instance here has its own frame rate.
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(
         self,
         domain: str,
         task: str,
-        bins: int | Sequence[int] = 3,
+        bins: int | Sequence[int] = DEFAULT_BINS,
         render_mode: str | None = None,
         width: int = 320,
         height: int = 240,
         camera_id: int | str = 0,
     ) -> None:
-        if render_mode not in (None, "rgb_array"):
-            raise ValueError(f"Expected render_mode None or 'rgb_array', got {render_mode!r}.")
         suite = _import_suite()
         if (domain, task) not in suite.ALL_TASKS:
             names = [f"{d}-{t}" for d, t in suite.ALL_TASKS]
@@ -99,65 +143,104 @@ class DiscretizedSuiteEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[
             raise UnknownTaskError(
                 f"The control suite has no task {domain}-{task}. Near matches: {', '.join(near)}."
             )
-        self._domain, self._task = domain, task
-        self._env = _load_task(domain, task)
+        self._domain, self._task_name = domain, task
+        self._load()
         n = self._env.action_spec().shape[0]
         self._grid = ActionGrid(-np.ones(n), np.ones(n), bins)
         size = sum(int(np.prod(s.shape)) for s in self._env.observation_spec().values())
-        self.observation_space = Box(-LIMIT, LIMIT, (size,), np.float32)
-        self.action_space = MultiDiscrete(self._grid.nvec)
-        self.render_mode = render_mode
+        super().__init__(
+            Box(-LIMIT, LIMIT, (size,), np.float32),
+            self._grid.nvec,
+            render_mode,
+            render_fps=round(1 / self._env.control_timestep()),
+        )
         self._camera = {"width": width, "height": height, "camera_id": camera_id}
-        fps = round(1 / self._env.control_timestep())
-        self.metadata = {**type(self).metadata, "render_fps": fps}
+        self._steps = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Starts an episode; `seed` (if given) reseeds the task's random numbers."""
-        super().reset(seed=seed)
+    def _start(
+        self, seed: int | None, out: NDArray[np.float32], options: dict[str, Any] | None
+    ) -> dict[str, Any]:
         if seed is not None:
-            self._seed(seed % 2**32)
-        return self._flatten(self._env.reset().observation), {}
+            if self._domain in RANDOM_MODEL_DOMAINS:
+                self._env.close()
+                self._load(task_kwargs={"random": seed % 2**32})
+            else:
+                self._env.task.random.seed(seed % 2**32)
+        with explained_graphics_errors():  # quadruped-escape draws its terrain
+            self._write(self._env.reset().observation, out)
+        self._steps = 0
+        return {}
 
-    def step(
-        self, action: NDArray[np.integer[Any]]
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Applies one choice per actuator, shape `(N,)`, for one control step.
+    def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
+        self._apply(self._grid.values(action))
+        self.simulator.step()
+        return self._observe(out)
+
+    # A batch of instances calls the three parts of a step itself: begin() for each, the
+    # simulators together, end_into() for each.
+
+    def to_controls(self, actions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Maps checked actions `(B, N)` to what the actuators are set to, `(B, N)`."""
+        return self._grid.values(actions)
+
+    def begin(self, control: NDArray[np.float64]) -> None:
+        """Sets the actuators to values `(N,)`; `simulator.step()` is to follow.
 
         Raises:
-            InvalidActionError: `action` is not in the action space.
             gymnasium.error.ResetNeeded: no episode is in progress.
         """
-        timestep = self._env.step(self._grid.to_continuous(action))
-        if timestep.first():
-            raise gymnasium.error.ResetNeeded(
-                "No episode is in progress. Call reset() before the first step and after an "
-                "episode is terminated or truncated."
-            )
-        over = timestep.last()
-        terminated = over and timestep.discount == 0.0
-        observation = self._flatten(timestep.observation)
-        return observation, float(timestep.reward), terminated, over and not terminated, {}
+        self.require_episode()
+        self._apply(control)
 
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
-        """Returns a frame of shape `(height, width, 3)`, or None without a render mode."""
-        if self.render_mode is None:
-            gymnasium.logger.warn("render() needs render_mode='rgb_array' in gymnasium.make.")
-            return None
-        frame: NDArray[np.uint8] = self._env.physics.render(**self._camera)
+    def end_into(self, out: NDArray[np.float32]) -> StepResult:
+        """Completes a step that `begin` and `simulator.step` have started."""
+        return self._end_step(self._observe(out))
+
+    def _apply(self, control: NDArray[np.float64]) -> None:
+        self._env.task.before_step(control, self._env.physics)
+
+    def _observe(self, out: NDArray[np.float32]) -> StepResult:
+        physics, task = self._env.physics, self._env.task
+        task.after_step(physics)
+        reward = float(task.get_reward(physics))
+        self._write(task.get_observation(physics), out)
+        self._steps += 1
+        if self._steps >= EPISODE_STEPS:
+            return reward, False, True, {}
+        discount = task.get_termination(physics)  # None while the episode goes on
+        return reward, discount == 0.0, discount not in (None, 0.0), {}
+
+    @staticmethod
+    def _write(observation: dict[str, Any], out: NDArray[np.float32]) -> None:
+        end = 0
+        for value in observation.values():
+            start, end = end, end + (value.size if isinstance(value, np.ndarray) else 1)
+            out[start:end] = value.ravel() if isinstance(value, np.ndarray) else value
+
+    def _frame(self) -> NDArray[np.uint8]:
+        with explained_graphics_errors():
+            frame: NDArray[np.uint8] = self._env.physics.render(**self._camera)
         return frame
 
     def close(self) -> None:
         """Frees the simulation."""
+        super().close()
         self._env.close()
 
-    def _seed(self, seed: int) -> None:
-        if self._domain in RANDOM_MODEL_DOMAINS:
-            self._env.close()
-            self._env = _load_task(self._domain, self._task, task_kwargs={"random": seed})
-        else:
-            self._env.task.random.seed(seed)
+    def _load(self, **kwargs: Any) -> None:
+        self._env = _load_task(self._domain, self._task_name, **kwargs)
+        self._attach()
 
-    def _flatten(self, observation: dict[str, Any]) -> NDArray[np.float32]:
-        return np.concatenate([np.ravel(v) for v in observation.values()]).astype(np.float32)
+    def _attach(self) -> None:
+        physics = self._env.physics
+        sub_steps = round(self._env.control_timestep() / physics.timestep())
+        self.simulator = Simulator(physics, sub_steps)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        del state["simulator"]  # holds pointers into the simulation
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._attach()

@@ -26,6 +26,7 @@ from spin_d3rlpy.algos.base import (
     MultiDiscreteModules,
 )
 from spin_d3rlpy.critics import Decomposition, FactoredCritic
+from spin_d3rlpy.data.buffer import policy_input
 from spin_d3rlpy.policies import Policy, create_policy
 
 # -- a policy --------------------------------------------------------------------------------
@@ -74,6 +75,10 @@ class PolicyImpl(MultiDiscreteImpl):
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
         """Raises NotImplementedError: there is no critic."""
         raise NotImplementedError("Behavior cloning does not learn values.")
+
+    def log_prob(self, batch: TorchMiniBatch) -> torch.Tensor:
+        """Log-probability of the batch's actions, `(B,)`."""
+        return self._modules.policy.log_prob(policy_input(batch), batch.actions)
 
     @property
     def policy(self) -> Policy:  # type: ignore[override]
@@ -204,7 +209,7 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
     ) -> torch.Tensor:
         """Negative log-likelihood weighted by `min(exp(log_weight), max_weight)`, `(B,)`."""
         weight = log_weight.exp().clamp(max=max_weight)
-        return -(weight * self._modules.policy.log_prob(batch.observations, batch.actions)).mean()
+        return -(weight * self.log_prob(batch)).mean()
 
     @property
     def q_function_optim(self) -> torch.optim.Optimizer:

@@ -19,6 +19,7 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticModules,
 )
 from spin_d3rlpy.critics import ValueFunction, combine_slots, polyak_update
+from spin_d3rlpy.data.buffer import policy_input
 from spin_d3rlpy.policies import IndependentPolicy
 
 
@@ -78,15 +79,20 @@ class AWACImpl(ActorCriticImpl):
         self._n_action_samples = config.n_action_samples
         hard_sync(modules.targ_value_func, modules.value_func)
 
-    def expected_q_values(self, observations: Any) -> torch.Tensor:
-        """Returns `E_{a ~ pi} Q_e(s, a)` under the target ensemble, `(E, B)`."""
+    def expected_q_values(self, observations: Any, inputs: Any) -> torch.Tensor:
+        """Returns `E_{a ~ pi} Q_e(s, a)` under the target ensemble, `(E, B)`.
+
+        Args:
+            observations: `(B, obs)`.
+            inputs: what the policy gets for them, see `spin_d3rlpy.data.buffer.policy_input`.
+        """
         policy = self._modules.policy
         utilities = self._modules.targ_q_funcs.utilities(observations)  # (E, B, S)
         if isinstance(policy, IndependentPolicy):
-            probs = self._layout.split(policy(observations)).softmax(-1)  # (B, N, K)
+            probs = self._layout.split(policy(inputs)).softmax(-1)  # (B, N, K)
             slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)  # (E, B, N)
             return combine_slots(slots, self._decomposition)
-        actions = policy.sample_several(observations, self._n_action_samples)  # (A, B, N)
+        actions = policy.sample_several(inputs, self._n_action_samples)  # (A, B, N)
         values = self._modules.targ_q_funcs.values_of_several(self._layout, utilities, actions)
         return values.mean(1)
 
@@ -107,7 +113,7 @@ class AWACImpl(ActorCriticImpl):
         self.minimize(actor_loss, modules.actor_optim)
 
         with torch.no_grad():
-            expected = self.expected_q_values(observations).amin(0)
+            expected = self.expected_q_values(observations, policy_input(batch)).amin(0)
         value_loss = (expected - values).square().mean()
         self.minimize(value_loss, modules.value_optim)
 

@@ -80,12 +80,12 @@ class MultiDiscreteModules(Modules):
     """Networks and optimizers; what SPIN froze stays frozen."""
 
     def unfreeze(self) -> None:
-        """Lets parameters have gradients again after an export, but not frozen trunks."""
+        """Lets parameters have gradients again after an export, but not what SPIN froze."""
         super().unfreeze()
         for network in self.get_torch_modules().values():
             for module in network.modules():
                 if isinstance(module, SlotFeatures):
-                    module.freeze_trunk()
+                    module.freeze(0)
 
 
 class MultiDiscreteImpl(QLearningAlgoImplBase):
@@ -448,6 +448,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         yield from list(progress.results)
         logger = D3RLPyLogger(self, adapter, name, n_steps_per_epoch, with_timestamp)
         save_config(self, logger)
+        source = buffer
         n_epochs = -(-n_steps // n_steps_per_epoch)
         for epoch in range(len(progress.results) + 1, n_epochs + 1):
             end = min(epoch * n_steps_per_epoch, n_steps)
@@ -459,7 +460,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             holding = checkpoints.saving_on_interrupt() if checkpoints else nullcontext()
             with holding, logger.measure_time("epoch"):
                 for _ in bar:
-                    batch = buffer.sample_transition_batch(self.batch_size)
+                    source = self._prepare_source(source)
+                    batch = source.sample_transition_batch(self.batch_size)
                     progress.losses.add(self._update_without_sync(batch))
                     progress.step += 1
                     step = progress.step
@@ -552,3 +554,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         checkpoints: Checkpoints | None,
     ) -> None:
         """Hook for what must happen before the first step (SPIN's pre-training)."""
+
+    def _prepare_source(self, source: DeviceReplayBuffer) -> DeviceReplayBuffer:
+        """Hook, before every step, for what batches are drawn from (SPIN's cached features)."""
+        return source

@@ -28,7 +28,7 @@ class BCImpl(PolicyImpl):
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One step of the policy."""
-        loss = -self._modules.policy.log_prob(batch.observations, batch.actions).mean()
+        loss = -self.log_prob(batch).mean()
         self.minimize(loss, self._modules.actor_optim)
         return {"loss": loss.detach()}
 

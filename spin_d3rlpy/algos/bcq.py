@@ -17,6 +17,7 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticModules,
 )
 from spin_d3rlpy.critics import FactoredCritic, combine_slots, polyak_update
+from spin_d3rlpy.data.buffer import next_policy_input
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.base import gumbel_noise, keep_supported
 
@@ -68,16 +69,21 @@ class BCQImpl(ActorCriticImpl):
         noise = torch.empty(config.n_action_samples, self._layout.total)
         self._candidate_noise = gumbel_noise(noise, generator).to(device)
 
-    def compute_next_values(self, observations: Any) -> torch.Tensor:
-        """Returns the largest supported value under the target ensemble, `(B,)`."""
+    def compute_next_values(self, observations: Any, inputs: Any) -> torch.Tensor:
+        """Returns the largest supported value under the target ensemble, `(B,)`.
+
+        Args:
+            observations: `(B, obs)`.
+            inputs: what the policy gets for them, see `spin_d3rlpy.data.buffer.policy_input`.
+        """
         critic, policy = self._modules.targ_q_funcs, self._modules.policy
         utilities = critic.utilities(observations)  # (E, B, S)
         if isinstance(policy, IndependentPolicy):
             supported = keep_supported(
-                self._layout, utilities, policy(observations), self._action_flexibility
+                self._layout, utilities, policy(inputs), self._action_flexibility
             )
             return combine_slots(supported.amax(-1), self._decomposition).amin(0)
-        actions = policy.sample_several(observations, self._n_action_samples)
+        actions = policy.sample_several(inputs, self._n_action_samples)
         values = critic.values_of_several(self._layout, utilities, actions)  # (E, A, B)
         return values.amin(0).amax(0)
 
@@ -85,11 +91,13 @@ class BCQImpl(ActorCriticImpl):
         """One step of Q, then the policy, then the target critic."""
         modules = self._modules
         with torch.no_grad():
-            next_values = self.compute_next_values(batch.next_observations)
+            next_values = self.compute_next_values(
+                batch.next_observations, next_policy_input(batch)
+            )
         critic_loss = self.compute_critic_loss(batch, next_values)
         self.minimize(critic_loss, modules.critic_optim)
 
-        actor_loss = -modules.policy.log_prob(batch.observations, batch.actions).mean()
+        actor_loss = -self.log_prob(batch).mean()
         self.minimize(actor_loss, modules.actor_optim)
 
         polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)

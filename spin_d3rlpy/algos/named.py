@@ -40,10 +40,15 @@ class SPINFields:
     Args:
         actor_encoder_factory: the Transformer's sizes and how queries and heads start.
         pretraining: stage 1, the ASM's pre-training.
+        cache_features: once the queries no longer change (`train_queries` of the encoder factory
+            is False or a number of steps), compute the trunk's features of the whole dataset and
+            train heads and critics on these alone. The trunk's dropout is off then, and features
+            are rounded to bfloat16.
     """
 
     actor_encoder_factory: EncoderFactory = encoder_field(SPINEncoderFactory)
     pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
+    cache_features: bool = False
 
 
 @dataclasses.dataclass()

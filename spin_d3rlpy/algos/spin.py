@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from d3rlpy.base import DeviceArg, save_config
 from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory, LoggerAdapterFactory
+from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.actor_critic import PolicyAlgo
@@ -25,7 +26,8 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.nvec import require_same_nvec
-from spin_d3rlpy.policies import SlotPolicy
+from spin_d3rlpy.policies import SlotPolicy, SPINEncoderFactory
+from spin_d3rlpy.policies.feature_cache import compute_features
 from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
 
 ASM_FILE = "asm.safetensors"  # in a run's folder of checkpoints
@@ -39,7 +41,11 @@ class SPINMixin(PolicyAlgo[Any, Any]):
         device: as in d3rlpy.
         enable_ddp: several processes train one model.
         asm: a pre-trained model or the path of its file. Without one, `fit` pre-trains one first.
-        **fields: config fields.
+        **fields: config fields; those of `SPINEncoderFactory` (`transformer`, `query_init`,
+            `train_queries`, ...) are taken, too.
+
+    Raises:
+        ValueError: features are to be cached although the queries are always trained.
     """
 
     def __init__(
@@ -50,7 +56,23 @@ class SPINMixin(PolicyAlgo[Any, Any]):
         asm: ActionStructureModel | str | Path | None = None,
         **fields: Any,
     ) -> None:
+        own = {field.name for field in dataclasses.fields(self.config_class)}
+        of_encoder = {
+            field.name: fields.pop(field.name)
+            for field in dataclasses.fields(SPINEncoderFactory)
+            if field.name in fields and field.name not in own
+        }
         super().__init__(config, device, enable_ddp, **fields)
+        if of_encoder:
+            self._config.actor_encoder_factory = dataclasses.replace(
+                self._config.actor_encoder_factory, **of_encoder
+            )
+        if self._config.cache_features and self._config.actor_encoder_factory.train_queries is True:
+            raise ValueError(
+                "cache_features needs queries that no longer change. Pass train_queries=False, or "
+                "train_queries=k to train them for the first k steps."
+            )
+        self._show_progress = True
         self._asm: ActionStructureModel | None = None
         if asm is not None:
             self.set_asm(asm)
@@ -197,6 +219,7 @@ class SPINMixin(PolicyAlgo[Any, Any]):
         show_progress: bool,
         checkpoints: Checkpoints | None,
     ) -> None:
+        self._show_progress = show_progress
         if not self.is_pretrained:
             self.pretrain(
                 buffer,
@@ -212,6 +235,26 @@ class SPINMixin(PolicyAlgo[Any, Any]):
         path = checkpoints.folder / ASM_FILE
         if checkpoints.stage == "training" and self._asm is None and path.exists():
             self._asm = load_asm(path, self._device)
+
+    def _prepare_source(self, source: DeviceReplayBuffer) -> DeviceReplayBuffer:
+        network = self._slot_policy.features
+        wanted = self._config.cache_features and not network.trains_queries(self._grad_step)
+        if not wanted or source.features is not None:
+            return source
+        scaler = self._config.observation_scaler
+        features = compute_features(
+            network,
+            source.observations,
+            None if scaler is None else scaler.transform,
+            self._config.precision,
+            self._show_progress,
+        )
+        return source.with_features(features)
+
+    def _update_without_sync(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
+        if self._impl is not None:
+            self._slot_policy.features.freeze(self._grad_step)
+        return super()._update_without_sync(batch)
 
     @property
     def _slot_policy(self) -> SlotPolicy:

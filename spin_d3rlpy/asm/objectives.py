@@ -64,10 +64,10 @@ def mask_actions(
     randomized = selected & ~masked & (u < mask_prob * (mask_token_share + random_share))
     choice = (torch.rand_like(u) * mask_ids).long()
     tokens = torch.where(masked, mask_ids, torch.where(randomized, choice, actions))
-    return MaskedActions(tokens, selected, _capacity(len(actions), mask_prob))
+    return MaskedActions(tokens, selected, row_capacity(len(actions), mask_prob))
 
 
-def _capacity(n_rows: int, mask_prob: float) -> int:
+def row_capacity(n_rows: int, mask_prob: float) -> int:
     """More rows than a slot is ever selected in: six standard deviations above the mean.
 
     A fixed number, because counting would make every step wait for the device. The odds that a

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from spin_d3rlpy.nvec import nvec_from_space
 from spin_d3rlpy.scalers import ClippedStandardObservationScaler
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.rollout import rollout
+from spin_envs.vector import make_batch
 
 # Probability, per environment, that a sub-action is replaced by a random one; scaled down when
 # there are many sub-actions, so that the joint action does not become noise.
@@ -214,11 +216,11 @@ def evaluate_policy(
     policy: BehaviorPolicy, recipe: Recipe, episodes: int, seed: int
 ) -> NDArray[np.float64]:
     """Returns the undiscounted returns of greedy episodes with seeds `seed ...`."""
-    envs = [gymnasium.make(recipe.env_id, bins=recipe.bins) for _ in range(min(20, episodes))]
     seeds = range(seed, seed + episodes)
-    return np.array(
-        [e.rewards.sum() for e in rollout(envs, lambda o, _: policy(o), seeds, record=False)]
-    )
+    with closing(make_batch(recipe.env_id, min(20, episodes), bins=recipe.bins)) as envs:
+        return np.array(
+            [e.rewards.sum() for e in rollout(envs, lambda o, _: policy(o), seeds, record=False)]
+        )
 
 
 def select_policy(recipe: Recipe, folder: Path, destination: Path) -> Path:

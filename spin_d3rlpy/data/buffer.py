@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Sequence
-from typing import BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 import torch
@@ -30,6 +31,42 @@ from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.views import EpisodeViews, TransitionIndex
 
 
+@dataclasses.dataclass(frozen=True)
+class FeatureMiniBatch(TorchMiniBatch):
+    """A mini-batch that knows what a policy computes from its observations before its heads.
+
+    Args:
+        cache: `(n, N, D)` features of all observations.
+        rows: `(B,)` rows of the batch's observations; its next observations' follow them.
+    """
+
+    cache: torch.Tensor = dataclasses.field(kw_only=True)
+    rows: torch.Tensor = dataclasses.field(kw_only=True)
+
+    @property
+    def features(self) -> torch.Tensor:
+        """Features of the observations, `(B, N, D)`."""
+        return self._pick(self.rows)
+
+    @property
+    def next_features(self) -> torch.Tensor:
+        """Features of the next observations, `(B, N, D)`."""
+        return self._pick(self.rows + 1)
+
+    def _pick(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.cache.index_select(0, rows.to(self.cache.device)).to(self.device)
+
+
+def policy_input(batch: TorchMiniBatch) -> Any:
+    """What policies get for a batch's observations."""
+    return batch.features if isinstance(batch, FeatureMiniBatch) else batch.observations
+
+
+def next_policy_input(batch: TorchMiniBatch) -> Any:
+    """What policies get for a batch's next observations."""
+    return batch.next_features if isinstance(batch, FeatureMiniBatch) else batch.next_observations
+
+
 class DeviceReplayBuffer(ReplayBufferBase):
     """Offline episodes as contiguous tensors on one device, sampled there.
 
@@ -48,6 +85,8 @@ class DeviceReplayBuffer(ReplayBufferBase):
         observation_index: `(n,)` row of each transition's observation; its next observation is
             the row below.
         episode_starts: `(episodes + 1,)` index of each episode's first transition, and n.
+        features: `(sum(T + 1), N, D)` policy features of the observations or None, see
+            `with_features`.
     """
 
     def __init__(self, data: StackedEpisodes) -> None:
@@ -64,6 +103,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         self._continues = torch.ones(n, dtype=torch.bool)  # whether the episode has a next step
         self._continues[self.episode_starts[1:] - 1] = False
         self._episodes: EpisodeViews | None = None
+        self.features: torch.Tensor | None = None
 
     @classmethod
     def from_minari(
@@ -116,6 +156,62 @@ class DeviceReplayBuffer(ReplayBufferBase):
                 setattr(moved, name, value.to(device))
         return moved
 
+    def select(self, episodes: Sequence[int]) -> DeviceReplayBuffer:
+        """Returns a copy with the episodes of these indices, in this order, on the same device.
+
+        Raises:
+            ValueError: there are none, or an index is out of range.
+        """
+        chosen = [int(i) for i in episodes]
+        if not chosen or not all(0 <= i < self.size() for i in chosen):
+            raise ValueError(f"Expected episode indices from 0 to {self.size() - 1}, got {chosen}.")
+        starts = self.episode_starts.tolist()
+        steps = torch.cat([torch.arange(starts[i], starts[i + 1]) for i in chosen]).to(self.device)
+        # Episode i's T + 1 observations begin i rows after its first transition's number.
+        rows = torch.cat([torch.arange(starts[i] + i, starts[i + 1] + i + 1) for i in chosen])
+        return DeviceReplayBuffer(
+            StackedEpisodes(
+                observations=self.observations.index_select(0, rows.to(self.device)).cpu().numpy(),
+                actions=self.actions.index_select(0, steps).cpu().numpy(),
+                rewards=self.rewards.index_select(0, steps).cpu().numpy(),
+                terminals=self.terminals.index_select(0, steps).cpu().numpy(),
+                lengths=[starts[i + 1] - starts[i] for i in chosen],
+                nvec=self.nvec,
+            )
+        ).to(self.device)
+
+    def split(self, share: float, seed: int = 0) -> tuple[DeviceReplayBuffer, DeviceReplayBuffer]:
+        """Splits by episode, at random, into what to train on and what to hold out.
+
+        Args:
+            share: of the episodes that are held out; at least one is, and one is left.
+            seed: of the draw.
+
+        Returns:
+            Training episodes and held-out episodes, each in their old order.
+
+        Raises:
+            ValueError: `share` is not between 0 and 1, or there is one episode only.
+        """
+        n = self.size()
+        if not 0.0 < share < 1.0 or n < 2:
+            raise ValueError(
+                f"Expected a share between 0 and 1 and two episodes or more, got {share} and {n}."
+            )
+        held_out = min(n - 1, max(1, round(share * n)))
+        order = np.random.default_rng(seed).permutation(n)
+        return self.select(sorted(order[held_out:])), self.select(sorted(order[:held_out]))
+
+    def with_features(self, features: torch.Tensor) -> DeviceReplayBuffer:
+        """Returns the same data with policy features beside the observations.
+
+        Args:
+            features: `(sum(T + 1), N, D)`, on the buffer's device or in host memory.
+        """
+        extended = copy.copy(self)
+        extended.features = features
+        return extended
+
     def sample_transition_batch(  # type: ignore[override]
         self, batch_size: int
     ) -> TorchMiniBatch:
@@ -124,13 +220,14 @@ class DeviceReplayBuffer(ReplayBufferBase):
         Returns:
             Observations `(B, obs)`, integer actions `(B, N)`, rewards, terminals and intervals
             `(B, 1)`, nothing scaled. The next action at an episode's end, which does not exist,
-            is the action itself. `returns_to_go` is zero.
+            is the action itself. `returns_to_go` is zero. A `FeatureMiniBatch` if there are
+            features.
         """
         index = self._sample_index(batch_size)
         row = self.observation_index.index_select(0, index)
         rewards = self.rewards.index_select(0, index)[:, None]
         following = index + self._continues.index_select(0, index)
-        return TorchMiniBatch(
+        batch = TorchMiniBatch(
             observations=self.observations.index_select(0, row),
             actions=self.actions.index_select(0, index).long(),
             rewards=rewards,
@@ -141,6 +238,9 @@ class DeviceReplayBuffer(ReplayBufferBase):
             intervals=torch.ones_like(rewards),
             device=str(self.device),
         )
+        if self.features is None:
+            return batch
+        return FeatureMiniBatch(**vars(batch), cache=self.features, rows=row)
 
     def sample_observations_and_actions(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Draws observations `(B, obs)` and their actions `(B, N)` int64, like batches."""

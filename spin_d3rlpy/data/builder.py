@@ -190,7 +190,7 @@ def _metadata(
             }
         )
         first += part.n_episodes
-    scores = reference_scores(spec.env_id, spec.bins)
+    scores = reference_scores(spec.env_id, bins=spec.bins)
     names = spec.policy_names()
     return {
         "dataset_id": spec.name,

@@ -16,11 +16,13 @@ from typing import Any, BinaryIO
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.rollout import EpisodeRecord, rollout
+from spin_envs.vector import make_batch
 
 CHUNK_EPISODES = 20
 
@@ -46,8 +48,8 @@ class ChunkPlayer:
     """Plays chunks one after the other and keeps the environments between them."""
 
     def __init__(self) -> None:
-        self._made_for: tuple[str, int] | None = None
-        self._envs: list[gymnasium.Env[Any, Any]] = []
+        self._made_for: tuple[str, int, int] | None = None
+        self._envs: VectorEnv[Any, Any, Any] | None = None
 
     def play(self, chunk: Chunk) -> list[EpisodeRecord]:
         """Returns the chunk's episodes in the order of its seeds."""
@@ -55,7 +57,7 @@ class ChunkPlayer:
         act = (
             _GreedyActions(chunk.policy)
             if chunk.policy is not None
-            else _RandomActions(chunk.seeds, envs[0])
+            else _RandomActions(chunk.seeds, envs)
         )
         # The order in which BLAS adds numbers up depends on its number of threads.
         with threadpool_limits(limits=1):
@@ -63,16 +65,18 @@ class ChunkPlayer:
 
     def close(self) -> None:
         """Frees the environments."""
-        while self._envs:
-            self._envs.pop().close()
+        if self._envs is not None:
+            self._envs.close()
+            self._envs = None
 
-    def _environments(self, chunk: Chunk) -> list[gymnasium.Env[Any, Any]]:
-        if self._made_for != (chunk.env_id, chunk.bins):
+    def _environments(self, chunk: Chunk) -> VectorEnv[Any, Any, Any]:
+        made_for = (chunk.env_id, chunk.bins, len(chunk.seeds))
+        if self._envs is None or self._made_for != made_for:
             self.close()
-            self._made_for = (chunk.env_id, chunk.bins)
-        while len(self._envs) < len(chunk.seeds):
-            self._envs.append(gymnasium.make(chunk.env_id, bins=chunk.bins))
-        return self._envs[: len(chunk.seeds)]
+            self._made_for = made_for
+            # The cores are busy with other processes like this one.
+            self._envs = make_batch(chunk.env_id, len(chunk.seeds), bins=chunk.bins, num_threads=1)
+        return self._envs
 
 
 class _GreedyActions:
@@ -96,9 +100,9 @@ class _GreedyActions:
 class _RandomActions:
     """Uniformly random actions, from one stream of random numbers per episode."""
 
-    def __init__(self, seeds: range, env: gymnasium.Env[Any, Any]) -> None:
-        assert isinstance(env.action_space, gymnasium.spaces.MultiDiscrete)
-        self._nvec = env.action_space.nvec
+    def __init__(self, seeds: range, envs: VectorEnv[Any, Any, Any]) -> None:
+        assert isinstance(envs.single_action_space, gymnasium.spaces.MultiDiscrete)
+        self._nvec = envs.single_action_space.nvec
         self._streams = [np.random.default_rng(seed) for seed in seeds]
 
     def __call__(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 from d3rlpy.dataset import BasicTransitionPicker, EpisodeBase, MixedReplayBuffer, ReplayBufferBase
 from minari import MinariDataset
@@ -16,6 +15,7 @@ from spin_d3rlpy.data.episodes import (
     no_transitions,
     stack_episodes,
 )
+from spin_d3rlpy.data.observations import flatten_observations
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space
 
@@ -27,7 +27,8 @@ def read_minari(dataset: MinariDataset, max_episodes: int | None = None) -> Stac
     it concatenates T + 1 observations with T actions.)
 
     Args:
-        dataset: with MultiDiscrete, MultiBinary or Discrete actions and flat `Box` observations.
+        dataset: with MultiDiscrete, MultiBinary or Discrete actions and observations that
+            `flatten_observations` takes.
         max_episodes: read only the first ones.
 
     Raises:
@@ -37,13 +38,6 @@ def read_minari(dataset: MinariDataset, max_episodes: int | None = None) -> Stac
         nvec = nvec_from_space(dataset.action_space)
     except InvalidActionSpaceError as error:
         raise InvalidDatasetError(f"Dataset {dataset.id} cannot be used. {error}") from error
-    space = dataset.observation_space
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-        raise InvalidDatasetError(
-            f"Expected flat observations (a one-dimensional Box), dataset {dataset.id} has "
-            f"{space}. Flatten them into a new dataset, for example with "
-            "gymnasium.wrappers.FlattenObservation."
-        )
     if max_episodes is not None and max_episodes < 1:
         raise ValueError(f"Expected max_episodes to be at least 1, got {max_episodes}.")
     indices = dataset.episode_indices[:max_episodes]
@@ -57,7 +51,9 @@ def _minari_episodes(dataset: MinariDataset, indices: Sequence[int]) -> Iterator
     for index, episode in zip(indices, dataset.storage.get_episodes(indices), strict=True):
         yield EpisodeArrays(
             name=f"episode {index}",
-            observations=np.asarray(episode["observations"]),
+            observations=flatten_observations(
+                dataset.observation_space, episode["observations"], f"dataset {dataset.id}"
+            ),
             actions=np.asarray(episode["actions"]),
             rewards=np.asarray(episode["rewards"]),
             terminated=bool(episode["terminations"][-1]),

@@ -89,6 +89,8 @@ class SPINEncoderFactory(SAINTEncoderFactory):
         transformer: sizes.
         nvec: number of choices of each sub-action.
         frozen_dropout: dropout inside the frozen trunk stays active in training (published).
+        train_queries: True (published), False for fixed queries, or the number of gradient steps
+            after which they stay as they are.
         query_init: `"random"` (published) or `"mask"`.
         head_init: `"random"` (published) or `"asm"`.
         asm_path: file written by `save_asm`; its trunk is loaded whenever the network is built.
@@ -98,6 +100,7 @@ class SPINEncoderFactory(SAINTEncoderFactory):
     """
 
     frozen_dropout: bool = True
+    train_queries: bool | int = True
     query_init: QueryInit = "random"
     head_init: HeadInit = "random"
     asm_path: str | None = None
@@ -112,6 +115,7 @@ class SPINEncoderFactory(SAINTEncoderFactory):
             self.transformer,
             frozen=True,
             frozen_dropout=self.frozen_dropout,
+            train_queries=self.train_queries,
             query_init=self.query_init,
             head_init=self.head_init,
         )

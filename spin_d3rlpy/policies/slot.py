@@ -47,6 +47,7 @@ class SlotFeatures(nn.Module):
         frozen: SPIN: the trunk's parameters get no gradients.
         frozen_dropout: whether a frozen trunk's dropout stays active in training mode, as in
             the published code.
+        train_queries: whether the queries are trained, or for how many gradient steps.
     """
 
     pretrained: torch.Tensor
@@ -58,20 +59,31 @@ class SlotFeatures(nn.Module):
         config: TransformerConfig,
         frozen: bool,
         frozen_dropout: bool = True,
+        train_queries: bool | int = True,
     ) -> None:
         super().__init__()
         self.config = config
         self.frozen = frozen
         self.frozen_dropout = frozen_dropout
+        self.train_queries = train_queries
         self.trunk = SlotTransformer(observation_size, config)
         self.queries = ActionQueries(n_slots, config.width)
         # Saved with the weights: a loaded SPIN policy must not be pre-trained again.
         self.register_buffer("pretrained", torch.tensor(False))
-        self.freeze_trunk()
+        self.freeze(0)
 
-    def freeze_trunk(self) -> None:
-        """Withholds gradients from a frozen trunk (again, after something switched them on)."""
+    def freeze(self, grad_step: int) -> None:
+        """Withholds gradients from what is not trained in this step (d3rlpy's exports thaw all)."""
         self.trunk.requires_grad_(not self.frozen)
+        trained = self.trains_queries(grad_step)
+        self.queries.requires_grad_(trained)
+        if not trained:
+            self.queries.weight.grad = None  # with a zero gradient Adam's momentum goes on
+
+    def trains_queries(self, grad_step: int) -> bool:
+        """Whether the queries still change in this gradient step (counted from 0)."""
+        trained = self.train_queries
+        return trained if isinstance(trained, bool) else grad_step < trained
 
     def train(self, mode: bool = True) -> SlotFeatures:
         """Switches mode; a frozen trunk without dropout stays in evaluation mode."""
@@ -112,6 +124,7 @@ class SlotPolicy(IndependentPolicy):
         config: sizes of trunk and heads.
         frozen: True for SPIN, False for SAINT.
         frozen_dropout: see `SlotFeatures`.
+        train_queries: see `SlotFeatures`.
         query_init: `"random"` (N(0, 1), published) or `"mask"` (the ASM's mask tokens).
         head_init: `"random"` (published) or `"asm"` (the ASM's prediction heads).
 
@@ -126,6 +139,7 @@ class SlotPolicy(IndependentPolicy):
         config: TransformerConfig,
         frozen: bool,
         frozen_dropout: bool = True,
+        train_queries: bool | int = True,
         query_init: QueryInit = "random",
         head_init: HeadInit = "random",
     ) -> None:
@@ -138,7 +152,7 @@ class SlotPolicy(IndependentPolicy):
         self.query_init: QueryInit = query_init
         self.head_init: HeadInit = head_init
         self.features = SlotFeatures(
-            observation_size, self.layout.n_slots, config, frozen, frozen_dropout
+            observation_size, self.layout.n_slots, config, frozen, frozen_dropout, train_queries
         )
         self.heads = SlotHeads(nvec, config)
 
@@ -159,12 +173,18 @@ class SlotPolicy(IndependentPolicy):
             self.heads.load_state_dict(asm.heads.state_dict())
 
     def trainable_modules(self) -> list[tuple[str, nn.Module]]:
-        """Queries and heads if the trunk is frozen, else everything."""
+        """Heads and, unless they are fixed, queries if the trunk is frozen, else everything."""
         if not self.features.frozen:
             return super().trainable_modules()
-        return [("queries", self.features.queries), ("heads", self.heads)]
+        heads: list[tuple[str, nn.Module]] = [("heads", self.heads)]
+        if self.features.train_queries is False:
+            return heads
+        return [("queries", self.features.queries), *heads]
 
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Returns logits, flat `(B, S)`."""
-        logits: torch.Tensor = self.heads(self.features(observations))
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Returns logits, flat `(B, S)`, of observations `(B, obs)` or features `(B, N, D)`."""
+        features = self.features(inputs) if inputs.dim() == 2 else inputs
+        if not torch.is_autocast_enabled(inputs.device.type):
+            features = features.to(self.heads.weight1.dtype)  # cached features are bfloat16
+        logits: torch.Tensor = self.heads(features)
         return logits

@@ -386,7 +386,7 @@ def test_awac_estimates_the_expectation_under_an_autoregressive_policy() -> None
         probs = torch.stack(
             [algo.impl.policy.log_prob(x, a.expand(3, -1)).exp() for a in all_actions()]
         )
-        found = algo.impl.expected_q_values(x)
+        found = algo.impl.expected_q_values(x, x)
     torch.testing.assert_close(found, (probs * values).sum(1), rtol=0, atol=0.02)
     assert (values.std(1) > 0.1).all()  # one action's value would not pass for the mean
 
@@ -395,7 +395,7 @@ def test_bcq_takes_the_best_of_an_autoregressive_policys_candidates() -> None:
     # So many candidates that all of the 30 actions are among them.
     algo, x, values = autoregressive(AutoregressiveBCQ, n_action_samples=2_000)
     with torch.no_grad():
-        found = algo.impl.compute_next_values(x)
+        found = algo.impl.compute_next_values(x, x)
     torch.testing.assert_close(found, values.amin(0).amax(0))
     with torch.no_grad():
         online = torch.stack(

@@ -278,16 +278,18 @@ def test_progress_is_shown_unless_turned_off(capfd: pytest.CaptureFixture[str]) 
 
 def test_environments_are_kept_between_chunks_and_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    original = gymnasium.make
+    original = gymnasium.make_vec
 
-    def make(*args: Any, **kwargs: Any) -> Any:
-        made.append(args)
+    def make_vec(*args: Any, **kwargs: Any) -> Any:
+        made.append(kwargs["num_envs"])
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(gymnasium, "make", make)
+    monkeypatch.setattr(gymnasium, "make_vec", make_vec)
     player = ChunkPlayer()
     for first in (0, 2):
         player.play(Chunk("spin/cheetah-run-v0", 3, None, range(first, first + 2)))
-    assert len(made) == 2
+    assert made == [2]
+    player.play(Chunk("spin/cheetah-run-v0", 3, None, range(3)))
+    assert made == [2, 3]
     player.close()
-    assert player._envs == []
+    assert player._envs is None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import Episode, InfiniteBuffer, MixedReplayBuffer, ReplayBuffer
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
@@ -105,18 +105,6 @@ def test_bad_float_choices_of_a_d3rlpy_buffer_are_refused(value: float) -> None:
 def test_another_number_of_sub_actions_is_a_mismatch() -> None:
     with pytest.raises(NvecMismatchError, match=r"Expected 2.*has 3"):
         DeviceReplayBuffer.from_replay_buffer(_episode(np.zeros((4, 3), np.int64)), NVEC)
-
-
-def test_observations_that_are_not_flat_are_refused(
-    make_minari: Make, foreign_episodes: Make
-) -> None:
-    space = Dict({"position": Box(-1, 1, (2,), np.float32)})
-    episodes = foreign_episodes(NVEC)
-    for e in episodes:
-        e.observations = {"position": e.observations}
-    dataset = make_minari(MultiDiscrete(NVEC), episodes, space)
-    with pytest.raises(InvalidDatasetError, match=r"Dict\('position'.*FlattenObservation"):
-        DeviceReplayBuffer.from_minari(dataset)
 
 
 @pytest.mark.parametrize("space", [Box(-1, 1, (2, 2), np.float32), Discrete(4)])

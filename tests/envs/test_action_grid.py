@@ -35,7 +35,7 @@ def test_bins_may_be_any_integers_in_range(bins: int) -> None:
 @pytest.mark.parametrize(
     ("bins", "message"),
     [
-        (1, "integers from 2 to 1001, got 1"),
+        (1, "an integer from 2 to 1001, got 1"),
         (0, "got 0"),
         (-3, "got -3"),
         (1002, "got 1002"),

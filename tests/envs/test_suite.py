@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from gymnasium.spaces import Box, MultiDiscrete
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
-from spin_envs import InvalidActionError, MissingDependencyError, UnknownTaskError
+from spin_envs import InvalidActionError, UnknownTaskError
 from spin_envs.suite import DiscretizedSuiteEnv
 from tests.subprocesses import run_python
 
@@ -207,6 +206,11 @@ def test_bad_bins_are_refused_by_make(bins: Any) -> None:
         gymnasium.make("spin/cheetah-run-v0", bins=bins)
 
 
+def test_unknown_id_lists_a_near_match() -> None:
+    with pytest.raises(gymnasium.error.NameNotFound, match="cheetah-run"):
+        gymnasium.make("spin/cheetah-rum-v0")
+
+
 def test_unknown_task_lists_near_matches() -> None:
     with pytest.raises(UnknownTaskError, match=r"cheetah-rum\. Near matches: cheetah-run"):
         DiscretizedSuiteEnv("cheetah", "rum")
@@ -214,27 +218,41 @@ def test_unknown_task_lists_near_matches() -> None:
         DiscretizedSuiteEnv("zzz", "qqq")
 
 
-def test_missing_dm_control_is_an_error_at_make_that_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "dm_control"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "dm_control", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'dm_control.*mujoco"):
-        gymnasium.make("spin/cheetah-run-v0")
+WITHOUT_DM_CONTROL = (
+    "import sys\n"
+    "sys.modules.update(dict.fromkeys(['dm_control', 'mujoco', 'labmaze']))\n"  # cannot be imported
+    "import gymnasium, spin_envs\n"
+)
 
 
-def test_package_imports_and_registers_without_dm_control() -> None:
-    output = run_python(
-        "import sys\n"
-        "sys.modules['dm_control'] = sys.modules['mujoco'] = None\n"
-        "import gymnasium, spin_envs\n"
-        "try:\n"
-        "    gymnasium.make('spin/cheetah-run-v0')\n"
-        "except spin_envs.MissingDependencyError as error:\n"
-        "    print(gymnasium.spec('spin/cheetah-run-v0').id, 'pip install' in str(error))"
+def test_missing_dm_control_is_an_error_at_make_that_says_what_to_install() -> None:
+    message = run_python(
+        WITHOUT_DM_CONTROL + "for kwargs in ({'id': 'spin/cheetah-run-v0'},\n"
+        "    {'id': 'spin/discretized-v0', 'env_id': 'dm_control/cheetah-run-v0'}):\n"
+        "    try:\n"
+        "        gymnasium.make(**kwargs)\n"
+        "    except spin_envs.MissingDependencyError as error:\n"
+        "        print(error)"
     )
-    assert output == "spin/cheetah-run-v0 True"
+    suite_message, shimmy_message = message.splitlines()
+    assert "pip install 'dm_control<1.1' 'mujoco>=3.17,<4'" in suite_message
+    assert "no wheel for 3.13" in suite_message
+    assert "need Shimmy and dm_control" in shimmy_message
+
+
+def test_without_dm_control_the_other_environments_work() -> None:
+    output = run_python(
+        WITHOUT_DM_CONTROL + "for kwargs in ({'id': 'spin/maze-v0'},\n"
+        "    {'id': 'spin/discretized-v0', 'env_id': 'Pendulum-v1'}):\n"
+        "    env = gymnasium.make(**kwargs, render_mode='rgb_array')\n"
+        "    env.reset(seed=0)\n"
+        "    env.step(env.action_space.sample())\n"
+        "envs = spin_envs.make_batch('spin/maze-v0', 2)\n"
+        "envs.reset(seed=0)\n"
+        "envs.step(envs.action_space.sample())\n"
+        "print(spin_envs.normalized_score('spin/cheetah-run-v0', 5.39))"
+    )
+    assert output == "0.0"
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled])
@@ -250,8 +268,8 @@ def test_a_copy_goes_on_from_where_it_was_taken(
 
 
 def test_unknown_render_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="None or 'rgb_array', got 'human'"):
-        DiscretizedSuiteEnv("cheetah", "run", render_mode="human")
+    with pytest.raises(ValueError, match="None, 'rgb_array' or 'human', got 'ansi'"):
+        DiscretizedSuiteEnv("cheetah", "run", render_mode="ansi")
 
 
 def test_render_without_a_mode_warns() -> None:
@@ -259,9 +277,8 @@ def test_render_without_a_mode_warns() -> None:
         assert make("cheetah", "run").render() is None
 
 
-def test_renders_frames_of_the_size_asked_for(renders: bool) -> None:
-    if not renders:
-        pytest.skip("no graphics back-end: set MUJOCO_GL=egl or osmesa")
+@pytest.mark.usefixtures("renders")
+def test_renders_frames_of_the_size_asked_for() -> None:
     env = make("cheetah", "run", render_mode="rgb_array", width=32, height=24)
     env.reset(seed=0)
     frame = env.render()
@@ -270,3 +287,4 @@ def test_renders_frames_of_the_size_asked_for(renders: bool) -> None:
     assert frame.dtype == np.uint8
     assert frame.std() > 0
     check_env(env)
+    env.close()

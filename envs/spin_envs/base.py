@@ -1,0 +1,180 @@
+"""What all environments of this package share: checked actions, observations, rendering."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, MultiDiscrete
+from numpy.typing import NDArray
+
+from spin_envs.action_grid import check_action
+from spin_envs.window import FrameWindow
+
+RENDER_MODES = ("human", "rgb_array")
+
+# Reward, terminated, truncated, info.
+StepResult = tuple[float, bool, bool, dict[str, Any]]
+
+# Gymnasium's checker warns about infinite bounds; these are as wide as float32 allows.
+LIMIT = float(np.finfo(np.float32).max)
+
+
+class MultiDiscreteEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]], abc.ABC):
+    """An environment with a `MultiDiscrete` action and a flat float32 observation.
+
+    A family implements `_start`, `_advance` and `_frame`. The first two write the observation
+    into an array that they are given: a row of a batch when `spin_envs.vector` steps many
+    instances, which is what makes that fast.
+
+    Args:
+        observation_space: flat float32 space, shape `(obs,)`.
+        nvec: number of choices of each sub-action, shape `(N,)`.
+        render_mode: `None`, `"rgb_array"` or `"human"`.
+        render_fps: frames per second at which the environment is shown as fast as it is.
+
+    Raises:
+        ValueError: an unknown `render_mode`.
+    """
+
+    # Gymnasium declares it on instances, and each instance here has its own frame rate.
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES)}  # noqa: RUF012
+    observation_space: Box
+    action_space: MultiDiscrete
+
+    def __init__(
+        self,
+        observation_space: Box,
+        nvec: NDArray[np.int64],
+        render_mode: str | None,
+        render_fps: int,
+    ) -> None:
+        if render_mode is not None and render_mode not in RENDER_MODES:
+            raise ValueError(
+                f"Expected render_mode None, 'rgb_array' or 'human', got {render_mode!r}."
+            )
+        self.observation_space = observation_space
+        self.action_space = MultiDiscrete(nvec)
+        self.nvec = nvec
+        self.render_mode = render_mode
+        self.metadata = {**type(self).metadata, "render_fps": render_fps}
+        self._in_episode = False
+        self._window: FrameWindow | None = None
+
+    @abc.abstractmethod
+    def _start(
+        self, seed: int | None, out: NDArray[np.float32], options: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Starts an episode, writes its first observation to `out` and returns the info."""
+
+    @abc.abstractmethod
+    def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
+        """Steps with a checked action and writes the observation to `out`."""
+
+    @abc.abstractmethod
+    def _frame(self) -> NDArray[np.uint8]:
+        """Draws the state, shape `(height, width, 3)`."""
+
+    def start_into(
+        self, out: NDArray[np.float32], seed: int | None, options: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """`reset` that writes the observation to `out`, shape `(obs,)`, and returns the info."""
+        super().reset(seed=seed)
+        info = self._start(seed, out, options)
+        self._in_episode = True
+        self._show()
+        return info
+
+    def advance_into(self, out: NDArray[np.float32], action: NDArray[np.int64]) -> StepResult:
+        """`step` that writes the observation to `out`, shape `(obs,)`.
+
+        Args:
+            out: where the observation goes.
+            action: shape `(N,)`, already checked.
+
+        Returns:
+            Reward, terminated, truncated and info.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode is in progress.
+        """
+        self.require_episode()
+        return self._end_step(self._advance(action, out))
+
+    def _end_step(self, result: StepResult) -> StepResult:
+        if result[1] or result[2]:
+            self._in_episode = False
+        self._show()
+        return result
+
+    def _show(self) -> None:
+        if self.render_mode == "human":
+            self.render()
+
+    def require_episode(self) -> None:
+        """Raises `gymnasium.error.ResetNeeded` if no episode is in progress."""
+        if not self._in_episode:
+            raise gymnasium.error.ResetNeeded(
+                "No episode is in progress. Call reset() before the first step and after an "
+                "episode is terminated or truncated."
+            )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Starts an episode; `seed` (if given) reseeds the random numbers.
+
+        Returns:
+            The first observation, shape `(obs,)` float32, and the info.
+        """
+        out = np.empty(self.observation_space.shape, np.float32)
+        info = self.start_into(out, seed, options)
+        return out, info
+
+    def step(
+        self, action: NDArray[np.integer[Any]]
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Applies one choice per sub-action, shape `(N,)`.
+
+        Returns:
+            Observation of shape `(obs,)` float32, reward, terminated, truncated and info.
+
+        Raises:
+            InvalidActionError: `action` is not in the action space.
+            gymnasium.error.ResetNeeded: no episode is in progress.
+        """
+        checked = check_action(action, self.nvec)
+        out = np.empty(self.observation_space.shape, np.float32)
+        reward, terminated, truncated, info = self.advance_into(out, checked)
+        return out, reward, terminated, truncated, info
+
+    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+        """Returns a frame `(height, width, 3)` in mode `"rgb_array"`, shows it in `"human"`.
+
+        Raises:
+            gymnasium.error.DependencyNotInstalled: `"human"` without pygame.
+        """
+        if self.render_mode is None:
+            gymnasium.logger.warn(
+                "render() needs render_mode='rgb_array' or 'human' in gymnasium.make."
+            )
+            return None
+        frame = self._frame()
+        if self.render_mode == "rgb_array":
+            return frame
+        if self._window is None:
+            self._window = FrameWindow(self.spec.id if self.spec else type(self).__name__)
+        self._window.show(frame, self.metadata["render_fps"])
+        return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy opens a window of its own.
+        return {**self.__dict__, "_window": None}
+
+    def close(self) -> None:
+        """Closes the window, if there is one."""
+        if self._window is not None:
+            self._window.close()
+            self._window = None

@@ -1,0 +1,257 @@
+"""Any Gymnasium task with a continuous action, discretized."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, MultiDiscrete, Space
+from gymnasium.spaces.utils import flatdim, flatten, flatten_space
+from gymnasium.utils import RecordConstructorArgs
+from numpy.typing import NDArray
+
+from spin_envs.action_grid import ActionGrid
+from spin_envs.base import LIMIT, MultiDiscreteEnv, StepResult
+from spin_envs.errors import MissingDependencyError, UnknownTaskError
+from spin_envs.graphics import explained_graphics_errors
+from spin_envs.registration import DEFAULT_BINS
+
+
+class BoxGrid:
+    """A grid of actions over a `Box` space.
+
+    Args:
+        space: what the actions of an environment are; any shape, finite bounds.
+        bins: number of values of each dimension: one for all, or one per dimension of the
+            flattened space (2 to 1,001).
+
+    Raises:
+        ValueError: another kind of space, infinite bounds, or bad `bins`.
+    """
+
+    def __init__(self, space: Space[Any], bins: int | Sequence[int]) -> None:
+        if not isinstance(space, Box):
+            raise ValueError(
+                f"Expected an environment with continuous actions (a Box space), got {space}. "
+                "An environment with a Discrete or MultiDiscrete space needs no discretizing."
+            )
+        low, high = space.low.ravel(), space.high.ravel()
+        unbounded = np.flatnonzero(~(np.isfinite(low) & np.isfinite(high)))
+        if unbounded.size:
+            raise ValueError(
+                f"Expected an action space with finite bounds, but dimension {unbounded[0]} is "
+                f"[{low[unbounded[0]]}, {high[unbounded[0]]}]. Bound it first, e.g. with "
+                "gymnasium.wrappers.RescaleAction or TransformAction."
+            )
+        self._grid = ActionGrid(low.astype(np.float64), high.astype(np.float64), bins)
+        self.nvec = self._grid.nvec
+        self._space = space
+
+    def to_box(self, action: object) -> NDArray[Any]:
+        """Maps bin indices `(N,)` to an action of the space.
+
+        Raises:
+            InvalidActionError: see `spin_envs.action_grid.check_action`.
+        """
+        return self._shaped(self._grid.to_continuous(action))
+
+    def checked_to_box(self, checked: NDArray[np.int64]) -> NDArray[Any]:
+        """`to_box` for what `check_action` returned."""
+        return self._shaped(self._grid.values(checked))
+
+    def _shaped(self, values: NDArray[np.float64]) -> NDArray[Any]:
+        if np.issubdtype(self._space.dtype, np.integer):
+            values = np.rint(values)
+        return values.reshape(self._space.shape).astype(self._space.dtype)
+
+
+class DiscretizeAction(
+    gymnasium.Wrapper[Any, NDArray[np.integer[Any]], Any, NDArray[Any]], RecordConstructorArgs
+):
+    """Gives an environment with a `Box` action space a `MultiDiscrete` one.
+
+    Choice `k` of `bins` is `linspace(low, high, bins)[k]`, end points included, with the action
+    space's own bounds. (Gymnasium's wrapper of the same name takes the centers of bins.) The
+    action space is flattened; observations are left as they are.
+
+    Args:
+        env: an environment with a `Box` action space with finite bounds.
+        bins: number of values of each dimension: one for all, or one per dimension (2 to 1,001).
+
+    Raises:
+        ValueError: another action space, infinite bounds, or bad `bins`.
+    """
+
+    def __init__(
+        self, env: gymnasium.Env[Any, NDArray[Any]], bins: int | Sequence[int] = DEFAULT_BINS
+    ) -> None:
+        RecordConstructorArgs.__init__(self, bins=bins)
+        super().__init__(env)
+        self._grid = BoxGrid(env.action_space, bins)
+        self.action_space = MultiDiscrete(self._grid.nvec)
+
+    def step(self, action: NDArray[np.integer[Any]]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Steps with one choice per dimension, shape `(N,)`.
+
+        Raises:
+            InvalidActionError: `action` is not in the action space.
+        """
+        return self.env.step(self._grid.to_box(action))
+
+
+class DiscretizedEnv(MultiDiscreteEnv):
+    """A Gymnasium task with a `Box` action, each dimension one choice of `bins` values.
+
+    The grid spans the action space's own bounds, end points included. Observations are float32
+    and flat; a dict's entries come in the order in which the task gives them (Shimmy's tasks:
+    dm_control's), not sorted by name. Discrete parts are one-hot. Everything else (rewards, ends
+    of episodes, infos, rendering, seeding) is the task's own, its registered time limit included.
+
+    Args:
+        env_id: Gymnasium id, e.g. `"Pendulum-v1"`, `"module:Name-v0"` to import a module first, or
+            one of Shimmy's `"dm_control/..."`.
+        bins: number of values of each dimension of the flattened action: one for all, or one per
+            dimension (2 to 1,001).
+        env_kwargs: arguments of the task.
+        render_mode: one of the task's own.
+
+    Raises:
+        UnknownTaskError: no environment of this id is registered.
+        MissingDependencyError: a `"dm_control/..."` id without Shimmy or dm_control.
+        ValueError: the task's actions are not a `Box` with finite bounds, or bad `bins`.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        bins: int | Sequence[int] = DEFAULT_BINS,
+        env_kwargs: Mapping[str, Any] | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        kwargs = dict(env_kwargs or {})
+        if render_mode is not None:  # not every task has the argument
+            kwargs["render_mode"] = render_mode
+        self._env = _make(env_id, kwargs)
+        self._box = BoxGrid(self._env.action_space, bins)
+        fps = _frames_per_second(self._env)
+        super().__init__(_flat_space(self._env.observation_space), self._box.nvec, render_mode, fps)
+        # Names and spaces of the observation's parts, in the order of the first observation.
+        self._parts: list[tuple[tuple[str, ...], Space[Any]]] = []
+
+    def _start(
+        self, seed: int | None, out: NDArray[np.float32], options: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        observation, info = self._env.reset(seed=seed, options=options)
+        if not self._parts:
+            self._parts = list(_parts(self._env.observation_space, observation))
+        self._write(observation, out)
+        return info
+
+    def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
+        observation, reward, terminated, truncated, info = self._env.step(
+            self._box.checked_to_box(action)
+        )
+        self._write(observation, out)
+        return float(reward), bool(terminated), bool(truncated), info
+
+    def _write(self, observation: Any, out: NDArray[np.float32]) -> None:
+        end = 0
+        for path, space in self._parts:
+            part = observation
+            for key in path:
+                part = part[key]
+            flat = np.asarray(flatten(space, part))
+            start, end = end, end + flat.size
+            out[start:end] = flat
+
+    def _show(self) -> None:
+        """Does nothing: the task shows itself."""
+
+    def render(self) -> Any:
+        """Returns what the task's own `render` does."""
+        with explained_graphics_errors():
+            return self._env.render()
+
+    def _frame(self) -> NDArray[np.uint8]:
+        raise NotImplementedError("The task draws itself.")
+
+    def close(self) -> None:
+        """Closes the task."""
+        self._env.close()
+
+
+def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    if env_id.startswith("dm_control/"):
+        _register_shimmy()
+    try:
+        # Its checker is for authors of environments; what matters here is checked here.
+        with explained_graphics_errors():  # some of dm_control's tasks observe pictures
+            return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
+    except gymnasium.error.Error as error:
+        name = env_id.partition(":")[2] or env_id
+        if name in gymnasium.registry:
+            raise
+        near = difflib.get_close_matches(name, gymnasium.registry, n=3)
+        hint = f"Near matches: {', '.join(near)}. " if near else ""
+        raise UnknownTaskError(
+            f"Gymnasium knows no environment {env_id!r}. {hint}An id of a package that is not "
+            "imported yet is written as 'package:id'."
+        ) from error
+
+
+def _register_shimmy() -> None:
+    """Registers Shimmy's environments, which importing it does."""
+    try:
+        # Silenced: glfw's warning without a display, and the notice of gym, which Shimmy imports.
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            import dm_control  # noqa: F401 - Shimmy leaves its tasks out without a word
+            import shimmy  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Environments 'dm_control/...' need Shimmy and dm_control, and one of them could not "
+            f"be imported ({error}). Install them with `pip install 'spin-d3rlpy[shimmy]'` on "
+            "Python 3.11 or 3.12."
+        ) from error
+
+
+def _frames_per_second(env: gymnasium.Env[Any, Any]) -> int:
+    # Shimmy's render_fps is a number of milliseconds, and the last environment's for all.
+    timestep: Any = getattr(env.unwrapped, "control_timestep", None)
+    if callable(timestep):
+        return round(1 / float(timestep()))
+    return int(env.metadata.get("render_fps", 30))
+
+
+def _flat_space(space: Space[Any]) -> Box:
+    """The space of flat float32 observations."""
+    try:
+        size = flatdim(space)
+    except (NotImplementedError, ValueError) as error:
+        raise ValueError(
+            f"Expected observations that are arrays or (nested) dicts of arrays, got {space}."
+        ) from error
+    if isinstance(space, Dict):
+        # The order of its parts, and so of their bounds, is known when the first one arrives.
+        return Box(-LIMIT, LIMIT, (size,), np.float32)
+    flat = flatten_space(space)
+    assert isinstance(flat, Box)
+    low, high = (np.clip(b, -LIMIT, LIMIT).astype(np.float32) for b in (flat.low, flat.high))
+    return Box(low, high, dtype=np.float32)
+
+
+def _parts(
+    space: Space[Any], observation: Any, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Space[Any]]]:
+    """Yields path and space of each part that is no dict, in the observation's own order."""
+    if not isinstance(space, Dict):
+        yield path, space
+        return
+    for key, value in observation.items():
+        yield from _parts(space[key], value, (*path, key))

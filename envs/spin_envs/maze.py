@@ -1,0 +1,160 @@
+"""A point that is pushed round two walls by actuators which are each on or off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+from spin_envs.action_grid import check_integer
+from spin_envs.base import MultiDiscreteEnv, StepResult
+from spin_envs.registration import DEFAULT_ACTUATORS, MAZE_EPISODE_STEPS
+
+MIN_ACTUATORS, MAX_ACTUATORS = 2, 20
+
+START = (0.25, 0.10)
+# Rectangles (x from, x to, y from, y to), edges included.
+GOAL = (0.25, 0.30, 0.45, 0.50)
+WALLS = ((0.0, 0.50, 0.25, 0.30), (0.50, 0.55, 0.25, 0.80))
+
+SUB_MOVES = 4
+SUB_MOVE_LENGTH = 0.045
+NOISE_PROBABILITY = 0.1
+NOISE_SCALE = 1.415  # just over sqrt(2), so that noise moves no farther than an action can
+STEP_REWARD = -0.05
+GOAL_REWARD = 100.0
+
+_COLORS = {
+    "floor": (255, 255, 255),
+    "wall": (60, 60, 60),
+    "goal": (120, 200, 120),
+    "path": (120, 160, 230),
+    "agent": (200, 40, 40),
+}
+
+
+def actuator_directions(actuators: int) -> NDArray[np.float64]:
+    """Returns the displacement that each actuator adds, shape `(actuators, 2)`.
+
+    They point in equal angles round the circle from (1, 0) on, rounded to three decimals as in
+    the benchmark, and are scaled so that the longest sum over any set of them has length 1.
+    """
+    angles = 2 * np.pi * np.arange(actuators) / actuators
+    directions = np.round(np.stack([np.cos(angles), np.sin(angles)], axis=1), 3)
+    # Bit i of a joint action says whether actuator i is on.
+    on = (np.arange(2**actuators)[:, None] >> np.arange(actuators)) & 1
+    longest: float = np.linalg.norm(on @ directions, axis=1).max()
+    return directions / longest
+
+
+def _inside(x: float, y: float, box: tuple[float, float, float, float]) -> bool:
+    return box[0] <= x <= box[1] and box[2] <= y <= box[3]
+
+
+class MazeEnv(MultiDiscreteEnv):
+    """The maze of the discretized control benchmark (Beeson, Ireland, Montana, 2024).
+
+    The observation is the position (x, y) in the unit square, float32 `(2,)`. An action switches
+    each actuator off (0) or on (1); the directions of those that are on add up
+    (`actuator_directions`). A step is four sub-moves of 0.045 times that sum; each is, with
+    probability 0.1, replaced by noise, uniform in `[0, 1]^2` / 1.415 times 0.045. A sub-move that
+    would leave the square or enter a wall is not made and ends the step; so does reaching the
+    goal. A step costs 0.05, the goal pays 100 and terminates the episode. The 150th step neither
+    moves nor pays and is truncated: an episode without the goal returns -7.45.
+
+    Args:
+        actuators: number of actuators (2 to 20).
+        render_mode: `None`, `"rgb_array"` or `"human"` (a pygame window).
+        size: width and height of rendered frames in pixels (at least 32).
+
+    Raises:
+        ValueError: `actuators`, `size` or `render_mode` is not one of those above.
+    """
+
+    def __init__(
+        self, actuators: int = DEFAULT_ACTUATORS, render_mode: str | None = None, size: int = 400
+    ) -> None:
+        check_integer("actuators", actuators, MIN_ACTUATORS, MAX_ACTUATORS)
+        check_integer("size", size, 32, 4096)
+        super().__init__(
+            Box(0.0, 1.0, (2,), np.float32),
+            np.full(actuators, 2, dtype=np.int64),
+            render_mode,
+            render_fps=10,
+        )
+        self._directions = actuator_directions(actuators)
+        self._size = size
+        self._steps = 0
+        self._position = START
+        self._path = [START]
+
+    def _start(
+        self, seed: int | None, out: NDArray[np.float32], options: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        self._steps = 0
+        self._position = START
+        self._path = [START]
+        out[:] = START
+        return {}
+
+    def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
+        self._steps += 1
+        truncated = self._steps == MAZE_EPISODE_STEPS
+        reward, reached = 0.0, False
+        if not truncated:
+            reached = self._move(action)
+            reward = STEP_REWARD + (GOAL_REWARD if reached else 0.0)
+        out[:] = self._position
+        return reward, reached, truncated, {}
+
+    def _move(self, action: NDArray[np.int64]) -> bool:
+        """Makes the sub-moves of one step; returns whether the goal was reached."""
+        pushed = (action @ self._directions).tolist()
+        # Drawn for all sub-moves at once: whether it is noise, and which.
+        for chance, *noise in self.np_random.random((SUB_MOVES, 3)).tolist():
+            if chance < NOISE_PROBABILITY:
+                dx, dy = noise[0] / NOISE_SCALE, noise[1] / NOISE_SCALE
+            else:
+                dx, dy = pushed
+            x = self._position[0] + SUB_MOVE_LENGTH * dx
+            y = self._position[1] + SUB_MOVE_LENGTH * dy
+            if not _inside(x, y, (0.0, 1.0, 0.0, 1.0)) or any(_inside(x, y, w) for w in WALLS):
+                return False
+            self._position = (x, y)
+            self._path.append(self._position)
+            if _inside(x, y, GOAL):
+                return True
+        return False
+
+    def _frame(self) -> NDArray[np.uint8]:
+        frame = np.empty((self._size, self._size, 3), np.uint8)
+        frame[:] = _COLORS["floor"]
+        for box in WALLS:
+            self._fill(frame, box, "wall")
+        self._fill(frame, GOAL, "goal")
+        for (x0, y0), (x1, y1) in zip(self._path, self._path[1:], strict=False):
+            n = 2 + int(self._size * max(abs(x1 - x0), abs(y1 - y0)))
+            for x, y in zip(np.linspace(x0, x1, n), np.linspace(y0, y1, n), strict=True):
+                self._fill(frame, (x - 0.003, x + 0.003, y - 0.003, y + 0.003), "path")
+        self._disc(frame, self._position, 0.015, "agent")
+        return frame
+
+    def _fill(
+        self, frame: NDArray[np.uint8], box: tuple[float, float, float, float], color: str
+    ) -> None:
+        """Fills a rectangle; y points up in the maze and down in the frame."""
+        left, right = (round(self._size * x) for x in box[:2])
+        bottom, top = (round(self._size * (1 - y)) for y in box[2:])
+        frame[max(top, 0) : max(bottom, top + 1), max(left, 0) : max(right, left + 1)] = _COLORS[
+            color
+        ]
+
+    def _disc(
+        self, frame: NDArray[np.uint8], center: tuple[float, float], radius: float, color: str
+    ) -> None:
+        centers = (np.arange(self._size) + 0.5) / self._size
+        across = (centers[None, :] - center[0]) ** 2
+        up = (1 - centers[:, None] - center[1]) ** 2
+        frame[across + up <= max(radius, 1.5 / self._size) ** 2] = _COLORS[color]

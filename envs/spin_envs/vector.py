@@ -1,0 +1,281 @@
+"""Many instances of an environment in one process, stepped with little overhead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from spin_envs.action_grid import check_action
+from spin_envs.base import MultiDiscreteEnv, StepResult
+from spin_envs.maze import MazeEnv
+from spin_envs.suite import DiscretizedSuiteEnv
+
+Observations = NDArray[np.float32]
+
+
+def make_batch(spec: EnvSpec | str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
+    """Makes `num_envs` instances in this process, in the fastest way that the environment has.
+
+    Args:
+        spec: environment id, or the spec of an environment made by `gymnasium.make`.
+        num_envs: number of instances.
+        **kwargs: arguments of the environment, e.g. `bins`.
+    """
+    found = gymnasium.spec(spec) if isinstance(spec, str) else spec
+    entry = found.vector_entry_point
+    # Not anyone's vector environment: some cannot seed each instance, as episodes need it. And a
+    # spec with wrappers of its own can only be made one instance at a time.
+    ours = isinstance(entry, str) and entry.startswith(__name__) and not found.additional_wrappers
+    mode = "vector_entry_point" if ours else "sync"
+    return gymnasium.make_vec(spec, num_envs=num_envs, vectorization_mode=mode, **kwargs)
+
+
+class InProcessVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], NDArray[Any]]):
+    """A vector environment that writes all observations into one array.
+
+    Steps, rewards and seeds are those of `gymnasium.vector.SyncVectorEnv`, bit for bit, next-step
+    autoreset included: the step after an episode's end ignores the action, pays 0 and returns the
+    next episode's first observation. Made by `gymnasium.make_vec(id, num_envs=n)`.
+
+    Args:
+        num_envs: number of instances.
+        max_episode_steps: steps after which an episode is truncated, if the environment does not
+            end it before; None for no limit but its own.
+        **kwargs: arguments of each instance.
+
+    Raises:
+        ValueError: `num_envs` is less than 1.
+    """
+
+    env_class: ClassVar[type[MultiDiscreteEnv]]
+    envs: Sequence[MultiDiscreteEnv] = ()  # Gymnasium closes also what could not be made
+
+    def __init__(
+        self, num_envs: int = 1, max_episode_steps: int | None = None, **kwargs: Any
+    ) -> None:
+        if num_envs < 1:
+            raise ValueError(f"Expected num_envs of at least 1, got {num_envs}.")
+        self.num_envs = num_envs
+        self.envs = [self.env_class(**kwargs) for _ in range(num_envs)]
+        first = self.envs[0]
+        self._nvec = first.nvec
+        self.metadata = dict(first.metadata)
+        if hasattr(gymnasium.vector, "AutoresetMode"):  # Gymnasium 1.1 and later
+            self.metadata["autoreset_mode"] = gymnasium.vector.AutoresetMode.NEXT_STEP
+        self.render_mode = first.render_mode
+        self.single_observation_space = first.observation_space
+        self.single_action_space = first.action_space
+        self.observation_space = batch_space(first.observation_space, num_envs)
+        self.action_space = batch_space(first.action_space, num_envs)
+        self._limit = float("inf") if max_episode_steps is None else max_episode_steps
+        self._elapsed = np.zeros(num_envs, dtype=np.int64)
+        self._over = np.zeros(num_envs, dtype=np.bool_)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Observations, dict[str, Any]]:
+        """Starts an episode in every instance.
+
+        Args:
+            seed: one per instance; an integer `s` stands for `s, s + 1, ...`.
+            options: passed to every instance.
+
+        Returns:
+            Observations `(num_envs, obs)` float32 and infos.
+
+        Raises:
+            ValueError: there are not `num_envs` seeds.
+        """
+        seeds: Sequence[int | None]
+        if seed is None:
+            seeds = [None] * self.num_envs
+        elif isinstance(seed, int | np.integer):
+            seeds = range(int(seed), int(seed) + self.num_envs)
+        else:
+            seeds = seed
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"Expected {self.num_envs} seeds, got {len(seeds)}.")
+        out = self._empty()
+        infos: dict[str, Any] = {}
+        for i, (env, one) in enumerate(zip(self.envs, seeds, strict=True)):
+            infos = self._add_info(infos, env.start_into(out[i], one, options), i)
+        self._elapsed[:] = 0
+        self._over[:] = False
+        return out, infos
+
+    def step(
+        self, actions: NDArray[np.integer[Any]]
+    ) -> tuple[
+        Observations, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
+    ]:
+        """Steps every instance, or starts its next episode if its last one was over.
+
+        Args:
+            actions: shape `(num_envs, N)`.
+
+        Returns:
+            Observations `(num_envs, obs)` float32, rewards, terminated, truncated `(num_envs,)`
+            and infos.
+
+        Raises:
+            InvalidActionError: `actions` are not in the action space.
+            gymnasium.error.ResetNeeded: before the first reset.
+        """
+        checked = check_action(actions, self._nvec, self.num_envs)
+        out = self._empty()
+        rewards = np.zeros(self.num_envs)
+        terminated = np.zeros(self.num_envs, dtype=np.bool_)
+        truncated = np.zeros(self.num_envs, dtype=np.bool_)
+        infos: dict[str, Any] = {}
+        rows: Sequence[int] = range(self.num_envs)
+        if self._over.any():
+            for i in np.flatnonzero(self._over).tolist():
+                infos = self._add_info(infos, self.envs[i].start_into(out[i], None), i)
+            self._elapsed[self._over] = -1  # this step is not one of the episode's
+            rows = np.flatnonzero(~self._over).tolist()
+        for i, result in zip(rows, self._advance_all(rows, checked, out), strict=True):
+            rewards[i], terminated[i], truncated[i], info = result
+            if info:
+                infos = self._add_info(infos, info, i)
+        self._elapsed += 1
+        truncated |= self._elapsed >= self._limit
+        self._over = terminated | truncated
+        return out, rewards, terminated, truncated, infos
+
+    def _advance_all(
+        self, rows: Sequence[int], actions: NDArray[np.int64], out: Observations
+    ) -> list[StepResult]:
+        """Steps the instances `rows`; row i of `actions` and `out` belongs to instance i."""
+        return [self.envs[i].advance_into(out[i], actions[i]) for i in rows]
+
+    def _empty(self) -> Observations:
+        # A new array each time: what an earlier step returned stays as it was.
+        shape = self.observation_space.shape
+        assert shape is not None
+        return np.empty(shape, np.float32)
+
+    def render(self) -> tuple[NDArray[np.uint8] | None, ...]:  # type: ignore[override]
+        """Returns the frame of each instance."""
+        return tuple(env.render() for env in self.envs)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes the instances."""
+        for env in self.envs:
+            env.close()
+
+
+class MazeVectorEnv(InProcessVectorEnv):
+    """Many mazes; see `InProcessVectorEnv` and `spin_envs.maze.MazeEnv`."""
+
+    env_class = MazeEnv
+
+
+class SuiteVectorEnv(InProcessVectorEnv):
+    """Many instances of a control suite task.
+
+    See `InProcessVectorEnv` and `spin_envs.suite.DiscretizedSuiteEnv`.
+
+    Args:
+        num_envs: number of instances.
+        max_episode_steps: steps after which an episode is truncated.
+        num_threads: threads that simulate, MuJoCo being outside Python's global lock. Results do
+            not depend on it. More than one can pay for heavy models (dog, humanoid) on idle
+            cores; on two busy ones it did not.
+        **kwargs: arguments of each instance.
+
+    Raises:
+        ValueError: `num_envs` or `num_threads` is less than 1.
+    """
+
+    env_class = DiscretizedSuiteEnv
+    envs: Sequence[DiscretizedSuiteEnv] = ()
+    _pool: ThreadPoolExecutor | None = None
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        max_episode_steps: int | None = None,
+        num_threads: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        if num_threads < 1:
+            raise ValueError(f"Expected num_threads of at least 1, got {num_threads}.")
+        super().__init__(num_envs, max_episode_steps, **kwargs)
+        self.num_threads = min(num_threads, num_envs)
+
+    def _advance_all(
+        self, rows: Sequence[int], actions: NDArray[np.int64], out: Observations
+    ) -> list[StepResult]:
+        controls = self.envs[0].to_controls(actions)
+        if self.num_threads == 1:
+            results = []
+            for i in rows:
+                env = self.envs[i]
+                env.begin(controls[i])
+                env.simulator.step()
+                results.append(env.end_into(out[i]))
+            return results
+        for i in rows:
+            self.envs[i].begin(controls[i])
+        done = dict.fromkeys(rows)
+        for i in self._simulated(rows):
+            done[i] = self.envs[i].end_into(out[i])
+        return [result for result in done.values() if result is not None]
+
+    def _simulated(self, rows: Sequence[int]) -> Iterator[int]:
+        """Simulates the instances `rows` in threads and yields each row when it is ready.
+
+        This thread takes part when nothing is ready. Raises the first error after all have ended.
+        """
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.num_threads - 1, "spin-envs")
+        waiting = iter(rows)  # shared: each takes the next row
+        ready: SimpleQueue[int] = SimpleQueue()
+        errors: list[BaseException] = []
+
+        def simulate_next() -> bool:
+            if (i := next(waiting, None)) is None:
+                return False
+            try:
+                self.envs[i].simulator.step()
+            except BaseException as error:
+                errors.append(error)
+            ready.put(i)
+            return True
+
+        def simulate_all() -> None:
+            while simulate_next():
+                pass
+
+        for _ in range(self.num_threads - 1):
+            self._pool.submit(simulate_all)
+        for _ in rows:
+            if ready.empty():
+                simulate_next()
+            i = ready.get()
+            if not errors:
+                yield i
+        if errors:
+            raise errors[0]
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes the instances and ends the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        super().close_extras(**kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pool": None}

@@ -1,0 +1,92 @@
+"""Slot features of a whole dataset, computed once when trunk and queries no longer change."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from spin_d3rlpy.policies.slot import SlotFeatures
+from spin_d3rlpy.precision import Precision, autocast
+
+ROWS_AT_ONCE = 4096
+# Share of the free memory that the cache may take before it goes to the next slower place.
+LARGEST_SHARE = 0.5
+
+
+def compute_features(
+    network: SlotFeatures,
+    observations: torch.Tensor,
+    transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    precision: Precision = "float32",
+    show_progress: bool = True,
+) -> torch.Tensor:
+    """Returns `f(s, Q)` of every observation in bfloat16, without dropout.
+
+    They stay on the device if they take less than half of its free memory; otherwise they go to
+    host memory (pinned for a GPU), or else to a memory-mapped file in the temporary folder, which
+    is gone when the process ends.
+
+    Args:
+        network: trunk and queries.
+        observations: `(n, obs)` on the network's device.
+        transform: applied to observations (an observation scaler).
+        precision: number format of the computation.
+        show_progress: draw a progress bar.
+
+    Returns:
+        `(n, N, D)`.
+
+    Raises:
+        OSError: neither memory nor the temporary folder has room; the message says how much.
+    """
+    slots, width = network.queries.weight.shape
+    features = _allocate((len(observations), slots, width), observations.device)
+    was_training = network.training
+    network.eval()
+    with torch.no_grad(), autocast(observations.device, precision):
+        for start in tqdm(
+            range(0, len(observations), ROWS_AT_ONCE),
+            desc="Caching features",
+            unit="chunk",
+            disable=not show_progress,
+        ):
+            rows = observations[start : start + ROWS_AT_ONCE]
+            features[start : start + ROWS_AT_ONCE] = network(
+                rows if transform is None else transform(rows)
+            )
+    network.train(was_training)
+    return features
+
+
+def _allocate(shape: tuple[int, int, int], device: torch.device) -> torch.Tensor:
+    size = 2 * shape[0] * shape[1] * shape[2]
+    if device.type == "cuda" and size < LARGEST_SHARE * torch.cuda.mem_get_info(device)[0]:
+        return torch.empty(shape, dtype=torch.bfloat16, device=device)
+    if size < LARGEST_SHARE * _available_host_bytes():
+        return torch.empty(shape, dtype=torch.bfloat16, pin_memory=device.type == "cuda")
+    with tempfile.TemporaryFile() as file:  # the mapping keeps it when it is closed
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            raise OSError(
+                f"Cached features need {size / 2**30:.1f} GiB, for which there is room neither in "
+                f"memory nor in {tempfile.gettempdir()} ({error.strerror}). Set TMPDIR to a folder "
+                "with room, or cache_features=False."
+            ) from error
+        mapped = np.memmap(file, dtype=np.int16, mode="r+", shape=shape)
+    return torch.from_numpy(mapped).view(torch.bfloat16)
+
+
+def _available_host_bytes() -> int:
+    """Memory that can be had without swapping, page cache included where the system tells."""
+    try:
+        with open("/proc/meminfo") as f:
+            fields = dict(line.split(":") for line in f)
+        return 1024 * int(fields["MemAvailable"].split()[0])
+    except (OSError, KeyError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

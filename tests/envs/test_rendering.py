@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import imageio_ffmpeg
+import numpy as np
+import pygame
+import pytest
+from numpy.typing import NDArray
+
+import spin_envs  # noqa: F401 - registers the environments
+from tests.subprocesses import run_python_with_errors
+
+SMALL: dict[str, dict[str, Any]] = {
+    "spin/maze-v0": {"size": 64},
+    "spin/cheetah-run-v0": {"width": 64, "height": 48},
+}
+
+
+def make(name: str, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    return gymnasium.make(name, **{**SMALL.get(name, {}), **kwargs})
+
+
+def steps(env: gymnasium.Env[Any, Any], n: int) -> None:
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for _ in range(n):
+        env.step(env.action_space.sample())
+
+
+def window_pixels() -> NDArray[np.uint8]:
+    """What the open window shows, `(height, width, 3)`."""
+    surface: Any = pygame.display.get_surface()
+    return pygame.surfarray.array3d(surface).swapaxes(0, 1).copy()
+
+
+@pytest.mark.parametrize("env_id", SMALL)
+@pytest.mark.usefixtures("renders")
+def test_human_mode_shows_each_state_in_a_window_by_itself(env_id: str) -> None:
+    shown, frames = make(env_id, render_mode="human"), make(env_id, render_mode="rgb_array")
+    steps(shown, 3)
+    steps(frames, 3)
+    expected: Any = frames.render()
+    np.testing.assert_array_equal(window_pixels(), expected)
+    assert shown.render() is None
+    shown.close()
+    frames.close()
+    assert pygame.display.get_surface() is None
+
+
+def test_human_mode_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make("spin/maze-v0", render_mode="human")
+    waits: list[int] = []
+
+    class Clock:
+        def tick(self, fps: int) -> None:
+            waits.append(fps)
+
+    monkeypatch.setattr(pygame.time, "Clock", Clock)
+    steps(env, 2)
+    assert waits == [10, 10, 10]
+    env.close()
+
+
+def test_a_copy_of_an_environment_with_a_window_has_its_own() -> None:
+    env = make("spin/maze-v0", render_mode="human")
+    steps(env, 1)
+    other = copy.deepcopy(env)
+    env.close()
+    steps(other, 1)
+    other.close()
+
+
+def test_without_pygame_human_mode_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    env = make("spin/maze-v0", render_mode="human")
+    with pytest.raises(gymnasium.error.DependencyNotInstalled, match="pip install pygame"):
+        env.reset()
+
+
+@pytest.mark.usefixtures("renders")
+def test_cameras_are_chosen_by_index_or_name() -> None:
+    frames = []
+    for camera_id in (0, "side", 1, "back", -1):
+        env = make("spin/cheetah-run-v0", render_mode="rgb_array", camera_id=camera_id)
+        steps(env, 1)
+        frame: Any = env.render()
+        assert frame.shape == (48, 64, 3)
+        assert frame.dtype == np.uint8
+        frames.append(frame)
+        env.close()
+    np.testing.assert_array_equal(frames[0], frames[1])
+    np.testing.assert_array_equal(frames[2], frames[3])
+    assert len({frame.tobytes() for frame in frames}) == 3
+
+
+@pytest.mark.usefixtures("renders")
+@pytest.mark.parametrize("env_id", SMALL)
+def test_record_video_works_headless(env_id: str, tmp_path: Path) -> None:
+    env = make(env_id, render_mode="rgb_array", max_episode_steps=5)
+    fps = env.metadata["render_fps"]
+    video = gymnasium.wrappers.RecordVideo(
+        env, str(tmp_path / "videos"), episode_trigger=lambda _: True
+    )
+    steps(video, 5)
+    video.close()
+    (path,) = (tmp_path / "videos").glob("*.mp4")
+    frames, seconds = imageio_ffmpeg.count_frames_and_secs(path)
+    assert frames == 6
+    assert seconds == pytest.approx(6 / fps, abs=0.02)
+
+
+def test_frame_rates_are_those_of_the_instance() -> None:
+    envs = [
+        make("spin/cheetah-run-v0"),
+        make("spin/finger-spin-v0"),
+        make("spin/maze-v0"),
+        make("spin/discretized-v0", env_id="Pendulum-v1"),
+    ]
+    assert [env.metadata["render_fps"] for env in envs] == [100, 50, 10, 30]
+
+
+def test_where_nothing_can_draw_the_error_names_the_variable() -> None:
+    output, _ = run_python_with_errors(
+        "import os\n"
+        "os.environ.pop('DISPLAY', None)\n"
+        "os.environ['MUJOCO_GL'] = 'glfw'\n"
+        "import gymnasium, spin_envs\n"
+        "env = gymnasium.make('spin/cheetah-run-v0', render_mode='rgb_array')\n"
+        "env.reset(seed=0)\n"
+        "try:\n"
+        "    env.render()\n"
+        "except spin_envs.MissingDependencyError as error:\n"
+        "    print(error)"
+    )
+    assert "set MUJOCO_GL=egl or MUJOCO_GL=osmesa" in output
+
+
+def test_discretized_tasks_draw_themselves() -> None:
+    env = make("spin/discretized-v0", env_id="Pendulum-v1", render_mode="rgb_array")
+    steps(env, 1)
+    frame: Any = env.render()
+    assert frame.shape == (500, 500, 3)
+    env.close()
