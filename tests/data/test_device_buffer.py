@@ -249,7 +249,7 @@ def test_the_rest_of_d3rlpys_interface(buffer: DeviceReplayBuffer) -> None:
     assert buffer.buffer.transition_count == 15
     episode, step = buffer.buffer[8]
     assert (episode.size(), step) == (7, 0)
-    assert buffer.sample_trajectory_batch(4, 3).observations.shape == (4, 3, 2)
+    assert buffer.sample_trajectory_batch(4, 3).observations.shape == (4, 3, 2)  # type: ignore[union-attr]
 
 
 def test_dumped_episodes_are_read_by_d3rlpy(buffer: DeviceReplayBuffer) -> None:
