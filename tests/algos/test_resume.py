@@ -139,6 +139,20 @@ def test_schedules_scalers_and_logs_within_epochs_go_on(strategy: Any, tmp_path:
     assert_equal(expected, outcome(again, fit(again, tmp_path, **settings)))
 
 
+@pytest.mark.parametrize("stop", [2, 5, 9])
+def test_a_run_with_cached_features_goes_on(stop: int, tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"train_queries": 4, "cache_features": True}
+    seed(1)
+    whole = make(SPINIQL, **fields)
+    expected = outcome(whole, fit(whole, None))
+    seed(1)
+    with pytest.raises(CrashError):
+        fit(make(SPINIQL, **fields), tmp_path, callback=crash_at(stop))
+    seed(99)
+    again = make(SPINIQL, **fields)
+    assert_equal(expected, outcome(again, fit(again, tmp_path)))
+
+
 def test_a_finished_run_is_not_repeated_and_can_be_made_longer(tmp_path: Path) -> None:
     seed(1)
     algo = make(FactoredIQL)
