@@ -18,12 +18,8 @@ from d3rlpy.types import NDArray, Observation, Shape
 from torch import nn
 
 from spin_d3rlpy._compat import fuse_adam
-from spin_d3rlpy.algos.base import (
-    MultiDiscreteAlgo,
-    MultiDiscreteConfig,
-    MultiDiscreteImpl,
-    MultiDiscreteModules,
-)
+from spin_d3rlpy.algos.base import MultiDiscreteAlgo
+from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.critics import polyak_update
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.metrics import ActionMode

@@ -1,31 +1,28 @@
-"""What every algorithm here shares: a config with `nvec`, and d3rlpy's verbs for MultiDiscrete."""
+"""d3rlpy's verbs for MultiDiscrete actions, which every algorithm here shares."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-from abc import abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
-from d3rlpy.algos.qlearning.base import QLearningAlgoBase, QLearningAlgoImplBase
-from d3rlpy.base import DeviceArg, LearnableConfig, register_learnable, save_config
+from d3rlpy.algos.qlearning.base import QLearningAlgoBase
+from d3rlpy.base import DeviceArg, register_learnable, save_config
 from d3rlpy.constants import ActionSpace, LoggingStrategy
 from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.metrics import EvaluatorProtocol
-from d3rlpy.optimizers.optimizers import OptimizerWrapper
-from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
+from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 from tqdm.auto import tqdm
 
 from spin_d3rlpy._compat import DiscreteView, export_onnx, quiet_tracing
-from spin_d3rlpy.algos.progress import Progress
+from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl
+from spin_d3rlpy.algos.progress import Progress, run_identity
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.distributed import share_training
@@ -35,107 +32,9 @@ from spin_d3rlpy.errors import (
     InvalidObservationError,
     NvecMismatchError,
 )
-from spin_d3rlpy.nvec import SlotLayout, check_nvec, nvec_from_space, require_same_nvec
-from spin_d3rlpy.policies.slot import SlotFeatures
-from spin_d3rlpy.precision import Precision, autocast, check_precision
+from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
+from spin_d3rlpy.precision import autocast
 from spin_d3rlpy.scalers import fit_observation_scaler, fit_reward_scaler
-
-
-@dataclasses.dataclass()
-class MultiDiscreteConfig(LearnableConfig):
-    """Fields that every algorithm's config has.
-
-    Args:
-        nvec: number of choices of each sub-action. Filled from the dataset or environment when
-            the model is built, and saved with it.
-        n_steps: gradient steps of `fit` when it is not told.
-        precision: number format of updates, see `spin_d3rlpy.precision.autocast`. Acting is
-            always in float32.
-    """
-
-    nvec: list[int] | None = None
-    n_steps: int = 1_000_000
-    precision: Precision = "float32"
-
-    type_name: ClassVar[str]
-    algo_class: ClassVar[type[MultiDiscreteAlgo[Any, Any]]]
-
-    def __post_init__(self) -> None:
-        check_precision(self.precision)
-
-    def create(
-        self, device: DeviceArg = False, enable_ddp: bool = False
-    ) -> MultiDiscreteAlgo[Any, Any]:
-        """Returns the algorithm on `device`."""
-        return self.algo_class(self, device, enable_ddp)
-
-    @classmethod
-    def get_type(cls) -> str:
-        """Name under which d3rlpy saves it."""
-        return cls.type_name
-
-
-@dataclasses.dataclass(frozen=True)
-class MultiDiscreteModules(Modules):
-    """Networks and optimizers; what SPIN froze stays frozen."""
-
-    def unfreeze(self) -> None:
-        """Lets parameters have gradients again after an export, but not what SPIN froze."""
-        super().unfreeze()
-        for network in self.get_torch_modules().values():
-            for module in network.modules():
-                if isinstance(module, SlotFeatures):
-                    module.freeze(0)
-
-
-class MultiDiscreteImpl(QLearningAlgoImplBase):
-    """Base class of the updates, which return tensors so that no step waits for the device.
-
-    Args:
-        observation_shape: shape of one observation.
-        modules: networks and optimizers.
-        config: the algorithm's configuration, its `nvec` known.
-        device: where the networks are.
-    """
-
-    def __init__(
-        self,
-        observation_shape: Shape,
-        modules: MultiDiscreteModules,
-        config: MultiDiscreteConfig,
-        device: str,
-    ) -> None:
-        assert config.nvec is not None
-        layout = SlotLayout(config.nvec).to(device)
-        super().__init__(observation_shape, layout.max_choices, modules, device)
-        self._layout = layout
-        self._gamma = config.gamma
-
-    def bootstrap(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
-        """Returns `r + gamma^n (1 - terminal) next_values` for next values `(..., B)`."""
-        discount = self._gamma ** batch.intervals.squeeze(-1)
-        not_over = 1.0 - batch.terminals.squeeze(-1)
-        return batch.rewards.squeeze(-1) + discount * not_over * next_values
-
-    def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper) -> None:
-        """Does one step of `optim` down the gradient of `loss`."""
-        optim.zero_grad()
-        loss.backward()
-        optim.step()
-
-    @abstractmethod
-    def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
-        """Does one gradient step and returns scalar metrics, still on the device."""
-
-    @train_api
-    def update_without_sync(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
-        """`update`, with metrics left on the device."""
-        return self.compute_update(batch, grad_step)
-
-    def inner_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, float]:
-        """Does one gradient step and returns metrics as numbers."""
-        return {k: v.item() for k, v in self.compute_update(batch, grad_step).items()}
-
 
 TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
@@ -434,7 +333,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         self._build_with_buffer(buffer)
         checkpoints = None
         if checkpoint_dir is not None:
-            identity = {**self._identity(buffer), "n_steps_per_epoch": n_steps_per_epoch}
+            identity = {
+                **run_identity(self._config, buffer),
+                "n_steps_per_epoch": n_steps_per_epoch,
+            }
             checkpoints = self._open_checkpoints(
                 checkpoint_dir, resume, checkpoint_interval, identity
             )
@@ -508,20 +410,6 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             self._grad_step = shared["grad_step"]
             self._after_resume(checkpoints)
         return checkpoints
-
-    def _identity(self, buffer: DeviceReplayBuffer) -> dict[str, Any]:
-        """Returns what a checkpoint must have in common with the run that resumes from it."""
-        digest = hashlib.sha256()
-        for array in (buffer.rewards, buffer.actions, buffer.terminals):
-            digest.update(array.cpu().numpy().tobytes())
-        config = json.loads(self._config.serialize())
-        del config["n_steps"]  # a run may be made longer
-        return {
-            "algorithm": self._config.get_type(),
-            "config": config,
-            "transitions": buffer.transition_count,
-            "data": digest.hexdigest(),
-        }
 
     def _after_resume(self, checkpoints: Checkpoints) -> None:
         """Hook for what an algorithm keeps beside its networks (SPIN's ASM)."""

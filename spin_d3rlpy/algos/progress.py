@@ -1,13 +1,18 @@
-"""Where `fit` stands: what its loop counts, and how that is kept in a checkpoint."""
+"""Where `fit` stands: what its loop counts, how that is kept, and which run it belongs to."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections import defaultdict
 from typing import Any
 
 import torch
 from d3rlpy.logging import D3RLPyLogger
+
+from spin_d3rlpy.algos.impl import MultiDiscreteConfig
+from spin_d3rlpy.data import DeviceReplayBuffer
 
 
 class MeanMetrics:
@@ -75,3 +80,18 @@ class Progress:
 
 def _plain(metrics: dict[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}  # not NumPy's
+
+
+def run_identity(config: MultiDiscreteConfig, buffer: DeviceReplayBuffer) -> dict[str, Any]:
+    """Returns what a checkpoint must have in common with the run that goes on from it."""
+    digest = hashlib.sha256()
+    for array in (buffer.rewards, buffer.actions, buffer.terminals):
+        digest.update(array.cpu().numpy().tobytes())
+    fields = json.loads(config.serialize())
+    del fields["n_steps"]  # a run may be made longer
+    return {
+        "algorithm": config.get_type(),
+        "config": fields,
+        "transitions": buffer.transition_count,
+        "data": digest.hexdigest(),
+    }
