@@ -38,7 +38,7 @@ class MultiDiscreteConfig(LearnableConfig):
     precision: Precision = "float32"
 
     type_name: ClassVar[str]
-    algo_class: ClassVar[type[MultiDiscreteAlgo[Any, Any]]]
+    algo_class: ClassVar[type[Any]]  # the `MultiDiscreteAlgo` registered with it
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
@@ -47,7 +47,8 @@ class MultiDiscreteConfig(LearnableConfig):
         self, device: DeviceArg = False, enable_ddp: bool = False
     ) -> MultiDiscreteAlgo[Any, Any]:
         """Returns the algorithm on `device`."""
-        return self.algo_class(self, device, enable_ddp)
+        algo: MultiDiscreteAlgo[Any, Any] = self.algo_class(self, device, enable_ddp)
+        return algo
 
     @classmethod
     def get_type(cls) -> str:
