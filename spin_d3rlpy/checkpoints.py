@@ -124,10 +124,7 @@ class Checkpoints:
         """Saves if a checkpoint is due; after an interrupt saves and lets it take its course."""
         if self._signal is not None or step % self._interval == 0:
             self.save(stage, step, state())
-        if self._signal is not None:
-            number, self._signal = self._signal, None
-            signal.signal(number, self._handlers[number])
-            signal.raise_signal(number)
+        self._deliver()
 
     def save(self, stage: str, step: int, state: State) -> None:
         """Writes a checkpoint and removes those that are no longer needed."""
@@ -142,6 +139,13 @@ class Checkpoints:
         write_checkpoint(self.folder / f"{stage}_{step:010d}.ckpt", content)
         for path in self._paths()[:-KEPT]:
             path.unlink()
+
+    def _deliver(self) -> None:
+        """Lets a signal that was held back do what it would have done."""
+        if self._signal is not None:
+            number, self._signal = self._signal, None
+            signal.signal(number, self._handlers[number])
+            signal.raise_signal(number)
 
     @contextlib.contextmanager
     def saving_on_interrupt(self) -> Iterator[None]:
@@ -167,6 +171,7 @@ class Checkpoints:
         finally:
             for number in numbers:
                 signal.signal(number, self._handlers[number])
+            self._deliver()  # one that came after the last step
 
     def _paths(self) -> list[Path]:
         # "pretraining" comes before "training", also in the alphabet.

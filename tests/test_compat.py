@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
+from pathlib import Path
 
 import d3rlpy
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from d3rlpy.optimizers import AdamFactory, AdamWFactory, SGDFactory
 
-from spin_d3rlpy._compat import fuse_adam
+from spin_d3rlpy._compat import DiscreteView, fuse_adam
 
 
 @pytest.mark.parametrize("factory_class", [AdamFactory, AdamWFactory])
@@ -58,3 +62,42 @@ def test_d3rlpys_loop_still_drops_steps_that_do_not_fill_an_epoch() -> None:
     )
     adapter = d3rlpy.logging.NoopAdapterFactory()
     assert algo.fit(buffer, n_steps=5, show_progress=False, logger_adapter=adapter) == []
+
+
+def test_d3rlpy_still_knows_no_multidiscrete_environment() -> None:
+    """Why there is `DiscreteView`."""
+    env = gymnasium.Env()  # type: ignore[var-annotated]
+    env.action_space = gymnasium.spaces.MultiDiscrete([3, 5, 2])
+    env.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (7,))
+    with pytest.raises(ValueError, match="Unsupported action_space"):
+        d3rlpy.dataset.create_fifo_replay_buffer(10, env=env)
+    buffer = d3rlpy.dataset.create_fifo_replay_buffer(10, env=DiscreteView(env))
+    assert buffer.dataset_info.action_signature.shape == [(3,)]
+
+
+def test_the_view_keeps_samples_and_membership() -> None:
+    env = gymnasium.Env()  # type: ignore[var-annotated]
+    env.action_space = gymnasium.spaces.MultiDiscrete([3, 5, 2], seed=0)
+    view = DiscreteView(env)
+    samples = np.array([view.action_space.sample() for _ in range(200)])
+    assert samples.max(0).tolist() == [2, 4, 1]
+    assert view.action_space.contains(np.array([2, 4, 1]))
+    assert not view.action_space.contains(np.array([2, 4, 2]))
+
+
+def test_d3rlpys_onnx_export_still_fails(tmp_path: Path) -> None:
+    """Why there is `export_onnx`."""
+    algo = d3rlpy.algos.DQNConfig().create()
+    algo.create_impl((3,), 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(Exception):  # noqa: B017, PT011
+            algo.save_policy(str(tmp_path / "policy.onnx"))
+
+
+def test_tracing_still_warns(tmp_path: Path) -> None:
+    """Why there is `quiet_tracing`."""
+    algo = d3rlpy.algos.DQNConfig().create()
+    algo.create_impl((3,), 2)
+    with pytest.warns(DeprecationWarning, match="jit"):
+        algo.save_policy(str(tmp_path / "policy.pt"))

@@ -257,6 +257,13 @@ def test_an_interrupt_saves_the_step_it_came_at(tmp_path: Path) -> None:
     assert_equal(expected, outcome(again, fit(again, tmp_path)))
 
 
+def test_an_interrupt_after_the_last_step_is_not_lost(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 1_000, {}, dict)
+    with pytest.raises(KeyboardInterrupt), checkpoints.saving_on_interrupt():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_termination_saves_and_then_does_what_it_did_before(tmp_path: Path) -> None:
     received: list[int] = []
 
