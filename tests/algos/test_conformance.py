@@ -12,6 +12,7 @@ import pytest
 import torch
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.metrics import InitialStateValueEstimationEvaluator, TDErrorEvaluator
+from d3rlpy.models.encoders import VectorEncoderFactory
 from d3rlpy.preprocessing import MultiplyRewardScaler, StandardObservationScaler
 from d3rlpy.torch_utility import TorchMiniBatch
 
@@ -242,6 +243,26 @@ def test_one_huge_step_moves_every_trainable_parameter(algo_class: Any) -> None:
             # The bias of attention's keys shifts all scores of a query alike: no gradient, but
             # the same tensor holds the values' bias.
             assert moved == parameter.requires_grad or name.startswith("targ"), f"{name}.{key}"
+
+
+@each_algorithm
+def test_trains_with_dropout_and_acts_without(algo_class: Any, observations: np.ndarray) -> None:
+    fields: dict[str, Any] = {}
+    if algo_class.__name__.startswith("Factored"):
+        encoder = VectorEncoderFactory(hidden_units=[32], dropout_rate=0.5)
+        fields["actor_encoder_factory"] = encoder
+    algo = make(algo_class, **fields)
+    algo.build_with_dataset(random_buffer())
+    algo.update(random_buffer().sample_transition_batch(19))
+    modules = algo.impl.modules.get_torch_modules().values()
+    assert all(module.training for network in modules for module in network.modules())
+    assert np.array_equal(algo.predict(observations), algo.predict(observations))
+    assert not any(module.training for network in modules for module in network.modules())
+    if algo_class.__name__.startswith(("SPIN", "SAINT", "Factored")):
+        x = torch.from_numpy(observations)
+        policy = algo.impl.policy.train()
+        assert not torch.equal(policy(x), policy(x))
+        assert torch.equal(policy.eval()(x), policy(x))
 
 
 @each_algorithm
