@@ -24,6 +24,7 @@ from d3rlpy.metrics import (
     CompareDiscreteActionMatchEvaluator,
     DiscountedSumOfAdvantageEvaluator,
     DiscreteActionMatchEvaluator,
+    EnvironmentEvaluator,
     InitialStateValueEstimationEvaluator,
     SoftOPCEvaluator,
     TDErrorEvaluator,
@@ -382,6 +383,13 @@ def test_the_hosts_value_evaluators_work(algo_class: Any) -> None:
     ):
         assert np.isfinite(evaluator(algo, buffer)), evaluator
     assert CompareDiscreteActionMatchEvaluator(algo)(algo, buffer) == 1.0
+
+
+@each_algorithm
+def test_the_hosts_environment_evaluator_works(algo_class: Any) -> None:
+    evaluators = {"return": EnvironmentEvaluator(SignEnv(), n_trials=2, epsilon=0.1)}
+    metrics = make(algo_class).fit(random_buffer(), n_steps=1, evaluators=evaluators, **QUIET)
+    assert 0.0 <= metrics[-1][1]["return"] <= 9.0
 
 
 def test_action_match_counts_rows_or_slots() -> None:
