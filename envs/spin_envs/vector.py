@@ -273,7 +273,8 @@ class SuiteVectorEnv(InProcessVectorEnv):
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the instances and ends the threads."""
         if self._pool is not None:
-            self._pool.shutdown()
+            # No waiting: garbage collection may call this in one of the threads.
+            self._pool.shutdown(wait=False)
             self._pool = None
         super().close_extras(**kwargs)
 

@@ -107,18 +107,22 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     @classmethod
     def from_minari(
-        cls, dataset: MinariDataset, max_episodes: int | None = None
+        cls,
+        dataset: MinariDataset,
+        max_episodes: int | None = None,
+        bins: int | Sequence[int] | None = None,
     ) -> DeviceReplayBuffer:
-        """Reads a Minari dataset with MultiDiscrete, MultiBinary or Discrete actions.
+        """Reads a Minari dataset with MultiDiscrete, MultiBinary, Discrete or `Box` actions.
 
         Args:
             dataset: the dataset.
             max_episodes: read only the first ones.
+            bins: values of each dimension of a `Box` action, of which the nearest is taken.
 
         Raises:
             InvalidDatasetError: other spaces, actions out of range, NaN or infinite entries.
         """
-        return cls(read_minari(dataset, max_episodes))
+        return cls(read_minari(dataset, max_episodes, bins))
 
     @classmethod
     def from_replay_buffer(
@@ -201,6 +205,22 @@ class DeviceReplayBuffer(ReplayBufferBase):
         held_out = min(n - 1, max(1, round(share * n)))
         order = np.random.default_rng(seed).permutation(n)
         return self.select(sorted(order[held_out:])), self.select(sorted(order[:held_out]))
+
+    def standardize(self, eps: float = 1e-3) -> tuple[NDArray, NDArray]:
+        """Scales observations in place by their own mean and standard deviation + `eps`.
+
+        Returns:
+            What was subtracted and what was divided by, `(obs,)` each.
+        """
+        chunks = self.observations.split(65_536)  # views: memory is needed once
+        n = len(self.observations)
+        mean = torch.stack([chunk.double().sum(0) for chunk in chunks]).sum(0) / n
+        squares = torch.stack([(chunk - mean).square().sum(0) for chunk in chunks]).sum(0)
+        scale = (squares / n).sqrt() + eps
+        for chunk in chunks:
+            chunk.copy_((chunk - mean) / scale)
+        self._episodes = None
+        return mean.cpu().numpy(), scale.cpu().numpy()
 
     def with_features(self, features: torch.Tensor) -> DeviceReplayBuffer:
         """Returns the same data with policy features beside the observations.

@@ -73,8 +73,28 @@ def test_continuous_actions_are_refused_with_advice(
     for e in episodes:
         e.actions = e.actions.astype(np.float32)
     dataset = make_minari(Box(-1, 1, (2,), np.float32), episodes)
-    with pytest.raises(InvalidDatasetError, match=r"others/things-v0.*Box.*Discretize"):
+    with pytest.raises(InvalidDatasetError, match=r"others/things-v0.*Box.*bins=7"):
         DeviceReplayBuffer.from_minari(dataset)
+
+
+def test_bins_for_actions_that_are_discrete_are_refused(
+    make_minari: Make, foreign_episodes: Make
+) -> None:
+    dataset = make_minari(MultiDiscrete(NVEC), foreign_episodes(NVEC))
+    with pytest.raises(InvalidDatasetError, match=r"others/things-v0 has MultiDiscrete.*Leave"):
+        DeviceReplayBuffer.from_minari(dataset, bins=3)
+
+
+def test_continuous_actions_that_are_not_finite_are_refused(
+    make_minari: Make, foreign_episodes: Make
+) -> None:
+    episodes = foreign_episodes(NVEC)
+    for e in episodes:
+        e.actions = e.actions.astype(np.float32)
+    episodes[1].actions[2, 1] = np.nan
+    dataset = make_minari(Box(-1, 1, (2,), np.float32), episodes)
+    with pytest.raises(InvalidDatasetError, match=r"action at step 2 of episode 1 is not finite"):
+        DeviceReplayBuffer.from_minari(dataset, bins=3)
 
 
 def test_float_actions_in_a_discrete_space_are_refused(
