@@ -333,6 +333,7 @@ def test_decqn_learns_online() -> None:
         SignEnv(),
         explorer=MultiDiscreteEpsilonGreedy(1.0, 0.2, 1_000),
         n_steps=2_000,
+        update_interval=2,
         **QUIET,
     )
     states = np.random.default_rng(3).normal(size=(500, OBSERVATION_SIZE)).astype(np.float32)
