@@ -35,14 +35,14 @@ def test_floor_of_pretraining_is_what_a_step_multiplies(problem: Problem) -> Non
     """Up to what is done once for all rows (folding norms, projecting the table)."""
     config = TransformerConfig(dropout=0.0, attention_dropout=0.0)
     asm = ActionStructureModel(problem.observation_size, problem.nvec, config)
-    observations = torch.randn(1024, problem.observation_size)
-    actions = torch.zeros(1024, problem.n_slots, dtype=torch.long)
+    observations = torch.randn(128, problem.observation_size)
+    actions = torch.zeros(128, problem.n_slots, dtype=torch.long)
     masked = mask_actions(actions, asm.mask_ids)
     counted = multiply_adds(
         lambda: masked_action_loss(asm, observations, actions, masked).loss.backward()
     )
-    floor = floors.pretraining_step(problem, config, 1024, 0.15)
-    assert floor == pytest.approx(counted, rel=0.03)
+    floor = floors.pretraining_step(problem, config, 128, 0.15)
+    assert floor == pytest.approx(counted, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,7 @@ def test_variants_are_timed_in_turns_and_the_fastest_turn_counts() -> None:
 
 def test_pretraining_stays_faster_than_the_plain_formulation() -> None:
     """A ratio, measured in turns; 1.7 where nothing else runs, in float32."""
-    config = TransformerConfig(width=128)
-    problem = Problem("", 17, (3,) * 12)
-    row = speed.pretraining_row(problem, RATES, config, turns=2)
+    row = speed.pretraining_row(CHEETAH, RATES, TransformerConfig(width=64), turns=2)
     assert float(row["float32_ratio"]) > 1.2
 
 
