@@ -174,6 +174,7 @@ class _Trainer:
         return SPINIQL(
             device=self.settings.device,
             batch_size=self.preset.batch_size,
+            precision=self.preset.precision,
             actor_encoder_factory=SPINEncoderFactory(transformer=self.preset.transformer),
             pretraining=self.preset.pretraining,
             asm=asm,
@@ -181,7 +182,11 @@ class _Trainer:
 
     def train_factored(self) -> _Trained:
         """Trains factored IQL."""
-        algo = FactoredIQL(device=self.settings.device, batch_size=self.preset.batch_size)
+        algo = FactoredIQL(
+            device=self.settings.device,
+            batch_size=self.preset.batch_size,
+            precision=self.preset.precision,
+        )
         nothing = {"pretrain_updates": 0, "pretrain_samples": 0, "pretrain_seconds": 0.0}
         return self._train(algo, "factored_iql", "F-IQL", nothing)
 
