@@ -56,6 +56,7 @@ from spin_d3rlpy.asm import (
     PretrainingConfig,
     TransformerConfig,
     load_asm,
+    load_published_asm,
     save_asm,
 )
 from spin_d3rlpy.data import DeviceReplayBuffer, create_replay_buffer, load_dataset
@@ -129,6 +130,7 @@ __all__ = [
     "create_replay_buffer",
     "load_asm",
     "load_dataset",
+    "load_published_asm",
     "save_asm",
     "spin_envs",
 ]

@@ -22,7 +22,9 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Datasets: list and build them.")
 behavior_app = typer.Typer(no_args_is_help=True, help="Behavior policies: train them.")
+bench_app = typer.Typer(no_args_is_help=True, help="Benchmarks: measure this package.")
 app.add_typer(data_app, name="data")
+app.add_typer(bench_app, name="bench")
 app.add_typer(behavior_app, name="behaviour")
 
 Verbose = Annotated[
@@ -90,6 +92,20 @@ def behavior_train(
     folder = out / recipe.name
     BehaviorTrainer(recipe, folder).train()
     typer.echo(f"Selected: {select_policy(recipe, folder, folder)}")
+
+
+@bench_app.command("speed")
+def bench_speed(
+    out: Annotated[Path, typer.Option(help="Folder for tables.")] = Path("spin-speed"),
+    quick: Annotated[
+        bool, typer.Option(help="One problem, one turn: seconds, no figures.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu:0, cuda:0, ...")] = "cpu:0",
+) -> None:
+    """Time training steps beside a plain formulation and beside the machine's floor."""
+    from spin_d3rlpy.benchmark.speed import run_speed_benchmark
+
+    run_speed_benchmark(out, quick, device, log=typer.echo)
 
 
 @app.command()

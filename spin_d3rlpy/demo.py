@@ -5,10 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
-import os
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,17 +14,15 @@ from typing import Any
 import d3rlpy
 import gymnasium
 import numpy as np
-import torch
 from d3rlpy.logging import FileAdapterFactory
 
-from spin_d3rlpy._version import __version__
 from spin_d3rlpy.algos import SPINIQL, FactoredIQL
 from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.metrics import ActionMode, LockstepEvaluator
 from spin_d3rlpy.policies import SPINEncoderFactory
 from spin_d3rlpy.presets import Preset, get_preset
-from spin_d3rlpy.reports import format_table, plot_learning_curves, write_csv
+from spin_d3rlpy.reports import describe_machine, format_table, plot_learning_curves, write_csv
 from spin_envs import normalized_score, reference_scores
 
 ENV_ID = "spin/cheetah-run-v0"
@@ -179,6 +174,7 @@ class _Trainer:
         return SPINIQL(
             device=self.settings.device,
             batch_size=self.preset.batch_size,
+            precision=self.preset.precision,
             actor_encoder_factory=SPINEncoderFactory(transformer=self.preset.transformer),
             pretraining=self.preset.pretraining,
             asm=asm,
@@ -186,7 +182,11 @@ class _Trainer:
 
     def train_factored(self) -> _Trained:
         """Trains factored IQL."""
-        algo = FactoredIQL(device=self.settings.device, batch_size=self.preset.batch_size)
+        algo = FactoredIQL(
+            device=self.settings.device,
+            batch_size=self.preset.batch_size,
+            precision=self.preset.precision,
+        )
         nothing = {"pretrain_updates": 0, "pretrain_samples": 0, "pretrain_seconds": 0.0}
         return self._train(algo, "factored_iql", "F-IQL", nothing)
 
@@ -256,19 +256,7 @@ def _start_anew_if_changed(
         "dataset": DATASET,
         "transitions": dataset.transition_count,
         "rewards_sha256": hashlib.sha256(dataset.rewards.cpu().numpy().tobytes()).hexdigest(),
-        "versions": {
-            "spin-d3rlpy": __version__,
-            "python": platform.python_version(),
-            **{
-                name: importlib.metadata.version(name)
-                for name in ("torch", "d3rlpy", "gymnasium", "minari", "mujoco", "dm_control")
-            },
-        },
-        "machine": {
-            "platform": platform.platform(),
-            "cpus": os.cpu_count(),
-            "torch_threads": torch.get_num_threads(),
-        },
+        **describe_machine(),
     }
     path = folder / "settings.json"
     if path.exists() and json.loads(path.read_text()) == identity:

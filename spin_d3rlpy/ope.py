@@ -18,12 +18,8 @@ from d3rlpy.types import NDArray, Observation, Shape
 from torch import nn
 
 from spin_d3rlpy._compat import fuse_adam
-from spin_d3rlpy.algos.base import (
-    MultiDiscreteAlgo,
-    MultiDiscreteConfig,
-    MultiDiscreteImpl,
-    MultiDiscreteModules,
-)
+from spin_d3rlpy.algos.base import MultiDiscreteAlgo
+from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.critics import polyak_update
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.metrics import ActionMode
@@ -203,9 +199,10 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
                 f"The config has nvec={config.nvec}, the algorithm {algo.config.nvec}."
             )
         scaler = algo.config.observation_scaler
-        if config.observation_scaler is not None and scaler_to_dict(
-            config.observation_scaler
-        ) != scaler_to_dict(scaler):
+        own = config.observation_scaler
+        if own is not None and (
+            not own.built or scaler is None or scaler_to_dict(own) != scaler_to_dict(scaler)
+        ):
             raise NvecMismatchError(
                 "The config scales observations otherwise than the algorithm that is evaluated. "
                 "Leave observation_scaler unset: the algorithm's is used."

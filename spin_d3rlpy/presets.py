@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
+from spin_d3rlpy.precision import Precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Preset:
         n_steps: gradient steps of stage 2 (and of algorithms without a stage 1).
         n_steps_per_epoch: gradient steps between evaluations.
         batch_size: rows of a mini-batch in stage 2.
+        precision: number format of stage 2, see `spin_d3rlpy.precision.autocast`.
     """
 
     transformer: TransformerConfig
@@ -24,6 +26,7 @@ class Preset:
     n_steps: int
     n_steps_per_epoch: int
     batch_size: int = 256
+    precision: Precision = "float32"
 
 
 PRESETS: dict[str, Preset] = {
@@ -39,9 +42,10 @@ PRESETS: dict[str, Preset] = {
         transformer=TransformerConfig(
             width=64, n_blocks=2, head_hidden=64, dropout=0.0, attention_dropout=0.0
         ),
-        pretraining=PretrainingConfig(max_updates=1_000),
+        pretraining=PretrainingConfig(max_updates=1_000, precision="auto"),
         n_steps=5_000,
         n_steps_per_epoch=1_000,
+        precision="auto",
     ),
     # Seconds: for trying out a script, not for results.
     "smoke": Preset(

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import csv
+import importlib.metadata
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
+
+from spin_d3rlpy._compat import cpu_multiplies_bfloat16
+from spin_d3rlpy._version import __version__
 
 # Okabe and Ito's palette, told apart by readers with any form of color blindness.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -88,3 +95,21 @@ def plot_learning_curves(
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best")
     figure.savefig(path)
+
+
+def describe_machine() -> dict[str, Any]:
+    """What measured numbers depend on: versions of packages, platform and processors."""
+    packages = ("torch", "d3rlpy", "gymnasium", "minari", "mujoco", "dm_control")
+    return {
+        "versions": {
+            "spin-d3rlpy": __version__,
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in packages},
+        },
+        "machine": {
+            "platform": platform.platform(),
+            "cpus": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+            "bfloat16_units": cpu_multiplies_bfloat16(),
+        },
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +96,8 @@ class ActionGrid:
         for i, b in enumerate(per_dimension):
             self._values[i, :b] = np.linspace(low[i], high[i], b)
         self._rows = np.arange(n)
+        self._low = np.array(low, dtype=np.float64)
+        self._spacing = (np.array(high, dtype=np.float64) - self._low) / (self.nvec - 1)
 
     def to_continuous(self, action: object) -> NDArray[np.float64]:
         """Maps bin indices of shape `(N,)` to values of shape `(N,)`.
@@ -103,6 +106,16 @@ class ActionGrid:
             InvalidActionError: see `check_action`.
         """
         return self.values(check_action(action, self.nvec))
+
+    def nearest(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        """Maps finite values `(..., N)` to the indices of the nearest bins, of the same shape.
+
+        Values outside the grid go to its ends.
+        """
+        # A dimension whose ends coincide has equal bins; the first stands for all.
+        spacing = np.where(self._spacing == 0.0, 1.0, self._spacing)
+        index = np.rint((values - self._low) / spacing)
+        return np.clip(index, 0, self.nvec - 1).astype(np.int64)
 
     def values(self, checked: NDArray[np.int64]) -> NDArray[np.float64]:
         """Maps what `check_action` returned, `(N,)` or `(B, N)`, to values of the same shape."""

@@ -61,6 +61,10 @@ class BoxGrid:
         """
         return self._shaped(self._grid.to_continuous(action))
 
+    def nearest(self, actions: NDArray[Any]) -> NDArray[np.int64]:
+        """Maps finite actions `(T, ...)` of the space to the nearest bin indices `(T, N)`."""
+        return self._grid.nearest(actions.reshape(len(actions), -1))
+
     def checked_to_box(self, checked: NDArray[np.int64]) -> NDArray[Any]:
         """`to_box` for what `check_action` returned."""
         return self._shaped(self._grid.values(checked))

@@ -19,12 +19,8 @@ from d3rlpy.types import Shape, TorchObservation
 from torch import nn
 
 from spin_d3rlpy._compat import fuse_adam
-from spin_d3rlpy.algos.base import (
-    MultiDiscreteAlgo,
-    MultiDiscreteConfig,
-    MultiDiscreteImpl,
-    MultiDiscreteModules,
-)
+from spin_d3rlpy.algos.base import MultiDiscreteAlgo
+from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.critics import Decomposition, FactoredCritic
 from spin_d3rlpy.data.buffer import policy_input
 from spin_d3rlpy.policies import Policy, create_policy

@@ -1,135 +1,40 @@
-"""What every algorithm here shares: a config with `nvec`, and d3rlpy's verbs for MultiDiscrete."""
+"""d3rlpy's verbs for MultiDiscrete actions, which every algorithm here shares."""
 
 from __future__ import annotations
 
 import dataclasses
-from abc import abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Generator
-from typing import Any, ClassVar, Self, TypeVar
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
-from d3rlpy.algos.qlearning.base import QLearningAlgoBase, QLearningAlgoImplBase
-from d3rlpy.base import DeviceArg, LearnableConfig, register_learnable, save_config
+from d3rlpy.algos.qlearning.base import QLearningAlgoBase
+from d3rlpy.base import DeviceArg, register_learnable, save_config
 from d3rlpy.constants import ActionSpace, LoggingStrategy
 from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.metrics import EvaluatorProtocol
-from d3rlpy.optimizers.optimizers import OptimizerWrapper
-from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
+from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 from tqdm.auto import tqdm
 
 from spin_d3rlpy._compat import DiscreteView, export_onnx, quiet_tracing
+from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl
+from spin_d3rlpy.algos.progress import Progress, run_identity
+from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
+from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     InvalidDatasetError,
     InvalidObservationError,
     NvecMismatchError,
 )
-from spin_d3rlpy.nvec import SlotLayout, check_nvec, nvec_from_space, require_same_nvec
-from spin_d3rlpy.policies.slot import SlotFeatures
-from spin_d3rlpy.precision import Precision, autocast, check_precision
+from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
+from spin_d3rlpy.precision import autocast
 from spin_d3rlpy.scalers import fit_observation_scaler, fit_reward_scaler
-
-
-@dataclasses.dataclass()
-class MultiDiscreteConfig(LearnableConfig):
-    """Fields that every algorithm's config has.
-
-    Args:
-        nvec: number of choices of each sub-action. Filled from the dataset or environment when
-            the model is built, and saved with it.
-        n_steps: gradient steps of `fit` when it is not told.
-        precision: number format of updates, see `spin_d3rlpy.precision.autocast`. Acting is
-            always in float32.
-    """
-
-    nvec: list[int] | None = None
-    n_steps: int = 1_000_000
-    precision: Precision = "float32"
-
-    type_name: ClassVar[str]
-    algo_class: ClassVar[type[MultiDiscreteAlgo[Any, Any]]]
-
-    def __post_init__(self) -> None:
-        check_precision(self.precision)
-
-    def create(
-        self, device: DeviceArg = False, enable_ddp: bool = False
-    ) -> MultiDiscreteAlgo[Any, Any]:
-        """Returns the algorithm on `device`."""
-        return self.algo_class(self, device, enable_ddp)
-
-    @classmethod
-    def get_type(cls) -> str:
-        """Name under which d3rlpy saves it."""
-        return cls.type_name
-
-
-@dataclasses.dataclass(frozen=True)
-class MultiDiscreteModules(Modules):
-    """Networks and optimizers; what SPIN froze stays frozen."""
-
-    def unfreeze(self) -> None:
-        """Lets parameters have gradients again after an export, but not what SPIN froze."""
-        super().unfreeze()
-        for network in self.get_torch_modules().values():
-            for module in network.modules():
-                if isinstance(module, SlotFeatures):
-                    module.freeze(0)
-
-
-class MultiDiscreteImpl(QLearningAlgoImplBase):
-    """Base class of the updates, which return tensors so that no step waits for the device.
-
-    Args:
-        observation_shape: shape of one observation.
-        modules: networks and optimizers.
-        config: the algorithm's configuration, its `nvec` known.
-        device: where the networks are.
-    """
-
-    def __init__(
-        self,
-        observation_shape: Shape,
-        modules: MultiDiscreteModules,
-        config: MultiDiscreteConfig,
-        device: str,
-    ) -> None:
-        assert config.nvec is not None
-        layout = SlotLayout(config.nvec).to(device)
-        super().__init__(observation_shape, layout.max_choices, modules, device)
-        self._layout = layout
-        self._gamma = config.gamma
-
-    def bootstrap(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
-        """Returns `r + gamma^n (1 - terminal) next_values` for next values `(..., B)`."""
-        discount = self._gamma ** batch.intervals.squeeze(-1)
-        not_over = 1.0 - batch.terminals.squeeze(-1)
-        return batch.rewards.squeeze(-1) + discount * not_over * next_values
-
-    def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper) -> None:
-        """Does one step of `optim` down the gradient of `loss`."""
-        optim.zero_grad()
-        loss.backward()
-        optim.step()
-
-    @abstractmethod
-    def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
-        """Does one gradient step and returns scalar metrics, still on the device."""
-
-    @train_api
-    def update_without_sync(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
-        """`update`, with metrics left on the device."""
-        return self.compute_update(batch, grad_step)
-
-    def inner_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, float]:
-        """Does one gradient step and returns metrics as numbers."""
-        return {k: v.item() for k, v in self.compute_update(batch, grad_step).items()}
-
 
 TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
@@ -155,7 +60,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     Args:
         config: the configuration; defaults if None.
         device: as in d3rlpy (`"cuda:0"`, `True`, ...).
-        enable_ddp: not supported.
+        enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
         **fields: config fields, e.g. `SPINIQL(batch_size=512)`.
     """
 
@@ -168,8 +73,6 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         enable_ddp: bool = False,
         **fields: Any,
     ) -> None:
-        if enable_ddp:
-            raise ValueError("enable_ddp is not supported by spin-d3rlpy; pass False.")
         if config is None:
             config = self.config_class(**fields)
         elif fields:
@@ -197,6 +100,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         Raises:
             InvalidActionSpaceError: `nvec` is not known.
             InvalidDatasetError: observations are not flat vectors.
+            RuntimeError: `enable_ddp` without a process group.
         """
         if self._config.nvec is None:
             raise InvalidActionSpaceError(
@@ -210,6 +114,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 "Flatten them first."
             )
         super().create_impl((int(observation_shape[0]),), max(self._config.nvec))
+        if self._enable_ddp:
+            assert self._impl is not None
+            for network in self._impl.modules.get_torch_modules().values():
+                share_training(network)
 
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
         """Builds the networks for a dataset (anything that `fit` takes)."""
@@ -373,6 +281,9 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         evaluators: dict[str, EvaluatorProtocol] | None = None,
         callback: Callable[[Self, int, int], None] | None = None,
         epoch_callback: Callable[[Self, int, int], None] | None = None,
+        checkpoint_dir: str | Path | None = None,
+        resume: bool = False,
+        checkpoint_interval: int = 10_000,
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
         """Trains epoch by epoch, like d3rlpy's `fitter`, with three differences.
 
@@ -395,12 +306,20 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             evaluators: d3rlpy evaluators by metric name.
             callback: called with (algo, epoch, step) after every step.
             epoch_callback: called with (algo, epoch, step) after every epoch.
+            checkpoint_dir: folder of checkpoints, written at an interval, at SIGINT (Ctrl-C) and
+                SIGTERM and at the end. None: no checkpoints.
+            resume: go on from the newest checkpoint, if there is one. A run that was killed and
+                started again so ends with the weights and metrics it would have had (on a CPU to
+                the last bit). Results of epochs before come first; loggers get only later ones.
+            checkpoint_interval: steps of either stage between checkpoints.
 
         Yields:
             `(epoch, metrics)`.
 
         Raises:
-            ValueError: step counts are not positive.
+            ValueError: step counts are not positive, or checkpoints with `enable_ddp`.
+            InvalidCheckpointError: checkpoints are damaged, of another run, or there are some
+                although `resume` is False.
             InvalidDatasetError: the dataset cannot be used.
             NvecMismatchError: the dataset has another action space than the algorithm.
         """
@@ -412,44 +331,88 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             )
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
+        checkpoints = None
+        if checkpoint_dir is not None:
+            identity = {
+                **run_identity(self._config, buffer),
+                "n_steps_per_epoch": n_steps_per_epoch,
+            }
+            checkpoints = self._open_checkpoints(
+                checkpoint_dir, resume, checkpoint_interval, identity
+            )
         name = experiment_name or type(self).__name__
         adapter = logger_adapter or FileAdapterFactory()
-        self._before_fit(buffer, adapter, name, with_timestamp, show_progress)
+        progress = Progress()
+        if checkpoints is None or checkpoints.stage != "training":
+            self._before_fit(buffer, adapter, name, with_timestamp, show_progress, checkpoints)
+        elif (state := checkpoints.resume("training")) is not None:
+            progress.load_state_dict(state, self._device)
+        yield from list(progress.results)
         logger = D3RLPyLogger(self, adapter, name, n_steps_per_epoch, with_timestamp)
         save_config(self, logger)
-        step = 0
         source = buffer
         n_epochs = -(-n_steps // n_steps_per_epoch)
-        for epoch in range(1, n_epochs + 1):
-            losses = MeanMetrics()
-            metrics: dict[str, float] = {}
+        for epoch in range(len(progress.results) + 1, n_epochs + 1):
+            end = min(epoch * n_steps_per_epoch, n_steps)
             bar = tqdm(
-                range(min(n_steps_per_epoch, n_steps - step)),
+                range(progress.step, end),
                 desc=f"Epoch {epoch}/{n_epochs}",
                 disable=not show_progress,
             )
-            with logger.measure_time("epoch"):
+            holding = checkpoints.saving_on_interrupt() if checkpoints else nullcontext()
+            with holding, logger.measure_time("epoch"):
                 for _ in bar:
                     source = self._prepare_source(source)
                     batch = source.sample_transition_batch(self.batch_size)
-                    losses.add(self._update_without_sync(batch))
-                    step += 1
+                    progress.losses.add(self._update_without_sync(batch))
+                    progress.step += 1
+                    step = progress.step
                     if logging_strategy == LoggingStrategy.STEPS and step % logging_steps == 0:
-                        losses.log(logger)
-                        metrics = logger.commit(epoch, step)
+                        progress.losses.log(logger)
+                        progress.metrics = logger.commit(epoch, step)
                     if callback:
                         callback(self, epoch, step)
-            losses.log(logger)
+                    if checkpoints:
+                        checkpoints.after_step("training", step, progress.state_dict)
+            progress.losses.log(logger)
             if epoch_callback:
-                epoch_callback(self, epoch, step)
+                epoch_callback(self, epoch, progress.step)
             for metric, evaluator in (evaluators or {}).items():
                 logger.add_metric(metric, evaluator(self, buffer))
             if logging_strategy == LoggingStrategy.EPOCH:
-                metrics = logger.commit(epoch, step)
+                progress.metrics = logger.commit(epoch, progress.step)
             if epoch % save_interval == 0 or epoch == n_epochs:
-                logger.save_model(step, self)
-            yield epoch, metrics
+                logger.save_model(progress.step, self)
+            progress.results.append((epoch, progress.metrics))
+            if checkpoints and epoch == n_epochs:
+                checkpoints.save("training", progress.step, progress.state_dict())
+            yield epoch, progress.metrics
         logger.close()
+
+    def _open_checkpoints(
+        self, folder: str | Path, resume: bool, interval: int, identity: dict[str, Any]
+    ) -> Checkpoints:
+        """Opens the run's checkpoints and takes over the newest one's networks."""
+        if self._enable_ddp:
+            raise ValueError("Checkpoints of several processes (enable_ddp) are not supported.")
+        assert self._impl is not None
+        parts = self._impl.modules.create_checkpointer(self._device).modules
+
+        def shared_state() -> dict[str, Any]:
+            networks = {name: part.state_dict() for name, part in parts.items()}
+            return {"networks": networks, "grad_step": self._grad_step}
+
+        checkpoints = Checkpoints(folder, interval, identity, shared_state)
+        shared = checkpoints.start(resume)
+        if shared is not None:
+            for name, part in parts.items():
+                part.load_state_dict(shared["networks"][name])
+            self._grad_step = shared["grad_step"]
+            self._after_resume(checkpoints)
+        return checkpoints
+
+    def _after_resume(self, checkpoints: Checkpoints) -> None:
+        """Hook for what an algorithm keeps beside its networks (SPIN's ASM)."""
 
     def fit_online(self, env: GymEnv, *args: Any, **kwargs: Any) -> None:
         """Trains in an environment with MultiDiscrete actions; arguments as in d3rlpy.
@@ -476,30 +439,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         experiment_name: str,
         with_timestamp: bool,
         show_progress: bool,
+        checkpoints: Checkpoints | None,
     ) -> None:
         """Hook for what must happen before the first step (SPIN's pre-training)."""
 
     def _prepare_source(self, source: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Hook, before every step, for what batches are drawn from (SPIN's cached features)."""
         return source
-
-
-class MeanMetrics:
-    """Running means of scalar tensors, which stay on their device until they are logged."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, torch.Tensor] = {}
-        self._counts: defaultdict[str, int] = defaultdict(int)
-
-    def add(self, metrics: dict[str, torch.Tensor]) -> None:
-        """Adds one step's metrics."""
-        for name, value in metrics.items():
-            self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
-            self._counts[name] += 1
-
-    def log(self, logger: D3RLPyLogger) -> None:
-        """Hands the means to the logger and starts anew."""
-        for name, total in self._sums.items():
-            logger.add_metric(name, total.item() / self._counts[name])
-        self._sums.clear()
-        self._counts.clear()

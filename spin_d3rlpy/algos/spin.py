@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,16 @@ from spin_d3rlpy.asm import (
     save_asm,
 )
 from spin_d3rlpy.asm.pretraining import PretrainingEpoch
+from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies import SlotPolicy, SPINEncoderFactory
 from spin_d3rlpy.policies.feature_cache import compute_features
 from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
+
+ASM_FILE = "asm.safetensors"  # in a run's folder of checkpoints
 
 
 class SPINMixin(PolicyAlgo[Any, Any]):
@@ -34,7 +39,7 @@ class SPINMixin(PolicyAlgo[Any, Any]):
     Args:
         config: the configuration; defaults if None.
         device: as in d3rlpy.
-        enable_ddp: not supported.
+        enable_ddp: several processes train one model.
         asm: a pre-trained model or the path of its file. Without one, `fit` pre-trains one first.
         **fields: config fields; those of `SPINEncoderFactory` (`transformer`, `query_init`,
             `train_queries`, ...) are taken, too.
@@ -141,6 +146,7 @@ class SPINMixin(PolicyAlgo[Any, Any]):
         with_timestamp: bool = True,
         logger_adapter: LoggerAdapterFactory | None = None,
         show_progress: bool = True,
+        checkpoints: Checkpoints | None = None,
     ) -> list[PretrainingEpoch]:
         """Stage 1: pre-trains a new ASM on the dataset's states and actions and takes it over.
 
@@ -154,6 +160,7 @@ class SPINMixin(PolicyAlgo[Any, Any]):
             with_timestamp: append the time to it.
             logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
             show_progress: draw a progress bar.
+            checkpoints: of the run, given by `fit`.
 
         Returns:
             One entry per epoch.
@@ -164,6 +171,8 @@ class SPINMixin(PolicyAlgo[Any, Any]):
         asm = ActionStructureModel(
             buffer.observations.shape[1], config.nvec, config.actor_encoder_factory.transformer
         ).to(torch.device(self._device))
+        if self._enable_ddp:
+            share_training(asm)
         scaler = config.observation_scaler
         asm.observation_scaler = scaler_to_dict(scaler)
         logger = D3RLPyLogger(
@@ -185,16 +194,20 @@ class SPINMixin(PolicyAlgo[Any, Any]):
             if folder is not None and (due or epoch.step == last_step):
                 save_asm(asm, Path(folder) / f"asm_{epoch.step}.safetensors")
 
-        epochs = pretrain(
-            asm,
-            buffer,
-            config.pretraining,
-            transform=None if scaler is None else scaler.transform,
-            on_epoch=on_epoch,
-            show_progress=show_progress,
-        )
+        with checkpoints.saving_on_interrupt() if checkpoints else nullcontext():
+            epochs = pretrain(
+                asm,
+                buffer,
+                config.pretraining,
+                transform=None if scaler is None else scaler.transform,
+                on_epoch=on_epoch,
+                show_progress=show_progress,
+                checkpoints=checkpoints,
+            )
         logger.close()
         self.set_asm(asm)
+        if checkpoints is not None:
+            save_asm(asm, checkpoints.folder / ASM_FILE)
         return epochs
 
     def _before_fit(
@@ -204,10 +217,24 @@ class SPINMixin(PolicyAlgo[Any, Any]):
         experiment_name: str,
         with_timestamp: bool,
         show_progress: bool,
+        checkpoints: Checkpoints | None,
     ) -> None:
         self._show_progress = show_progress
         if not self.is_pretrained:
-            self.pretrain(buffer, experiment_name, with_timestamp, logger_adapter, show_progress)
+            self.pretrain(
+                buffer,
+                experiment_name,
+                with_timestamp,
+                logger_adapter,
+                show_progress,
+                checkpoints,
+            )
+
+    def _after_resume(self, checkpoints: Checkpoints) -> None:
+        # The policy has its weights already; the model itself is kept for the user.
+        path = checkpoints.folder / ASM_FILE
+        if checkpoints.stage == "training" and self._asm is None and path.exists():
+            self._asm = load_asm(path, self._device)
 
     def _prepare_source(self, source: DeviceReplayBuffer) -> DeviceReplayBuffer:
         network = self._slot_policy.features

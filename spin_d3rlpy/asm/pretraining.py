@@ -6,13 +6,14 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from tqdm import tqdm
 
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.objectives import mask_actions, masked_action_loss
+from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.precision import Precision, autocast, check_precision
 
 
@@ -100,6 +101,7 @@ def pretrain(
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
     on_epoch: Callable[[PretrainingEpoch], None] | None = None,
     show_progress: bool = True,
+    checkpoints: Checkpoints | None = None,
 ) -> list[PretrainingEpoch]:
     """Trains `asm` in place by masked action modelling and leaves it in evaluation mode.
 
@@ -110,6 +112,7 @@ def pretrain(
         transform: applied to observations (an observation scaler).
         on_epoch: called after each epoch, e.g. to log and save.
         show_progress: draw a progress bar.
+        checkpoints: where to save at an interval and at interrupts, and to go on from.
 
     Returns:
         One entry per epoch.
@@ -122,10 +125,30 @@ def pretrain(
     started = time.monotonic()
     sums = torch.zeros(2, device=mask_ids.device)
     since = 0
+    first = 1
+    if checkpoints is not None and (saved := checkpoints.resume("pretraining")) is not None:
+        asm.load_state_dict(saved["asm"])
+        optimizer.load_state_dict(saved["optimizer"])
+        sums, since, first = saved["sums"].to(sums.device), saved["since"], saved["step"] + 1
+        epochs = [PretrainingEpoch(**epoch) for epoch in saved["epochs"]]
+        started -= saved["seconds"]
     asm.train()
-    for step in tqdm(
-        range(1, total + 1), desc="Pre-training", unit="update", disable=not show_progress
-    ):
+
+    def state() -> dict[str, Any]:
+        return {
+            "asm": asm.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "sums": sums,
+            "since": since,
+            "step": step,
+            "epochs": [dataclasses.asdict(epoch) for epoch in epochs],
+            "seconds": time.monotonic() - started,
+        }
+
+    steps = tqdm(
+        range(first, total + 1), desc="Pre-training", unit="update", disable=not show_progress
+    )
+    for step in steps:
         observations, actions = source.sample_observations_and_actions(config.batch_size)
         if transform is not None:
             observations = transform(observations)
@@ -160,5 +183,7 @@ def pretrain(
             since = 0
             if on_epoch is not None:
                 on_epoch(epochs[-1])
+        if checkpoints is not None:
+            checkpoints.after_step("pretraining", step, state)
     asm.eval()
     return epochs

@@ -68,5 +68,10 @@ def measure(
     }
 
 
+def rows(repeats: int = 3) -> list[dict[str, Any]]:
+    """Measures the slowest and the fastest policy."""
+    return [measure(algo_class, repeats=repeats) for algo_class in (SPINIQL, FactoredIQL)]
+
+
 if __name__ == "__main__":
-    print(format_table([measure(algo_class) for algo_class in (SPINIQL, FactoredIQL)]))
+    print(format_table(rows()))

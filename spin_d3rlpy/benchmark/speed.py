@@ -8,10 +8,14 @@ that the products alone would take at the rate that this machine reaches on larg
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,12 +32,13 @@ from spin_d3rlpy.asm import (
     pretrain,
 )
 from spin_d3rlpy.asm.objectives import mask_actions
-from spin_d3rlpy.benchmark import floors
+from spin_d3rlpy.benchmark import evaluation_speed, floors
 from spin_d3rlpy.benchmark.floors import Problem
 from spin_d3rlpy.benchmark.plain import PlainIQL, plain_masked_action_loss
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.policies import AutoregressiveConfig
 from spin_d3rlpy.precision import Precision
+from spin_d3rlpy.reports import describe_machine, format_table, write_csv
 
 CHEETAH = Problem("cheetah-run, 3 bins", 17, (3,) * 6)
 DOG = Problem("dog-trot, 30 bins", 223, (30,) * 38)
@@ -267,9 +272,10 @@ def fit_overhead_row(problem: Problem = CHEETAH, n_steps: int = 300, turns: int 
     fitted, bare = _built("FactoredIQL", problem, "cpu:0"), _built("FactoredIQL", problem, "cpu:0")
 
     def fit() -> None:
-        fitted.fit(
-            buffer, n_steps, n_steps, logger_adapter=NoopAdapterFactory(), show_progress=True
-        )
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+            fitted.fit(
+                buffer, n_steps, n_steps, logger_adapter=NoopAdapterFactory(), show_progress=True
+            )
 
     def updates() -> None:
         for _ in range(n_steps):
@@ -331,4 +337,73 @@ def scaling_rows(turns: int = 3, precision: Precision = "auto") -> list[Row]:
     measure("slots", {str(n): update(Problem("", 17, (3,) * n)) for n in (2, 6, 16, 38, 64)})
     measure("transitions, F-IQL with sampling", {str(n): sample(n) for n in (200_000, 2_000_000)})
     measure("batch size", {str(b): update(CHEETAH, b) for b in (64, 256, 1024)})
+    return rows
+
+
+IQL_ALGORITHMS = ("SPINIQL", "SAINTIQL", "FactoredIQL", "AutoregressiveIQL")
+TWENTY_THOUSAND = 20_000
+
+
+def time_to_many_updates_rows(rates: Rates, turns: int = 3) -> list[Row]:
+    """Seconds to 20,000 pre-training updates on cheetah-run at widths 64, 128 and 256."""
+    rows = []
+    for width in (64, 128, 256):
+        config = TransformerConfig(width=width)
+        row = pretraining_row(CHEETAH, rates, config, turns=turns, plain=False)
+        rows.append(
+            {
+                "width": width,
+                "updates": TWENTY_THOUSAND,
+                **{
+                    f"{name}_seconds": round(TWENTY_THOUSAND * float(row[f"{name}_ms"]) / 1e3)
+                    for name in ("float32", "bfloat16")
+                },
+            }
+        )
+    return rows
+
+
+def run_speed_benchmark(
+    folder: Path,
+    quick: bool = False,
+    device: str = "cpu:0",
+    log: Callable[[str], None] = print,
+) -> None:
+    """Measures everything in one run; leaves one CSV file per table and `machine.json`.
+
+    Args:
+        folder: where they go; created if missing.
+        quick: cheetah-run only and one turn, to see that everything runs.
+        device: of training steps; everything else is measured on the CPU.
+        log: gets tables as text.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    turns = 1 if quick else 5
+    rates = Rates.measure(device)
+    tables: dict[str, Callable[[], list[Row]]] = {
+        "training": lambda: _training_rows(rates, device, turns, quick),
+        "loop": lambda: [sampling_row(turns=turns), fit_overhead_row(turns=turns)],
+        "evaluation": lambda: evaluation_speed.rows(1 if quick else 3),
+    }
+    if not quick:
+        tables["twenty_thousand_updates"] = lambda: time_to_many_updates_rows(rates, turns)
+        tables["scaling"] = lambda: scaling_rows(turns)
+    for name, measure in tables.items():
+        rows = measure()
+        write_csv(folder / f"{name}.csv", rows)
+        log(f"{name}\n{format_table(rows)}\n")
+    about = {
+        **describe_machine(),
+        "device": device,
+        "multiply_adds_per_second": dataclasses.asdict(rates),
+    }
+    (folder / "machine.json").write_text(json.dumps(about, indent=1) + "\n")
+
+
+def _training_rows(rates: Rates, device: str, turns: int, quick: bool) -> list[Row]:
+    rows = []
+    for problem in (CHEETAH,) if quick else (CHEETAH, DOG):
+        rows.append(pretraining_row(problem, rates, device=device, turns=turns))
+        rows += [iql_row(name, problem, rates, device, turns) for name in IQL_ALGORITHMS]
+        rows.append(cached_spin_row(problem, rates, device, turns))
     return rows

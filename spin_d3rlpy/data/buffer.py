@@ -107,18 +107,22 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     @classmethod
     def from_minari(
-        cls, dataset: MinariDataset, max_episodes: int | None = None
+        cls,
+        dataset: MinariDataset,
+        max_episodes: int | None = None,
+        bins: int | Sequence[int] | None = None,
     ) -> DeviceReplayBuffer:
-        """Reads a Minari dataset with MultiDiscrete, MultiBinary or Discrete actions.
+        """Reads a Minari dataset with MultiDiscrete, MultiBinary, Discrete or `Box` actions.
 
         Args:
             dataset: the dataset.
             max_episodes: read only the first ones.
+            bins: values of each dimension of a `Box` action, of which the nearest is taken.
 
         Raises:
             InvalidDatasetError: other spaces, actions out of range, NaN or infinite entries.
         """
-        return cls(read_minari(dataset, max_episodes))
+        return cls(read_minari(dataset, max_episodes, bins))
 
     @classmethod
     def from_replay_buffer(
@@ -155,6 +159,68 @@ class DeviceReplayBuffer(ReplayBufferBase):
             if isinstance(value, torch.Tensor):
                 setattr(moved, name, value.to(device))
         return moved
+
+    def select(self, episodes: Sequence[int]) -> DeviceReplayBuffer:
+        """Returns a copy with the episodes of these indices, in this order, on the same device.
+
+        Raises:
+            ValueError: there are none, or an index is out of range.
+        """
+        chosen = [int(i) for i in episodes]
+        if not chosen or not all(0 <= i < self.size() for i in chosen):
+            raise ValueError(f"Expected episode indices from 0 to {self.size() - 1}, got {chosen}.")
+        starts = self.episode_starts.tolist()
+        steps = torch.cat([torch.arange(starts[i], starts[i + 1]) for i in chosen]).to(self.device)
+        # Episode i's T + 1 observations begin i rows after its first transition's number.
+        rows = torch.cat([torch.arange(starts[i] + i, starts[i + 1] + i + 1) for i in chosen])
+        return DeviceReplayBuffer(
+            StackedEpisodes(
+                observations=self.observations.index_select(0, rows.to(self.device)).cpu().numpy(),
+                actions=self.actions.index_select(0, steps).cpu().numpy(),
+                rewards=self.rewards.index_select(0, steps).cpu().numpy(),
+                terminals=self.terminals.index_select(0, steps).cpu().numpy(),
+                lengths=[starts[i + 1] - starts[i] for i in chosen],
+                nvec=self.nvec,
+            )
+        ).to(self.device)
+
+    def split(self, share: float, seed: int = 0) -> tuple[DeviceReplayBuffer, DeviceReplayBuffer]:
+        """Splits by episode, at random, into what to train on and what to hold out.
+
+        Args:
+            share: of the episodes that are held out; at least one is, and one is left.
+            seed: of the draw.
+
+        Returns:
+            Training episodes and held-out episodes, each in their old order.
+
+        Raises:
+            ValueError: `share` is not between 0 and 1, or there is one episode only.
+        """
+        n = self.size()
+        if not 0.0 < share < 1.0 or n < 2:
+            raise ValueError(
+                f"Expected a share between 0 and 1 and two episodes or more, got {share} and {n}."
+            )
+        held_out = min(n - 1, max(1, round(share * n)))
+        order = np.random.default_rng(seed).permutation(n)
+        return self.select(sorted(order[held_out:])), self.select(sorted(order[:held_out]))
+
+    def standardize(self, eps: float = 1e-3) -> tuple[NDArray, NDArray]:
+        """Scales observations in place by their own mean and standard deviation + `eps`.
+
+        Returns:
+            What was subtracted and what was divided by, `(obs,)` each.
+        """
+        chunks = self.observations.split(65_536)  # views: memory is needed once
+        n = len(self.observations)
+        mean = torch.stack([chunk.double().sum(0) for chunk in chunks]).sum(0) / n
+        squares = torch.stack([(chunk - mean).square().sum(0) for chunk in chunks]).sum(0)
+        scale = (squares / n).sqrt() + eps
+        for chunk in chunks:
+            chunk.copy_((chunk - mean) / scale)
+        self._episodes = None
+        return mean.cpu().numpy(), scale.cpu().numpy()
 
     def with_features(self, features: torch.Tensor) -> DeviceReplayBuffer:
         """Returns the same data with policy features beside the observations.

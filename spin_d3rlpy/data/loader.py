@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 import gymnasium
 import minari
 from d3rlpy.dataset import ReplayBufferBase
+from gymnasium.spaces import Dict, Tuple
+from gymnasium.wrappers import FlattenObservation
 from minari import MinariDataset
 from minari.dataset.minari_dataset import DATASET_ID_RE
 from minari.storage import get_dataset_path
@@ -23,6 +25,7 @@ from spin_d3rlpy.data.sources import largest_choices
 from spin_d3rlpy.data.specs import NAMESPACE, parse_name
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
 from spin_d3rlpy.nvec import require_same_nvec
+from spin_envs import DiscretizeAction, StandardizeObservation
 
 DatasetLike: TypeAlias = str | Path | MinariDataset
 
@@ -33,6 +36,9 @@ def load_dataset(
     size: int | None = None,
     jobs: int | None = None,
     progress: bool = True,
+    max_episodes: int | None = None,
+    bins: int | Sequence[int] | None = None,
+    normalize_observations: bool = False,
 ) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any, Any]]:
     """Loads a dataset and its environment, building the dataset on first use.
 
@@ -47,9 +53,15 @@ def load_dataset(
             the same composition, kept under a name that says so.
         jobs: number of processes that build; as many as there are CPU cores if None.
         progress: draw a progress bar while building.
+        max_episodes: read only the first ones.
+        bins: for a dataset with continuous actions, the number of values of each dimension (one
+            for all, or one each) of which the nearest is taken. The environment takes these.
+        normalize_observations: subtract the dataset's mean and divide by its standard deviation
+            + 0.001; the environment's observations are scaled the same.
 
     Returns:
         The dataset in main memory (algorithms move it to their device) and the environment.
+        Nested observations are flat in both.
 
     Raises:
         DatasetNotFoundError: no such dataset; near matches are listed.
@@ -59,13 +71,20 @@ def load_dataset(
         ValueError: `size` or `jobs` is out of range.
     """
     found = _resolve(dataset, size, jobs, progress)
-    buffer = DeviceReplayBuffer.from_minari(found)
+    buffer = DeviceReplayBuffer.from_minari(found, max_episodes, bins)
     if found.env_spec is None:
         raise InvalidDatasetError(
             f"Dataset {found.id} does not say which environment it comes from. For the data "
             "alone, use DeviceReplayBuffer.from_minari(minari.load_dataset(...))."
         )
-    return buffer, found.recover_environment()
+    env = found.recover_environment()
+    if isinstance(env.observation_space, Dict | Tuple):
+        env = FlattenObservation(env)
+    if bins is not None:
+        env = DiscretizeAction(env, bins)
+    if normalize_observations:
+        env = StandardizeObservation(env, *buffer.standardize())
+    return buffer, env
 
 
 def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceReplayBuffer:

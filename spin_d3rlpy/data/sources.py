@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 from d3rlpy.dataset import BasicTransitionPicker, EpisodeBase, MixedReplayBuffer, ReplayBufferBase
+from gymnasium.spaces import Box
 from minari import MinariDataset
+from numpy.typing import NDArray
 
 from spin_d3rlpy.data.episodes import (
     EpisodeArrays,
@@ -16,49 +17,87 @@ from spin_d3rlpy.data.episodes import (
     no_transitions,
     stack_episodes,
 )
+from spin_d3rlpy.data.observations import flatten_observations
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space
+from spin_envs.discretized import BoxGrid
 
 
-def read_minari(dataset: MinariDataset, max_episodes: int | None = None) -> StackedEpisodes:
+def read_minari(
+    dataset: MinariDataset,
+    max_episodes: int | None = None,
+    bins: int | Sequence[int] | None = None,
+) -> StackedEpisodes:
     """Reads a Minari dataset's episodes: T + 1 observations against T actions each.
 
     (d3rlpy's own `get_minari` puts an episode's observations beside the wrong actions, because
     it concatenates T + 1 observations with T actions.)
 
     Args:
-        dataset: with MultiDiscrete, MultiBinary or Discrete actions and flat `Box` observations.
+        dataset: with MultiDiscrete, MultiBinary or Discrete actions, or with `Box` actions if
+            `bins` are given, and observations that `flatten_observations` takes.
         max_episodes: read only the first ones.
+        bins: values of each dimension of a continuous action (one number for all, or one each):
+            the nearest of these is taken.
 
     Raises:
         InvalidDatasetError: other spaces, or see `stack_episodes`.
     """
+    grid = _grid(dataset, bins)
     try:
-        nvec = nvec_from_space(dataset.action_space)
+        nvec = nvec_from_space(dataset.action_space) if grid is None else grid.nvec.tolist()
     except InvalidActionSpaceError as error:
         raise InvalidDatasetError(f"Dataset {dataset.id} cannot be used. {error}") from error
-    space = dataset.observation_space
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-        raise InvalidDatasetError(
-            f"Expected flat observations (a one-dimensional Box), dataset {dataset.id} has "
-            f"{space}. Flatten them into a new dataset, for example with "
-            "gymnasium.wrappers.FlattenObservation."
-        )
     if max_episodes is not None and max_episodes < 1:
         raise ValueError(f"Expected max_episodes to be at least 1, got {max_episodes}.")
     indices = dataset.episode_indices[:max_episodes]
     if len(indices) == 0:  # an empty hdf5 file cannot even be opened
         raise no_transitions()
     lengths = [int(m["total_steps"]) for m in dataset.storage.get_episode_metadata(indices)]
-    return stack_episodes(_minari_episodes(dataset, indices), lengths, nvec)
+    return stack_episodes(_minari_episodes(dataset, indices, grid), lengths, nvec)
 
 
-def _minari_episodes(dataset: MinariDataset, indices: Sequence[int]) -> Iterator[EpisodeArrays]:
+def _grid(dataset: MinariDataset, bins: int | Sequence[int] | None) -> BoxGrid | None:
+    continuous = isinstance(dataset.action_space, Box)
+    if bins is None and not continuous:
+        return None
+    if bins is None:
+        raise InvalidDatasetError(
+            f"Dataset {dataset.id} has continuous actions, {dataset.action_space}. Pass bins=, "
+            f'e.g. load_dataset("{dataset.id}", bins=7), to take the nearest of 7 values of each '
+            "dimension."
+        )
+    if not continuous:
+        raise InvalidDatasetError(
+            f"bins= is for datasets with continuous actions, {dataset.id} has "
+            f"{dataset.action_space}. Leave it out."
+        )
+    return BoxGrid(dataset.action_space, bins)
+
+
+def _nearest_choices(actions: NDArray[Any], grid: BoxGrid, name: str) -> NDArray[np.int64]:
+    finite = np.isfinite(actions)
+    if not finite.all():
+        step = int(np.argwhere(~finite)[0, 0])
+        raise InvalidDatasetError(
+            f"The action at step {step} of {name} is not finite (NaN or infinite). "
+            "Remove or repair the episode."
+        )
+    return grid.nearest(actions)
+
+
+def _minari_episodes(
+    dataset: MinariDataset, indices: Sequence[int], grid: BoxGrid | None
+) -> Iterator[EpisodeArrays]:
     for index, episode in zip(indices, dataset.storage.get_episodes(indices), strict=True):
+        name = f"episode {index}"
+        actions = np.asarray(episode["actions"])
         yield EpisodeArrays(
-            name=f"episode {index}",
-            observations=np.asarray(episode["observations"]),
-            actions=np.asarray(episode["actions"]),
+            name=name,
+            observations=flatten_observations(
+                dataset.observation_space, episode["observations"], f"dataset {dataset.id}"
+            ),
+            actions=actions if grid is None else _nearest_choices(actions, grid, name),
             rewards=np.asarray(episode["rewards"]),
             terminated=bool(episode["terminations"][-1]),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from d3rlpy.dataset import InfiniteBuffer, ReplayBuffer
@@ -16,6 +17,7 @@ import spin_d3rlpy
 from spin_d3rlpy import DecQN, DecQNBCQ, DecQNCQL, DecQNIQL, DecQNOneStep
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.nvec import nvec_from_space
 from spin_d3rlpy.policies import (
     AutoregressiveConfig,
     AutoregressiveEncoderFactory,
@@ -64,23 +66,26 @@ def random_buffer(nvec: list[int] | None = None, seed: int = 0) -> DeviceReplayB
     return DeviceReplayBuffer.from_replay_buffer(random_replay_buffer(nvec=nvec, seed=seed), nvec)
 
 
-def mostly_wrong_replay_buffer(n_episodes: int = 2000, seed: int = 0) -> ReplayBuffer:
-    """One-step episodes of mixed data whose most common action is the worst one.
+def mostly_wrong_replay_buffer(n_episodes: int = 1500, seed: int = 0) -> ReplayBuffer:
+    """Two-step episodes of mixed data whose most common first action is the worst one.
 
-    The state's signs say which choice is right in each of three binary slots, each right slot
-    pays 1. Three rows in ten have all slots right, the others all wrong: the best actions are in
-    the data, and imitation takes the wrong ones.
+    The first state's signs say which choice is right in each of three binary slots, and nothing
+    is paid yet. The second state shows how many were right, and that number is paid whatever is
+    done there. Three episodes in ten have all slots right, the others all wrong: the best actions
+    are in the data, imitation takes the wrong ones, and only bootstrapping tells them apart.
     """
     rng = np.random.default_rng(seed)
-    states = rng.normal(size=(n_episodes, 3)).astype(np.float32)
-    right = (states > 0).astype(np.int64)
+    signs = rng.normal(size=(n_episodes, 3)).astype(np.float32)
+    right = (signs > 0).astype(np.int64)
     good = rng.random((n_episodes, 1)) < 0.3
     actions = np.where(good, right, 1 - right)
-    rewards = (actions == right).sum(1, keepdims=True).astype(np.float32)
-    episodes = [
-        Episode(states[i : i + 1], actions[i : i + 1], rewards[i : i + 1], terminated=True)
-        for i in range(n_episodes)
-    ]
+    counts = (actions == right).sum(1).astype(np.float32)
+    episodes = []
+    for sign, action, count in zip(signs, actions, counts, strict=True):
+        observations = np.array([[*sign, 0.0], [0.0, 0.0, 0.0, 1.0 + count]], np.float32)
+        later = rng.integers(2, size=3)
+        rewards = np.array([[0.0], [count]], np.float32)
+        episodes.append(Episode(observations, np.stack([action, later]), rewards, terminated=True))
     return ReplayBuffer(InfiniteBuffer(), episodes=episodes)
 
 
@@ -89,19 +94,19 @@ def has_field(algo_class: Any, name: str) -> bool:
     return name in {field.name for field in dataclasses.fields(algo_class.config_class)}
 
 
-def learning_rates(algo_class: Any, rate: float) -> dict[str, object]:
+def learning_rates(algo_class: Any, rate: float) -> dict[str, Any]:
     """Config fields that set all of an algorithm's learning rates."""
     names = ("learning_rate", "actor_learning_rate", "critic_learning_rate")
     return {name: rate for name in names if has_field(algo_class, name)}
 
 
-def optimizers(algo_class: Any, factory: OptimizerFactory) -> dict[str, object]:
+def optimizers(algo_class: Any, factory: OptimizerFactory) -> dict[str, Any]:
     """Config fields that set all of an algorithm's optimizers."""
     names = ("optim_factory", "actor_optim_factory", "critic_optim_factory")
     return {name: factory for name in names if has_field(algo_class, name)}
 
 
-def small_networks(algo_class: Any, width: int) -> dict[str, object]:
+def small_networks(algo_class: Any, width: int) -> dict[str, Any]:
     """Config fields that give critics and factored policies one small hidden layer."""
     small = VectorEncoderFactory(hidden_units=[width])
     names = ["encoder_factory", "critic_encoder_factory", "value_encoder_factory"]
@@ -110,13 +115,13 @@ def small_networks(algo_class: Any, width: int) -> dict[str, object]:
     return {name: small for name in names if has_field(algo_class, name)}
 
 
-def tiny_fields(algo_class: type) -> dict[str, object]:
+def tiny_fields(algo_class: type) -> dict[str, Any]:
     """Config fields that make an algorithm small."""
     small = small_networks(algo_class, 23)
     return {**small, **tiny_policy_fields(algo_class)}
 
 
-def tiny_policy_fields(algo_class: type) -> dict[str, object]:
+def tiny_policy_fields(algo_class: type) -> dict[str, Any]:
     """Config fields that make an algorithm's policy small."""
     name = algo_class.__name__
     if name.startswith("SPIN"):
@@ -134,3 +139,38 @@ def tiny_policy_fields(algo_class: type) -> dict[str, object]:
 def flat_parameters(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Copies of all parameters by name."""
     return {k: v.detach().clone() for k, v in module.named_parameters()}
+
+
+class SignEnv(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Pays for each slot whose choice is the largest if the state's feature is positive, else 0.
+
+    Episodes are truncated after nine steps.
+
+    Args:
+        action_space: MultiDiscrete, MultiBinary or Discrete.
+    """
+
+    def __init__(self, action_space: gymnasium.Space[Any] | None = None) -> None:
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (OBSERVATION_SIZE,))
+        self.action_space = action_space or gymnasium.spaces.MultiDiscrete(NVEC)
+        self.actions: list[Any] = []
+
+    def _observe(self) -> np.ndarray:
+        self._state = self.np_random.normal(size=OBSERVATION_SIZE).astype(np.float32)
+        return self._state
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self.actions.append(action)
+        nvec = nvec_from_space(self.action_space)
+        right = np.where(self._state[: len(nvec)] > 0, np.array(nvec) - 1, 0)
+        reward = float((np.atleast_1d(action) == right).mean())
+        self._step += 1
+        return self._observe(), reward, False, self._step == 9, {}

@@ -15,7 +15,7 @@ from d3rlpy.metrics import InitialStateValueEstimationEvaluator, TDErrorEvaluato
 from d3rlpy.preprocessing import MultiplyRewardScaler, StandardObservationScaler
 from d3rlpy.torch_utility import TorchMiniBatch
 
-from spin_d3rlpy import FactoredBC, FactoredIQL, SAINTEncoderFactory, SPINEncoderFactory
+from spin_d3rlpy import FactoredIQL, SAINTEncoderFactory, SPINEncoderFactory
 from spin_d3rlpy.algos import AWAC
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.errors import (
@@ -73,12 +73,12 @@ def observations() -> np.ndarray:
 
 
 @each_algorithm
-@pytest.mark.parametrize("nvec", [[3, 5, 2], [4], [2, 2, 2, 2, 2], [31, 2]])
+@pytest.mark.parametrize("nvec", [[3, 5, 2], [4], [1000, 2], [3] * 64], ids=len)
 def test_acts_within_the_action_space(
     algo_class: Any, nvec: list[int], observations: np.ndarray
 ) -> None:
     algo = make(algo_class)
-    fit(algo, random_buffer(nvec))
+    fit(algo, random_buffer(nvec), n_steps=1)
     for actions in (algo.predict(observations), algo.sample_action(observations)):
         assert actions.shape == (11, len(nvec))
         assert np.issubdtype(actions.dtype, np.integer)
@@ -282,14 +282,9 @@ def test_values_of_impossible_actions_are_refused(
         algo.predict_value(observations, np.array([action] * 11))
 
 
-def test_ddp_is_refused_rather_than_ignored() -> None:
-    with pytest.raises(ValueError, match="enable_ddp"):
-        FactoredIQL(enable_ddp=True)
-
-
 def learner(algo_class: Any, **fields: Any) -> Any:
     """A small, fast learner for the one-step problem."""
-    fields = {"batch_size": 64, "gamma": 0.0, "nvec": [2, 2, 2], **fields}
+    fields = {"batch_size": 64, "gamma": 0.9, "nvec": [2, 2, 2], **fields}
     if algo_class in CRITICS:
         fields["tau"] = 0.1
     still = TransformerConfig(
@@ -313,18 +308,20 @@ def learner(algo_class: Any, **fields: Any) -> Any:
 
 
 def share_of_right_actions(algo: Any) -> float:
-    states = np.random.default_rng(5).normal(size=(500, 3)).astype(np.float32)
-    return float((algo.predict(states) == (states > 0)).all(1).mean())
+    states = np.random.default_rng(5).normal(size=(500, 4)).astype(np.float32)
+    states[:, 3] = 0.0
+    return float((algo.predict(states) == (states[:, :3] > 0)).all(1).mean())
 
 
 @each_critic
 def test_solves_a_problem_that_imitation_does_not(algo_class: Any) -> None:
     algo = learner(algo_class)
-    fit(algo, mostly_wrong_replay_buffer(), n_steps=400)
-    assert share_of_right_actions(algo) > 0.75
+    fit(algo, mostly_wrong_replay_buffer(), n_steps=500)
+    assert share_of_right_actions(algo) > 0.5  # by chance 0.125
 
 
-def test_imitation_does_not_solve_that_problem() -> None:
-    algo = learner(FactoredBC)
-    fit(algo, mostly_wrong_replay_buffer(), n_steps=400)
-    assert share_of_right_actions(algo) < 0.1
+@pytest.mark.parametrize("algo_class", [a for a in ALGORITHMS if a not in CRITICS])
+def test_imitation_does_not_solve_that_problem(algo_class: Any) -> None:
+    algo = learner(algo_class)
+    fit(algo, mostly_wrong_replay_buffer(), n_steps=500)
+    assert share_of_right_actions(algo) < 0.05

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import Episode, InfiniteBuffer, MixedReplayBuffer, ReplayBuffer
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
@@ -73,8 +73,28 @@ def test_continuous_actions_are_refused_with_advice(
     for e in episodes:
         e.actions = e.actions.astype(np.float32)
     dataset = make_minari(Box(-1, 1, (2,), np.float32), episodes)
-    with pytest.raises(InvalidDatasetError, match=r"others/things-v0.*Box.*Discretize"):
+    with pytest.raises(InvalidDatasetError, match=r"others/things-v0.*Box.*bins=7"):
         DeviceReplayBuffer.from_minari(dataset)
+
+
+def test_bins_for_actions_that_are_discrete_are_refused(
+    make_minari: Make, foreign_episodes: Make
+) -> None:
+    dataset = make_minari(MultiDiscrete(NVEC), foreign_episodes(NVEC))
+    with pytest.raises(InvalidDatasetError, match=r"others/things-v0 has MultiDiscrete.*Leave"):
+        DeviceReplayBuffer.from_minari(dataset, bins=3)
+
+
+def test_continuous_actions_that_are_not_finite_are_refused(
+    make_minari: Make, foreign_episodes: Make
+) -> None:
+    episodes = foreign_episodes(NVEC)
+    for e in episodes:
+        e.actions = e.actions.astype(np.float32)
+    episodes[1].actions[2, 1] = np.nan
+    dataset = make_minari(Box(-1, 1, (2,), np.float32), episodes)
+    with pytest.raises(InvalidDatasetError, match=r"action at step 2 of episode 1 is not finite"):
+        DeviceReplayBuffer.from_minari(dataset, bins=3)
 
 
 def test_float_actions_in_a_discrete_space_are_refused(
@@ -105,18 +125,6 @@ def test_bad_float_choices_of_a_d3rlpy_buffer_are_refused(value: float) -> None:
 def test_another_number_of_sub_actions_is_a_mismatch() -> None:
     with pytest.raises(NvecMismatchError, match=r"Expected 2.*has 3"):
         DeviceReplayBuffer.from_replay_buffer(_episode(np.zeros((4, 3), np.int64)), NVEC)
-
-
-def test_observations_that_are_not_flat_are_refused(
-    make_minari: Make, foreign_episodes: Make
-) -> None:
-    space = Dict({"position": Box(-1, 1, (2,), np.float32)})
-    episodes = foreign_episodes(NVEC)
-    for e in episodes:
-        e.observations = {"position": e.observations}
-    dataset = make_minari(MultiDiscrete(NVEC), episodes, space)
-    with pytest.raises(InvalidDatasetError, match=r"Dict\('position'.*FlattenObservation"):
-        DeviceReplayBuffer.from_minari(dataset)
 
 
 @pytest.mark.parametrize("space", [Box(-1, 1, (2, 2), np.float32), Discrete(4)])

@@ -285,3 +285,41 @@ def test_a_picker_that_would_be_ignored_is_refused(foreign_episodes: Make) -> No
     )
     with pytest.raises(ValueError, match="MultiStepTransitionPicker"):
         DeviceReplayBuffer.from_replay_buffer(stock, NVEC)
+
+
+def test_selected_episodes_are_those_episodes(make_minari: Make, foreign_episodes: Make) -> None:
+    episodes = foreign_episodes([3, 4])
+    full = DeviceReplayBuffer.from_minari(make_minari(MultiDiscrete([3, 4]), episodes))
+    chosen = full.select([2, 1])
+    assert chosen.size() == 2
+    assert chosen.nvec == [3, 4]
+    expected = [episodes[2], episodes[1]]
+    assert np.array_equal(
+        chosen.observations.numpy(), np.concatenate([e.observations for e in expected])
+    )
+    assert np.array_equal(chosen.actions.numpy(), np.concatenate([e.actions for e in expected]))
+    assert np.array_equal(chosen.rewards.numpy(), np.concatenate([e.rewards for e in expected]))
+    assert chosen.terminals.tolist() == [0.0] * 7 + [0.0, 0.0, 1.0]
+    batch: Any = chosen.sample_transition_batch(200)
+    assert set(batch.observations[:, 0].tolist()) == {1.0, 2.0}
+    assert torch.equal(batch.next_observations[:, 1], batch.observations[:, 1] + 1)
+    for bad in ([], [3], [-1]):
+        with pytest.raises(ValueError, match="from 0 to 2"):
+            full.select(bad)
+
+
+def test_splits_share_no_episode_and_depend_on_the_seed(built: MinariDataset) -> None:
+    full = DeviceReplayBuffer.from_minari(built)
+    train, held_out = full.split(0.4, seed=1)
+    assert (train.size(), held_out.size()) == (3, 2)
+
+    def firsts(buffer: DeviceReplayBuffer) -> list[list[float]]:
+        return [e.observations[0].tolist() for e in buffer.episodes]
+
+    assert sorted(firsts(train) + firsts(held_out)) == sorted(firsts(full))
+    assert firsts(full.split(0.4, seed=1)[1]) == firsts(held_out)
+    assert any(firsts(full.split(0.4, seed=s)[1]) != firsts(held_out) for s in range(2, 6))
+    assert full.split(0.01)[1].size() == 1
+    assert full.split(0.99)[0].size() == 1
+    with pytest.raises(ValueError, match=r"got 1\.0 and 5"):
+        full.split(1.0)

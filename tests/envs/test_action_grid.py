@@ -97,3 +97,15 @@ def test_a_choice_is_checked_against_its_own_dimension() -> None:
     grid = ActionGrid(LOW, HIGH, [2, 7, 5])
     with pytest.raises(InvalidActionError, match="Sub-action 0 is 2, expected 0 to 1"):
         grid.to_continuous([2, 2, 2])
+
+
+def test_nearest_bins() -> None:
+    grid = ActionGrid(LOW, HIGH, [3, 4, 5])
+    values = np.array([[-1.0, 0.0, 2.0], [0.49, 1.49, 2.26], [0.51, 1.51, 2.24], [-9.0, 9.0, 9.0]])
+    assert grid.nearest(values).tolist() == [[0, 0, 0], [1, 1, 1], [2, 2, 0], [0, 3, 4]]
+    every = np.stack([np.arange(24) % 3, np.arange(24) % 4, np.arange(24) % 5], axis=1)
+    assert np.array_equal(grid.nearest(grid.values(every)), every)
+
+
+def test_nearest_bin_where_both_ends_coincide() -> None:
+    assert ActionGrid(np.ones(1), np.ones(1), 3).nearest(np.array([[1.0]])).tolist() == [[0]]

@@ -1,0 +1,47 @@
+"""Train SPIN-IQL on a dataset, then go on in the environment; minutes on a CPU.
+
+Run with `python examples/fine_tune_online.py`; the options make it shorter.
+"""
+
+import argparse
+
+from spin_d3rlpy import (
+    SPINIQL,
+    LockstepEvaluator,
+    PretrainingConfig,
+    SPINEncoderFactory,
+    TransformerConfig,
+    create_replay_buffer,
+    load_dataset,
+)
+
+
+def main(size: int, pretraining_updates: int, steps: int, online_steps: int, folder: str) -> None:
+    dataset, env = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
+    algo = SPINIQL(
+        actor_encoder_factory=SPINEncoderFactory(
+            transformer=TransformerConfig(width=64, n_blocks=2)
+        ),
+        pretraining=PretrainingConfig(max_updates=pretraining_updates),
+    )
+    evaluator = LockstepEvaluator(env, n_trials=10)
+    algo.fit(dataset, n_steps=steps, n_steps_per_epoch=1_000)
+    print(f"Mean return after training offline: {evaluator(algo):.1f}")
+
+    # The offline episodes stay in the buffer; new ones, sampled from the policy, join them.
+    buffer = create_replay_buffer(env, limit=size + online_steps, episodes=dataset.episodes)
+    algo.reset_optimizer_states()
+    algo.fit_online(env, buffer, n_steps=online_steps, n_steps_per_epoch=1_000)
+    print(f"Mean return after training online: {evaluator(algo):.1f}")
+    algo.save(f"{folder}/policy.d3")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=100_000, help="transitions of the dataset")
+    parser.add_argument("--pretraining-updates", type=int, default=1_000)
+    parser.add_argument("--steps", type=int, default=5_000, help="gradient steps offline")
+    parser.add_argument("--online-steps", type=int, default=5_000, help="environment steps")
+    parser.add_argument("--folder", default=".", help="where the policy goes")
+    args = parser.parse_args()
+    main(args.size, args.pretraining_updates, args.steps, args.online_steps, args.folder)

@@ -1,0 +1,118 @@
+"""What algorithms are made of: a config with `nvec`, networks, and an update without host syncs."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from d3rlpy.algos.qlearning.base import QLearningAlgoImplBase
+from d3rlpy.base import DeviceArg, LearnableConfig
+from d3rlpy.optimizers.optimizers import OptimizerWrapper
+from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
+from d3rlpy.types import Shape
+
+from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.policies.slot import SlotFeatures
+from spin_d3rlpy.precision import Precision, check_precision
+
+if TYPE_CHECKING:
+    from spin_d3rlpy.algos.base import MultiDiscreteAlgo
+
+
+@dataclasses.dataclass()
+class MultiDiscreteConfig(LearnableConfig):
+    """Fields that every algorithm's config has.
+
+    Args:
+        nvec: number of choices of each sub-action. Filled from the dataset or environment when
+            the model is built, and saved with it.
+        n_steps: gradient steps of `fit` when it is not told.
+        precision: number format of updates, see `spin_d3rlpy.precision.autocast`. Acting is
+            always in float32.
+    """
+
+    nvec: list[int] | None = None
+    n_steps: int = 1_000_000
+    precision: Precision = "float32"
+
+    type_name: ClassVar[str]
+    algo_class: ClassVar[type[Any]]  # the `MultiDiscreteAlgo` registered with it
+
+    def __post_init__(self) -> None:
+        check_precision(self.precision)
+
+    def create(
+        self, device: DeviceArg = False, enable_ddp: bool = False
+    ) -> MultiDiscreteAlgo[Any, Any]:
+        """Returns the algorithm on `device`."""
+        algo: MultiDiscreteAlgo[Any, Any] = self.algo_class(self, device, enable_ddp)
+        return algo
+
+    @classmethod
+    def get_type(cls) -> str:
+        """Name under which d3rlpy saves it."""
+        return cls.type_name
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiDiscreteModules(Modules):
+    """Networks and optimizers; what SPIN froze stays frozen."""
+
+    def unfreeze(self) -> None:
+        """Lets parameters have gradients again after an export, but not what SPIN froze."""
+        super().unfreeze()
+        for network in self.get_torch_modules().values():
+            for module in network.modules():
+                if isinstance(module, SlotFeatures):
+                    module.freeze(0)
+
+
+class MultiDiscreteImpl(QLearningAlgoImplBase):
+    """Base class of the updates, which return tensors so that no step waits for the device.
+
+    Args:
+        observation_shape: shape of one observation.
+        modules: networks and optimizers.
+        config: the algorithm's configuration, its `nvec` known.
+        device: where the networks are.
+    """
+
+    def __init__(
+        self,
+        observation_shape: Shape,
+        modules: MultiDiscreteModules,
+        config: MultiDiscreteConfig,
+        device: str,
+    ) -> None:
+        assert config.nvec is not None
+        layout = SlotLayout(config.nvec).to(device)
+        super().__init__(observation_shape, layout.max_choices, modules, device)
+        self._layout = layout
+        self._gamma = config.gamma
+
+    def bootstrap(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
+        """Returns `r + gamma^n (1 - terminal) next_values` for next values `(..., B)`."""
+        discount = self._gamma ** batch.intervals.squeeze(-1)
+        not_over = 1.0 - batch.terminals.squeeze(-1)
+        return batch.rewards.squeeze(-1) + discount * not_over * next_values
+
+    def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper) -> None:
+        """Does one step of `optim` down the gradient of `loss`."""
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+
+    @abstractmethod
+    def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
+        """Does one gradient step and returns scalar metrics, still on the device."""
+
+    @train_api
+    def update_without_sync(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
+        """`update`, with metrics left on the device."""
+        return self.compute_update(batch, grad_step)
+
+    def inner_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, float]:
+        """Does one gradient step and returns metrics as numbers."""
+        return {k: v.item() for k, v in self.compute_update(batch, grad_step).items()}

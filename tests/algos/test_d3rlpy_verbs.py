@@ -1,0 +1,544 @@
+"""d3rlpy's own verbs, on every algorithm: what its `algo_tester` covers, and a little more."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import d3rlpy
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from d3rlpy.algos.qlearning.explorers import ConstantEpsilonGreedy
+from d3rlpy.logging import (
+    CombineAdapterFactory,
+    FileAdapterFactory,
+    NoopAdapterFactory,
+    TensorboardAdapterFactory,
+)
+from d3rlpy.metrics import (
+    AverageValueEstimationEvaluator,
+    CompareDiscreteActionMatchEvaluator,
+    DiscountedSumOfAdvantageEvaluator,
+    DiscreteActionMatchEvaluator,
+    InitialStateValueEstimationEvaluator,
+    SoftOPCEvaluator,
+    TDErrorEvaluator,
+)
+from d3rlpy.ope import DiscreteFQE, FQEConfig
+from d3rlpy.preprocessing import (
+    ClipRewardScaler,
+    MinMaxObservationScaler,
+    MinMaxRewardScaler,
+    StandardObservationScaler,
+    StandardRewardScaler,
+)
+
+import spin_d3rlpy
+from spin_d3rlpy import (
+    DecQN,
+    FactoredBC,
+    FactoredIQL,
+    MultiDiscreteActionMatchEvaluator,
+    MultiDiscreteEpsilonGreedy,
+    MultiDiscreteFQE,
+    MultiDiscreteFQEConfig,
+    create_replay_buffer,
+)
+from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
+from tests.algos.problems import (
+    ALGORITHMS,
+    NVEC,
+    OBSERVATION_SIZE,
+    SignEnv,
+    has_field,
+    learning_rates,
+    random_buffer,
+    random_replay_buffer,
+    tiny_fields,
+)
+from tests.subprocesses import run_python
+
+each_algorithm = pytest.mark.parametrize("algo_class", ALGORITHMS)
+CRITICS = [a for a in ALGORITHMS if has_field(a, "n_critics")]
+POLICIES = [a for a in ALGORITHMS if a.__name__ not in ("DecQN", "DecQNCQL")]
+QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+OBSERVATIONS = np.random.default_rng(2).normal(size=(11, OBSERVATION_SIZE)).astype(np.float32)
+
+
+def make(algo_class: Any, seed: int = 1, **fields: Any) -> Any:
+    d3rlpy.seed(seed)
+    return algo_class(**{"batch_size": 19, **tiny_fields(algo_class), **fields})
+
+
+def built(algo_class: Any, seed: int = 1, **fields: Any) -> Any:
+    algo = make(algo_class, seed, **fields)
+    algo.build_with_dataset(random_buffer())
+    return algo
+
+
+def networks(algo: Any) -> dict[str, torch.Tensor]:
+    return {
+        f"{name}.{key}": value.clone()
+        for name, network in algo.impl.modules.get_torch_modules().items()
+        for key, value in network.state_dict().items()
+    }
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], prefix: str = "") -> bool:
+    keys = [k for k in one if k.startswith(prefix)]
+    assert keys
+    return all(torch.equal(one[k], other[k]) for k in keys)
+
+
+# -- building and fitting --------------------------------------------------------------------
+
+
+@each_algorithm
+def test_builds_from_a_dataset_an_environment_or_a_shape_alike(algo_class: Any) -> None:
+    from_data = built(algo_class)
+    from_env = make(algo_class)
+    from_env.build_with_env(SignEnv())
+    from_shape = make(algo_class, nvec=NVEC)
+    from_shape.create_impl((OBSERVATION_SIZE,), max(NVEC))
+    for algo in (from_env, from_shape):
+        assert same(networks(from_data), networks(algo))
+        assert algo.action_size == 5
+        assert tuple(algo.observation_shape) == (OBSERVATION_SIZE,)
+        assert algo.get_action_type() == d3rlpy.ActionSpace.DISCRETE
+
+
+@each_algorithm
+def test_fitter_lets_its_user_act_between_epochs(algo_class: Any) -> None:
+    algo = make(algo_class)
+    steps = []
+    for epoch, metrics in algo.fitter(random_buffer(), n_steps=5, n_steps_per_epoch=2, **QUIET):
+        steps.append((epoch, algo.grad_step))
+        assert any(name.endswith("loss") for name in metrics)
+        assert all(np.isfinite(v) for v in metrics.values())
+    assert steps == [(1, 2), (2, 4), (3, 5)]
+
+
+@each_algorithm
+def test_callbacks_get_the_algorithm_epoch_and_step(algo_class: Any) -> None:
+    algo = make(algo_class)
+    steps: list[Any] = []
+    epochs: list[Any] = []
+    algo.fit(
+        random_buffer(),
+        n_steps=3,
+        n_steps_per_epoch=2,
+        callback=lambda *args: steps.append(args),
+        epoch_callback=lambda *args: epochs.append(args),
+        **QUIET,
+    )
+    assert steps == [(algo, 1, 1), (algo, 1, 2), (algo, 2, 3)]
+    assert epochs == [(algo, 1, 2), (algo, 2, 3)]
+
+
+@pytest.mark.parametrize("scaler", [StandardObservationScaler, MinMaxObservationScaler])
+@pytest.mark.parametrize("reward_scaler", [StandardRewardScaler, MinMaxRewardScaler])
+@pytest.mark.parametrize("algo_class", [FactoredIQL, spin_d3rlpy.SPINBCQ, DecQN])
+def test_scalers_are_fitted_to_the_dataset(
+    algo_class: Any, scaler: Any, reward_scaler: Any
+) -> None:
+    algo = make(algo_class, observation_scaler=scaler(), reward_scaler=reward_scaler())
+    algo.fit(random_buffer(), n_steps=2, **QUIET)
+    assert algo.observation_scaler.built
+    assert algo.reward_scaler.built
+    states = random_buffer().observations
+    expected = states.mean(0) if scaler is StandardObservationScaler else states.amin(0)
+    scaled = algo.observation_scaler.transform(expected[None])
+    target = 0.0 if scaler is StandardObservationScaler else -1.0
+    torch.testing.assert_close(scaled, torch.full_like(scaled, target), rtol=0, atol=1e-5)
+
+
+def test_clipped_rewards_reach_the_update() -> None:
+    algo = built(FactoredIQL, reward_scaler=ClipRewardScaler(0.0, 0.0, 1.0))
+    plain = built(FactoredIQL)
+    batch = random_buffer().sample_transition_batch(19)
+    assert algo.update(batch)["critic_loss"] < plain.update(batch)["critic_loss"]
+
+
+def test_logs_reach_every_adapter(tmp_path: Path) -> None:
+    factory = CombineAdapterFactory(
+        [
+            FileAdapterFactory(str(tmp_path / "files")),
+            TensorboardAdapterFactory(str(tmp_path / "board")),
+            NoopAdapterFactory(),
+        ]
+    )
+    for algo_class in (spin_d3rlpy.SPINIQL, DecQN):
+        algo = make(algo_class)
+        algo.fit(
+            random_buffer(),
+            n_steps=2,
+            logger_adapter=factory,
+            experiment_name=algo_class.__name__,
+            with_timestamp=False,
+            show_progress=False,
+        )
+        assert (tmp_path / "files" / algo_class.__name__ / "model_2.d3").exists()
+        assert list((tmp_path / "board" / "runs" / algo_class.__name__).iterdir())
+
+
+# -- saving ----------------------------------------------------------------------------------
+
+
+@each_algorithm
+def test_a_saved_model_is_loaded_into_another_of_the_same_kind(
+    algo_class: Any, tmp_path: Path
+) -> None:
+    algo, other = built(algo_class), built(algo_class, seed=2)
+    algo.fit(random_buffer(), n_steps=2, **QUIET)
+    assert not same(networks(algo), networks(other))
+    algo.save_model(str(tmp_path / "model.pt"))
+    other.load_model(str(tmp_path / "model.pt"))
+    assert same(networks(algo), networks(other))
+    assert algo.predict(OBSERVATIONS).tolist() == other.predict(OBSERVATIONS).tolist()
+
+
+def test_a_fresh_process_that_imports_the_package_loads_every_algorithm(tmp_path: Path) -> None:
+    np.save(tmp_path / "observations.npy", OBSERVATIONS)
+    for algo_class in ALGORITHMS:
+        algo = built(algo_class, observation_scaler=StandardObservationScaler())
+        algo.save(str(tmp_path / f"{algo_class.__name__}.d3"))
+        np.save(tmp_path / f"{algo_class.__name__}.npy", algo.predict(OBSERVATIONS))
+    loaded = run_python(
+        "import pathlib, sys\n"
+        "import numpy as np\n"
+        "import d3rlpy, spin_d3rlpy\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "x = np.load(folder / 'observations.npy')\n"
+        "for path in sorted(folder.glob('*.d3')):\n"
+        "    algo = d3rlpy.load_learnable(str(path))\n"
+        "    assert type(algo) is getattr(spin_d3rlpy, path.stem)\n"
+        "    assert (algo.predict(x) == np.load(path.with_suffix('.npy'))).all(), path\n"
+        "    print(path.stem)",
+        str(tmp_path),
+    )
+    assert set(loaded.split()) >= {a.__name__ for a in ALGORITHMS}
+
+
+@each_algorithm
+def test_types_start_alike_and_classes_have_names_and_docs(algo_class: Any) -> None:
+    config_class = algo_class.config_class
+    assert config_class.get_type().startswith("spin_")
+    assert config_class.__name__ == f"{algo_class.__name__}Config"
+    assert getattr(spin_d3rlpy, config_class.__name__) is config_class
+    assert algo_class.__doc__
+    assert config_class.__doc__
+    config = config_class(batch_size=7)
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert copy.deepcopy(config) == config
+    algo = config.create(device="cpu:0")
+    assert type(algo) is algo_class
+    assert algo.batch_size == 7
+
+
+def test_no_two_algorithms_share_a_type() -> None:
+    assert len({a.config_class.get_type() for a in ALGORITHMS}) == len(ALGORITHMS) == 21
+
+
+# -- copying ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo_class", POLICIES)
+def test_policy_and_its_optimizer_are_copied(algo_class: Any) -> None:
+    algo, other = built(algo_class), built(algo_class, seed=2)
+    algo.update(random_buffer().sample_transition_batch(19))
+    assert not same(networks(algo), networks(other), "policy")
+    other.copy_policy_from(algo)
+    assert same(networks(algo), networks(other), "policy.")
+    other.copy_policy_optim_from(algo)
+    state, found = (a.impl.policy_optim.state_dict()["state"] for a in (algo, other))
+    assert state
+    assert all(torch.equal(state[k]["exp_avg"], found[k]["exp_avg"]) for k in state)
+
+
+@pytest.mark.parametrize("algo_class", CRITICS)
+def test_q_function_and_its_optimizer_are_copied(algo_class: Any) -> None:
+    algo, other = built(algo_class), built(algo_class, seed=2)
+    algo.update(random_buffer().sample_transition_batch(19))
+    other.copy_q_function_from(algo)
+    assert same(networks(algo), networks(other), "q_funcs.")
+    other.copy_q_function_optim_from(algo)
+    state, found = (a.impl.q_function_optim.state_dict()["state"] for a in (algo, other))
+    assert state
+    assert all(torch.equal(state[k]["exp_avg"], found[k]["exp_avg"]) for k in state)
+
+
+@each_algorithm
+def test_optimizer_states_are_reset(algo_class: Any) -> None:
+    algo = built(algo_class)
+    algo.update(random_buffer().sample_transition_batch(19))
+    optimizers = [v.optim for k, v in vars(algo.impl.modules).items() if k.endswith("optim")]
+    assert all(optim.state for optim in optimizers)
+    algo.reset_optimizer_states()
+    assert not any(optim.state for optim in optimizers)
+    algo.update(random_buffer().sample_transition_batch(19))
+
+
+# -- acting online ---------------------------------------------------------------------------
+
+
+@each_algorithm
+def test_collects_and_trains_online(algo_class: Any) -> None:
+    algo, env = make(algo_class), SignEnv()
+    if algo_class not in CRITICS or algo.config.observation_scaler is not None:
+        algo.build_with_dataset(random_buffer())
+    buffer = algo.collect(env, n_steps=25, show_progress=False)
+    assert buffer.transition_count == 25 - 3  # a truncated episode's last step has no next state
+    assert buffer.episodes[0].actions.shape == (9, 3)
+    algo.fit_online(
+        env,
+        create_replay_buffer(SignEnv(), limit=1_000),
+        n_steps=30,
+        n_steps_per_epoch=15,
+        eval_env=SignEnv(),
+        eval_n_trials=2,
+        random_steps=5,
+        **QUIET,
+    )
+    assert algo.grad_step > 0
+    assert len(env.actions) == 55
+
+
+def test_an_offline_dataset_fills_the_online_buffer() -> None:
+    buffer = create_replay_buffer(SignEnv(), episodes=random_buffer().episodes)
+    assert buffer.size() == random_buffer().size()
+    assert buffer.episodes[3].actions.tolist() == random_buffer().episodes[3].actions.tolist()
+    algo = built(FactoredIQL)
+    algo.fit_online(SignEnv(), buffer, n_steps=3, **QUIET)
+    assert algo.grad_step == 3
+
+
+@pytest.mark.parametrize(
+    "space", [gymnasium.spaces.Discrete(4), gymnasium.spaces.MultiBinary(3)], ids=str
+)
+def test_discrete_and_binary_spaces_are_read_as_slots(space: Any) -> None:
+    algo = make(DecQN)
+    algo.fit_online(SignEnv(space), n_steps=30, explorer=MultiDiscreteEpsilonGreedy(), **QUIET)
+    assert algo.config.nvec == ([4] if space.shape == () else [2, 2, 2])
+    assert algo.grad_step > 0
+
+
+def test_decqn_learns_online() -> None:
+    algo = make(DecQN, batch_size=64, tau=0.1, gamma=0.0, **learning_rates(DecQN, 3e-3))
+    algo.fit_online(
+        SignEnv(),
+        explorer=MultiDiscreteEpsilonGreedy(1.0, 0.2, 1_000),
+        n_steps=2_000,
+        **QUIET,
+    )
+    states = np.random.default_rng(3).normal(size=(500, OBSERVATION_SIZE)).astype(np.float32)
+    right = np.where(states[:, :3] > 0, np.array(NVEC) - 1, 0)
+    assert (algo.predict(states) == right).all(1).mean() > 0.75
+
+
+def test_epsilon_greedy_explores_each_slot_by_itself() -> None:
+    algo = built(DecQN)
+    x = np.repeat(OBSERVATIONS, 1_000, axis=0)
+    greedy = algo.predict(x)
+    explored = MultiDiscreteEpsilonGreedy(0.8, 0.2, 10).sample(algo, x, step=5)
+    assert (explored < NVEC).all()
+    # Epsilon is 0.5; of random choices, one in m_i is the greedy one.
+    share = (explored != greedy).mean(0)
+    assert np.allclose(share, [0.5 * (1 - 1 / m) for m in NVEC], atol=0.03)
+    both = ((explored != greedy)[:, 0] & (explored != greedy)[:, 2]).mean()
+    assert both == pytest.approx(share[0] * share[2], abs=0.03)  # independently
+    assert (MultiDiscreteEpsilonGreedy(1.0, 0.0, 10).sample(algo, x, step=99) == greedy).all()
+
+
+@pytest.mark.parametrize("arguments", [(1.5, 0.1, 10), (1.0, -0.1, 10), (1.0, 0.1, 0)])
+def test_impossible_exploration_is_refused(arguments: tuple[float, float, int]) -> None:
+    with pytest.raises(ValueError, match="probabilities in"):
+        MultiDiscreteEpsilonGreedy(*arguments)
+
+
+def test_the_hosts_explorers_impossible_actions_are_an_error() -> None:
+    with pytest.raises(InvalidActionSpaceError, match="MultiDiscreteEpsilonGreedy"):
+        make(DecQN).collect(
+            SignEnv(), explorer=ConstantEpsilonGreedy(1.0), n_steps=200, show_progress=False
+        )
+
+
+# -- evaluators ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo_class", CRITICS)
+def test_the_hosts_value_evaluators_work(algo_class: Any) -> None:
+    algo = built(algo_class)
+    buffer = random_buffer()
+    for evaluator in (
+        TDErrorEvaluator(),
+        DiscountedSumOfAdvantageEvaluator(),
+        AverageValueEstimationEvaluator(),
+        InitialStateValueEstimationEvaluator(),
+        SoftOPCEvaluator(return_threshold=0.0),
+    ):
+        assert np.isfinite(evaluator(algo, buffer)), evaluator
+    assert CompareDiscreteActionMatchEvaluator(algo)(algo, buffer) == 1.0
+
+
+def test_action_match_counts_rows_or_slots() -> None:
+    algo = built(FactoredBC)
+    buffer = random_buffer()
+    matches = algo.predict(buffer.observations[buffer.observation_index].numpy()) == (
+        buffer.actions.numpy()
+    )
+    episodes = random_replay_buffer().episodes
+    exact, slot = (MultiDiscreteActionMatchEvaluator(mode) for mode in ("exact", "slot"))
+    assert slot(algo, random_replay_buffer()) == pytest.approx(
+        np.mean([algo.predict(e.observations) == e.actions for e in episodes])
+    )
+    metrics = algo.fit(buffer, n_steps=1, evaluators={"exact": exact, "slot": slot}, **QUIET)[-1][1]
+    assert 0.0 < metrics["exact"] < metrics["slot"] < 1.0
+    assert MultiDiscreteActionMatchEvaluator("exact", episodes=buffer.episodes)(
+        algo, random_buffer(seed=5)
+    ) == pytest.approx(metrics["exact"])
+    assert matches.all(1).mean() == pytest.approx(metrics["exact"], abs=0.05)
+    with pytest.raises(ValueError, match="'slot' or 'exact', got 'row'"):
+        MultiDiscreteActionMatchEvaluator("row")  # type: ignore[arg-type]
+
+
+def test_the_hosts_action_match_still_fails_on_slots() -> None:
+    algo, evaluator = built(FactoredBC), DiscreteActionMatchEvaluator()
+    with pytest.raises((ValueError, AttributeError)):
+        evaluator(algo, random_buffer())
+
+
+# -- off-policy evaluation -------------------------------------------------------------------
+
+
+def test_fqe_finds_the_value_of_a_policy_with_interacting_slots() -> None:
+    # Reward 1 if the first two slots are equal, which no sum over slots can express.
+    rng = np.random.default_rng(0)
+    actions = rng.integers([2, 2], size=(600, 2))
+    states = rng.normal(size=(600, 3)).astype(np.float32)
+    rewards = (actions[:, :1] == actions[:, 1:]).astype(np.float32)
+    episodes = [
+        d3rlpy.dataset.Episode(states[i : i + 6], actions[i : i + 6], rewards[i : i + 6], True)
+        for i in range(0, 600, 6)
+    ]
+    data = d3rlpy.dataset.ReplayBuffer(d3rlpy.dataset.InfiniteBuffer(), episodes=episodes)
+    algo = make(FactoredBC, nvec=[2, 2], batch_size=64, actor_learning_rate=1e-2)
+    algo.fit(data, n_steps=1, **QUIET)
+    with torch.no_grad():  # the policy takes (1, 1) everywhere
+        algo.impl.policy.heads.bias.copy_(torch.tensor([0.0, 50.0, 0.0, 50.0]))
+    config = MultiDiscreteFQEConfig(learning_rate=3e-3, gamma=0.5, batch_size=64, tau=0.05)
+    fqe = MultiDiscreteFQE(algo, config)
+    fqe.fit(
+        data,
+        n_steps=600,
+        evaluators={"initial": InitialStateValueEstimationEvaluator()},
+        **QUIET,
+    )
+    x = states[:50]
+    # From a fresh state the episode pays 1 at each of about six steps at a discount of a half.
+    for action, first in (([1, 1], 1.0), ([0, 0], 1.0), ([0, 1], 0.0)):
+        values = fqe.predict_value(x, np.array([action] * 50))
+        assert first + 0.5 < values.mean() < first + 1.1
+    assert fqe.predict(x).tolist() == [[1, 1]] * 50
+    assert fqe.sample_action(x).tolist() == [[1, 1]] * 50
+
+
+@each_algorithm
+def test_fqe_evaluates_every_algorithm(algo_class: Any) -> None:
+    algo = built(algo_class, observation_scaler=StandardObservationScaler())
+    before = networks(algo)
+    for mode in ("greedy", "sample"):
+        fqe = MultiDiscreteFQE(algo, mode=mode)
+        metrics = fqe.fit(random_buffer(), n_steps=2, **QUIET)[-1][1]
+        assert np.isfinite(metrics["loss"])
+    assert same(before, networks(algo))
+
+
+def test_fqe_refuses_what_does_not_fit() -> None:
+    with pytest.raises(RuntimeError, match="Train or build"):
+        MultiDiscreteFQE(make(FactoredIQL))
+    algo = built(FactoredIQL)
+    with pytest.raises(NvecMismatchError, match=r"nvec=\[3\]"):
+        MultiDiscreteFQE(algo, MultiDiscreteFQEConfig(nvec=[3]))
+    with pytest.raises(NvecMismatchError, match="scales observations otherwise"):
+        MultiDiscreteFQE(algo, MultiDiscreteFQEConfig(observation_scaler=MinMaxObservationScaler()))
+    with pytest.raises(NotImplementedError, match="MultiDiscreteFQE"):
+        MultiDiscreteFQEConfig().create()
+
+
+def test_the_hosts_fqe_still_fails_on_slots() -> None:
+    algo = built(FactoredIQL)
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        DiscreteFQE(algo, FQEConfig()).fit(
+            random_replay_buffer(), n_steps=1, n_steps_per_epoch=1, **QUIET
+        )
+
+
+# -- exports ---------------------------------------------------------------------------------
+
+
+def exported_actions(algo: Any, path: Path) -> np.ndarray:
+    algo.save_policy(str(path))
+    if path.suffix == ".onnx":
+        runtime = pytest.importorskip("onnxruntime")
+        session = runtime.InferenceSession(str(path))
+        actions: np.ndarray = session.run(["actions"], {"observations": OBSERVATIONS})[0]
+        return actions
+    with pytest.warns(DeprecationWarning, match=r"torch.jit.load"):
+        policy = torch.jit.load(str(path))
+    found: np.ndarray = policy(torch.from_numpy(OBSERVATIONS)).numpy()
+    return found
+
+
+def check_export(algo_class: Any, path: Path) -> None:
+    algo = make(algo_class, observation_scaler=StandardObservationScaler())
+    algo.fit(random_buffer(), n_steps=2, **QUIET)
+    # 11 rows, though policies are exported with fewer.
+    assert exported_actions(algo, path).tolist() == algo.predict(OBSERVATIONS).tolist()
+    algo.fit(random_buffer(), n_steps=1, **QUIET)  # still trains, with its trunk still frozen
+    if algo_class.__name__.startswith("SPIN"):
+        trunk = algo.impl.policy.features.trunk
+        assert not any(p.requires_grad for p in trunk.parameters())
+
+
+@each_algorithm
+def test_torchscript_acts_the_same(algo_class: Any, tmp_path: Path) -> None:
+    check_export(algo_class, tmp_path / "policy.pt")
+
+
+# One of each way to act; the rest differ in training only and are among the slow tests.
+ACTING = {"SPINIQL", "SAINTBCQ", "AutoregressiveIQL", "AutoregressiveBCQ", "DecQNIQL"}
+
+
+@pytest.mark.parametrize(
+    "algo_class",
+    [pytest.param(a, marks=() if a.__name__ in ACTING else pytest.mark.slow) for a in ALGORITHMS],
+)
+def test_onnx_acts_the_same(algo_class: Any, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    check_export(algo_class, tmp_path / "policy.onnx")
+
+
+def test_other_formats_and_unbuilt_policies_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="build_with_dataset"):
+        make(FactoredIQL).save_policy("policy.pt")
+    with pytest.raises(ValueError, match=r"\.pt or \.onnx, got 'policy.h5'"):
+        built(FactoredIQL).save_policy("policy.h5")
+
+
+# -- devices ---------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@each_algorithm
+def test_trains_on_a_gpu(algo_class: Any, tmp_path: Path) -> None:
+    algo = make(algo_class, device="cuda:0")
+    metrics = algo.fit(random_buffer(), n_steps=8, **QUIET)[-1][1]
+    assert all(np.isfinite(v) for v in metrics.values())
+    algo.save(str(tmp_path / "algo.d3"))
+    loaded: Any = d3rlpy.load_learnable(str(tmp_path / "algo.d3"), device="cpu:0")
+    found, expected = loaded.predict(OBSERVATIONS), algo.predict(OBSERVATIONS)
+    assert (found == expected).mean() > 0.9

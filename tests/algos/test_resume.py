@@ -1,0 +1,375 @@
+"""A run that is stopped at any point and started again ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import d3rlpy
+import numpy as np
+import pytest
+import torch
+from d3rlpy.logging import NoopAdapterFactory
+from d3rlpy.optimizers import AdamFactory
+from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
+from d3rlpy.preprocessing import StandardObservationScaler
+
+from spin_d3rlpy import SPINIQL, AutoregressiveBCQ, DecQNIQL, FactoredAWAC, FactoredIQL
+from spin_d3rlpy.asm import PretrainingConfig
+from spin_d3rlpy.checkpoints import Checkpoints, read_checkpoint
+from spin_d3rlpy.errors import InvalidCheckpointError
+from tests.algos.problems import random_buffer, tiny_fields
+from tests.subprocesses import ROOT
+
+SETTINGS: dict[str, Any] = {
+    "n_steps": 11,
+    "n_steps_per_epoch": 4,
+    "logger_adapter": NoopAdapterFactory(),
+    "show_progress": False,
+    "checkpoint_interval": 3,
+}
+
+
+class CrashError(Exception):
+    """Stands for whatever ends a run."""
+
+
+def make(algo_class: Any, **fields: Any) -> Any:
+    fields = {"batch_size": 19, **tiny_fields(algo_class), **fields}
+    if algo_class is SPINIQL:
+        fields["pretraining"] = PretrainingConfig(batch_size=32, max_updates=10)
+    return algo_class(**fields)
+
+
+def noise(_algo: Any, _data: Any) -> float:
+    """An evaluator that uses up random numbers of all kinds."""
+    return float(torch.rand(1)) + np.random.random() + random.random()  # noqa: NPY002
+
+
+def fit(algo: Any, folder: Path | None, **settings: Any) -> Any:
+    settings = {**SETTINGS, "resume": True, "evaluators": {"noise": noise}, **settings}
+    return algo.fit(random_buffer(), checkpoint_dir=folder, **settings)
+
+
+def outcome(algo: Any, results: Any) -> dict[str, Any]:
+    """Everything that is to agree: weights, optimizers, counters, metrics without times."""
+    parts = algo.impl.modules.create_checkpointer("cpu:0").modules
+    return {
+        "parts": {name: part.state_dict() for name, part in parts.items()},
+        "grad_step": algo.grad_step,
+        "results": [
+            (epoch, {k: v for k, v in metrics.items() if not k.startswith("time")})
+            for epoch, metrics in results
+        ],
+        "asm": algo.asm.state_dict() if isinstance(algo, SPINIQL) and algo.asm else None,
+        "next": (float(torch.rand(1)), float(np.random.random()), random.random()),  # noqa: NPY002
+    }
+
+
+def assert_equal(one: Any, other: Any, path: str = "") -> None:
+    assert type(one) is type(other), path
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), path
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), path
+        for key in one:
+            assert_equal(one[key], other[key], f"{path}.{key}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), path
+        for i, pair in enumerate(zip(one, other, strict=True)):
+            assert_equal(*pair, f"{path}.{i}")
+    else:
+        assert one == other, path
+
+
+def seed(value: int) -> None:
+    d3rlpy.seed(value)
+    random.seed(value)
+
+
+def crash_at(step: int) -> Any:
+    def callback(_algo: Any, _epoch: int, found: int) -> None:
+        if found == step:
+            raise CrashError
+
+    return callback
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4, 5, 8, 11])
+@pytest.mark.parametrize(
+    "algo_class", [SPINIQL, FactoredAWAC, AutoregressiveBCQ, DecQNIQL], ids=lambda a: a.__name__
+)
+def test_a_crashed_run_ends_like_an_uninterrupted_one(
+    algo_class: Any, stop: int, tmp_path: Path
+) -> None:
+    seed(1)
+    whole = make(algo_class)
+    expected = outcome(whole, fit(whole, None))
+    seed(1)
+    with pytest.raises(CrashError):
+        fit(make(algo_class), tmp_path, callback=crash_at(stop))
+    seed(1 if stop <= 3 and algo_class is not SPINIQL else 99)  # before the first checkpoint: anew
+    again = make(algo_class)
+    assert_equal(expected, outcome(again, fit(again, tmp_path)))
+
+
+@pytest.mark.parametrize("strategy", [d3rlpy.LoggingStrategy.EPOCH, d3rlpy.LoggingStrategy.STEPS])
+def test_schedules_scalers_and_logs_within_epochs_go_on(strategy: Any, tmp_path: Path) -> None:
+    fields: dict[str, Any] = {
+        "actor_optim_factory": AdamFactory(lr_scheduler_factory=CosineAnnealingLRFactory(T_max=9)),
+        "observation_scaler": StandardObservationScaler(),
+    }
+    settings: dict[str, Any] = {"logging_strategy": strategy, "logging_steps": 3}
+    seed(1)
+    whole = make(FactoredIQL, **fields)
+    expected = outcome(whole, fit(whole, None, **settings))
+    fields["observation_scaler"] = StandardObservationScaler()
+    seed(1)
+    with pytest.raises(CrashError):
+        fit(make(FactoredIQL, **fields), tmp_path, callback=crash_at(7), **settings)
+    seed(99)
+    fields["observation_scaler"] = StandardObservationScaler()
+    again = make(FactoredIQL, **fields)
+    assert_equal(expected, outcome(again, fit(again, tmp_path, **settings)))
+
+
+@pytest.mark.parametrize("stop", [2, 5, 9])
+def test_a_run_with_cached_features_goes_on(stop: int, tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"train_queries": 4, "cache_features": True}
+    seed(1)
+    whole = make(SPINIQL, **fields)
+    expected = outcome(whole, fit(whole, None))
+    seed(1)
+    with pytest.raises(CrashError):
+        fit(make(SPINIQL, **fields), tmp_path, callback=crash_at(stop))
+    seed(99)
+    again = make(SPINIQL, **fields)
+    assert_equal(expected, outcome(again, fit(again, tmp_path)))
+
+
+def test_a_finished_run_is_not_repeated_and_can_be_made_longer(tmp_path: Path) -> None:
+    seed(1)
+    algo = make(FactoredIQL)
+    first = fit(algo, tmp_path, n_steps=8)
+    again = make(FactoredIQL)
+    assert fit(again, tmp_path, n_steps=8) == first
+    assert again.grad_step == 8
+    longer = fit(make(FactoredIQL), tmp_path, n_steps=12)
+    assert longer[:2] == first
+    assert len(longer) == 3
+
+
+# -- real processes --------------------------------------------------------------------------
+
+PROGRAM = """
+import os, signal, sys
+import torch
+torch.set_num_threads(1)
+from pathlib import Path
+import spin_d3rlpy.asm.pretraining as pretraining
+from tests.algos.test_resume import fit, make, outcome, seed, SPINIQL
+
+folder, stage, stop = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
+seed(1 if sys.argv[4] == "1" else 99)
+algo = make(SPINIQL)
+callback = None
+if stage == "pretraining":
+    original, count = pretraining.mask_actions, 0
+    def mask_actions(*args):
+        global count
+        count += 1
+        if count == stop:
+            kill()
+        return original(*args)
+    pretraining.mask_actions = mask_actions
+elif stage == "writing":
+    original_replace, writes = os.replace, 0
+    def replace(*args):
+        global writes
+        writes += 1
+        if writes == stop:
+            kill()
+        return original_replace(*args)
+    os.replace = replace
+elif stage == "training":
+    def callback(_algo, _epoch, step):
+        if step == stop:
+            kill()
+results = fit(algo, folder / "checkpoints", callback=callback)
+torch.save(outcome(algo, results), folder / "outcome.pt")
+"""
+
+
+def run(folder: Path, stage: str, stop: int, seeded: bool) -> int:
+    folder.mkdir(exist_ok=True)
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "envs")])
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder), stage, str(stop), "01"[seeded]],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode in (0, -signal.SIGKILL), result.stderr[-2000:]
+    return result.returncode
+
+
+def test_a_run_killed_three_times_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
+    assert run(tmp_path / "whole", "none", 0, seeded=True) == 0
+    killed = tmp_path / "killed"
+    # In pre-training, in training, while a checkpoint is written.
+    for i, (stage, stop) in enumerate([("pretraining", 8), ("training", 7), ("writing", 1)]):
+        assert run(killed, stage, stop, seeded=i == 0) == -signal.SIGKILL
+    assert list((killed / "checkpoints").glob(".*.partial"))  # it was killed in the act
+    assert run(killed, "none", 0, seeded=False) == 0
+    assert not list((killed / "checkpoints").glob(".*.partial"))
+    outcomes = [torch.load(tmp_path / n / "outcome.pt") for n in ("whole", "killed")]
+    assert outcomes[0]["asm"] is not None
+    assert_equal(*outcomes)
+
+
+# -- signals ---------------------------------------------------------------------------------
+
+
+def test_an_interrupt_saves_the_step_it_came_at(tmp_path: Path) -> None:
+    seed(1)
+    whole = make(FactoredIQL)
+    expected = outcome(whole, fit(whole, None))
+
+    def interrupt(_algo: Any, _epoch: int, step: int) -> None:
+        if step == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    seed(1)
+    with pytest.raises(KeyboardInterrupt):
+        fit(make(FactoredIQL), tmp_path, callback=interrupt, checkpoint_interval=1_000)
+    assert [p.name for p in tmp_path.glob("*.ckpt")] == ["training_0000000005.ckpt"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    seed(99)
+    again = make(FactoredIQL)
+    assert_equal(expected, outcome(again, fit(again, tmp_path)))
+
+
+def test_termination_saves_and_then_does_what_it_did_before(tmp_path: Path) -> None:
+    received: list[int] = []
+
+    def terminate(_algo: Any, _epoch: int, step: int) -> None:
+        if step == 2:
+            signal.raise_signal(signal.SIGTERM)
+            assert not received  # held back until the step is saved
+
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: received.append(number))
+    try:
+        fit(make(FactoredIQL), tmp_path, callback=terminate, n_steps=3, checkpoint_interval=1_000)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert received == [signal.SIGTERM]
+    assert "training_0000000002.ckpt" in {p.name for p in tmp_path.glob("*.ckpt")}
+
+
+def test_an_interrupt_in_pretraining_is_saved_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("spin_d3rlpy.asm.pretraining")
+    original, count = module.mask_actions, 0
+
+    def mask_actions(*args: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 4:
+            signal.raise_signal(signal.SIGINT)
+        return original(*args)
+
+    monkeypatch.setattr(module, "mask_actions", mask_actions)
+    with pytest.raises(KeyboardInterrupt):
+        fit(make(SPINIQL), tmp_path, checkpoint_interval=1_000)
+    assert [p.name for p in tmp_path.glob("*.ckpt")] == ["pretraining_0000000004.ckpt"]
+
+
+# -- files -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    seed(1)
+    fit(make(FactoredIQL), tmp_path)
+    return tmp_path
+
+
+def spoil(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+
+
+def test_only_the_last_two_checkpoints_are_kept(finished: Path) -> None:
+    names = sorted(p.name for p in finished.iterdir())
+    assert names == ["training_0000000009.ckpt", "training_0000000011.ckpt"]
+
+
+def test_of_a_damaged_checkpoint_the_one_before_is_used(finished: Path) -> None:
+    seed(1)
+    whole = make(FactoredIQL)
+    expected = outcome(whole, fit(whole, None))
+    spoil(finished / "training_0000000011.ckpt")
+    again = make(FactoredIQL)
+    with pytest.warns(UserWarning, match=r"0011.ckpt is damaged.*_0000000009.ckpt, is used"):
+        results = fit(again, finished)
+    assert_equal(expected, outcome(again, results))
+
+
+def test_if_all_are_damaged_the_run_is_refused(finished: Path) -> None:
+    for path in finished.glob("*.ckpt"):
+        path.write_bytes(path.read_bytes()[:1_000])
+    with pytest.raises(InvalidCheckpointError, match=r"damaged.*Remove"):
+        fit(make(FactoredIQL), finished)
+
+
+def test_checkpoints_of_an_earlier_run_are_not_overwritten(finished: Path) -> None:
+    with pytest.raises(InvalidCheckpointError, match="resume=True"):
+        fit(make(FactoredIQL), finished, resume=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "message"),
+    [
+        ({"tau": 0.5}, {}, "config was .*'tau': 0.005.*'tau': 0.5"),
+        ({}, {"n_steps_per_epoch": 5}, "n_steps_per_epoch was 4, is 5"),
+    ],
+)
+def test_another_runs_checkpoint_is_refused(
+    finished: Path, fields: Any, settings: Any, message: str
+) -> None:
+    with pytest.raises(InvalidCheckpointError, match=f"another run: {message}"):
+        fit(make(FactoredIQL, **fields), finished, **settings)
+
+
+def test_other_data_are_another_run(finished: Path) -> None:
+    with pytest.raises(InvalidCheckpointError, match="another run: data was"):
+        make(FactoredIQL).fit(
+            random_buffer(seed=3), checkpoint_dir=finished, resume=True, **SETTINGS
+        )
+
+
+def test_files_of_other_kinds_and_versions_are_refused(finished: Path) -> None:
+    path = finished / "training_0000000011.ckpt"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"checkpoint 1 ", b"checkpoint 2 ", 1))
+    with pytest.raises(InvalidCheckpointError, match="version 2, this spin-d3rlpy reads 1"):
+        read_checkpoint(path)
+    for other in (b"", b"something else\n", content[content.index(b"\n") + 1 :]):
+        path.write_bytes(other)
+        with pytest.raises(InvalidCheckpointError, match="not a checkpoint"):
+            read_checkpoint(path)
+
+
+def test_impossible_settings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="checkpoint_interval of at least 1, got 0"):
+        Checkpoints(tmp_path, 0, {}, dict)
