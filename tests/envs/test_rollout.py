@@ -66,7 +66,7 @@ class Policy:
 
 
 def play(n_envs: int, **kwargs: Any) -> tuple[list[EpisodeRecord], Policy]:
-    envs, policy = SyncVectorEnv([CountdownEnv] * n_envs), Policy()
+    envs, policy = SyncVectorEnv([CountdownEnv] * n_envs, copy=False), Policy()
     return list(rollout(envs, policy, SEEDS, **kwargs)), policy
 
 

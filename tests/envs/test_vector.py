@@ -106,6 +106,14 @@ def test_the_step_after_an_end_ignores_the_action_and_pays_nothing() -> None:
     np.testing.assert_array_equal(observation, fresh.reset()[0])
 
 
+def test_a_reset_starts_the_count_of_steps_anew() -> None:
+    env = fast("spin/maze-v0", max_episode_steps=3)
+    for _ in range(2):
+        env.reset(seed=0)
+        flags = [env.step(np.zeros((3, 10), int))[3].all() for _ in range(2)]
+        assert flags == [False, False]
+
+
 def test_what_a_step_returned_stays_as_it_was() -> None:
     env = fast("spin/cheetah-run-v0")
     first, _ = env.reset(seed=0)
