@@ -74,8 +74,8 @@ RECIPES: dict[str, Recipe] = {
     for recipe in (
         Recipe("cheetah-run", 3, "medium", 290.0, 56_000, evaluation_interval=4_000, seed=1),
         Recipe("cheetah-run", 3, "expert", 664.57, 400_000, evaluation_interval=8_000, seed=2),
-        Recipe("finger-spin", 3, "medium", 388.0, 64_000, evaluation_interval=4_000),
-        Recipe("finger-spin", 3, "expert", 853.62, 64_000, evaluation_interval=4_000),
+        Recipe("finger-spin", 3, "medium", 388.0, 56_000, evaluation_interval=1_000),
+        Recipe("finger-spin", 3, "expert", 853.62, 56_000, evaluation_interval=1_000),
         Recipe("fish-swim", 3, "medium", 167.0, 200_000, evaluation_interval=8_000),
         Recipe("fish-swim", 3, "expert", 418.58, 600_000, evaluation_interval=8_000),
         Recipe("quadruped-walk", 3, "medium", 351.0, 200_000, evaluation_interval=8_000),
