@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
-from spin_d3rlpy.asm.objectives import MaskedActions, add_gradients, mask_actions
+from spin_d3rlpy.asm.objectives import mask_actions
+from spin_d3rlpy.asm.objectives.masked import MaskedActions, add_masked_gradients
 
 NVEC = [7, 5]
 
@@ -80,14 +81,14 @@ def test_only_selected_slots_carry_loss_and_it_is_their_mean_cross_entropy() -> 
 def test_gradients_of_parts_add_up_to_those_of_the_batch(
     tokens_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spin_d3rlpy.asm.objectives.TOKENS_AT_ONCE", tokens_at_once)
+    monkeypatch.setattr("spin_d3rlpy.asm.objectives.base.TOKENS_AT_ONCE", tokens_at_once)
     torch.manual_seed(1)
     asm = ActionStructureModel(3, NVEC, TransformerConfig(width=8, n_blocks=1, n_heads=2)).eval()
     actions, m = masked(31, mask_prob=0.4)
     observations = torch.randn(31, 3)
     whole = masked_action_loss(asm, observations, actions, m)
     expected = torch.autograd.grad(whole.loss, list(asm.parameters()))
-    result = add_gradients(asm, observations, actions, m)
+    result = add_masked_gradients(asm, observations, actions, m)
     torch.testing.assert_close(result.loss, whole.loss.detach())
     torch.testing.assert_close(result.accuracy, whole.accuracy)
     for parameter, gradient in zip(asm.parameters(), expected, strict=True):
