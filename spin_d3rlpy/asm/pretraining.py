@@ -15,6 +15,7 @@ from spin_d3rlpy._compat import keep_freed_memory
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.objectives import add_gradients, mask_actions
 from spin_d3rlpy.checkpoints import Checkpoints
+from spin_d3rlpy.graphs import CudaRecorder, GraphedStep, can_record
 from spin_d3rlpy.precision import Precision, check_precision
 
 
@@ -103,6 +104,7 @@ def pretrain(
     on_epoch: Callable[[PretrainingEpoch], None] | None = None,
     show_progress: bool = True,
     checkpoints: Checkpoints | None = None,
+    compile_graph: bool = False,
 ) -> list[PretrainingEpoch]:
     """Trains `asm` in place by masked action modelling and leaves it in evaluation mode.
 
@@ -114,6 +116,9 @@ def pretrain(
         on_epoch: called after each epoch, e.g. to log and save.
         show_progress: draw a progress bar.
         checkpoints: where to save at an interval and at interrupts, and to go on from.
+        compile_graph: on a GPU, record an update as a CUDA graph and replay it, see
+            `spin_d3rlpy.graphs`; without effect elsewhere. The source must draw without waiting
+            for the device.
 
     Returns:
         One entry per epoch.
@@ -147,10 +152,7 @@ def pretrain(
             "seconds": time.monotonic() - started,
         }
 
-    steps = tqdm(
-        range(first, total + 1), desc="Pre-training", unit="update", disable=not show_progress
-    )
-    for step in steps:
+    def update() -> None:
         observations, actions = source.sample_observations_and_actions(config.batch_size)
         if transform is not None:
             observations = transform(observations)
@@ -165,7 +167,16 @@ def pretrain(
         result = add_gradients(asm, observations, actions, masked, config.precision)
         torch.nn.utils.clip_grad_norm_(asm.parameters(), config.clip_grad_norm)
         optimizer.step()
-        sums += torch.stack(result)
+        sums.add_(torch.stack(result))
+
+    do_update: Callable[[], None] = update
+    if compile_graph and can_record(mask_ids.device):
+        do_update = GraphedStep(update, [optimizer], CudaRecorder(mask_ids.device))
+    steps = tqdm(
+        range(first, total + 1), desc="Pre-training", unit="update", disable=not show_progress
+    )
+    for step in steps:
+        do_update()
         since += 1
         if step % per_epoch == 0 or step == total:
             loss, accuracy = (sums / since).tolist()
