@@ -161,6 +161,11 @@ class DeviceReplayBuffer(ReplayBufferBase):
                 setattr(moved, name, value.to(device))
         return moved
 
+    @property
+    def is_on_one_device(self) -> bool:
+        """Whether features, if there are any, are where everything else is."""
+        return self.features is None or self.features.device == self.device
+
     def select(self, episodes: Sequence[int]) -> DeviceReplayBuffer:
         """Returns a copy with the episodes of these indices, in this order, on the same device.
 

@@ -115,7 +115,7 @@ def test_learns_to_predict_states_from_their_neighbours() -> None:
     assert [r.step for r in records] == [50, 100, 150]
     assert records[-1].samples == 150 * 64 * 4
     assert records[-1].loss < 0.8 * records[0].loss
-    assert records[-1].accuracy > 0.3
+    assert records[-1].accuracy > 2 * records[0].accuracy
     assert not model.training
 
 
