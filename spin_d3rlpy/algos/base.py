@@ -27,7 +27,7 @@ from spin_d3rlpy.algos.recorded_update import RecordedUpdate
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.data.buffer import FeatureMiniBatch
-from spin_d3rlpy.distributed import share_training
+from spin_d3rlpy.distributed import ProcessGroup, share_training
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     InvalidDatasetError,
@@ -352,7 +352,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             callback: called with (algo, epoch, step) after every step.
             epoch_callback: called with (algo, epoch, step) after every epoch.
             checkpoint_dir: folder of checkpoints, written at an interval, at SIGINT (Ctrl-C) and
-                SIGTERM and at the end. None: no checkpoints.
+                SIGTERM and at the end. None: no checkpoints. With `enable_ddp`, process 0 writes
+                and reads them for all, and not at signals.
             resume: go on from the newest checkpoint, if there is one. A run that was killed and
                 started again so ends with the weights and metrics it would have had (on a CPU to
                 the last bit). Results of epochs before come first; loggers get only later ones.
@@ -362,7 +363,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             `(epoch, metrics)`.
 
         Raises:
-            ValueError: step counts are not positive, or checkpoints with `enable_ddp`.
+            ValueError: step counts are not positive.
             InvalidCheckpointError: checkpoints are damaged, of another run, or there are some
                 although `resume` is False.
             InvalidDatasetError: the dataset cannot be used.
@@ -438,8 +439,6 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         self, folder: str | Path, resume: bool, interval: int, identity: dict[str, Any]
     ) -> Checkpoints:
         """Opens the run's checkpoints and takes over the newest one's networks."""
-        if self._enable_ddp:
-            raise ValueError("Checkpoints of several processes (enable_ddp) are not supported.")
         assert self._impl is not None
         parts = self._impl.modules.create_checkpointer(self._device).modules
 
@@ -447,7 +446,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             networks = {name: part.state_dict() for name, part in parts.items()}
             return {"networks": networks, "grad_step": self._grad_step}
 
-        checkpoints = Checkpoints(folder, interval, identity, shared_state)
+        processes = ProcessGroup() if self._enable_ddp else None
+        checkpoints = Checkpoints(folder, interval, identity, shared_state, processes)
         shared = checkpoints.start(resume)
         if shared is not None:
             for name, part in parts.items():

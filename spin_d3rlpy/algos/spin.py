@@ -211,7 +211,7 @@ class SPINMixin(PolicyAlgo[Any, Any]):
             )
         logger.close()
         self.set_asm(asm)
-        if checkpoints is not None:
+        if checkpoints is not None and checkpoints.writes:
             save_asm(asm, checkpoints.folder / ASM_FILE)
         return epochs
 
