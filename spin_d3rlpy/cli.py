@@ -80,7 +80,7 @@ def data_build(
 
 @behavior_app.command("train")
 def behavior_train(
-    task: Annotated[str, typer.Argument(help="Task and bins, e.g. cheetah-run-b3.")],
+    task: Annotated[str, typer.Argument(help="E.g. cheetah-run-b3 or maze-a10.")],
     level: Annotated[str, typer.Option(help="medium or expert.")] = "expert",
     out: Annotated[Path, typer.Option(help="Folder of checkpoint and snapshots.")] = Path("runs"),
 ) -> None:

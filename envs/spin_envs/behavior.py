@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from spin_envs.tasks import BenchmarkTask
+
 LAYER_NORM_EPSILON = 1e-5  # torch's
 
 
@@ -75,9 +77,18 @@ def _policy_folder() -> Path:
     return Path(str(resources.files("spin_envs"))) / "policies"
 
 
-def policy_name(task: str, bins: int, level: str) -> str:
-    """Names a shipped policy: `policy_name("cheetah-run", 3, "expert")`."""
-    return f"{task}-b{bins}-{level}"
+def policy_name(task: BenchmarkTask, level: str) -> str:
+    """Names a shipped policy, e.g. `cheetah-run-b3-expert`."""
+    return f"{task.name}-{level}"
+
+
+def policy_task(name: str) -> BenchmarkTask:
+    """Returns the task of a policy by its name.
+
+    Raises:
+        ValueError: the name is not one that `policy_name` gives.
+    """
+    return BenchmarkTask.parse(name.rpartition("-")[0])
 
 
 def shipped_policies() -> list[str]:

@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.data.collect import CHUNK_EPISODES, Chunk
 from spin_d3rlpy.data.episodes import action_dtype
-from spin_d3rlpy.data.specs import DatasetSpec, PolicyKind
+from spin_d3rlpy.data.specs import DatasetPart, DatasetSpec, PolicyKind
 from spin_d3rlpy.data.workers import default_jobs, play_chunks
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs import reference_scores
@@ -109,7 +109,7 @@ def _write_dataset(spec: DatasetSpec, folder: Path, jobs: int, progress: bool) -
     policies: dict[PolicyKind, BehaviorPolicy] = {
         kind: load_behavior_policy(name) for kind, name in spec.policy_names().items()
     }
-    with closing(gymnasium.make(spec.env_id, bins=spec.bins)) as env:
+    with closing(gymnasium.make(spec.task.env_id, **spec.task.env_kwargs)) as env:
         storage = MinariStorage.new(
             folder,
             observation_space=env.observation_space,
@@ -118,27 +118,58 @@ def _write_dataset(spec: DatasetSpec, folder: Path, jobs: int, progress: bool) -
             data_format="hdf5",
         )
         dtype = action_dtype(nvec_from_space(env.action_space))
-    summary = _Summary()
-    bar = tqdm(
-        total=sum(part.n_episodes for part in spec.parts),
-        desc=f"Building {spec.name}",
-        unit="episode",
-        disable=not progress,
-    )
-    with bar, closing(play_chunks(list(_chunks(spec, policies)), jobs)) as chunks:
+    parts = [_Part(part) for part in spec.parts]
+    checksum = Checksum()
+    bar = tqdm(total=spec.size, desc=f"Building {spec.name}", unit="step", disable=not progress)
+    with bar, closing(play_chunks(_chunks(spec, parts, policies), jobs)) as chunks:
         for episodes in chunks:
-            buffers = [_to_minari(episode, dtype) for episode in episodes]
+            part = next(p for p in parts if episodes[0].seed in p.wanted.seeds)
+            buffers = [_to_minari(e, dtype) for e in episodes if part.take(e)]
             storage.update_episodes(buffers)
-            summary.add(buffers)
-            bar.update(len(buffers))
-    storage.update_metadata(_metadata(spec, policies, summary))
+            for buffer in buffers:
+                checksum.add(
+                    buffer.observations, buffer.actions, buffer.rewards, buffer.terminations
+                )
+            bar.update(sum(len(buffer.rewards) for buffer in buffers))
+    storage.update_metadata(_metadata(spec, policies, parts, checksum))
 
 
-def _chunks(spec: DatasetSpec, policies: dict[PolicyKind, BehaviorPolicy]) -> Iterator[Chunk]:
-    for part in spec.parts:
-        for start in range(0, part.n_episodes, CHUNK_EPISODES):
-            seeds = part.seeds[start : start + CHUNK_EPISODES]
-            yield Chunk(spec.env_id, spec.bins, policies.get(part.kind), seeds)
+class _Part:
+    """What has been played of a part.
+
+    Args:
+        wanted: the part.
+    """
+
+    def __init__(self, wanted: DatasetPart) -> None:
+        self.wanted = wanted
+        self.n_transitions = 0
+        self.returns: list[float] = []
+
+    @property
+    def complete(self) -> bool:
+        return self.n_transitions >= self.wanted.n_transitions
+
+    def take(self, episode: EpisodeRecord) -> bool:
+        """Counts an episode in, unless the part is complete: returns whether it is wanted."""
+        if self.complete:
+            return False
+        self.n_transitions += len(episode.rewards)
+        self.returns.append(float(episode.rewards.astype(np.float32).sum(dtype=np.float64)))
+        return True
+
+
+def _chunks(
+    spec: DatasetSpec, parts: list[_Part], policies: dict[PolicyKind, BehaviorPolicy]
+) -> Iterator[Chunk]:
+    """Yields chunks of each part until it is complete; workers are a few chunks ahead of that."""
+    for part in parts:
+        seeds, policy = part.wanted.seeds, policies.get(part.wanted.kind)
+        for start in range(0, len(seeds), CHUNK_EPISODES):
+            if part.complete:
+                break
+            chosen = seeds[start : start + CHUNK_EPISODES]
+            yield Chunk(spec.task.env_id, spec.task.env_kwargs, policy, chosen)
 
 
 def _to_minari(episode: EpisodeRecord, dtype: np.dtype[Any]) -> EpisodeBuffer:
@@ -155,58 +186,56 @@ def _to_minari(episode: EpisodeRecord, dtype: np.dtype[Any]) -> EpisodeBuffer:
     )
 
 
-class _Summary:
-    """Returns and checksum of the episodes written so far."""
+class Checksum:
+    """SHA-256 of a dataset's episodes in their order."""
 
     def __init__(self) -> None:
-        self.returns: list[float] = []
         self._hash = hashlib.sha256()
 
-    def add(self, episodes: Iterable[EpisodeBuffer]) -> None:
-        for e in episodes:
-            self.returns.append(float(np.sum(e.rewards, dtype=np.float64)))
-            for array in (e.observations, e.actions, e.rewards, e.terminations):
-                self._hash.update(np.ascontiguousarray(array).data)
+    def add(self, *arrays: NDArray[Any]) -> None:
+        """Adds an episode's observations, actions, rewards and terminations as stored."""
+        for array in arrays:
+            self._hash.update(np.ascontiguousarray(array).data)
 
-    @property
-    def checksum(self) -> str:
+    def __str__(self) -> str:
         return f"sha256:{self._hash.hexdigest()}"
 
 
 def _metadata(
-    spec: DatasetSpec, policies: dict[PolicyKind, BehaviorPolicy], summary: _Summary
+    spec: DatasetSpec,
+    policies: dict[PolicyKind, BehaviorPolicy],
+    parts: list[_Part],
+    checksum: Checksum,
 ) -> dict[str, Any]:
     """What goes into the dataset's `metadata.json`, beside what Minari writes itself."""
-    returns = np.array(summary.returns)
-    composition = []
-    first = 0
-    for part in spec.parts:
-        composition.append(
-            {
-                "policy": part.kind,
-                "episodes": part.n_episodes,
-                "first_seed": part.first_seed,
-                "returns": _statistics(returns[first : first + part.n_episodes]),
-            }
-        )
-        first += part.n_episodes
-    scores = reference_scores(spec.env_id, bins=spec.bins)
+    composition = [
+        {
+            "policy": part.wanted.kind,
+            "episodes": len(part.returns),
+            "transitions": part.n_transitions,
+            "first_seed": part.wanted.first_seed,
+            "returns": return_statistics(part.returns),
+        }
+        for part in parts
+    ]
+    scores = reference_scores(spec.task.env_id, **spec.task.env_kwargs)
     names = spec.policy_names()
+    arguments = ", ".join(f"{k}={v}" for k, v in spec.task.env_kwargs.items())
     return {
         "dataset_id": spec.name,
         "minari_version": minari.__version__,
         "algorithm_name": "DecQN (greedy), uniformly random",
         "author": {"The spin-d3rlpy developers"},
         "description": (
-            f"Episodes of {spec.env_id} with {spec.bins} values per actuator: "
-            + ", ".join(f"{p.n_episodes} {p.kind}" for p in spec.parts)
+            f"Episodes of {spec.task.env_id} ({arguments}): "
+            + ", ".join(f"{p['episodes']} {p['policy']}" for p in composition)
             + ", in this order. Episode i of a part was reset with seed first_seed + i."
         ),
         "requirements": ["spin-d3rlpy"],
         **({} if scores is None else {"ref_min_score": scores[0], "ref_max_score": scores[1]}),
         "composition": composition,
-        "returns": _statistics(returns),
-        "checksum": summary.checksum,
+        "returns": return_statistics([r for part in parts for r in part.returns]),
+        "checksum": str(checksum),
         "provenance": {
             "versions": {
                 "spin-d3rlpy": __version__,
@@ -217,10 +246,12 @@ def _metadata(
     }
 
 
-def _statistics(returns: NDArray[np.float64]) -> dict[str, float]:
+def return_statistics(returns: Sequence[float]) -> dict[str, float]:
+    """Returns mean, standard deviation, minimum and maximum of episodes' returns."""
+    array = np.array(returns)
     return {
-        "mean": float(returns.mean()),
-        "std": float(returns.std()),
-        "min": float(returns.min()),
-        "max": float(returns.max()),
+        "mean": float(array.mean()),
+        "std": float(array.std()),
+        "min": float(array.min()),
+        "max": float(array.max()),
     }

@@ -70,6 +70,55 @@ def test_episodes_are_what_the_simulator_gives_for_their_seeds_and_actions(
             assert np.float32(reward) == episode.rewards[t]
 
 
+def _build_maze(size: int, jobs: int) -> MinariDataset:
+    spec = parse_name("spin/maze-a3/random-medium-expert-v0", size)
+    build_dataset(spec, jobs=jobs, progress=False)
+    return minari.load_dataset(spec.name)
+
+
+def test_maze_parts_are_whole_episodes_until_there_are_enough_transitions() -> None:
+    maze = _build_maze(10_000, jobs=1)
+    episodes = list(maze)
+    seeds = [m["seed"] for m in maze.storage.get_episode_metadata(maze.episode_indices)]
+    assert len({len(e.actions) for e in episodes}) > 1
+    first = 0
+    for part, wanted in zip(maze.storage.metadata["composition"], (5000, 4000, 1000), strict=True):
+        last = first + part["episodes"]
+        assert seeds[first:last] == list(
+            range(part["first_seed"], part["first_seed"] + part["episodes"])
+        )
+        lengths = [len(e.actions) for e in episodes[first:last]]
+        assert part["transitions"] == sum(lengths)
+        assert sum(lengths[:-1]) < wanted <= sum(lengths)
+        first = last
+    assert first == len(episodes)
+    for e in episodes:
+        reached = e.rewards[-1] > 0
+        assert bool(e.terminations[-1]) == reached
+        assert bool(e.truncations[-1]) != reached
+        assert reached or len(e.actions) == 150
+        assert not e.terminations[:-1].any()
+    assert any(e.terminations[-1] for e in episodes)
+
+
+def test_a_maze_dataset_does_not_depend_on_the_number_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = _build_maze(10_000, jobs=1).storage.metadata
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "parallel"))
+    parallel = _build_maze(10_000, jobs=3).storage.metadata
+    assert parallel["checksum"] == alone["checksum"]
+    assert parallel["composition"] == alone["composition"]
+
+
+def test_a_maze_dataset_loads_with_its_environment() -> None:
+    buffer, env = load_dataset("spin/maze-a3/medium-v0", size=1000, jobs=1, progress=False)
+    assert buffer.nvec == [2, 2, 2]
+    assert 1000 <= buffer.transition_count < 1150
+    assert env.action_space == MultiDiscrete([2, 2, 2])
+    assert (env.spec.id, env.spec.kwargs) == ("spin/maze-v0", {"actuators": 3})  # type: ignore[union-attr]
+
+
 def test_actions_are_those_of_the_policies(built: MinariDataset) -> None:
     episodes = list(built)
     for kind, index in {"medium": 3, "expert": 4}.items():
@@ -85,8 +134,8 @@ def test_actions_are_those_of_the_policies(built: MinariDataset) -> None:
 def test_an_episode_does_not_depend_on_those_played_beside_it() -> None:
     policy = load_behavior_policy("cheetah-run-b3-medium")
     player = ChunkPlayer()
-    together = player.play(Chunk("spin/cheetah-run-v0", 3, policy, range(5, 8)))
-    alone = player.play(Chunk("spin/cheetah-run-v0", 3, policy, range(5, 6)))
+    together = player.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(5, 8)))
+    alone = player.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(5, 6)))
     player.close()
     assert np.array_equal(together[0].observations, alone[0].observations)
 
@@ -190,7 +239,7 @@ def test_an_interrupted_build_leaves_nothing_behind(
 
 def test_an_error_in_a_worker_process_reaches_the_caller() -> None:
     policy = load_behavior_policy("finger-spin-b3-expert")  # of another observation size
-    chunks = [Chunk("spin/cheetah-run-v0", 3, policy, range(i, i + 1)) for i in range(2)]
+    chunks = [Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(i, i + 1)) for i in range(2)]
     with pytest.raises(ValueError, match="shape") as error:
         list(workers.play_chunks(chunks, 2))
     assert "worker process" in error.value.__notes__[0]
@@ -202,7 +251,7 @@ def test_a_worker_process_that_dies_is_reported(
     script = tmp_path / "dies.py"
     script.write_text("import os, sys\nsys.stdin.buffer.read(1)\nos._exit(7)\n")
     monkeypatch.setattr(workers, "_SCRIPT", script)
-    chunks = [Chunk("spin/cheetah-run-v0", 3, None, range(i, i + 1)) for i in range(2)]
+    chunks = [Chunk("spin/cheetah-run-v0", {"bins": 3}, None, range(i, i + 1)) for i in range(2)]
     with pytest.raises(RuntimeError, match=r"exit code 7.*jobs=1"):
         list(workers.play_chunks(chunks, 2))
 
@@ -287,9 +336,9 @@ def test_environments_are_kept_between_chunks_and_freed(monkeypatch: pytest.Monk
     monkeypatch.setattr(gymnasium, "make_vec", make_vec)
     player = ChunkPlayer()
     for first in (0, 2):
-        player.play(Chunk("spin/cheetah-run-v0", 3, None, range(first, first + 2)))
+        player.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, None, range(first, first + 2)))
     assert made == [2]
-    player.play(Chunk("spin/cheetah-run-v0", 3, None, range(3)))
+    player.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, None, range(3)))
     assert made == [2, 3]
     player.close()
     assert player._envs is None
