@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import math
 import os
 import sys
 from pathlib import Path
@@ -76,6 +77,28 @@ def data_build(
 
     dataset, _ = load_dataset(name, size=size, jobs=jobs)
     typer.echo(f"{name}: {dataset.transition_count:,} transitions, {dataset.size()} episodes")
+
+
+@data_app.command("check")
+def data_check(
+    name: Annotated[str, typer.Argument(help="A dataset on this machine, or a folder (./...).")],
+    episodes: Annotated[int, typer.Option(min=0, help="Episodes to replay.")] = 3,
+    replay_all: Annotated[bool, typer.Option("--all", help="Replay all episodes.")] = False,
+    histogram: Annotated[Path, typer.Option(help="Where the picture of the returns goes.")] = Path(
+        "returns.png"
+    ),
+) -> None:
+    """Check a dataset's arrays, record and alignment; exit code 1 if something is wrong."""
+    from spin_d3rlpy.data.check import check_dataset, draw_returns
+    from spin_d3rlpy.data.loader import open_local
+
+    report = check_dataset(open_local(name), None if replay_all else episodes)
+    typer.echo(report.summary())
+    if report.returns and all(map(math.isfinite, report.returns)):
+        draw_returns(report, histogram)
+        typer.echo(f"  returns drawn in {histogram}")
+    if report.problems:
+        raise typer.Exit(1)
 
 
 @behavior_app.command("train")

@@ -249,9 +249,10 @@ def _metadata(
 def return_statistics(returns: Sequence[float]) -> dict[str, float]:
     """Returns mean, standard deviation, minimum and maximum of episodes' returns."""
     array = np.array(returns)
-    return {
-        "mean": float(array.mean()),
-        "std": float(array.std()),
-        "min": float(array.min()),
-        "max": float(array.max()),
-    }
+    with np.errstate(invalid="ignore"):  # infinite ones are reported where they are checked
+        return {
+            "mean": float(array.mean()),
+            "std": float(array.std()),
+            "min": float(array.min()),
+            "max": float(array.max()),
+        }

@@ -123,7 +123,7 @@ def _resolve(
     jobs: int | None = None,
     progress: bool = True,
 ) -> MinariDataset:
-    if isinstance(dataset, str) and not dataset.startswith(("/", ".", "~")):
+    if isinstance(dataset, str) and not _is_path(dataset):
         return _open(get_dataset_path(_provide(dataset, size, jobs, progress)))
     if size is not None:
         raise ValueError("size= is for datasets that are built by name, spin/...")
@@ -150,6 +150,27 @@ def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> s
     if not is_complete(spec.name) and not _download_ours(spec.name):
         build_dataset(spec, jobs=jobs, progress=progress)
     return spec.name
+
+
+def open_local(dataset: str | Path) -> MinariDataset:
+    """Opens a dataset that is on this machine, by name or path; builds and downloads nothing.
+
+    Raises:
+        DatasetNotFoundError: it is not there.
+        InvalidDatasetError: its files cannot be read.
+    """
+    if isinstance(dataset, str) and not _is_path(dataset):
+        if not is_complete(dataset):
+            raise DatasetNotFoundError(
+                f"There is no dataset {dataset!r} on this machine. Local datasets: "
+                f"{', '.join(minari.list_local_datasets()) or 'none'}."
+            )
+        dataset = get_dataset_path(dataset)
+    return _open(Path(dataset).expanduser())
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith(("/", ".", "~"))
 
 
 def _open(folder: Path) -> MinariDataset:
