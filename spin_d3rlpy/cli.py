@@ -79,6 +79,24 @@ def data_build(
     typer.echo(f"{name}: {dataset.transition_count:,} transitions, {dataset.size()} episodes")
 
 
+@data_app.command("import")
+def data_import(
+    path: Annotated[Path, typer.Argument(help="A published file, or a folder of <bins>_bins/.")],
+    name: Annotated[
+        str | None,
+        typer.Option(help="spin/<task>/<level>-published-v0, if a file's path does not say it."),
+    ] = None,
+) -> None:
+    """Import published pickled transitions, without running anything that is in them."""
+    from spin_d3rlpy.data.importer import import_published, published_files
+
+    files = published_files(path)
+    if name is not None and len(files) > 1:
+        raise ValueError(f"--name is for one file, {path} has {len(files)}.")
+    for file in files:
+        typer.echo(f"{import_published(file, name)} from {file}")
+
+
 @data_app.command("check")
 def data_check(
     name: Annotated[str, typer.Argument(help="A dataset on this machine, or a folder (./...).")],

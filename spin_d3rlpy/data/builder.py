@@ -60,11 +60,23 @@ def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool 
     jobs = default_jobs() if jobs is None else jobs
     if jobs < 1:
         raise ValueError(f"Expected jobs to be at least 1, got {jobs}.")
-    target = get_dataset_path(spec.name)
+    with staged_dataset(spec.name) as folder:
+        if folder is not None:
+            _write_dataset(spec, folder, jobs, progress)
+
+
+@contextmanager
+def staged_dataset(name: str) -> Iterator[Path | None]:
+    """Yields a folder that becomes the dataset `name` when the block ends without an error.
+
+    Yields None if there is such a dataset. Otherwise nothing stays of what the block wrote.
+    """
+    target = get_dataset_path(name)
     target.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{target.name}.staging-"
     with _exclusive(target.parent) as exclusive:
-        if is_complete(spec.name):
+        if is_complete(name):
+            yield None
             return
         if exclusive:
             for leftover in target.parent.glob(f"{prefix}*"):
@@ -73,11 +85,11 @@ def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool 
         try:
             # mkdtemp's folders are private; datasets are as readable as any other folder here.
             staging.chmod(target.parent.stat().st_mode)
-            _write_dataset(spec, staging / "data", jobs, progress)
+            yield staging / "data"
             try:
                 os.replace(staging, target)
             except OSError:
-                if not is_complete(spec.name):
+                if not is_complete(name):
                     raise
         finally:
             shutil.rmtree(staging, ignore_errors=True)
