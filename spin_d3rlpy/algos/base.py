@@ -20,7 +20,7 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 from tqdm.auto import tqdm
 
-from spin_d3rlpy._compat import DiscreteView, export_onnx, quiet_tracing
+from spin_d3rlpy._compat import DiscreteView, export_onnx, keep_freed_memory, quiet_tracing
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl
 from spin_d3rlpy.algos.progress import Progress, run_identity
 from spin_d3rlpy.checkpoints import Checkpoints
@@ -329,6 +329,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 f"Expected n_steps and n_steps_per_epoch of at least 1, got {n_steps} and "
                 f"{n_steps_per_epoch}."
             )
+        keep_freed_memory()
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
         checkpoints = None

@@ -11,10 +11,11 @@ from typing import Any, Protocol
 import torch
 from tqdm import tqdm
 
+from spin_d3rlpy._compat import keep_freed_memory
 from spin_d3rlpy.asm.model import ActionStructureModel
-from spin_d3rlpy.asm.objectives import mask_actions, masked_action_loss
+from spin_d3rlpy.asm.objectives import add_gradients, mask_actions
 from spin_d3rlpy.checkpoints import Checkpoints
-from spin_d3rlpy.precision import Precision, autocast, check_precision
+from spin_d3rlpy.precision import Precision, check_precision
 
 
 @dataclasses.dataclass()
@@ -117,6 +118,7 @@ def pretrain(
     Returns:
         One entry per epoch.
     """
+    keep_freed_memory()
     optimizer = torch.optim.Adam(asm.parameters(), lr=config.learning_rate, fused=True)
     total = config.n_updates(source.transition_count)
     per_epoch = math.ceil(source.transition_count / config.batch_size)
@@ -159,13 +161,11 @@ def pretrain(
             config.mask_token_share,
             config.random_share,
         )
-        with autocast(mask_ids.device, config.precision):
-            result = masked_action_loss(asm, observations, actions, masked)
         optimizer.zero_grad()
-        result.loss.backward()
+        result = add_gradients(asm, observations, actions, masked, config.precision)
         torch.nn.utils.clip_grad_norm_(asm.parameters(), config.clip_grad_norm)
         optimizer.step()
-        sums += torch.stack([result.loss.detach(), result.accuracy])
+        sums += torch.stack(result)
         since += 1
         if step % per_epoch == 0 or step == total:
             loss, accuracy = (sums / since).tolist()

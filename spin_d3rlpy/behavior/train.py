@@ -36,7 +36,7 @@ WARMUP_STEPS = 5_000
 # Cheap beside updates: a resumed run's replay must be broad before it learns on.
 RESUME_FILL_STEPS = 80_000
 SCALER_INTERVAL = 1_000
-EVALUATION_EPISODES = 40
+EVALUATION_EPISODES = 20
 EVALUATION_SEED = 10_000
 RECORD_EPISODES = 100
 

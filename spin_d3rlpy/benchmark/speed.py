@@ -44,7 +44,7 @@ CHEETAH = Problem("cheetah-run, 3 bins", 17, (3,) * 6)
 DOG = Problem("dog-trot, 30 bins", 223, (30,) * 38)
 BATCH_SIZE = 256
 ASM_BATCH_SIZE = 1024
-PRETRAINING_UPDATES = 4  # of one call
+PRETRAINING_UPDATES = 2  # of one call
 # (episodes, steps) of the random data that steps are measured on; contents do not matter.
 EPISODES, LENGTH = 20, 1000
 
@@ -378,7 +378,7 @@ def run_speed_benchmark(
         log: gets tables as text.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    turns = 1 if quick else 5
+    turns = 1 if quick else 3
     rates = Rates.measure(device)
     tables: dict[str, Callable[[], list[Row]]] = {
         "training": lambda: _training_rows(rates, device, turns, quick),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
-from spin_d3rlpy.asm.objectives import MaskedActions, mask_actions
+from spin_d3rlpy.asm.objectives import MaskedActions, add_gradients, mask_actions
 
 NVEC = [7, 5]
 
@@ -74,3 +74,22 @@ def test_only_selected_slots_carry_loss_and_it_is_their_mean_cross_entropy() -> 
     # The true action of a slot that is not selected does not matter.
     other = torch.where(m.selected, actions, (actions + 1) % 5)
     torch.testing.assert_close(masked_action_loss(asm, observations, other, m).loss, result.loss)
+
+
+@pytest.mark.parametrize("tokens_at_once", [1, 7, 40, 10_000])
+def test_gradients_of_parts_add_up_to_those_of_the_batch(
+    tokens_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spin_d3rlpy.asm.objectives.TOKENS_AT_ONCE", tokens_at_once)
+    torch.manual_seed(1)
+    asm = ActionStructureModel(3, NVEC, TransformerConfig(width=8, n_blocks=1, n_heads=2)).eval()
+    actions, m = masked(31, mask_prob=0.4)
+    observations = torch.randn(31, 3)
+    whole = masked_action_loss(asm, observations, actions, m)
+    expected = torch.autograd.grad(whole.loss, list(asm.parameters()))
+    result = add_gradients(asm, observations, actions, m)
+    torch.testing.assert_close(result.loss, whole.loss.detach())
+    torch.testing.assert_close(result.accuracy, whole.accuracy)
+    for parameter, gradient in zip(asm.parameters(), expected, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
