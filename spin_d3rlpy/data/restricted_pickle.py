@@ -170,14 +170,20 @@ def load_restricted(path: Path) -> Any:
         try:
             return _Unpickler(bounded).load()
         # Bytes that are no pickle end in errors of all kinds, but none of them executes.
-        except (MemoryError, RecursionError, Exception) as error:
+        except Exception as error:
+            found = str(error) if isinstance(error, pickle.UnpicklingError) else "damaged content"
             raise InvalidDatasetError(
-                f"Cannot read {path}: {str(error) or type(error).__name__}. Expected a pickle of "
-                "transitions as NumPy arrays, numbers, tuples and lists; nothing else is read, "
-                "because it could run code."
+                f"Cannot read {path}: {found}. Expected a pickle of transitions as NumPy arrays, "
+                "numbers, tuples and lists; nothing else is read, because it could run code."
             ) from error
 
 
 def plain(value: Any) -> Any:
-    """Returns the array that a stand-in holds, and other values as they are."""
+    """Returns the array that a stand-in holds, and other values as they are.
+
+    Raises:
+        InvalidDatasetError: the file made an array and gave it no content.
+    """
+    if isinstance(value, _Array) and not hasattr(value, "array"):
+        raise InvalidDatasetError("The file has an array without content.")
     return value.array if isinstance(value, _Array) else value

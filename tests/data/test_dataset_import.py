@@ -166,9 +166,15 @@ class _Calls:
         return self.call
 
 
+_EMPTY_ARRAY = np.zeros(1).__reduce__()[0], np.ndarray, (10**12,), b"b"
+
+
 def _malicious(marker: Path) -> dict[str, bytes]:
     array = np.zeros(3, np.float32)
     good = pickle.dumps(array, protocol=4)
+    # No frames, so that its parts can be exchanged.
+    plain_file = pickle.dumps(np.arange(3, dtype=np.int8), protocol=2)
+    assert b"K\x03\x85" in plain_file
     touch = f"open({str(marker)!r}, 'w')"
     nested = [(array, array, 0.0, array, {"x": (_Calls(os.system, f"touch {marker}"),)})]
     ndarray = b"cnumpy._core.multiarray\n_reconstruct\n(cnumpy\nndarray\n"
@@ -178,13 +184,13 @@ def _malicious(marker: Path) -> dict[str, bytes]:
         "nested reduce": pickle.dumps(nested),
         "reduce of a reduce": pickle.dumps(_Calls(_returned, touch)),
         "getattr": b"cbuiltins\ngetattr\n(cnumpy\nndarray\nS'dumps'\ntR.",
-        "numpy attribute": b"\x80\x04\x8c\x05numpy\x8c\x0bndarray.dump\x93.",
+        "numpy attribute": b"\x80\x04\x8c\x05numpy\x8c\x0cndarray.dump\x93.",
         "numpy function": b"cnumpy\nload\n(S'x'\ntR.",
         "a buffer class of the library": b"ctempfile\nBuffer\n.",
         "extension": b"\x80\x02\x82\x01.",
         "object array": pickle.dumps(np.array([{}], dtype=object)),
         "structured array": pickle.dumps(np.zeros(2, [("a", "f4")])),
-        "huge array": good.replace(b"K\x03\x85", b"\x8a\x06\xff\xff\xff\xff\xff\x00\x85"),
+        "huge array": plain_file.replace(b"K\x03\x85", b"\x8a\x06\xff\xff\xff\xff\xff\x00\x85"),
         "huge array call": ndarray + b"(L9999999999999L\ntS'b'\ntR.",
         "huge bytes": b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"abc.",
         "huge bytearray": b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"abc.",
@@ -238,6 +244,7 @@ def test_arrays_and_scalars_of_every_number_type_are_read(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
+        (lambda t: [(_Calls(*_EMPTY_ARRAY), *t[0][1:])], "array without content"),
         (lambda t: [], "Expected .* to hold a list"),
         (lambda t: {"a": 1}, "Expected .* to hold a list"),
         (lambda t: [t[0][:4]], "transitions of 5 entries"),
