@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import itertools
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from minari.dataset.minari_storage import MinariStorage
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.builder import Checksum, return_statistics, staged_dataset
-from spin_d3rlpy.data.episodes import EpisodeArrays, action_dtype, stack_episodes
+from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.restricted_pickle import Record, load_restricted, plain
 from spin_d3rlpy.data.specs import LEVELS, NAMESPACE
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
@@ -33,6 +34,7 @@ _PUBLISHED_PATH = re.compile(
 )
 _PUBLISHED_NAME = re.compile(rf"{NAMESPACE}(?P<task>{TASK_NAME_PATTERN})/(?:{_LEVEL})-published-v0")
 # What the columns of a replay buffer are called.
+# In this order in a transition; the first name is what errors call it.
 _COLUMNS = (
     ("observation", "observations", "state", "states", "obs", "s"),
     ("action", "actions", "a"),
@@ -40,6 +42,10 @@ _COLUMNS = (
     ("next_observation", "next_observations", "next_state", "next_states", "next_obs", "s_"),
     ("done", "dones", "terminal", "terminals", "d"),
 )
+# Honest files take up to about 8 bytes in memory for one on disk (whole numbers below 256).
+_MEMORY_PER_BYTE = 16
+_MIN_MEMORY = 2**20
+_EPISODES_PER_WRITE = 100
 
 
 def published_name(path: Path) -> str:
@@ -107,19 +113,19 @@ def import_published(path: Path, name: str | None = None) -> str:
     task = BenchmarkTask.parse(match["task"])
     with staged_dataset(name) as folder:
         if folder is not None:
-            _write(path, name, task, folder)
+            try:
+                _write(path, name, task, folder)
+            except InvalidDatasetError as error:
+                raise InvalidDatasetError(f"Cannot import {path}. {error}") from error
     return name
 
 
 def _write(path: Path, name: str, task: BenchmarkTask, folder: Path) -> None:
-    observations, actions, rewards, following, done = _columns(load_restricted(path), path)
     with closing(gymnasium.make(task.env_id, **task.env_kwargs)) as env:
-        size = env.observation_space.shape
-        if observations.shape[1:] != size or following.shape != observations.shape:
-            raise InvalidDatasetError(
-                f"Observations of {task.env_id} have shape {size}, those in {path} "
-                f"{observations.shape[1:]} and {following.shape[1:]}."
-            )
+        nvec = nvec_from_space(env.action_space)
+        assert env.observation_space.shape is not None
+        (size,) = env.observation_space.shape
+        transitions = _read_transitions(path, size, len(nvec))
         storage = MinariStorage.new(
             folder,
             observation_space=env.observation_space,
@@ -127,35 +133,17 @@ def _write(path: Path, name: str, task: BenchmarkTask, folder: Path) -> None:
             env_spec=env.spec,
             data_format="hdf5",
         )
-        nvec = nvec_from_space(env.action_space)
     checksum, returns = Checksum(), []
-    edges = episode_edges(observations, following, done, task.max_episode_steps)
-    for i, (start, end) in enumerate(itertools.pairwise(edges)):
-        terminated = bool(done[end - 1]) and end - start < task.max_episode_steps
-        episode = EpisodeArrays(
-            name=f"episode {i}",
-            observations=np.concatenate([observations[start:end], following[end - 1 : end]]),
-            actions=actions[start:end],
-            rewards=rewards[start:end],
-            terminated=terminated,
-        )
-        checked = stack_episodes([episode], [end - start], nvec, integral_floats=True)
-        flags = np.zeros((2, end - start), dtype=bool)
-        flags[0 if terminated else 1, -1] = True
-        checksum.add(checked.observations, checked.actions, checked.rewards, flags[0])
-        returns.append(float(checked.rewards.sum(dtype=np.float64)))
-        storage.update_episodes(
-            [
-                EpisodeBuffer(
-                    observations=checked.observations,
-                    actions=checked.actions.astype(action_dtype(nvec)),
-                    rewards=checked.rewards,
-                    terminations=flags[0],
-                    truncations=flags[1],
-                    infos={},
-                )
-            ]
-        )
+    edges = episode_edges(
+        transitions.observations, transitions.following, transitions.done, task.max_episode_steps
+    )
+    episodes = enumerate(itertools.pairwise(edges))
+    while batch := list(itertools.islice(episodes, _EPISODES_PER_WRITE)):
+        buffers = [_episode(transitions, i, start, end, task, nvec) for i, (start, end) in batch]
+        storage.update_episodes(buffers)
+        for e in buffers:
+            checksum.add(e.observations, e.actions, e.rewards, e.terminations)
+            returns.append(float(e.rewards.sum(dtype=np.float64)))
     scores = reference_scores(task.env_id, **task.env_kwargs)
     storage.update_metadata(
         {
@@ -166,8 +154,39 @@ def _write(path: Path, name: str, task: BenchmarkTask, folder: Path) -> None:
             **({} if scores is None else {"ref_min_score": scores[0], "ref_max_score": scores[1]}),
             "returns": return_statistics(returns),
             "checksum": str(checksum),
+            "source": {"file": path.name, "sha256": _file_digest(path)},
         }
     )
+
+
+def _episode(
+    transitions: _Transitions, i: int, start: int, end: int, task: BenchmarkTask, nvec: list[int]
+) -> EpisodeBuffer:
+    terminated = bool(transitions.done[end - 1]) and end - start < task.max_episode_steps
+    last = transitions.following[end - 1 : end]
+    episode = EpisodeArrays(
+        name=f"episode {i}",
+        observations=np.concatenate([transitions.observations[start:end], last]),
+        actions=transitions.actions[start:end],
+        rewards=transitions.rewards[start:end],
+        terminated=terminated,
+    )
+    checked = stack_episodes([episode], [end - start], nvec, integral_floats=True)
+    flags = np.zeros((2, end - start), dtype=bool)
+    flags[0 if terminated else 1, -1] = True
+    return EpisodeBuffer(
+        observations=checked.observations,
+        actions=checked.actions,
+        rewards=checked.rewards,
+        terminations=flags[0],
+        truncations=flags[1],
+        infos={},
+    )
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def episode_edges(
@@ -195,62 +214,97 @@ def episode_edges(
     return edges
 
 
-def _columns(content: Any, path: Path) -> tuple[NDArray[Any], ...]:
-    """Returns observations, actions, rewards, next observations and dones, n rows each."""
+@dataclasses.dataclass(frozen=True)
+class _Transitions:
+    """All transitions of a file, n rows each; actions are checked when they are stored."""
+
+    observations: NDArray[np.float32]
+    actions: NDArray[np.float64]
+    rewards: NDArray[np.float32]
+    following: NDArray[np.float32]
+    done: NDArray[np.bool_]
+
+
+def _read_transitions(path: Path, observation_size: int, n_slots: int) -> _Transitions:
+    content = load_restricted(path)
+    columns = _columns(content)
+    n = len(columns[0]) if columns else 0
+    if not columns or n == 0 or {len(c) for c in columns} != {n}:
+        raise InvalidDatasetError(
+            "Expected a list of (s, a, r, s', done), or a replay buffer with such a list or with "
+            f"columns of equal length; found {type(content).__name__}."
+        )
+    widths = (observation_size, n_slots, 1, observation_size, 1)
+    types: list[type[np.floating[Any]]] = [
+        np.float32,
+        np.float64,
+        np.float32,
+        np.float32,
+        np.float64,
+    ]
+    needed = n * sum(w * np.dtype(t).itemsize for w, t in zip(widths, types, strict=True))
+    allowed = max(_MIN_MEMORY, _MEMORY_PER_BYTE * path.stat().st_size)
+    if needed > allowed:
+        raise InvalidDatasetError(
+            f"Its {n} transitions would take {needed} bytes, over {_MEMORY_PER_BYTE} times the "
+            "file's size: it repeats a few arrays many times, which no dataset does."
+        )
+    stacked = [
+        _stack(column, names[0], width, kind)
+        for column, names, width, kind in zip(columns, _COLUMNS, widths, types, strict=True)
+    ]
+    observations, actions, rewards, following, done = stacked
+    if not np.isin(done, (0, 1)).all():
+        row = int(np.flatnonzero(~np.isin(done[:, 0], (0, 1)))[0])
+        raise InvalidDatasetError(
+            f"Expected done to be 0 or 1, that of transition {row} is {done[row, 0]:g}."
+        )
+    return _Transitions(observations, actions, rewards[:, 0], following, done[:, 0] == 1)
+
+
+def _columns(content: Any) -> list[Any] | None:
+    """Returns observations, actions, rewards, next observations and dones, not yet stacked."""
     state = content.state if isinstance(content, Record) else content
     if isinstance(state, Mapping):
-        columns = _named_columns(state)
-        if columns is None:
-            lists = [v for v in state.values() if isinstance(v, list | deque) and v]
-            state = lists[0] if len(lists) == 1 else None
-    else:
-        columns = None
-    if columns is None and isinstance(state, list | tuple | deque):
-        columns = _from_rows(state)
-    if columns is None or len({len(c) for c in columns}) != 1 or not len(columns[0]):
-        raise InvalidDatasetError(
-            f"Expected {path} to hold a list of (s, a, r, s', done), or a replay buffer with such "
-            f"a list or with columns of equal length; found {type(content).__name__}."
-        )
-    observations, actions, rewards, following, done = columns
-    n = len(observations)
-    return (
-        observations.reshape(n, -1).astype(np.float32),
-        actions.reshape(n, -1),
-        rewards.reshape(n).astype(np.float32),
-        following.reshape(n, -1).astype(np.float32),
-        done.reshape(n) != 0,
-    )
-
-
-def _named_columns(state: Mapping[Any, Any]) -> list[NDArray[Any]] | None:
-    known = {str(k).strip("_").removesuffix("_buf").removesuffix("_buffer"): k for k in state}
-    names = [next((known[n] for n in column if n in known), None) for column in _COLUMNS]
-    if None in names:
+        known = {str(k).strip("_").removesuffix("_buf").removesuffix("_buffer"): k for k in state}
+        keys = [[known[n] for n in names if n in known][:1] for names in _COLUMNS]
+        if all(keys):
+            columns = [plain(state[key]) for (key,) in keys]
+            return columns if all(isinstance(c, np.ndarray | list) for c in columns) else None
+        lists = [v for v in state.values() if isinstance(v, list) and v]
+        state = lists[0] if len(lists) == 1 else None
+    if not isinstance(state, list | tuple):
         return None
-    return [_stack(state[name]) for name in names]
+    rows = [row.arguments if isinstance(row, Record) else row for row in state]
+    for i, row in enumerate(rows):
+        if not isinstance(row, tuple | list) or len(row) != len(_COLUMNS):
+            raise InvalidDatasetError(
+                f"Expected transitions of {len(_COLUMNS)} entries (s, a, r, s', done), "
+                f"number {i} is a {type(row).__name__}."
+            )
+    return [[row[k] for row in rows] for k in range(len(_COLUMNS))]
 
 
-def _from_rows(rows: Sequence[Any]) -> list[NDArray[Any]] | None:
-    def fields() -> Iterator[tuple[Any, ...]]:
-        for row in rows:
-            entry = row.arguments if isinstance(row, Record) else row
-            if not isinstance(entry, tuple | list) or len(entry) != len(_COLUMNS):
-                raise InvalidDatasetError(
-                    f"Expected transitions of {len(_COLUMNS)} entries (s, a, r, s', done), found "
-                    f"{type(entry).__name__}."
-                )
-            yield tuple(entry)
-
-    return [_stack(column) for column in zip(*fields(), strict=True)] or None
-
-
-def _stack(column: Iterable[Any]) -> NDArray[Any]:
-    column = plain(column)
-    try:
-        array = np.array(column if isinstance(column, np.ndarray) else [*map(plain, column)])
-    except (TypeError, ValueError) as error:  # rows of different shapes
-        raise InvalidDatasetError(f"A column of transitions cannot be stacked: {error}") from error
-    if array.dtype.kind not in "biuf":
-        raise InvalidDatasetError(f"A column of transitions holds {array.dtype}, not numbers.")
-    return array
+def _stack(column: Any, name: str, width: int, kind: type[np.floating[Any]]) -> NDArray[Any]:
+    """Returns a column's entries as `(n, width)`; each is looked at before it is copied."""
+    out = np.empty((len(column), width), kind)
+    for i, entry in enumerate(column):
+        value = plain(entry)
+        if isinstance(value, list | tuple) and len(value) == width:
+            flat = all(isinstance(x, int | float | np.generic) for x in value)
+            value = np.array(value) if flat else None
+        elif isinstance(value, int | float | np.generic):
+            value = np.asarray(value)
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
+            raise InvalidDatasetError(
+                f"Expected the {name} of transition {i} to be {width} numbers, "
+                f"found {type(entry).__name__}."
+            )
+        if value.size != width:
+            raise InvalidDatasetError(
+                f"Expected the {name} of transition {i} to be {width} numbers, as the environment "
+                f"has them, found shape {value.shape}."
+            )
+        with np.errstate(over="ignore"):  # infinite ones are reported where they are checked
+            out[i] = value.reshape(-1)
+    return out

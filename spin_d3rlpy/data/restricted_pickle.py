@@ -6,10 +6,10 @@ import math
 import os
 import pickle
 import re
+import struct
 import sys
-from collections import deque
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ _ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 _NUMBER = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248])")
 # Names of classes that published replay buffers consist of. Inert objects take their place.
 _RECORDS = ("ReplayBuffer", "Buffer", "ReplayMemory", "Memory", "Transition", "Experience")
+_MAX_ARGUMENTS = 16
 
 
 class Record:
@@ -30,9 +31,18 @@ class Record:
         state: what would have become its attributes.
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        self.arguments = arguments
-        self.state: dict[str, Any] = {}
+    arguments: tuple[Any, ...]
+    state: dict[str, Any]
+
+    # Not __init__, which some ways of making an object do not call.
+    def __new__(cls, *arguments: Any) -> Record:
+        """Takes the place of the class's own way to make an instance."""
+        # A file can pass one long tuple again and again: each call would copy it.
+        if len(arguments) > _MAX_ARGUMENTS:
+            raise pickle.UnpicklingError(f"an object made of {len(arguments)} arguments")
+        made = super().__new__(cls)
+        made.arguments, made.state = arguments, {}
+        return made
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, dict):
@@ -70,8 +80,7 @@ class _Array:
 
 
 def _to_array(shape: Any, kind: Any, data: Any, order: Any) -> NDArray[Any]:
-    if isinstance(data, str):  # bytes in pickles of Python 2
-        data = data.encode("latin1")
+    """Returns a view of `data`, which takes no memory of its own."""
     sizes_ok = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
     if not (sizes_ok and isinstance(kind, _Type) and isinstance(data, bytes | bytearray)):
         raise pickle.UnpicklingError("an array that is not one of numbers")
@@ -98,17 +107,28 @@ def _scalar(kind: Any, data: Any) -> Any:
     return _to_array((), kind, data, "C")[()]
 
 
-def _encode(text: Any, encoding: Any) -> bytes:
-    if not isinstance(text, str) or encoding != "latin1":
-        raise pickle.UnpicklingError(f"text in {encoding!r}")
-    return text.encode("latin1")
+def _reconstructor(kind: Any, base: Any, state: Any) -> Record:
+    """Stands in for `copyreg._reconstructor`, by which protocols before 2 make objects."""
+    if kind is not Record or base not in ("object", "tuple"):
+        raise pickle.UnpicklingError("an object of a class that is not needed to hold transitions")
+    return Record(*state) if base == "tuple" else Record()
+
+
+def _deque(items: Any = (), maxlen: Any = None) -> list[Any]:
+    """Stands in for `collections.deque`, whose entries follow; the list is not copied."""
+    if isinstance(items, tuple) and not items:
+        return []
+    if not isinstance(items, list):
+        raise pickle.UnpicklingError("a deque of something that is no list")
+    return items
 
 
 _ALLOWED: dict[tuple[str, str], Any] = {
+    **{(module, "_reconstructor"): _reconstructor for module in ("copyreg", "copy_reg")},
+    **{(m, base): base for m in ("builtins", "__builtin__") for base in ("object", "tuple")},
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Type,
-    ("_codecs", "encode"): _encode,  # how protocols before 3 write bytes
-    ("collections", "deque"): deque,
+    ("collections", "deque"): _deque,
     **{(module, "_reconstruct"): _reconstruct for module in _ARRAY_MODULES},
     **{(module, "scalar"): _scalar for module in _ARRAY_MODULES},
     ("numpy.core.numeric", "_frombuffer"): _frombuffer,
@@ -121,38 +141,88 @@ class _BoundedFile:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._size = os.fstat(file.fileno()).st_size
+        self.size = os.fstat(file.fileno()).st_size
         self.readline = file.readline
 
     def read(self, n: int) -> bytes:
-        self._check(n)
-        return self._file.read(n)
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def _check(self, n: int) -> None:
-        left = self._size - self._file.tell()
+        left = self.size - self._file.tell()
         if not 0 <= n <= left:
-            raise pickle.UnpicklingError(f"it claims {n} bytes more where {left} are left")
+            raise pickle.UnpicklingError(f"a claim of {n} bytes more where {left} are left")
+        return self._file.read(n)
 
 
 # Python's own implementation: in the one in C, a number in the file sets the size of a table.
 class _Unpickler(pickle._Unpickler):
+    """Makes stand-ins only, in memory that is a fixed multiple of the file's size."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
+    def __init__(self, file: _BoundedFile) -> None:
+        stream: Any = file
+        super().__init__(stream)
+        self._text_left = file.size
+
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("_codecs", "encode"):  # how protocols before 3 write bytes
+            return self._encode
         if (module, name) in _ALLOWED:
             return _ALLOWED[module, name]
         foreign = module.partition(".")[0] not in sys.stdlib_module_names
         if foreign and name in _RECORDS:
             return Record
-        raise pickle.UnpicklingError(
-            f"it wants {module}.{name}, which is not needed to hold transitions"
-        )
+        raise pickle.UnpicklingError(f"{module}.{name}, which is not needed to hold transitions")
 
     def persistent_load(self, pid: Any) -> Any:
         raise pickle.UnpicklingError("a reference to something outside the file")
+
+    def _encode(self, text: Any, encoding: Any) -> bytes:
+        if not isinstance(text, str) or encoding != "latin1":
+            raise pickle.UnpicklingError(f"text in {encoding!r}")
+        # Each text once is what the file holds; the same one again and again is a bomb.
+        self._text_left -= len(text)
+        if self._text_left < 0:
+            raise pickle.UnpicklingError("more bytes made of text than the file is long")
+        return text.encode("latin1")
+
+    # What the base class does here takes memory first, hashes what is in the file (nested tuples
+    # take exponential time or overflow the stack) or writes into functions.
+
+    def _load_bytearray8(self) -> None:
+        (n,) = struct.unpack("<Q", self.read(8))  # type: ignore[attr-defined]
+        self.append(bytearray(self.read(n)))  # type: ignore[attr-defined]
+
+    def _load_build(self) -> None:
+        if not isinstance(self.stack[-2], Record | _Type | _Array):  # type: ignore[attr-defined]
+            raise pickle.UnpicklingError("attributes of something that is no record")
+        super().load_build()  # type: ignore[misc]
+
+    def _load_setitem(self) -> None:
+        _check_keys(self.stack[-2:-1])  # type: ignore[attr-defined]
+        super().load_setitem()  # type: ignore[misc]
+
+    def _load_setitems(self) -> None:
+        _check_keys(self.stack[::2])  # type: ignore[attr-defined]
+        super().load_setitems()  # type: ignore[misc]
+
+    def _load_dict(self) -> None:
+        _check_keys(self.stack[::2])  # type: ignore[attr-defined]
+        super().load_dict()  # type: ignore[misc]
+
+    def _load_set(self) -> NoReturn:
+        raise pickle.UnpicklingError("a set")
+
+    dispatch[pickle.BYTEARRAY8[0]] = _load_bytearray8
+    dispatch[pickle.BUILD[0]] = _load_build
+    dispatch[pickle.SETITEM[0]] = _load_setitem
+    dispatch[pickle.SETITEMS[0]] = _load_setitems
+    dispatch[pickle.DICT[0]] = _load_dict
+    for _opcode in (pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET):
+        dispatch[_opcode[0]] = _load_set
+
+
+def _check_keys(keys: list[Any]) -> None:
+    if not all(isinstance(key, str | int) for key in keys):
+        raise pickle.UnpicklingError("a dictionary whose keys are neither text nor numbers")
 
 
 def load_restricted(path: Path) -> Any:
@@ -160,21 +230,21 @@ def load_restricted(path: Path) -> Any:
 
     Nothing named in the file is imported or called: arrays are made here from their bytes, and
     objects of replay buffer classes become `Record`s. Arrays in the result are stand-ins; use
-    `plain` on each.
+    `plain` on each. Lists may still hold one array many times over: look at what copying them
+    would take first.
 
     Raises:
         InvalidDatasetError: the file holds anything else, is damaged or ends early.
     """
     with path.open("rb") as file:
-        bounded: Any = _BoundedFile(file)
         try:
-            return _Unpickler(bounded).load()
+            return _Unpickler(_BoundedFile(file)).load()
         # Bytes that are no pickle end in errors of all kinds, but none of them executes.
         except Exception as error:
             found = str(error) if isinstance(error, pickle.UnpicklingError) else "damaged content"
             raise InvalidDatasetError(
-                f"Cannot read {path}: {found}. Expected a pickle of transitions as NumPy arrays, "
-                "numbers, tuples and lists; nothing else is read, because it could run code."
+                "Expected a pickle of transitions as NumPy arrays, numbers, tuples and lists, "
+                f"found {found}. Nothing else is read, because it could run code."
             ) from error
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import collections
+import contextlib
 import os
 import pickle
 import re
 import struct
 import sys
+import tracemalloc
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -132,20 +135,51 @@ def test_a_pickled_replay_buffer_is_read_without_its_class(
     protocol: int,
     form: str,
 ) -> None:
-    from collections import deque
-
     module = _buffer_class()
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, module.__name__, module)
         buffer = module.ReplayBuffer()
         if form == "deque":
-            buffer.buffer = deque(_flat(maze), maxlen=100_000)
+            buffer.buffer = collections.deque(_flat(maze), maxlen=100_000)
             buffer.batch_size = 64
         else:
             names = ("states", "actions", "rewards", "next_states", "dones")
             for name, column in zip(names, zip(*_flat(maze), strict=True), strict=True):
                 setattr(buffer, name, np.array(column))
         path = _dump(tmp_path / "maze", buffer, protocol)
+    import_published(path, MAZE)
+    _assert_same(minari.load_dataset(MAZE), maze)
+
+
+_Row = collections.namedtuple(  # type: ignore[name-match]
+    "Transition", "state action reward next_state done"
+)
+_Row.__module__ = "published_maze_code"
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_transitions_of_a_named_tuple_class_are_read_without_it(
+    maze: list[list[Transition]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    protocol: int,
+) -> None:
+    module = types.ModuleType("published_maze_code")
+    module.Transition = _Row  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, module.__name__, module)
+        path = _dump(tmp_path / "maze", [_Row(*t) for t in _flat(maze)], protocol)
+    import_published(path, MAZE)
+    _assert_same(minari.load_dataset(MAZE), maze)
+
+
+def test_a_list_in_place_of_a_deque_is_not_copied(
+    maze: list[list[Transition]], tmp_path: Path
+) -> None:
+    """As Python before 3.5 wrote them."""
+    path = tmp_path / "maze"
+    listed = pickle.dumps(_flat(maze), protocol=2)[2:-1]
+    path.write_bytes(b"\x80\x02ccollections\ndeque\n" + listed + b"\x85R.")
     import_published(path, MAZE)
     _assert_same(minari.load_dataset(MAZE), maze)
 
@@ -194,6 +228,23 @@ def _malicious(marker: Path) -> dict[str, bytes]:
         "huge array call": ndarray + b"(L9999999999999L\ntS'b'\ntR.",
         "huge bytes": b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"abc.",
         "huge bytearray": b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"abc.",
+        "bytearray of a gigabyte": b"\x80\x05\x96" + struct.pack("<Q", 2**30) + b"abc.",
+        "text encoded again and again": b"c_codecs\nencode\n(V"
+        + b"x" * 5000
+        + b"\nVlatin1\ntq\x010c_codecs\nencode\nq\x020("
+        + b"h\x02h\x01R" * 1000
+        + b"t.",
+        "arguments again and again": b"(" + b"N" * 5000 + b"tq\x010cmaze\nBuffer\nq\x020("
+        b"" + b"h\x02h\x01R" * 1000 + b"t.",
+        "list copied again and again": b"(" + b"N" * 5000 + b"lq\x010ccollections\ndeque\nq\x020("
+        b"" + b"h\x02h\x01\x85R" * 1000 + b"t.",
+        "keys that take forever to hash": b"K\x01" + b"2\x86" * 200 + b"q\x010}h\x01K\x01s.",
+        "keys too deep to hash": b"K\x01" + b"\x85" * 1_000_000 + b"q\x010}(h\x01K\x01u.",
+        "keys of a dictionary from the stack": b"(K\x01" + b"2\x86" * 200 + b"K\x01d.",
+        "set": pickle.dumps({1, 2}, protocol=4),
+        "frozen set": pickle.dumps(frozenset((1, 2)), protocol=4),
+        "attributes of a function": b"cnumpy._core.multiarray\nscalar\n}U\x04nameK\x01sb.",
+        "slots of a class": b"cnumpy\nndarray\n(N}U\x05arrayK\x01stb.",
         "huge frame": b"\x80\x04\x95" + struct.pack("<Q", 2**40) + b"abc.",
         "huge memo": b"\x80\x04]r\xff\xff\xff\xff.",
         "truncated": good[:-20],
@@ -215,10 +266,32 @@ def test_bad_files_are_refused_and_run_nothing(
     marker = tmp_path / "executed"
     path = tmp_path / "bad"
     path.write_bytes(_malicious(marker)[kind])
-    with pytest.raises(InvalidDatasetError, match=re.escape(str(path))):
+    with pytest.raises(InvalidDatasetError, match=re.escape(f"Cannot import {path}. ")):
         import_published(path, MAZE)
     assert not marker.exists()
     assert [p for p in datasets_folder.rglob("*") if p.name != "spin" and p.name != "maze-a3"] == []
+
+
+@pytest.mark.parametrize("kind", sorted(_malicious(Path("marker"))))
+def test_bad_files_take_memory_in_proportion_to_their_size(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad"
+    path.write_bytes(_malicious(tmp_path / "executed")[kind])
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(InvalidDatasetError):
+            load_restricted(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20 + 100 * path.stat().st_size
+
+
+def test_a_file_cannot_write_into_functions_and_classes(tmp_path: Path) -> None:
+    for kind in ("attributes of a function", "slots of a class"):
+        path = tmp_path / "bad"
+        path.write_bytes(_malicious(tmp_path)[kind])
+        with pytest.raises(InvalidDatasetError, match="attributes of something"):
+            load_restricted(path)
 
 
 def test_the_malicious_files_would_run(tmp_path: Path) -> None:
@@ -245,17 +318,24 @@ def test_arrays_and_scalars_of_every_number_type_are_read(
     ("change", "problem"),
     [
         (lambda t: [(_Calls(*_EMPTY_ARRAY), *t[0][1:])], "array without content"),
-        (lambda t: [], "Expected .* to hold a list"),
-        (lambda t: {"a": 1}, "Expected .* to hold a list"),
+        (lambda t: [], "Expected a list of"),
+        (lambda t: {"a": 1}, "Expected a list of"),
         (lambda t: [t[0][:4]], "transitions of 5 entries"),
         (lambda t: [7], "transitions of 5 entries"),
-        (lambda t: [(np.zeros(3), *t[0][1:3], np.zeros(3), 0)], r"shape \(2,\)"),
-        (lambda t: [(*t[0][:3], np.zeros(1), 0)], "Observations"),
+        (lambda t: [(np.zeros(3), *t[0][1:3], np.zeros(3), 0)], "observation of .* 0 .*3"),
+        (lambda t: [(*t[0][:3], np.zeros(1), 0)], "next_observation of transition 0"),
         (lambda t: [(t[0][0], np.array([0, 1, 2]), *t[0][2:])], "Sub-action 2 at step 0"),
-        (lambda t: [(t[0][0], np.array([0, 1]), *t[0][2:])], "Expected 3 sub-actions"),
+        (lambda t: [(t[0][0], np.array([0, 1]), *t[0][2:])], r"action .* 3 numbers.*\(2,\)"),
         (lambda t: [(t[0][0], t[0][1], float("nan"), *t[0][3:])], "reward at step 0 of episode 0"),
-        (lambda t: [(t[0][0], "up", *t[0][2:])], "not numbers"),
-        (lambda t: [t[0], (t[1][0][:1], *t[1][1:])], "stacked"),
+        (lambda t: [(t[0][0], "up", *t[0][2:])], "found str"),
+        (lambda t: [t[0], (t[1][0][:1], *t[1][1:])], "transition 1 to be 2 numbers"),
+        (lambda t: [(t[0][0], [0, [1], 1], *t[0][2:])], "found list"),
+        (lambda t: [(t[0][0], [0, 1, 0.5], *t[0][2:])], "Sub-action|sub-action 2 at step 0"),
+        (lambda t: [(*t[0][:2], 10**400, *t[0][3:])], "reward of transition 0.*found int"),
+        (lambda t: [(*t[0][:4], 2)], "done to be 0 or 1, that of transition 0 is 2"),
+        (lambda t: [t[0], (*t[1][:4], float("nan"))], "that of transition 1 is nan"),
+        (lambda t: t[:1] * 50_000, "16 times the file's size"),
+        (lambda t: {"s": t[0][0], "a": 1, "r": 2, "s_": 3, "d": 4}, "Expected a list of"),
     ],
 )
 def test_transitions_that_do_not_fit_are_refused_and_leave_nothing(
