@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Offline reinforcement learning for MultiDiscrete actions.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="Datasets: list and build them.")
+data_app = typer.Typer(no_args_is_help=True, help="Datasets: list, build, import, check and share them.")
 behavior_app = typer.Typer(no_args_is_help=True, help="Behavior policies: train them.")
 bench_app = typer.Typer(no_args_is_help=True, help="Benchmarks: measure this package.")
 app.add_typer(data_app, name="data")
@@ -95,6 +95,31 @@ def data_import(
         raise ValueError(f"--name is for one file, {path} has {len(files)}.")
     for file in files:
         typer.echo(f"{import_published(file, name)} from {file}")
+
+
+@data_app.command("push")
+def data_push(
+    name: Annotated[str, typer.Argument(help="A dataset on this machine.")],
+    license: Annotated[  # noqa: A002
+        str | None,
+        typer.Option(help="For the dataset card; default: this package's, if it built the data."),
+    ] = None,
+) -> None:
+    """Share a dataset with its card: MINARI_REMOTE=hf://<user or organization>, HF_TOKEN."""
+    from spin_d3rlpy.data.loader import open_local
+    from spin_d3rlpy.data.remote import push_dataset
+
+    typer.echo(f"{name} is at {push_dataset(open_local(name), license)}")
+
+
+@data_app.command("pull")
+def data_pull(
+    name: Annotated[str, typer.Argument(help="E.g. spin/cheetah-run-b3/medium-expert-v0.")],
+) -> None:
+    """Download a shared dataset from MINARI_REMOTE, or say that it is there."""
+    from spin_d3rlpy.data.remote import pull_dataset
+
+    typer.echo(f"{name} {'downloaded' if pull_dataset(name) else 'is on this machine already'}")
 
 
 @data_app.command("check")

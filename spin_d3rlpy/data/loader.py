@@ -16,16 +16,16 @@ from d3rlpy.dataset import ReplayBufferBase
 from gymnasium.spaces import Dict, Tuple
 from gymnasium.wrappers import FlattenObservation
 from minari import MinariDataset
-from minari.dataset.minari_dataset import DATASET_ID_RE
 from minari.storage import get_dataset_path
 
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.builder import build_dataset, is_complete
+from spin_d3rlpy.data.remote import pull_dataset
 from spin_d3rlpy.data.sources import largest_choices
-from spin_d3rlpy.data.specs import NAMESPACE, parse_name
-from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
+from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name, parse_name
+from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, SpinError
 from spin_d3rlpy.nvec import require_same_nvec
-from spin_envs import DiscretizeAction, StandardizeObservation
+from spin_envs import DiscretizeAction, MissingDependencyError, StandardizeObservation
 
 DatasetLike: TypeAlias = str | Path | MinariDataset
 
@@ -132,9 +132,8 @@ def _resolve(
 
 def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> str:
     """Makes the named dataset local and returns its full name."""
-    match = DATASET_ID_RE.fullmatch(name)
     if not name.startswith(NAMESPACE):
-        if match is None or match["version"] is None:
+        if not is_dataset_name(name):
             raise DatasetNotFoundError(
                 f"{name!r} is not a dataset's name. Expected one like "
                 "spin/cheetah-run-b3/medium-expert-v0 or Minari's <namespace>/<name>-v<number>."
@@ -144,7 +143,7 @@ def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> s
         if not is_complete(name):
             _download_foreign(name)
         return name
-    if size is None and match is not None and is_complete(name):
+    if size is None and is_dataset_name(name) and is_complete(name):
         return name
     spec = parse_name(name, size)
     if not is_complete(spec.name) and not _download_ours(spec.name):
@@ -160,7 +159,7 @@ def open_local(dataset: str | Path) -> MinariDataset:
         InvalidDatasetError: its files cannot be read.
     """
     if isinstance(dataset, str) and not _is_path(dataset):
-        if not is_complete(dataset):
+        if not is_dataset_name(dataset) or not is_complete(dataset):
             raise DatasetNotFoundError(
                 f"There is no dataset {dataset!r} on this machine. Local datasets: "
                 f"{', '.join(minari.list_local_datasets()) or 'none'}."
@@ -192,41 +191,31 @@ def _download_ours(name: str) -> bool:
     if not os.environ.get("MINARI_REMOTE"):
         return False
     try:
-        if name not in minari.list_remote_datasets(prefix=name.rsplit("-v", 1)[0]):
-            return False
-        _download(name)
-    except Exception as error:
-        warnings.warn(
-            f"MINARI_REMOTE={os.environ['MINARI_REMOTE']} could not be used ({error}); building "
-            f"{name} instead.",
-            UserWarning,
-            stacklevel=2,
-        )
+        pull_dataset(name)
+    except DatasetNotFoundError:
+        return False
+    except (SpinError, MissingDependencyError) as error:
+        warnings.warn(f"{error} Building {name} instead.", UserWarning, stacklevel=2)
         return False
     return True
 
 
 def _download_foreign(name: str) -> None:
+    """Downloads a dataset as Minari does; an interrupted download leaves nothing behind."""
+    folder = get_dataset_path(name)
+    if folder.exists():
+        shutil.rmtree(folder)
     try:
-        _download(name)
-    except Exception as error:
+        minari.download_dataset(name)
+    except BaseException as error:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+        if not isinstance(error, Exception):
+            raise
         raise DatasetNotFoundError(
             f"Dataset {name!r} is not in Minari's local folder and could not be downloaded: "
             f"{error} Local datasets: {', '.join(minari.list_local_datasets()) or 'none'}."
         ) from error
-
-
-def _download(name: str) -> None:
-    """Downloads a dataset; an interrupted download leaves nothing behind."""
-    folder = get_dataset_path(name)
-    if folder.exists() and not is_complete(name):
-        shutil.rmtree(folder)
-    try:
-        minari.download_dataset(name)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            shutil.rmtree(folder)
-        raise
 
 
 def _infer_nvec(buffer: ReplayBufferBase) -> list[int]:

@@ -7,6 +7,8 @@ import difflib
 import re
 from typing import Literal
 
+from minari.dataset.minari_dataset import DATASET_ID_RE
+
 from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_envs.behavior import policy_name, policy_task, shipped_policies
 from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
@@ -109,6 +111,12 @@ def usual_size(task: BenchmarkTask, level: str) -> int:
     That of the published dataset; for the maze, whose episodes are short, a tenth of it.
     """
     return LEVELS[level][0] // (_MAZE_SIZE_DIVISOR if task.ends_early else 1)
+
+
+def is_dataset_name(text: str) -> bool:
+    """Whether this is a name as Minari has them, with a version: no path out of its folder."""
+    match = DATASET_ID_RE.fullmatch(text)
+    return match is not None and match["version"] is not None
 
 
 def parse_name(name: str, size: int | None = None) -> DatasetSpec:
