@@ -156,7 +156,7 @@ class _Trainer:
             )
             assert pretrainer.asm is not None
             save_asm(pretrainer.asm, asm_path)
-            write_csv(asm_csv, [dataclasses.asdict(epoch) for epoch in epochs])
+            write_csv(asm_csv, [epoch.row() for epoch in epochs])
         last = _read_csv(asm_csv)[-1]
         # From the file also when it was just written, so that a rerun trains the same.
         return self._train(

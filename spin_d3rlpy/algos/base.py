@@ -178,18 +178,21 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             InvalidActionSpaceError: actions that are not in the action space.
         """
         observations = self._check_observations(x)
+        return super().predict_value(observations, self._check_actions(action, len(observations)))
+
+    def _check_actions(self, action: NDArray, n_rows: int) -> NDArray:
         nvec = np.asarray(self._config.nvec)
         action = np.asarray(action)
         if (
-            action.shape != (len(observations), len(nvec))
+            action.shape != (n_rows, len(nvec))
             or not np.all(action == np.floor(action))
             or np.any((action < 0) | (action >= nvec))
         ):
             raise InvalidActionSpaceError(
-                f"Expected integer actions of shape ({len(observations)}, {len(nvec)}) with "
+                f"Expected integer actions of shape ({n_rows}, {len(nvec)}) with "
                 f"choices below {nvec.tolist()}, got shape {action.shape}: {action!r}."
             )
-        return super().predict_value(observations, action)
+        return action
 
     def _check_observations(self, x: Observation) -> NDArray:
         if self._impl is None:

@@ -11,7 +11,7 @@ import torch
 from d3rlpy.base import DeviceArg, save_config
 from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import Shape
+from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.actor_critic import PolicyAlgo
 from spin_d3rlpy.asm import (
@@ -23,7 +23,6 @@ from spin_d3rlpy.asm import (
 from spin_d3rlpy.asm.pretraining import PretrainingEpoch
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies import SlotPolicy, SPINEncoderFactory
@@ -150,8 +149,9 @@ class SPINMixin(PolicyAlgo[Any, Any]):
     ) -> list[PretrainingEpoch]:
         """Stage 1: pre-trains a new ASM on the dataset's states and actions and takes it over.
 
-        Logs `asm_loss`, `asm_accuracy`, `asm_seconds` and `asm_samples` per epoch through the
-        d3rlpy logger, in a folder of its own, and saves `asm_<step>.safetensors` there every
+        Logs `asm_loss`, `asm_accuracy`, `asm_seconds`, `asm_samples` and, with
+        `pretraining.validation_share`, `asm_validation_<name>` per epoch through the d3rlpy
+        logger, in a folder of its own, and saves `asm_<step>.safetensors` there every
         `pretraining.checkpoint_interval` epochs if the logger writes files.
 
         Args:
@@ -171,10 +171,11 @@ class SPINMixin(PolicyAlgo[Any, Any]):
         asm = ActionStructureModel(
             buffer.observations.shape[1], config.nvec, config.actor_encoder_factory.transformer
         ).to(torch.device(self._device))
-        if self._enable_ddp:
-            share_training(asm)
         scaler = config.observation_scaler
         asm.observation_scaler = scaler_to_dict(scaler)
+        held_out = None
+        if config.pretraining.validation_share:
+            buffer, held_out = buffer.split(config.pretraining.validation_share)
         logger = D3RLPyLogger(
             self,
             logger_adapter or FileAdapterFactory(),
@@ -187,8 +188,9 @@ class SPINMixin(PolicyAlgo[Any, Any]):
         last_step = config.pretraining.n_updates(buffer.transition_count)
 
         def on_epoch(epoch: PretrainingEpoch) -> None:
-            for name in ("loss", "accuracy", "seconds", "samples"):
-                logger.add_metric(f"asm_{name}", getattr(epoch, name))
+            for name, value in epoch.row().items():
+                if name not in ("epoch", "step"):  # the logger's own columns
+                    logger.add_metric(f"asm_{name}", value)
             logger.commit(epoch.epoch, epoch.step)
             due = epoch.epoch % config.pretraining.checkpoint_interval == 0
             if folder is not None and (due or epoch.step == last_step):
@@ -203,12 +205,46 @@ class SPINMixin(PolicyAlgo[Any, Any]):
                 on_epoch=on_epoch,
                 show_progress=show_progress,
                 checkpoints=checkpoints,
+                held_out=held_out,
+                enable_ddp=self._enable_ddp,
             )
         logger.close()
         self.set_asm(asm)
         if checkpoints is not None:
             save_asm(asm, checkpoints.folder / ASM_FILE)
         return epochs
+
+    def support(self, x: Observation, action: NDArray) -> NDArray:
+        """Says how well the ASM's data supports each sub-action beside the others.
+
+        Args:
+            x: observations `(B, obs)`.
+            action: `(B, N)`.
+
+        Returns:
+            `log p(a_i | s, all other sub-actions)`, `(B, N)`; their sum is the action's masked
+            pseudo-log-likelihood (`spin_d3rlpy.asm.support`).
+
+        Raises:
+            InvalidObservationError: wrong shape, or not finite.
+            InvalidActionSpaceError: actions that are not in the action space.
+            RuntimeError: there is no ASM in this process. Saved policies have its trunk only:
+                pass the ASM's file to `set_asm`.
+        """
+        observations = self._check_observations(x)
+        actions = self._check_actions(action, len(observations))
+        if self._asm is None:
+            raise RuntimeError(
+                "There is no ASM in this process; a saved policy holds its trunk only. Call "
+                "set_asm with the file of the one it was trained on."
+            )
+        inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
+        scaler = self._config.observation_scaler
+        scores = self._asm.log_likelihood(
+            inputs if scaler is None else scaler.transform(inputs),
+            torch.as_tensor(actions, dtype=torch.int64, device=self._device),
+        )
+        return scores.per_slot.cpu().numpy()
 
     def _before_fit(
         self,

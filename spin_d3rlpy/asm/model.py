@@ -19,6 +19,7 @@ from torch.nn.functional import embedding, gelu, layer_norm, linear
 
 from spin_d3rlpy.asm.attention import attend
 from spin_d3rlpy.asm.dropout import Dropout, dropout
+from spin_d3rlpy.asm.support import LogLikelihood, complete, log_likelihood
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.precision import in_float32
 
@@ -283,3 +284,11 @@ class ActionStructureModel(nn.Module):
         features = self.trunk(observations, self.embedding.weight, tokens + self.row_offsets, rows)
         logits: torch.Tensor = self.heads(features)
         return logits
+
+    def log_likelihood(self, observations: torch.Tensor, actions: torch.Tensor) -> LogLikelihood:
+        """Asks how well the data supports actions, see `spin_d3rlpy.asm.support.log_likelihood`."""
+        return log_likelihood(self, observations, actions)
+
+    def complete(self, observations: torch.Tensor, partial_actions: torch.Tensor) -> torch.Tensor:
+        """Fills in sub-actions that are -1, see `spin_d3rlpy.asm.support.complete`."""
+        return complete(self, observations, partial_actions)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from tqdm import tqdm
 
 from spin_d3rlpy._compat import keep_freed_memory
 from spin_d3rlpy.asm.model import ActionStructureModel
-from spin_d3rlpy.asm.objectives import add_gradients, mask_actions
+from spin_d3rlpy.asm.objectives import (
+    ContrastiveActionModelling,
+    MaskedActionModelling,
+    PretrainingObjective,
+    Validation,
+    VariationalActionModelling,
+)
 from spin_d3rlpy.checkpoints import Checkpoints
-from spin_d3rlpy.precision import Precision, check_precision
+from spin_d3rlpy.distributed import share_training
+from spin_d3rlpy.precision import Precision, autocast, check_precision
+
+ObjectiveName = Literal["masked", "variational", "contrastive"]
+VALIDATION_ROWS = 4096
 
 
 @dataclasses.dataclass()
@@ -23,19 +34,30 @@ class PretrainingConfig:
     """How the ASM is pre-trained; the defaults are those of SPIN's published code.
 
     Args:
+        objective: `"masked"` (MAM, SPIN's own), `"variational"` (VAM) or `"contrastive"` (CAM).
         n_epochs: passes of `ceil(n / batch_size)` updates, rows drawn with replacement. 0 leaves
             the trunk as initialized (the paper's untrained ablation).
         batch_size: rows of an update.
         learning_rate: of Adam, constant.
         clip_grad_norm: largest gradient norm.
-        mask_prob: probability that a slot is selected (the paper's p).
-        mask_token_share: share of selected slots that become the mask token.
-        random_share: share of selected slots that become a random choice; the rest stay.
+        mask_prob: MAM: probability that a slot is selected (the paper's p).
+        mask_token_share: MAM: share of selected slots that become the mask token.
+        random_share: MAM: share of selected slots that become a random choice; the rest stay.
+        mask_prob_max: MAM: if given, every row has a probability of its own, uniform between
+            `mask_prob` and this. At 1 the fully masked action, stage 2's input, is trained on.
+        latent_size: VAM: length of the latent vector.
+        kl_weight: VAM: beta.
+        projection_size: CAM: length of the compared vectors.
+        temperature: CAM: tau.
         max_updates: stops earlier than `n_epochs` if given.
         checkpoint_interval: epochs between saved models.
         precision: number format of a step, see `spin_d3rlpy.precision.autocast`.
+        validation_share: share of the episodes that is held out and measured after each epoch.
+        patience: epochs without a better held-out score after which training stops; the model is
+            the best epoch's then. None trains to the end and keeps the last one.
     """
 
+    objective: ObjectiveName = "masked"
     n_epochs: int = 100
     batch_size: int = 1024
     learning_rate: float = 4e-4
@@ -43,12 +65,23 @@ class PretrainingConfig:
     mask_prob: float = 0.15
     mask_token_share: float = 0.8
     random_share: float = 0.1
+    mask_prob_max: float | None = None
+    latent_size: int = 64
+    kl_weight: float = 0.1
+    projection_size: int = 128
+    temperature: float = 0.1
     max_updates: int | None = None
     checkpoint_interval: int = 10
     precision: Precision = "float32"
+    validation_share: float = 0.0
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
+        if self.objective not in get_args(ObjectiveName):
+            raise ValueError(
+                f"Expected objective {', '.join(get_args(ObjectiveName))}; got {self.objective!r}."
+            )
         if not 0.0 < self.mask_prob <= 1.0:
             raise ValueError(f"Expected mask_prob in (0, 1], got {self.mask_prob}.")
         if self.mask_token_share + self.random_share > 1.0:
@@ -56,6 +89,35 @@ class PretrainingConfig:
                 "Expected mask_token_share + random_share to be at most 1, got "
                 f"{self.mask_token_share} + {self.random_share}."
             )
+        if self.mask_prob_max is not None and not self.mask_prob <= self.mask_prob_max <= 1.0:
+            raise ValueError(
+                f"Expected mask_prob_max between mask_prob={self.mask_prob} and 1, got "
+                f"{self.mask_prob_max}."
+            )
+        if not 0.0 <= self.validation_share < 1.0:
+            raise ValueError(f"Expected validation_share in [0, 1), got {self.validation_share}.")
+        if self.patience is not None and (self.patience < 1 or not self.validation_share):
+            raise ValueError(
+                "Expected patience of at least 1 and, for what it waits for, a validation_share "
+                f"above 0; got {self.patience} and {self.validation_share}."
+            )
+
+    def create_objective(self, asm: ActionStructureModel) -> PretrainingObjective:
+        """Returns the task that pre-trains `asm`, on its device."""
+        objective: PretrainingObjective
+        if self.objective == "masked":
+            objective = MaskedActionModelling(
+                asm,
+                self.mask_prob,
+                self.mask_token_share,
+                self.random_share,
+                self.mask_prob_max,
+            )
+        elif self.objective == "variational":
+            objective = VariationalActionModelling(asm, self.latent_size, self.kl_weight)
+        else:
+            objective = ContrastiveActionModelling(asm, self.projection_size, self.temperature)
+        return objective.to(asm.embedding.weight.device)
 
     def n_updates(self, n_transitions: int) -> int:
         """Gradient steps for a dataset of this size."""
@@ -85,6 +147,7 @@ class PretrainingEpoch:
         accuracy: mean masked accuracy of the epoch.
         seconds: since the start.
         samples: rows seen so far.
+        validation: measured on held-out data, by name; what depends on the objective.
     """
 
     epoch: int
@@ -93,6 +156,38 @@ class PretrainingEpoch:
     accuracy: float
     seconds: float
     samples: int
+    validation: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def row(self) -> dict[str, float]:
+        """Everything in one row, validation metrics as `validation_<name>`."""
+        row = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        validation = row.pop("validation")
+        return row | {f"validation_{name}": value for name, value in validation.items()}
+
+
+class _EarlyStopping:
+    """Keeps the weights of the best epoch and says when to stop."""
+
+    def __init__(self, asm: ActionStructureModel, patience: int | None) -> None:
+        self._asm = asm
+        self._patience = patience
+        self.state: dict[str, Any] = {"best": -math.inf, "since": 0, "weights": None}
+
+    def after_epoch(self, score: float) -> bool:
+        """Takes note of an epoch's score; returns whether it is time to stop."""
+        state = self.state
+        if self._patience is None:
+            return False
+        if score > state["best"]:
+            state.update(best=score, since=0, weights=copy.deepcopy(self._asm.state_dict()))
+        else:
+            state["since"] += 1
+        return bool(state["since"] >= self._patience)
+
+    def restore_best(self) -> None:
+        """Sets the model back to its best epoch."""
+        if self.state["weights"] is not None:
+            self._asm.load_state_dict(self.state["weights"])
 
 
 def pretrain(
@@ -103,8 +198,10 @@ def pretrain(
     on_epoch: Callable[[PretrainingEpoch], None] | None = None,
     show_progress: bool = True,
     checkpoints: Checkpoints | None = None,
+    held_out: StateActionSource | None = None,
+    enable_ddp: bool = False,
 ) -> list[PretrainingEpoch]:
-    """Trains `asm` in place by masked action modelling and leaves it in evaluation mode.
+    """Trains `asm` in place by the config's objective and leaves it in evaluation mode.
 
     Args:
         asm: the model, on the source's device.
@@ -114,32 +211,48 @@ def pretrain(
         on_epoch: called after each epoch, e.g. to log and save.
         show_progress: draw a progress bar.
         checkpoints: where to save at an interval and at interrupts, and to go on from.
+        held_out: 4,096 rows of it, the same each time, are predicted after each epoch.
+        enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
 
     Returns:
         One entry per epoch.
+
+    Raises:
+        ValueError: `config.patience` is set and `held_out` is missing.
     """
+    if config.patience is not None and held_out is None:
+        raise ValueError("patience needs held_out data to stop by.")
     keep_freed_memory()
-    optimizer = torch.optim.Adam(asm.parameters(), lr=config.learning_rate, fused=True)
+    objective = config.create_objective(asm)
+    if enable_ddp:
+        share_training(objective)
+    optimizer = torch.optim.Adam(objective.parameters(), lr=config.learning_rate, fused=True)
+    stopping = _EarlyStopping(asm, config.patience)
     total = config.n_updates(source.transition_count)
     per_epoch = math.ceil(source.transition_count / config.batch_size)
-    mask_ids = asm.mask_ids
     epochs: list[PretrainingEpoch] = []
     started = time.monotonic()
-    sums = torch.zeros(2, device=mask_ids.device)
+    sums = torch.zeros(2, device=asm.embedding.weight.device)
     since = 0
     first = 1
     if checkpoints is not None and (saved := checkpoints.resume("pretraining")) is not None:
-        asm.load_state_dict(saved["asm"])
+        objective.load_state_dict(saved["objective"])
         optimizer.load_state_dict(saved["optimizer"])
+        stopping.state = saved["stopping"]
         sums, since, first = saved["sums"].to(sums.device), saved["since"], saved["step"] + 1
         epochs = [PretrainingEpoch(**epoch) for epoch in saved["epochs"]]
         started -= saved["seconds"]
-    asm.train()
+        if saved["stopped"]:
+            first = total + 1
+    objective.train()
+    stopped = False
 
     def state() -> dict[str, Any]:
         return {
-            "asm": asm.state_dict(),
+            "objective": objective.state_dict(),
             "optimizer": optimizer.state_dict(),
+            "stopping": stopping.state,
+            "stopped": stopped,
             "sums": sums,
             "since": since,
             "step": step,
@@ -147,28 +260,26 @@ def pretrain(
             "seconds": time.monotonic() - started,
         }
 
+    def scaled(observations: torch.Tensor) -> torch.Tensor:
+        return observations if transform is None else transform(observations)
+
     steps = tqdm(
         range(first, total + 1), desc="Pre-training", unit="update", disable=not show_progress
     )
     for step in steps:
         observations, actions = source.sample_observations_and_actions(config.batch_size)
-        if transform is not None:
-            observations = transform(observations)
-        masked = mask_actions(
-            actions,
-            mask_ids,
-            config.mask_prob,
-            config.mask_token_share,
-            config.random_share,
-        )
         optimizer.zero_grad()
-        result = add_gradients(asm, observations, actions, masked, config.precision)
-        torch.nn.utils.clip_grad_norm_(asm.parameters(), config.clip_grad_norm)
+        result = objective.add_gradients(scaled(observations), actions, config.precision)
+        torch.nn.utils.clip_grad_norm_(objective.parameters(), config.clip_grad_norm)
         optimizer.step()
         sums += torch.stack(result)
         since += 1
         if step % per_epoch == 0 or step == total:
             loss, accuracy = (sums / since).tolist()
+            validation: Mapping[str, float] = {}
+            if held_out is not None:
+                score, validation = _validate(objective, held_out, scaled, config.precision)
+                stopped = stopping.after_epoch(score)
             epochs.append(
                 PretrainingEpoch(
                     epoch=len(epochs) + 1,
@@ -177,6 +288,7 @@ def pretrain(
                     accuracy=accuracy,
                     seconds=time.monotonic() - started,
                     samples=step * config.batch_size,
+                    validation=validation,
                 )
             )
             sums.zero_()
@@ -185,5 +297,27 @@ def pretrain(
                 on_epoch(epochs[-1])
         if checkpoints is not None:
             checkpoints.after_step("pretraining", step, state)
+        if stopped:
+            break
+    stopping.restore_best()
     asm.eval()
     return epochs
+
+
+def _validate(
+    objective: PretrainingObjective,
+    held_out: StateActionSource,
+    transform: Callable[[torch.Tensor], torch.Tensor],
+    precision: Precision,
+) -> Validation:
+    """Measures on the same rows and with the same masks each time, without dropout."""
+    device = objective.asm.embedding.weight.device
+    devices = [device] if device.type == "cuda" else []
+    objective.eval()
+    # Training must not depend on whether it is measured.
+    with torch.random.fork_rng(devices), torch.no_grad(), autocast(device, precision):
+        torch.manual_seed(0)
+        observations, actions = held_out.sample_observations_and_actions(VALIDATION_ROWS)
+        result = objective.validate(transform(observations), actions)
+    objective.train()
+    return result

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from spin_d3rlpy.asm import TransformerConfig
-from spin_d3rlpy.asm.objectives import row_capacity
+from spin_d3rlpy.asm.objectives.masked import row_capacity
 from spin_d3rlpy.policies import AutoregressiveConfig
 
 # A training step multiplies three times (forward, gradients of inputs, gradients of weights),

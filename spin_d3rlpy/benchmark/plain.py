@@ -16,7 +16,7 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from torch.nn.functional import cross_entropy, dropout, gelu, linear
 
 from spin_d3rlpy.asm.model import ActionStructureModel, Block, SlotHeads, SlotTransformer
-from spin_d3rlpy.asm.objectives import MaskedActions
+from spin_d3rlpy.asm.objectives.masked import MaskedActions
 from spin_d3rlpy.critics import FactoredCritic
 from spin_d3rlpy.policies import AutoregressivePolicy, FactoredPolicy, Policy, SlotPolicy
 

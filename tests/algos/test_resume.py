@@ -172,7 +172,7 @@ import os, signal, sys
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-import spin_d3rlpy.asm.pretraining as pretraining
+import spin_d3rlpy.asm.objectives.masked as masked
 from tests.algos.test_resume import fit, make, outcome, seed, SPINIQL
 
 folder, stage, stop = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -181,14 +181,14 @@ seed(1 if sys.argv[4] == "1" else 99)
 algo = make(SPINIQL)
 callback = None
 if stage == "pretraining":
-    original, count = pretraining.mask_actions, 0
+    original, count = masked.mask_actions, 0
     def mask_actions(*args):
         global count
         count += 1
         if count == stop:
             kill()
         return original(*args)
-    pretraining.mask_actions = mask_actions
+    masked.mask_actions = mask_actions
 elif stage == "writing":
     original_replace, writes = os.replace, 0
     def replace(*args):
@@ -284,7 +284,7 @@ def test_termination_saves_and_then_does_what_it_did_before(tmp_path: Path) -> N
 def test_an_interrupt_in_pretraining_is_saved_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("spin_d3rlpy.asm.pretraining")
+    module = importlib.import_module("spin_d3rlpy.asm.objectives.masked")
     original, count = module.mask_actions, 0
 
     def mask_actions(*args: Any) -> Any:

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
-from spin_d3rlpy.asm.objectives import MaskedActions, add_gradients, mask_actions
+from spin_d3rlpy.asm.objectives import mask_actions, masked_accuracy
+from spin_d3rlpy.asm.objectives.masked import MaskedActions, add_masked_gradients
 
 NVEC = [7, 5]
 
@@ -80,16 +81,44 @@ def test_only_selected_slots_carry_loss_and_it_is_their_mean_cross_entropy() -> 
 def test_gradients_of_parts_add_up_to_those_of_the_batch(
     tokens_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spin_d3rlpy.asm.objectives.TOKENS_AT_ONCE", tokens_at_once)
+    monkeypatch.setattr("spin_d3rlpy.asm.objectives.base.TOKENS_AT_ONCE", tokens_at_once)
     torch.manual_seed(1)
     asm = ActionStructureModel(3, NVEC, TransformerConfig(width=8, n_blocks=1, n_heads=2)).eval()
     actions, m = masked(31, mask_prob=0.4)
     observations = torch.randn(31, 3)
     whole = masked_action_loss(asm, observations, actions, m)
     expected = torch.autograd.grad(whole.loss, list(asm.parameters()))
-    result = add_gradients(asm, observations, actions, m)
+    result = add_masked_gradients(asm, observations, actions, m)
     torch.testing.assert_close(result.loss, whole.loss.detach())
     torch.testing.assert_close(result.accuracy, whole.accuracy)
     for parameter, gradient in zip(asm.parameters(), expected, strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_mask_ratio_can_be_uniform_per_row() -> None:
+    torch.manual_seed(0)
+    n, nvec = 20_000, torch.full((50,), 4)
+    result = mask_actions(torch.zeros(n, 50).long(), nvec, 0.15, mask_prob_max=1.0)
+    shares = result.selected.float().mean(1)  # one draw of p per row, seen through 50 slots
+    assert shares.mean().item() == pytest.approx(0.575, abs=0.01)
+    assert result.mask_prob == pytest.approx(0.575)
+    # A uniform p and a binomial of 50 draws.
+    variance = 0.85**2 / 12 + (0.575 - (0.575**2 + 0.85**2 / 12)) / 50
+    assert shares.var().item() == pytest.approx(variance, rel=0.03)
+    assert (shares > 0.51).float().mean().item() == pytest.approx(0.49 / 0.85, abs=0.015)
+    is_mask = result.tokens == 4
+    assert is_mask.sum().item() / result.selected.sum().item() == pytest.approx(0.8, abs=0.005)
+    assert result.selected.sum(0).max() <= result.capacity < n
+
+
+def test_accuracy_on_hidden_slots_counts_slots_and_whole_rows() -> None:
+    torch.manual_seed(1)
+    asm = ActionStructureModel(3, NVEC, TransformerConfig(width=8, n_blocks=1, n_heads=2)).eval()
+    actions, observations = masked(200)[0], torch.randn(200, 3)
+    everything = torch.tensor(NVEC).expand(200, -1)
+    right = asm.layout.argmax(asm(observations, everything)) == actions
+    result = masked_accuracy(asm, observations, actions, 1.0)
+    assert result.slot == pytest.approx(right.float().mean().item())
+    assert result.exact == pytest.approx(right.all(1).float().mean().item())
+    assert 0 < result.exact < result.slot < 1

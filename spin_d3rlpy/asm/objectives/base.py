@@ -1,0 +1,83 @@
+"""What pre-training needs of an objective."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from spin_d3rlpy.asm.model import ActionStructureModel
+from spin_d3rlpy.precision import Precision
+
+# More tokens than this at once were slower on CPUs, fewer too.
+TOKENS_AT_ONCE = 8192
+
+
+class ObjectiveLoss(NamedTuple):
+    """What an update minimizes and how well it is solved.
+
+    Args:
+        loss: scalar.
+        accuracy: scalar, share of the objective's predictions that are right.
+    """
+
+    loss: torch.Tensor
+    accuracy: torch.Tensor
+
+
+class Validation(NamedTuple):
+    """How well held-out data is predicted.
+
+    Args:
+        score: what early stopping maximizes.
+        metrics: by name.
+    """
+
+    score: float
+    metrics: Mapping[str, float]
+
+
+class PretrainingObjective(nn.Module):
+    """A task on states and actions whose solution teaches the trunk; rewards are never seen.
+
+    Its parameters are the ASM's and those of the networks that only the objective needs, which
+    are thrown away after stage 1.
+
+    Args:
+        asm: the model, trained in place.
+    """
+
+    def __init__(self, asm: ActionStructureModel) -> None:
+        super().__init__()
+        self.asm = asm
+
+    @abstractmethod
+    def add_gradients(
+        self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
+    ) -> ObjectiveLoss:
+        """Computes the loss and adds its gradients to the parameters' `grad`.
+
+        Args:
+            observations: `(B, obs)`.
+            actions: `(B, N)` choices.
+            precision: number format, see `spin_d3rlpy.precision.autocast`.
+        """
+
+    @abstractmethod
+    def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
+        """Returns how well data `(B, obs)`, `(B, N)` is predicted, without gradients."""
+
+
+def parts_of_batch(asm: ActionStructureModel, n_rows: int, device: torch.device) -> Iterator[slice]:
+    """Yields slices of equal parts for a CPU to compute in turn; a GPU takes the whole batch."""
+    size = n_rows
+    if device.type == "cpu":
+        tokens_a_row = asm.config.n_state_tokens + asm.layout.n_slots
+        size = max(1, TOKENS_AT_ONCE // tokens_a_row)
+    size = math.ceil(n_rows / math.ceil(n_rows / size))
+    for start in range(0, n_rows, size):
+        yield slice(start, start + size)

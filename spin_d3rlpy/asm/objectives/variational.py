@@ -1,0 +1,118 @@
+"""Variational action modelling (VAM): compress the action, reconstruct it with the state."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from spin_d3rlpy.asm.model import ActionStructureModel
+from spin_d3rlpy.asm.objectives.base import (
+    ObjectiveLoss,
+    PretrainingObjective,
+    Validation,
+    parts_of_batch,
+)
+from spin_d3rlpy.precision import Precision, autocast, in_float32
+
+
+class Posterior(NamedTuple):
+    """The Gaussian that an action is compressed to.
+
+    Args:
+        mean: `(B, Z)`.
+        log_variance: `(B, Z)`.
+    """
+
+    mean: torch.Tensor
+    log_variance: torch.Tensor
+
+
+class VariationalActionModelling(PretrainingObjective):
+    r"""A variational autoencoder of actions given states (SPIN's ablation VAM).
+
+    .. math::
+
+        h = \frac{1}{N} \sum_i f_i(s, a), \quad z \sim q = \mathcal{N}(\mu(h), \sigma^2(h)), \quad
+        L = -\frac{1}{N} \sum_i \log p(a_i | s, z) + \beta \, KL(q \,\|\, \mathcal{N}(0, I))
+
+    f are the trunk's slot features of the unmasked action, p is an MLP on z and the encoded state.
+    Sizes and beta are not published; the defaults are ours.
+
+    References:
+        * Kingma and Welling, Auto-Encoding Variational Bayes, 2014, equation 10.
+
+    Args:
+        asm: the model; its prediction heads are not trained.
+        latent_size: length of z.
+        kl_weight: beta.
+    """
+
+    def __init__(
+        self, asm: ActionStructureModel, latent_size: int = 64, kl_weight: float = 0.1
+    ) -> None:
+        super().__init__(asm)
+        d, m = asm.config.width, asm.config.n_state_tokens
+        self.kl_weight = kl_weight
+        self.posterior = nn.Linear(d, 2 * latent_size)
+        self.decoder = nn.Sequential(nn.Linear(latent_size + m * d, 2 * d), nn.GELU())
+        self.decoder_out = nn.Linear(2 * d, asm.layout.total)
+
+    def encode(self, observations: torch.Tensor, actions: torch.Tensor) -> Posterior:
+        """Compresses actions `(B, N)` in states `(B, obs)`."""
+        asm = self.asm
+        features = asm.trunk(observations, asm.embedding.weight, actions + asm.row_offsets)
+        mean, log_variance = in_float32(self.posterior, features.mean(1)).chunk(2, dim=-1)
+        return Posterior(mean, log_variance)
+
+    def decode(self, observations: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
+        """Returns logits, flat `(B, S)`, of states `(B, obs)` and latents `(B, Z)`."""
+        state = self.asm.trunk.state_encoder(observations)
+        hidden = self.decoder(torch.cat([latent.to(state.dtype), state], dim=-1))
+        logits: torch.Tensor = in_float32(self.decoder_out, hidden)
+        return logits
+
+    def loss(
+        self, observations: torch.Tensor, actions: torch.Tensor, noise: torch.Tensor
+    ) -> ObjectiveLoss:
+        """The loss with given standard normal noise `(B, Z)` (the reparameterization)."""
+        mean, log_variance = self.encode(observations, actions)
+        logits = self.decode(observations, mean + (0.5 * log_variance).exp() * noise)
+        split = self.asm.layout.split(logits)  # (B, N, K)
+        reconstruction = cross_entropy(split.flatten(0, 1), actions.flatten())
+        kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1).mean()
+        accuracy = (split.detach().argmax(-1) == actions).float().mean()
+        return ObjectiveLoss(reconstruction + self.kl_weight * kl, accuracy)
+
+    def add_gradients(
+        self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
+    ) -> ObjectiveLoss:
+        """Computes the loss and adds its gradients to `grad`; accuracy is of all sub-actions."""
+        n_rows = len(observations)
+        latent_size = self.posterior.out_features // 2
+        noise = torch.randn(n_rows, latent_size, device=observations.device)
+        results = []
+        for part in parts_of_batch(self.asm, n_rows, observations.device):
+            with autocast(observations.device, precision):
+                result = self.loss(observations[part], actions[part], noise[part])
+            share = len(noise[part]) / n_rows
+            (share * result.loss).backward()
+            results.append(share * torch.stack([result.loss.detach(), result.accuracy]))
+        loss, accuracy = torch.stack(results).sum(0)
+        return ObjectiveLoss(loss, accuracy)
+
+    @torch.no_grad()
+    def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
+        """Reconstruction from the posterior's mean; the score is the negative loss."""
+        noise = torch.zeros(
+            len(observations), self.posterior.out_features // 2, device=observations.device
+        )
+        results = [
+            torch.stack(self.loss(observations[part], actions[part], noise[part]))
+            * len(noise[part])
+            for part in parts_of_batch(self.asm, len(noise), observations.device)
+        ]
+        loss, accuracy = (torch.stack(results).sum(0) / len(noise)).tolist()
+        return Validation(-loss, {"loss": loss, "slot_accuracy": accuracy})

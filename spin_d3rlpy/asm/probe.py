@@ -1,0 +1,155 @@
+"""What a frozen trunk knows: linear probes of its features, and where it attends."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from spin_d3rlpy.asm.model import ActionStructureModel, Block
+from spin_d3rlpy.asm.pretraining import StateActionSource
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeConfig:
+    """How the probe is trained.
+
+    Args:
+        n_updates: gradient steps.
+        batch_size: rows of an update.
+        learning_rate: of Adam, falling to zero along a cosine.
+        test_rows: rows of held-out data that accuracy is measured on.
+    """
+
+    n_updates: int = 2_000
+    batch_size: int = 1024
+    learning_rate: float = 3e-3
+    test_rows: int = 16_384
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeResult:
+    """Accuracies on held-out data, from 0 to 1.
+
+    Args:
+        slot: share of sub-actions that are predicted right.
+        exact: share of rows whose sub-actions are all predicted right.
+        independent: what `exact` would be if each slot were right independently of the others:
+            the product over slots of their accuracies. More than that is structure.
+        uniform_slot: what guessing gets of sub-actions.
+        uniform_exact: what guessing gets of whole actions.
+    """
+
+    slot: float
+    exact: float
+    independent: float
+    uniform_slot: float
+    uniform_exact: float
+
+
+class _LinearProbe(nn.Module):
+    """One linear classifier per slot on standardized features."""
+
+    def __init__(self, features: torch.Tensor, max_choices: int) -> None:
+        super().__init__()
+        _, n, d = features.shape
+        self.mean = features.mean(0)
+        self.scale = features.std(0) + 1e-6
+        self.weight = nn.Parameter(torch.zeros(n, d, max_choices, device=features.device))
+        self.bias = nn.Parameter(torch.zeros(n, 1, max_choices, device=features.device))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Maps `(B, N, D)` to `(B, N, K)`."""
+        x = ((features - self.mean) / self.scale).transpose(0, 1)
+        return torch.baddbmm(self.bias, x, self.weight).transpose(0, 1)
+
+
+def linear_probe(
+    asm: ActionStructureModel,
+    source: StateActionSource,
+    held_out: StateActionSource,
+    config: ProbeConfig | None = None,
+) -> ProbeResult:
+    """Predicts actions linearly from slot features of the fully masked action (SPIN, section 6).
+
+    The trunk sees the state and the slots' mask tokens, as at the start of stage 2, and does not
+    change; observations are taken as they are.
+
+    Args:
+        asm: the model, on the sources' device.
+        source: data that the probe is trained on.
+        held_out: data that it is measured on.
+        config: how to train it.
+    """
+    config = config or ProbeConfig()
+    was_training = asm.training
+    asm.eval()
+
+    def draw(where: StateActionSource, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        observations, actions = where.sample_observations_and_actions(n)
+        with torch.no_grad():
+            return asm.trunk(observations, asm.mask_embeddings), actions
+
+    layout = asm.layout
+    probe = _LinearProbe(draw(source, config.batch_size)[0], layout.max_choices)
+    optimizer = torch.optim.Adam(probe.parameters(), lr=config.learning_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.n_updates)
+
+    def logits(features: torch.Tensor) -> torch.Tensor:
+        split: torch.Tensor = probe(features).masked_fill(layout.padding, -torch.inf)
+        return split
+
+    for _ in range(config.n_updates):
+        features, actions = draw(source, config.batch_size)
+        loss = cross_entropy(logits(features).flatten(0, 1), actions.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    right = []
+    with torch.no_grad():
+        for _ in range(-(-config.test_rows // config.batch_size)):
+            features, actions = draw(held_out, config.batch_size)
+            right.append(logits(features).argmax(-1) == actions)
+    asm.train(was_training)
+    hit = torch.cat(right)  # (rows, N)
+    per_slot = hit.double().mean(0)
+    chance = 1.0 / asm.mask_ids.double()
+    return ProbeResult(
+        slot=float(per_slot.mean()),
+        exact=float(hit.all(1).double().mean()),
+        independent=float(per_slot.prod()),
+        uniform_slot=float(chance.mean()),
+        uniform_exact=float(chance.prod()),
+    )
+
+
+@torch.no_grad()
+def attention_maps(
+    asm: ActionStructureModel, observations: torch.Tensor, tokens: torch.Tensor
+) -> torch.Tensor:
+    """Returns whom tokens attend to, `(blocks, H, T, T)`, a mean over the batch.
+
+    Entry `[l, h, i, j]` is the weight that head h of block l gives token j in the output of token
+    i. The first M tokens are the state's, the others the slots'. Without dropout.
+
+    Args:
+        asm: the model.
+        observations: `(B, obs)`.
+        tokens: `(B, N)`, choices or mask tokens.
+    """
+    was_training = asm.training
+    asm.eval()
+    state = asm.trunk.state_encoder(observations).unflatten(-1, (asm.config.n_state_tokens, -1))
+    x = torch.cat([state, asm.embedding(tokens + asm.row_offsets)], dim=1)  # (B, T, D)
+    maps = []
+    for block in cast("list[Block]", list(asm.trunk.blocks)):
+        query, key, _ = block.project(x).unflatten(-1, (3, asm.config.n_heads, -1)).unbind(2)
+        scores = torch.einsum("bihd,bjhd->bhij", query, key) / query.shape[-1] ** 0.5
+        maps.append(scores.softmax(-1).mean(0))
+        x = block(x)
+    asm.train(was_training)
+    return torch.stack(maps)
