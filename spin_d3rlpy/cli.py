@@ -21,7 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Offline reinforcement learning for MultiDiscrete actions.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="Datasets: list, build, import, check and share them.")
+data_app = typer.Typer(
+    no_args_is_help=True, help="Datasets: list, build, import, check and share them."
+)
 behavior_app = typer.Typer(no_args_is_help=True, help="Behavior policies: train them.")
 bench_app = typer.Typer(no_args_is_help=True, help="Benchmarks: measure this package.")
 app.add_typer(data_app, name="data")
@@ -72,11 +74,17 @@ def data_build(
     size: Annotated[int | None, typer.Option(help="Transitions; default: as published.")] = None,
     jobs: Jobs = None,
 ) -> None:
-    """Build a dataset, or say that it is there."""
-    from spin_d3rlpy.data import load_dataset
+    """Build a dataset (a build that was stopped goes on), or say that it is there."""
+    from spin_d3rlpy.data.loader import open_dataset
+    from spin_d3rlpy.data.table import dataset_bytes
 
-    dataset, _ = load_dataset(name, size=size, jobs=jobs)
-    typer.echo(f"{name}: {dataset.transition_count:,} transitions, {dataset.size()} episodes")
+    dataset = open_dataset(name, size=size, jobs=jobs)
+    seconds = dataset.storage.metadata.get("build_seconds")
+    typer.echo(
+        f"{dataset.id}: {dataset.total_steps:,} transitions, {dataset.total_episodes} episodes, "
+        f"{dataset_bytes(dataset):,} bytes"
+        + ("" if seconds is None else f", built in {seconds:.1f} s")
+    )
 
 
 @data_app.command("import")
@@ -120,6 +128,21 @@ def data_pull(
     from spin_d3rlpy.data.remote import pull_dataset
 
     typer.echo(f"{name} {'downloaded' if pull_dataset(name) else 'is on this machine already'}")
+
+
+@data_app.command("table")
+def data_table(
+    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("datasets.csv"),
+) -> None:
+    """Write composition, returns, size and build time of this machine's datasets as CSV."""
+    from spin_d3rlpy.data.table import table_rows
+    from spin_d3rlpy.reports import format_table, write_csv
+
+    rows = table_rows()
+    if not rows:
+        raise ValueError("There are no spin/... datasets on this machine: spin-d3rlpy data build.")
+    typer.echo(format_table([{k: v for k, v in row.items() if k != "checksum"} for row in rows]))
+    write_csv(out, rows)
 
 
 @data_app.command("check")

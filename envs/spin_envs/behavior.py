@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from importlib import resources
@@ -58,6 +59,14 @@ class BehaviorPolicy:
         """Returns greedy actions `(B, N)` for observations `(B, obs)`."""
         utilities = self.utilities(observations)
         return np.stack([utilities[:, slot].argmax(1) for slot in self._slots], axis=1)
+
+    def digest(self) -> str:
+        """Returns a SHA-256 of the arrays: policies with the same one act the same."""
+        digest = hashlib.sha256()
+        for name, array in sorted(self._w.items()):
+            digest.update(f"{name} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
     def _normalize(self, h: NDArray[np.float64], name: str) -> NDArray[np.float64]:
         centered = h - h.mean(-1, keepdims=True)

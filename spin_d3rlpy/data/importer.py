@@ -18,10 +18,11 @@ from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.builder import Checksum, return_statistics, staged_dataset
+from spin_d3rlpy.data.builder import Checksum, return_statistics
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.restricted_pickle import Record, load_restricted, plain
 from spin_d3rlpy.data.specs import LEVELS, NAMESPACE
+from spin_d3rlpy.data.staging import staged_dataset
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs import reference_scores
@@ -111,10 +112,10 @@ def import_published(path: Path, name: str | None = None) -> str:
             f"spin/maze-a<actuators>/<level>-published-v0, got {name!r}."
         )
     task = BenchmarkTask.parse(match["task"])
-    with staged_dataset(name) as folder:
-        if folder is not None:
+    with staged_dataset(name) as staging:
+        if staging is not None:
             try:
-                _write(path, name, task, folder)
+                _write(path, name, task, staging.data)
             except InvalidDatasetError as error:
                 raise InvalidDatasetError(f"Cannot import {path}. {error}") from error
     return name

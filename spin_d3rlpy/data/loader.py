@@ -19,10 +19,11 @@ from minari import MinariDataset
 from minari.storage import get_dataset_path
 
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
-from spin_d3rlpy.data.builder import build_dataset, is_complete
+from spin_d3rlpy.data.builder import build_dataset
 from spin_d3rlpy.data.remote import pull_dataset
 from spin_d3rlpy.data.sources import largest_choices
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name, parse_name
+from spin_d3rlpy.data.staging import is_complete
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, SpinError
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_envs import DiscretizeAction, MissingDependencyError, StandardizeObservation
@@ -70,7 +71,7 @@ def load_dataset(
         MissingDependencyError: the environment's simulator is not installed.
         ValueError: `size` or `jobs` is out of range.
     """
-    found = _resolve(dataset, size, jobs, progress)
+    found = open_dataset(dataset, size, jobs, progress)
     buffer = DeviceReplayBuffer.from_minari(found, max_episodes, bins)
     if found.env_spec is None:
         raise InvalidDatasetError(
@@ -106,7 +107,7 @@ def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceR
             dataset, _infer_nvec(dataset) if nvec is None else nvec
         )
     if isinstance(dataset, DatasetLike):
-        dataset = DeviceReplayBuffer.from_minari(_resolve(dataset))
+        dataset = DeviceReplayBuffer.from_minari(open_dataset(dataset))
     if not isinstance(dataset, DeviceReplayBuffer):
         raise InvalidDatasetError(
             "Expected a dataset's name, a minari.MinariDataset, a d3rlpy ReplayBuffer or a "
@@ -117,12 +118,16 @@ def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceR
     return dataset
 
 
-def _resolve(
+def open_dataset(
     dataset: DatasetLike,
     size: int | None = None,
     jobs: int | None = None,
     progress: bool = True,
 ) -> MinariDataset:
+    """Opens a dataset without reading it, building or downloading it on first use.
+
+    Arguments and errors are those of `load_dataset`.
+    """
     if isinstance(dataset, str) and not _is_path(dataset):
         return _open(get_dataset_path(_provide(dataset, size, jobs, progress)))
     if size is not None:

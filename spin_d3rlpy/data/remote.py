@@ -14,9 +14,9 @@ from minari import MinariDataset
 from minari.namespace import create_namespace, list_local_namespaces, namespace_hierarchy
 from minari.storage.remotes import get_cloud_storage
 
-from spin_d3rlpy.data.builder import staged_dataset
 from spin_d3rlpy.data.check import check_dataset
 from spin_d3rlpy.data.specs import is_dataset_name
+from spin_d3rlpy.data.staging import staged_dataset
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, RemoteError, SpinError
 from spin_envs import MissingDependencyError
 
@@ -89,11 +89,11 @@ def pull_dataset(name: str) -> bool:
             f"{name!r} is no dataset's name. Expected one like spin/cheetah-run-b3/medium-v0."
         )
     remote = _remote()
-    with staged_dataset(name) as folder:
-        if folder is None:
+    with staged_dataset(name) as staging:
+        if staging is None:
             return False
         namespace = name.rpartition("/")[0]
-        download = folder.with_name("download")
+        download = staging.data.with_name("download")
         with _remote_errors():
             there = minari.list_remote_datasets(prefix=namespace)
             if name not in there:
@@ -102,9 +102,9 @@ def pull_dataset(name: str) -> bool:
                     f"{', '.join(sorted(there)) or 'none'}."
                 )
             get_cloud_storage().download_dataset(name, download)
-            os.replace(download / name / "data", folder)
+            os.replace(download / name / "data", staging.data)
         shutil.rmtree(download)
-        _verify(folder, name)
+        _verify(staging.data, name)
     return True
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -171,6 +174,7 @@ def test_scores_statistics_and_provenance_are_stored(built: MinariDataset) -> No
     provenance = metadata["provenance"]
     assert provenance["policies"]["expert"] == {
         "name": "cheetah-run-b3-expert",
+        "sha256": load_behavior_policy("cheetah-run-b3-expert").digest(),
         "trained_by": "random weights 2",
     }
     versions = {"spin-d3rlpy", "mujoco", "dm_control", "numpy", "gymnasium", "minari"}
@@ -211,30 +215,185 @@ def test_a_script_without_a_main_guard_can_build(tmp_path: Path, policy_folder: 
     assert done.stdout == "2000\n"
 
 
+def _chunk_files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob(".*.chunks-*/*.npz"))
+
+
+def _count_chunks(monkeypatch: pytest.MonkeyPatch) -> list[range]:
+    """Returns the seeds of the chunks that are played from here on."""
+    played: list[range] = []
+    original = workers.play_chunks
+
+    def play(chunks: Iterator[Chunk], jobs: int) -> Iterator[list[EpisodeRecord]]:
+        for episodes in original(chunks, jobs):
+            played.append(range(episodes[0].seed, episodes[0].seed + len(episodes)))
+            yield episodes
+
+    monkeypatch.setattr(builder, "play_chunks", play)
+    return played
+
+
+def _stop_after_two_chunks(
+    monkeypatch: pytest.MonkeyPatch, jobs: int = 1, error: BaseException | None = None
+) -> None:
+    """Builds the mixed dataset until two of its three chunks are played."""
+    original = workers.play_chunks
+    error = error or KeyboardInterrupt()
+
+    def interrupted(chunks: Iterator[Chunk], jobs: int) -> Iterator[list[EpisodeRecord]]:
+        episodes = original(chunks, jobs)
+        yield next(episodes)
+        yield next(episodes)
+        episodes.close()
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builder, "play_chunks", interrupted)
+        with pytest.raises(type(error)):
+            build_dataset(parse_name(MIX, 5000), jobs=jobs, progress=False)
+
+
 @pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_an_interrupted_build_leaves_nothing_behind(
+def test_an_interrupted_build_leaves_no_dataset_and_the_next_goes_on(
     error: BaseException,
     jobs: int,
     datasets_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
+    built: MinariDataset,
 ) -> None:
-    original = workers.play_chunks
-    staged: list[Path] = []
-
-    def interrupted(chunks: list[Chunk], jobs: int) -> Iterator[list[EpisodeRecord]]:
-        episodes = original(chunks, jobs)
-        yield next(episodes)
-        staged.extend(_files(datasets_folder))
-        episodes.close()
-        raise error
-
-    monkeypatch.setattr(builder, "play_chunks", interrupted)
-    with pytest.raises(type(error)):
-        build_dataset(parse_name(MIX, 3000), jobs=jobs, progress=False)
-    assert staged  # it was interrupted in the middle
-    assert _files(datasets_folder) == []
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets_folder))
+    _stop_after_two_chunks(monkeypatch, jobs, error)
+    kept = _chunk_files(datasets_folder)
+    assert [p.name for p in kept] == ["1000000-2.npz", "2000000-2.npz"]
+    assert _files(datasets_folder) == kept
     assert minari.list_local_datasets() == {}
+
+    played = _count_chunks(monkeypatch)
+    spec = parse_name(MIX, 5000)
+    build_dataset(spec, jobs=jobs, progress=False)
+    assert played == [range(3_000_000, 3_000_001)]
+    dataset = minari.load_dataset(spec.name)
+    assert dataset.storage.metadata["checksum"] == built.storage.metadata["checksum"]
+    assert dataset.storage.metadata["composition"] == built.storage.metadata["composition"]
+    assert _chunk_files(datasets_folder) == []
+
+
+def _start_build(policy_folder: Path, size: int) -> subprocess.Popen[bytes]:
+    root = Path(package_file).parents[1]
+    script = (
+        "from pathlib import Path\n"
+        "import spin_envs.behavior as behavior\n"
+        f"behavior._policy_folder = lambda: Path({str(policy_folder)!r})\n"
+        "from spin_d3rlpy.data import build_dataset, parse_name\n"
+        f"build_dataset(parse_name({MIX!r}, {size}), jobs=2, progress=False)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "envs")])}
+    return subprocess.Popen([sys.executable, "-c", script], env=env)
+
+
+def test_a_killed_build_goes_on_where_it_was(
+    built: MinariDataset,
+    datasets_folder: Path,
+    policy_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets_folder))
+    process = _start_build(policy_folder, 5000)
+    deadline = time.monotonic() + 120
+    while not _chunk_files(datasets_folder):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    n_kept = len(_chunk_files(datasets_folder))
+    if n_kept == 3:
+        pytest.skip("it was done with playing before it was killed")
+    played = _count_chunks(monkeypatch)
+    build_dataset(parse_name(MIX, 5000), jobs=2, progress=False)
+    assert len(played) == 3 - n_kept
+    rebuilt = minari.load_dataset(built.id).storage.metadata
+    assert rebuilt["checksum"] == built.storage.metadata["checksum"]
+    folder = datasets_folder / "spin" / "cheetah-run-b3"
+    assert sorted(p.name for p in folder.iterdir()) == [
+        ".random-medium-expert-5k-v0.checksums.json",
+        "random-medium-expert-5k-v0",
+    ]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped"])
+def test_a_damaged_chunk_and_those_after_it_are_played_again(
+    damage: str, datasets_folder: Path, built: MinariDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets_folder))
+    _stop_after_two_chunks(monkeypatch)
+    first = _chunk_files(datasets_folder)[0]
+    content = bytearray(first.read_bytes())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 1
+    first.write_bytes(content[: {"truncated": 9000, "empty": 0}.get(damage)])
+    played = _count_chunks(monkeypatch)
+    build_dataset(parse_name(MIX, 5000), jobs=1, progress=False)
+    assert len(played) == 3
+    rebuilt = minari.load_dataset(built.id).storage.metadata
+    assert rebuilt["checksum"] == built.storage.metadata["checksum"]
+
+
+def test_chunks_of_other_versions_are_not_used(
+    datasets_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _stop_after_two_chunks(monkeypatch)
+    assert len(_chunk_files(datasets_folder)) == 2
+    monkeypatch.setattr(builder, "__version__", "99.0")
+    played = _count_chunks(monkeypatch)
+    build_dataset(parse_name(MIX, 5000), jobs=1, progress=False)
+    assert len(played) == 3
+    assert _chunk_files(datasets_folder) == []
+    leftover = list(datasets_folder.rglob(".*.chunks-*"))
+    assert leftover == []
+
+
+def test_rebuilding_is_checked_against_the_first_time(
+    datasets_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = parse_name(MEDIUM, 1000)
+    for _ in range(2):  # the same again: no warning
+        build_dataset(spec, jobs=1, progress=False)
+        minari.delete_dataset(spec.name)
+    record = datasets_folder / "spin" / "cheetah-run-b3" / ".medium-1k-v0.checksums.json"
+    [entry] = json.loads(record.read_text())
+    assert entry["checksum"].startswith("sha256:")
+    record.write_text(json.dumps([{**entry, "checksum": "sha256:other"}]))
+    with pytest.warns(UserWarning, match=r"medium-1k-v0 was built before .* as sha256:other"):
+        build_dataset(spec, jobs=1, progress=False)
+    minari.delete_dataset(spec.name)
+    monkeypatch.setattr(builder, "__version__", "99.0")
+    build_dataset(spec, jobs=1, progress=False)  # other versions may give other data
+    assert len(json.loads(record.read_text())) == 2
+
+
+def test_a_damaged_record_of_checksums_is_written_anew(datasets_folder: Path) -> None:
+    spec = parse_name(MEDIUM, 1000)
+    record = datasets_folder / "spin" / "cheetah-run-b3" / ".medium-1k-v0.checksums.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("[{")
+    build_dataset(spec, jobs=1, progress=False)
+    assert len(json.loads(record.read_text())) == 1
+
+
+def test_building_time_counts_all_attempts(
+    datasets_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _stop_after_two_chunks(monkeypatch)
+    last = _chunk_files(datasets_folder)[-1]
+    with np.load(last) as file:
+        arrays = dict(file)
+    assert 0 < arrays["seconds"] < 60
+    np.savez(last, **{**arrays, "seconds": 1000.0})
+    build_dataset(parse_name(MIX, 5000), jobs=1, progress=False)
+    seconds = minari.load_dataset(parse_name(MIX, 5000).name).storage.metadata["build_seconds"]
+    assert 1000 < seconds < 1060
 
 
 def test_an_error_in_a_worker_process_reaches_the_caller() -> None:
@@ -264,7 +423,11 @@ def test_what_a_killed_build_left_is_removed_by_the_next(datasets_folder: Path) 
     other = folder / ".medium-2k-v0.staging-other-name"
     other.mkdir()
     build_dataset(parse_name(MEDIUM, 1000), jobs=1, progress=False)
-    assert sorted(p.name for p in folder.iterdir()) == [other.name, "medium-1k-v0"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        ".medium-1k-v0.checksums.json",
+        other.name,
+        "medium-1k-v0",
+    ]
 
 
 def test_two_builds_of_one_name_build_it_once(
@@ -291,7 +454,7 @@ def test_without_locks_the_loser_takes_the_winners_dataset(
     spec = parse_name(MEDIUM, 1000)
 
     def won_by_another(*args: Any) -> None:
-        args[1].mkdir()
+        args[1].data.mkdir()
         monkeypatch.setattr(builder, "_write_dataset", original)
         build_dataset(spec, jobs=1, progress=False)
 
@@ -301,7 +464,10 @@ def test_without_locks_the_loser_takes_the_winners_dataset(
     build_dataset(spec, jobs=1, progress=False)
     assert minari.load_dataset(spec.name).total_steps == 1000
     folder = datasets_folder / "spin" / "cheetah-run-b3"
-    assert [p.name for p in folder.iterdir()] == ["medium-1k-v0"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        ".medium-1k-v0.checksums.json",
+        "medium-1k-v0",
+    ]
 
 
 def test_a_missing_simulator_is_reported_as_the_environments_do(
@@ -320,7 +486,9 @@ def test_jobs_below_one_are_refused() -> None:
 
 def test_progress_is_shown_unless_turned_off(capfd: pytest.CaptureFixture[str]) -> None:
     build_dataset(parse_name(MEDIUM, 1000), jobs=1)
-    assert "Building spin/cheetah-run-b3/medium-1k-v0" in capfd.readouterr().err
+    shown = capfd.readouterr().err
+    assert "Building spin/cheetah-run-b3/medium-1k-v0" in shown
+    assert re.search(r"1000/1000 \[\d\d:\d\d<\d\d:\d\d, .*step", shown)  # spent<left
     build_dataset(parse_name(MEDIUM, 2000), jobs=1, progress=False)
     assert capfd.readouterr().err == ""
 
