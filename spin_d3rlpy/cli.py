@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import math
 import os
 import sys
 from pathlib import Path
@@ -20,7 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Offline reinforcement learning for MultiDiscrete actions.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="Datasets: list and build them.")
+data_app = typer.Typer(
+    no_args_is_help=True, help="Datasets: list, build, import, check and share them."
+)
 behavior_app = typer.Typer(no_args_is_help=True, help="Behavior policies: train them.")
 bench_app = typer.Typer(no_args_is_help=True, help="Benchmarks: measure this package.")
 app.add_typer(data_app, name="data")
@@ -71,16 +74,102 @@ def data_build(
     size: Annotated[int | None, typer.Option(help="Transitions; default: as published.")] = None,
     jobs: Jobs = None,
 ) -> None:
-    """Build a dataset, or say that it is there."""
-    from spin_d3rlpy.data import load_dataset
+    """Build a dataset (a build that was stopped goes on), or say that it is there."""
+    from spin_d3rlpy.data.loader import open_dataset
+    from spin_d3rlpy.data.table import dataset_bytes
 
-    dataset, _ = load_dataset(name, size=size, jobs=jobs)
-    typer.echo(f"{name}: {dataset.transition_count:,} transitions, {dataset.size()} episodes")
+    dataset = open_dataset(name, size=size, jobs=jobs)
+    seconds = dataset.storage.metadata.get("build_seconds")
+    typer.echo(
+        f"{dataset.id}: {dataset.total_steps:,} transitions, {dataset.total_episodes} episodes, "
+        f"{dataset_bytes(dataset):,} bytes"
+        + ("" if seconds is None else f", built in {seconds:.1f} s")
+    )
+
+
+@data_app.command("import")
+def data_import(
+    path: Annotated[Path, typer.Argument(help="A published file, or a folder of <bins>_bins/.")],
+    name: Annotated[
+        str | None,
+        typer.Option(help="spin/<task>/<level>-published-v0, if a file's path does not say it."),
+    ] = None,
+) -> None:
+    """Import published pickled transitions, without running anything that is in them."""
+    from spin_d3rlpy.data.importer import import_published, published_files
+
+    files = published_files(path)
+    if name is not None and len(files) > 1:
+        raise ValueError(f"--name is for one file, {path} has {len(files)}.")
+    for file in files:
+        typer.echo(f"{import_published(file, name)} from {file}")
+
+
+@data_app.command("push")
+def data_push(
+    name: Annotated[str, typer.Argument(help="A dataset on this machine.")],
+    license: Annotated[  # noqa: A002
+        str | None,
+        typer.Option(help="For the dataset card; default: this package's, if it built the data."),
+    ] = None,
+) -> None:
+    """Share a dataset with its card: MINARI_REMOTE=hf://<user or organization>, HF_TOKEN."""
+    from spin_d3rlpy.data.loader import open_local
+    from spin_d3rlpy.data.remote import push_dataset
+
+    typer.echo(f"{name} is at {push_dataset(open_local(name), license)}")
+
+
+@data_app.command("pull")
+def data_pull(
+    name: Annotated[str, typer.Argument(help="E.g. spin/cheetah-run-b3/medium-expert-v0.")],
+) -> None:
+    """Download a shared dataset from MINARI_REMOTE, or say that it is there."""
+    from spin_d3rlpy.data.remote import pull_dataset
+
+    typer.echo(f"{name} {'downloaded' if pull_dataset(name) else 'is on this machine already'}")
+
+
+@data_app.command("table")
+def data_table(
+    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("datasets.csv"),
+) -> None:
+    """Write composition, returns, size and build time of this machine's datasets as CSV."""
+    from spin_d3rlpy.data.table import table_rows
+    from spin_d3rlpy.reports import format_table, write_csv
+
+    rows = table_rows()
+    if not rows:
+        raise ValueError("There are no spin/... datasets on this machine: spin-d3rlpy data build.")
+    typer.echo(format_table([{k: v for k, v in row.items() if k != "checksum"} for row in rows]))
+    write_csv(out, rows)
+
+
+@data_app.command("check")
+def data_check(
+    name: Annotated[str, typer.Argument(help="A dataset on this machine, or a folder (./...).")],
+    episodes: Annotated[int, typer.Option(min=0, help="Episodes to replay.")] = 3,
+    replay_all: Annotated[bool, typer.Option("--all", help="Replay all episodes.")] = False,
+    histogram: Annotated[Path, typer.Option(help="Where the picture of the returns goes.")] = Path(
+        "returns.png"
+    ),
+) -> None:
+    """Check a dataset's arrays, record and alignment; exit code 1 if something is wrong."""
+    from spin_d3rlpy.data.check import check_dataset, draw_returns
+    from spin_d3rlpy.data.loader import open_local
+
+    report = check_dataset(open_local(name), None if replay_all else episodes)
+    typer.echo(report.summary())
+    if report.returns and all(map(math.isfinite, report.returns)):
+        draw_returns(report, histogram)
+        typer.echo(f"  returns drawn in {histogram}")
+    if report.problems:
+        raise typer.Exit(1)
 
 
 @behavior_app.command("train")
 def behavior_train(
-    task: Annotated[str, typer.Argument(help="Task and bins, e.g. cheetah-run-b3.")],
+    task: Annotated[str, typer.Argument(help="E.g. cheetah-run-b3 or maze-a10.")],
     level: Annotated[str, typer.Option(help="medium or expert.")] = "expert",
     out: Annotated[Path, typer.Option(help="Folder of checkpoint and snapshots.")] = Path("runs"),
 ) -> None:

@@ -29,3 +29,7 @@ class InvalidObservationError(SpinError, ValueError):
 
 class InvalidCheckpointError(SpinError, ValueError):
     """A saved file that is damaged, of an unknown version or not what was asked for."""
+
+
+class RemoteError(SpinError, RuntimeError):
+    """Where datasets are shared cannot be used: not set, no token, name taken, no network."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs import MissingDependencyError
-from spin_envs.behavior import load_behavior_policy, shipped_policies
+from spin_envs.behavior import load_behavior_policy, policy_task, shipped_policies
 
 FORMATS = (".mp4", ".gif")
 GIF_FPS = 25  # viewers show no more, and files grow with it
@@ -92,8 +92,8 @@ def _load_policy(
     """Returns how it acts, its nvec, and its environment where that is known."""
     if not policy.endswith(".d3"):
         behavior = load_behavior_policy(policy)
-        env_id = f"spin/{behavior.record['task']}-v0"
-        return behavior, behavior.nvec.tolist(), env_id, {"bins": behavior.record["bins"]}
+        task = policy_task(policy)
+        return behavior, behavior.nvec.tolist(), task.env_id, task.env_kwargs
     if not Path(policy).exists():
         raise FileNotFoundError(
             f"No file {policy}. Shipped policies: {', '.join(shipped_policies())}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from importlib import resources
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from spin_envs.tasks import BenchmarkTask
 
 LAYER_NORM_EPSILON = 1e-5  # torch's
 
@@ -57,6 +60,14 @@ class BehaviorPolicy:
         utilities = self.utilities(observations)
         return np.stack([utilities[:, slot].argmax(1) for slot in self._slots], axis=1)
 
+    def digest(self) -> str:
+        """Returns a SHA-256 of the arrays: policies with the same one act the same."""
+        digest = hashlib.sha256()
+        for name, array in sorted(self._w.items()):
+            digest.update(f"{name} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
     def _normalize(self, h: NDArray[np.float64], name: str) -> NDArray[np.float64]:
         centered = h - h.mean(-1, keepdims=True)
         variance = (centered * centered).mean(-1, keepdims=True)
@@ -75,9 +86,18 @@ def _policy_folder() -> Path:
     return Path(str(resources.files("spin_envs"))) / "policies"
 
 
-def policy_name(task: str, bins: int, level: str) -> str:
-    """Names a shipped policy: `policy_name("cheetah-run", 3, "expert")`."""
-    return f"{task}-b{bins}-{level}"
+def policy_name(task: BenchmarkTask, level: str) -> str:
+    """Names a shipped policy, e.g. `cheetah-run-b3-expert`."""
+    return f"{task.name}-{level}"
+
+
+def policy_task(name: str) -> BenchmarkTask:
+    """Returns the task of a policy by its name.
+
+    Raises:
+        ValueError: the name is not one that `policy_name` gives.
+    """
+    return BenchmarkTask.parse(name.rpartition("-")[0])
 
 
 def shipped_policies() -> list[str]:

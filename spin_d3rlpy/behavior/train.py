@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -84,10 +83,11 @@ class BehaviorTrainer:
         self.recipe = recipe
         self.folder = folder
         (folder / "snapshots").mkdir(parents=True, exist_ok=True)
-        self._envs = [gymnasium.make(recipe.env_id, bins=recipe.bins) for _ in range(N_ENVS)]
-        space = self._envs[0].observation_space
+        task = recipe.benchmark_task
+        self._envs = make_batch(task.env_id, N_ENVS, **task.env_kwargs)
+        space = self._envs.single_observation_space
         assert space.shape is not None
-        self._nvec = nvec_from_space(self._envs[0].action_space)
+        self._nvec = nvec_from_space(self._envs.single_action_space)
         torch.manual_seed(recipe.seed)
         self._rng = np.random.default_rng(recipe.seed)
         self._moments = RunningMoments(space.shape[0])
@@ -114,9 +114,9 @@ class BehaviorTrainer:
         recipe = self.recipe
         epsilons = EXPLORATION_LADDER * min(1.0, 3.0 / len(self._nvec))
         nvec = np.array(self._nvec)
-        observations = np.stack(
-            [e.reset(seed=recipe.seed * N_ENVS + i)[0] for i, e in enumerate(self._envs)]
-        )
+        observations, _ = self._envs.reset(seed=recipe.seed * N_ENVS)
+        actions = np.zeros((N_ENVS, len(nvec)), dtype=np.int64)
+        over = np.zeros(N_ENVS, dtype=np.bool_)
         fill_until = self.env_steps + (RESUME_FILL_STEPS if self.env_steps else WARMUP_STEPS)
         started = time.monotonic() - self.seconds
         bar = tqdm(
@@ -124,35 +124,38 @@ class BehaviorTrainer:
         )
         owed = 0.0
         while self.env_steps < recipe.env_steps:
+            # The others only start an episode in this step. It is not the environments' and draws
+            # no random numbers: where all episodes are equally long, nothing depends on it.
+            running = np.flatnonzero(~over)
             # Not while a resumed run refills its replay: the networks do not adapt meanwhile.
-            if self.algo.grad_step == 0 or self.env_steps >= fill_until:
-                self._moments.update(observations)
-            explore = self._rng.random((N_ENVS, len(nvec))) < epsilons[:, None]
+            adapts = self.algo.grad_step == 0 or self.env_steps >= fill_until
+            if adapts and len(running):
+                self._moments.update(observations[running])
+            explore = self._rng.random((len(running), len(nvec))) < epsilons[running, None]
             if self.algo.grad_step == 0:
                 explore[:] = True
-            random_actions = self._rng.integers(nvec, size=(N_ENVS, len(nvec)))
-            actions = np.where(explore, random_actions, self.algo.predict(observations))
-            for i, env in enumerate(self._envs):
-                following, reward, terminated, truncated, _ = env.step(actions[i])
+            random_actions = self._rng.integers(nvec, size=(len(running), len(nvec)))
+            greedy = self.algo.predict(observations)
+            actions[running] = np.where(explore, random_actions, greedy[running])
+            following, rewards, terminated, truncated, _ = self._envs.step(actions)
+            for i in running.tolist():
                 self._replay.append(
                     i,
                     observations[i],
                     actions[i],
-                    float(reward),
-                    following,
-                    terminated,
-                    truncated,
+                    float(rewards[i]),
+                    following[i],
+                    bool(terminated[i]),
+                    bool(truncated[i]),
                 )
-                if terminated or truncated:
-                    following, _ = env.reset()
-                observations[i] = following
+            observations, over = following, terminated | truncated
             before = self.env_steps
-            self.env_steps += N_ENVS
-            bar.update(N_ENVS)
+            self.env_steps += len(running)
+            bar.update(len(running))
             if before // SCALER_INTERVAL != self.env_steps // SCALER_INTERVAL:
                 self.algo.config.observation_scaler = self._moments.scaler()
             if self.env_steps >= fill_until:
-                owed += N_ENVS / recipe.steps_per_update
+                owed += len(running) / recipe.steps_per_update
                 while owed >= 1.0:
                     self.algo.update(self._replay.sample(self.algo.batch_size))
                     owed -= 1.0
@@ -217,7 +220,8 @@ def evaluate_policy(
 ) -> NDArray[np.float64]:
     """Returns the undiscounted returns of greedy episodes with seeds `seed ...`."""
     seeds = range(seed, seed + episodes)
-    with closing(make_batch(recipe.env_id, min(20, episodes), bins=recipe.bins)) as envs:
+    task = recipe.benchmark_task
+    with closing(make_batch(task.env_id, min(20, episodes), **task.env_kwargs)) as envs:
         return np.array(
             [e.rewards.sum() for e in rollout(envs, lambda o, _: policy(o), seeds, record=False)]
         )
@@ -249,7 +253,7 @@ def select_policy(recipe: Recipe, folder: Path, destination: Path) -> Path:
     _, path, row, returns = min(candidates, key=lambda candidate: candidate[0])
     record = {
         "task": recipe.task,
-        "bins": recipe.bins,
+        **recipe.benchmark_task.env_kwargs,
         "level": recipe.level,
         "target_return": recipe.target,
         "episodes": RECORD_EPISODES,
@@ -262,7 +266,7 @@ def select_policy(recipe: Recipe, folder: Path, destination: Path) -> Path:
         "env_steps": int(row["env_steps"]),
         "training_seconds": round(row["seconds"]),
         "command": (
-            f"spin-d3rlpy behaviour train {recipe.task}-b{recipe.bins} --level {recipe.level}"
+            f"spin-d3rlpy behaviour train {recipe.benchmark_task.name} --level {recipe.level}"
         ),
         "versions": {
             "spin-d3rlpy": __version__,

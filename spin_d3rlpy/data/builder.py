@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import itertools
+import json
 import os
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+import platform
+import time
+import warnings
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import gymnasium
@@ -24,7 +26,8 @@ from tqdm.auto import tqdm
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.data.collect import CHUNK_EPISODES, Chunk
 from spin_d3rlpy.data.episodes import action_dtype
-from spin_d3rlpy.data.specs import DatasetSpec, PolicyKind
+from spin_d3rlpy.data.specs import DatasetPart, DatasetSpec, PolicyKind
+from spin_d3rlpy.data.staging import PlayedChunks, Staging, staged_dataset
 from spin_d3rlpy.data.workers import default_jobs, play_chunks
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs import reference_scores
@@ -34,19 +37,17 @@ from spin_envs.rollout import EpisodeRecord
 RECORDED_VERSIONS = ("mujoco", "dm_control", "numpy", "gymnasium", "minari")
 
 
-def is_complete(name: str) -> bool:
-    """Whether Minari's local folder holds a dataset of this name."""
-    return Path(get_dataset_path(name), "data", "metadata.json").exists()
-
-
 def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool = True) -> None:
     """Builds a dataset into Minari's local folder, unless it is there already.
 
-    The data depend on the name and on the versions of the simulator and NumPy, not on `jobs`.
-    Chunks of episodes go to a staging folder next to the final place as they are ready, and one
-    rename makes them the dataset: whatever interrupts a build, a dataset of this name is complete.
-    What a killed build left behind is removed by the next one of the same name. If two processes
-    want the same dataset, one of them builds it.
+    The data depend on the name, the versions of the simulator and NumPy and the processor, not on
+    `jobs`. A dataset of this name is always complete: one rename makes it one. Whatever stops a
+    build, the next one of the same name goes on from the last chunk of episodes. If two processes
+    want the same dataset, one of them builds it. (Where files cannot be locked, stopped builds
+    start again and both build.)
+
+    A checksum is kept beside the dataset. If the dataset is deleted and built again with the same
+    versions and policies, and comes out different, a warning says so.
 
     Args:
         spec: what to build.
@@ -60,85 +61,172 @@ def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool 
     jobs = default_jobs() if jobs is None else jobs
     if jobs < 1:
         raise ValueError(f"Expected jobs to be at least 1, got {jobs}.")
-    target = get_dataset_path(spec.name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{target.name}.staging-"
-    with _exclusive(target.parent) as exclusive:
-        if is_complete(spec.name):
-            return
-        if exclusive:
-            for leftover in target.parent.glob(f"{prefix}*"):
-                shutil.rmtree(leftover)
-        staging = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
-        try:
-            # mkdtemp's folders are private; datasets are as readable as any other folder here.
-            staging.chmod(target.parent.stat().st_mode)
-            _write_dataset(spec, staging / "data", jobs, progress)
-            try:
-                os.replace(staging, target)
-            except OSError:
-                if not is_complete(spec.name):
-                    raise
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+    with staged_dataset(spec.name) as staging:
+        if staging is not None:
+            _write_dataset(spec, staging, jobs, progress)
 
 
-@contextmanager
-def _exclusive(folder: Path) -> Iterator[bool]:
-    """Waits until no other process builds in `folder`; yields False where locks do not exist.
-
-    The lock is on the folder itself and ends with the process, so nothing is left behind.
-    """
-    descriptor = None
-    try:
-        import fcntl
-
-        descriptor = os.open(folder, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        locked = True
-    except (ImportError, OSError):  # Windows, some network file systems
-        locked = False
-    try:
-        yield locked
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _write_dataset(spec: DatasetSpec, folder: Path, jobs: int, progress: bool) -> None:
+def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: bool) -> None:
     policies: dict[PolicyKind, BehaviorPolicy] = {
         kind: load_behavior_policy(name) for kind, name in spec.policy_names().items()
     }
-    with closing(gymnasium.make(spec.env_id, bins=spec.bins)) as env:
+    made_with = _made_with(policies)
+    with closing(gymnasium.make(spec.task.env_id, **spec.task.env_kwargs)) as env:
         storage = MinariStorage.new(
-            folder,
+            staging.data,
             observation_space=env.observation_space,
             action_space=env.action_space,
             env_spec=env.spec,
             data_format="hdf5",
         )
         dtype = action_dtype(nvec_from_space(env.action_space))
-    summary = _Summary()
-    bar = tqdm(
-        total=sum(part.n_episodes for part in spec.parts),
-        desc=f"Building {spec.name}",
-        unit="episode",
-        disable=not progress,
-    )
-    with bar, closing(play_chunks(list(_chunks(spec, policies)), jobs)) as chunks:
+    parts = [_Part(part) for part in spec.parts]
+    checksum = Checksum()
+    build = _Build(spec, parts, policies, made_with, staging.exclusive)
+    bar = tqdm(total=spec.size, desc=f"Building {spec.name}", unit="step", disable=not progress)
+    with bar, closing(build.episodes(jobs)) as chunks:
         for episodes in chunks:
-            buffers = [_to_minari(episode, dtype) for episode in episodes]
+            part = next(p for p in parts if episodes[0].seed in p.wanted.seeds)
+            buffers = [_to_minari(e, dtype) for e in episodes if part.take(e)]
             storage.update_episodes(buffers)
-            summary.add(buffers)
-            bar.update(len(buffers))
-    storage.update_metadata(_metadata(spec, policies, summary))
+            for buffer in buffers:
+                checksum.add(
+                    buffer.observations, buffer.actions, buffer.rewards, buffer.terminations
+                )
+            bar.update(sum(len(buffer.rewards) for buffer in buffers))
+    metadata = _metadata(spec, policies, parts, made_with)
+    _compare_with_earlier(spec.name, made_with, str(checksum))
+    storage.update_metadata(
+        {**metadata, "checksum": str(checksum), "build_seconds": round(build.seconds, 2)}
+    )
+    build.forget()
 
 
-def _chunks(spec: DatasetSpec, policies: dict[PolicyKind, BehaviorPolicy]) -> Iterator[Chunk]:
-    for part in spec.parts:
-        for start in range(0, part.n_episodes, CHUNK_EPISODES):
-            seeds = part.seeds[start : start + CHUNK_EPISODES]
-            yield Chunk(spec.env_id, spec.bins, policies.get(part.kind), seeds)
+class _Build:
+    """Episodes of a dataset, played now or before the build was stopped.
+
+    Args:
+        spec: the dataset.
+        parts: its parts; they say when they are complete.
+        policies: by kind.
+        made_with: see `_made_with`.
+        exclusive: whether no other process builds the same; only then chunks are kept.
+    """
+
+    def __init__(
+        self,
+        spec: DatasetSpec,
+        parts: list[_Part],
+        policies: dict[PolicyKind, BehaviorPolicy],
+        made_with: dict[str, Any],
+        exclusive: bool,
+    ) -> None:
+        self._chunks: Iterator[Chunk] = _chunks(spec, parts, policies)
+        key = hashlib.sha256(json.dumps([made_with, CHUNK_EPISODES]).encode()).hexdigest()[:16]
+        self._played = PlayedChunks(spec.name, key) if exclusive else None
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long building has taken, all attempts together."""
+        return time.monotonic() - self._started
+
+    def episodes(self, jobs: int) -> Generator[list[EpisodeRecord]]:
+        """Yields each chunk's episodes in order."""
+        for chunk in self._chunks:
+            before = self._played.load(chunk) if self._played else None
+            if before is None:
+                break
+            episodes, seconds = before
+            self._started = min(self._started, time.monotonic() - seconds)
+            yield episodes
+        else:
+            return
+        with closing(play_chunks(itertools.chain([chunk], self._chunks), jobs)) as chunks:
+            for episodes in chunks:
+                if self._played:
+                    self._played.save(episodes, self.seconds)
+                yield episodes
+
+    def forget(self) -> None:
+        """Frees what was kept for the next attempt."""
+        if self._played:
+            self._played.remove()
+
+
+def _made_with(policies: dict[PolicyKind, BehaviorPolicy]) -> dict[str, Any]:
+    """Everything that a dataset's data depend on, beside its name."""
+    simd = np.show_config("dicts")["SIMD Extensions"]
+    return {
+        "versions": {
+            "spin-d3rlpy": __version__,
+            **{p: importlib.metadata.version(p) for p in RECORDED_VERSIONS},
+        },
+        "policies": {kind: policy.digest() for kind, policy in policies.items()},
+        # Sums are in another order on processors with wider registers.
+        "platform": [platform.system(), platform.machine(), *simd.get("found", [])],
+    }
+
+
+def _compare_with_earlier(name: str, made_with: dict[str, Any], checksum: str) -> None:
+    """Warns if a dataset that was deleted comes back different, and remembers this one."""
+    target = get_dataset_path(name)
+    path = target.with_name(f".{target.name}.checksums.json")
+    try:
+        records = json.loads(path.read_text())
+    except (OSError, ValueError):
+        records = []
+    earlier = [r["checksum"] for r in records if r["made_with"] == made_with]
+    if not earlier:
+        records.append({"made_with": made_with, "checksum": checksum})
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_text(json.dumps(records))
+        os.replace(partial, path)
+    elif earlier[0] != checksum:
+        warnings.warn(
+            f"{name} was built before with the same policies and versions, as {earlier[0]}, and "
+            f"is now {checksum}. Results on the two may differ. Delete {path} to forget the first.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+class _Part:
+    """What has been played of a part.
+
+    Args:
+        wanted: the part.
+    """
+
+    def __init__(self, wanted: DatasetPart) -> None:
+        self.wanted = wanted
+        self.n_transitions = 0
+        self.returns: list[float] = []
+
+    @property
+    def complete(self) -> bool:
+        return self.n_transitions >= self.wanted.n_transitions
+
+    def take(self, episode: EpisodeRecord) -> bool:
+        """Counts an episode in, unless the part is complete: returns whether it is wanted."""
+        if self.complete:
+            return False
+        self.n_transitions += len(episode.rewards)
+        self.returns.append(float(episode.rewards.astype(np.float32).sum(dtype=np.float64)))
+        return True
+
+
+def _chunks(
+    spec: DatasetSpec, parts: list[_Part], policies: dict[PolicyKind, BehaviorPolicy]
+) -> Iterator[Chunk]:
+    """Yields chunks of each part until it is complete; workers are a few chunks ahead of that."""
+    for part in parts:
+        seeds, policy = part.wanted.seeds, policies.get(part.wanted.kind)
+        for start in range(0, len(seeds), CHUNK_EPISODES):
+            if part.complete:
+                break
+            chosen = seeds[start : start + CHUNK_EPISODES]
+            yield Chunk(spec.task.env_id, spec.task.env_kwargs, policy, chosen)
 
 
 def _to_minari(episode: EpisodeRecord, dtype: np.dtype[Any]) -> EpisodeBuffer:
@@ -155,72 +243,72 @@ def _to_minari(episode: EpisodeRecord, dtype: np.dtype[Any]) -> EpisodeBuffer:
     )
 
 
-class _Summary:
-    """Returns and checksum of the episodes written so far."""
+class Checksum:
+    """SHA-256 of a dataset's episodes in their order."""
 
     def __init__(self) -> None:
-        self.returns: list[float] = []
         self._hash = hashlib.sha256()
 
-    def add(self, episodes: Iterable[EpisodeBuffer]) -> None:
-        for e in episodes:
-            self.returns.append(float(np.sum(e.rewards, dtype=np.float64)))
-            for array in (e.observations, e.actions, e.rewards, e.terminations):
-                self._hash.update(np.ascontiguousarray(array).data)
+    def add(self, *arrays: NDArray[Any]) -> None:
+        """Adds an episode's observations, actions, rewards and terminations as stored."""
+        for array in arrays:
+            self._hash.update(np.ascontiguousarray(array).data)
 
-    @property
-    def checksum(self) -> str:
+    def __str__(self) -> str:
         return f"sha256:{self._hash.hexdigest()}"
 
 
 def _metadata(
-    spec: DatasetSpec, policies: dict[PolicyKind, BehaviorPolicy], summary: _Summary
+    spec: DatasetSpec,
+    policies: dict[PolicyKind, BehaviorPolicy],
+    parts: list[_Part],
+    made_with: dict[str, Any],
 ) -> dict[str, Any]:
     """What goes into the dataset's `metadata.json`, beside what Minari writes itself."""
-    returns = np.array(summary.returns)
-    composition = []
-    first = 0
-    for part in spec.parts:
-        composition.append(
-            {
-                "policy": part.kind,
-                "episodes": part.n_episodes,
-                "first_seed": part.first_seed,
-                "returns": _statistics(returns[first : first + part.n_episodes]),
-            }
-        )
-        first += part.n_episodes
-    scores = reference_scores(spec.env_id, bins=spec.bins)
+    composition = [
+        {
+            "policy": part.wanted.kind,
+            "episodes": len(part.returns),
+            "transitions": part.n_transitions,
+            "first_seed": part.wanted.first_seed,
+            "returns": return_statistics(part.returns),
+        }
+        for part in parts
+    ]
+    scores = reference_scores(spec.task.env_id, **spec.task.env_kwargs)
     names = spec.policy_names()
+    arguments = ", ".join(f"{k}={v}" for k, v in spec.task.env_kwargs.items())
     return {
         "dataset_id": spec.name,
         "minari_version": minari.__version__,
         "algorithm_name": "DecQN (greedy), uniformly random",
         "author": {"The spin-d3rlpy developers"},
         "description": (
-            f"Episodes of {spec.env_id} with {spec.bins} values per actuator: "
-            + ", ".join(f"{p.n_episodes} {p.kind}" for p in spec.parts)
+            f"Episodes of {spec.task.env_id} ({arguments}): "
+            + ", ".join(f"{p['episodes']} {p['policy']}" for p in composition)
             + ", in this order. Episode i of a part was reset with seed first_seed + i."
         ),
         "requirements": ["spin-d3rlpy"],
         **({} if scores is None else {"ref_min_score": scores[0], "ref_max_score": scores[1]}),
         "composition": composition,
-        "returns": _statistics(returns),
-        "checksum": summary.checksum,
+        "returns": return_statistics([r for part in parts for r in part.returns]),
         "provenance": {
-            "versions": {
-                "spin-d3rlpy": __version__,
-                **{p: importlib.metadata.version(p) for p in RECORDED_VERSIONS},
+            **made_with,
+            "policies": {
+                kind: {"name": names[kind], "sha256": made_with["policies"][kind], **p.record}
+                for kind, p in policies.items()
             },
-            "policies": {kind: {"name": names[kind], **p.record} for kind, p in policies.items()},
         },
     }
 
 
-def _statistics(returns: NDArray[np.float64]) -> dict[str, float]:
-    return {
-        "mean": float(returns.mean()),
-        "std": float(returns.std()),
-        "min": float(returns.min()),
-        "max": float(returns.max()),
-    }
+def return_statistics(returns: Sequence[float]) -> dict[str, float]:
+    """Returns mean, standard deviation, minimum and maximum of episodes' returns."""
+    array = np.array(returns)
+    with np.errstate(invalid="ignore"):  # infinite ones are reported where they are checked
+        return {
+            "mean": float(array.mean()),
+            "std": float(array.std()),
+            "min": float(array.min()),
+            "max": float(array.max()),
+        }

@@ -33,13 +33,13 @@ class Chunk:
 
     Args:
         env_id: Gymnasium id.
-        bins: number of values of each actuator.
+        env_kwargs: arguments of the environment.
         policy: acts greedily; None for uniformly random actions.
         seeds: one per episode, at most `CHUNK_EPISODES`.
     """
 
     env_id: str
-    bins: int
+    env_kwargs: dict[str, Any]
     policy: BehaviorPolicy | None
     seeds: range
 
@@ -48,7 +48,7 @@ class ChunkPlayer:
     """Plays chunks one after the other and keeps the environments between them."""
 
     def __init__(self) -> None:
-        self._made_for: tuple[str, int, int] | None = None
+        self._made_for: tuple[str, dict[str, Any], int] | None = None
         self._envs: VectorEnv[Any, Any, Any] | None = None
 
     def play(self, chunk: Chunk) -> list[EpisodeRecord]:
@@ -70,12 +70,11 @@ class ChunkPlayer:
             self._envs = None
 
     def _environments(self, chunk: Chunk) -> VectorEnv[Any, Any, Any]:
-        made_for = (chunk.env_id, chunk.bins, len(chunk.seeds))
+        made_for = (chunk.env_id, chunk.env_kwargs, len(chunk.seeds))
         if self._envs is None or self._made_for != made_for:
             self.close()
             self._made_for = made_for
-            # The cores are busy with other processes like this one.
-            self._envs = make_batch(chunk.env_id, len(chunk.seeds), bins=chunk.bins, num_threads=1)
+            self._envs = make_batch(chunk.env_id, len(chunk.seeds), **chunk.env_kwargs)
         return self._envs
 
 

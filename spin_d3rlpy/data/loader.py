@@ -16,16 +16,17 @@ from d3rlpy.dataset import ReplayBufferBase
 from gymnasium.spaces import Dict, Tuple
 from gymnasium.wrappers import FlattenObservation
 from minari import MinariDataset
-from minari.dataset.minari_dataset import DATASET_ID_RE
 from minari.storage import get_dataset_path
 
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
-from spin_d3rlpy.data.builder import build_dataset, is_complete
+from spin_d3rlpy.data.builder import build_dataset
+from spin_d3rlpy.data.remote import pull_dataset
 from spin_d3rlpy.data.sources import largest_choices
-from spin_d3rlpy.data.specs import NAMESPACE, parse_name
-from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
+from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name, parse_name
+from spin_d3rlpy.data.staging import is_complete
+from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, SpinError
 from spin_d3rlpy.nvec import require_same_nvec
-from spin_envs import DiscretizeAction, StandardizeObservation
+from spin_envs import DiscretizeAction, MissingDependencyError, StandardizeObservation
 
 DatasetLike: TypeAlias = str | Path | MinariDataset
 
@@ -70,7 +71,7 @@ def load_dataset(
         MissingDependencyError: the environment's simulator is not installed.
         ValueError: `size` or `jobs` is out of range.
     """
-    found = _resolve(dataset, size, jobs, progress)
+    found = open_dataset(dataset, size, jobs, progress)
     buffer = DeviceReplayBuffer.from_minari(found, max_episodes, bins)
     if found.env_spec is None:
         raise InvalidDatasetError(
@@ -106,7 +107,7 @@ def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceR
             dataset, _infer_nvec(dataset) if nvec is None else nvec
         )
     if isinstance(dataset, DatasetLike):
-        dataset = DeviceReplayBuffer.from_minari(_resolve(dataset))
+        dataset = DeviceReplayBuffer.from_minari(open_dataset(dataset))
     if not isinstance(dataset, DeviceReplayBuffer):
         raise InvalidDatasetError(
             "Expected a dataset's name, a minari.MinariDataset, a d3rlpy ReplayBuffer or a "
@@ -117,13 +118,17 @@ def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceR
     return dataset
 
 
-def _resolve(
+def open_dataset(
     dataset: DatasetLike,
     size: int | None = None,
     jobs: int | None = None,
     progress: bool = True,
 ) -> MinariDataset:
-    if isinstance(dataset, str) and not dataset.startswith(("/", ".", "~")):
+    """Opens a dataset without reading it, building or downloading it on first use.
+
+    Arguments and errors are those of `load_dataset`.
+    """
+    if isinstance(dataset, str) and not _is_path(dataset):
         return _open(get_dataset_path(_provide(dataset, size, jobs, progress)))
     if size is not None:
         raise ValueError("size= is for datasets that are built by name, spin/...")
@@ -132,9 +137,8 @@ def _resolve(
 
 def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> str:
     """Makes the named dataset local and returns its full name."""
-    match = DATASET_ID_RE.fullmatch(name)
     if not name.startswith(NAMESPACE):
-        if match is None or match["version"] is None:
+        if not is_dataset_name(name):
             raise DatasetNotFoundError(
                 f"{name!r} is not a dataset's name. Expected one like "
                 "spin/cheetah-run-b3/medium-expert-v0 or Minari's <namespace>/<name>-v<number>."
@@ -144,12 +148,33 @@ def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> s
         if not is_complete(name):
             _download_foreign(name)
         return name
-    if size is None and match is not None and is_complete(name):
+    if size is None and is_dataset_name(name) and is_complete(name):
         return name
     spec = parse_name(name, size)
     if not is_complete(spec.name) and not _download_ours(spec.name):
         build_dataset(spec, jobs=jobs, progress=progress)
     return spec.name
+
+
+def open_local(dataset: str | Path) -> MinariDataset:
+    """Opens a dataset that is on this machine, by name or path; builds and downloads nothing.
+
+    Raises:
+        DatasetNotFoundError: it is not there.
+        InvalidDatasetError: its files cannot be read.
+    """
+    if isinstance(dataset, str) and not _is_path(dataset):
+        if not is_dataset_name(dataset) or not is_complete(dataset):
+            raise DatasetNotFoundError(
+                f"There is no dataset {dataset!r} on this machine. Local datasets: "
+                f"{', '.join(minari.list_local_datasets()) or 'none'}."
+            )
+        dataset = get_dataset_path(dataset)
+    return _open(Path(dataset).expanduser())
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith(("/", ".", "~"))
 
 
 def _open(folder: Path) -> MinariDataset:
@@ -171,41 +196,31 @@ def _download_ours(name: str) -> bool:
     if not os.environ.get("MINARI_REMOTE"):
         return False
     try:
-        if name not in minari.list_remote_datasets(prefix=name.rsplit("-v", 1)[0]):
-            return False
-        _download(name)
-    except Exception as error:
-        warnings.warn(
-            f"MINARI_REMOTE={os.environ['MINARI_REMOTE']} could not be used ({error}); building "
-            f"{name} instead.",
-            UserWarning,
-            stacklevel=2,
-        )
+        pull_dataset(name)
+    except DatasetNotFoundError:
+        return False
+    except (SpinError, MissingDependencyError) as error:
+        warnings.warn(f"{error} Building {name} instead.", UserWarning, stacklevel=2)
         return False
     return True
 
 
 def _download_foreign(name: str) -> None:
+    """Downloads a dataset as Minari does; an interrupted download leaves nothing behind."""
+    folder = get_dataset_path(name)
+    if folder.exists():
+        shutil.rmtree(folder)
     try:
-        _download(name)
-    except Exception as error:
+        minari.download_dataset(name)
+    except BaseException as error:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+        if not isinstance(error, Exception):
+            raise
         raise DatasetNotFoundError(
             f"Dataset {name!r} is not in Minari's local folder and could not be downloaded: "
             f"{error} Local datasets: {', '.join(minari.list_local_datasets()) or 'none'}."
         ) from error
-
-
-def _download(name: str) -> None:
-    """Downloads a dataset; an interrupted download leaves nothing behind."""
-    folder = get_dataset_path(name)
-    if folder.exists() and not is_complete(name):
-        shutil.rmtree(folder)
-    try:
-        minari.download_dataset(name)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            shutil.rmtree(folder)
-        raise
 
 
 def _infer_nvec(buffer: ReplayBufferBase) -> list[int]:

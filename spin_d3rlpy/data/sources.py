@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,17 +91,28 @@ def _minari_episodes(
     dataset: MinariDataset, indices: Sequence[int], grid: BoxGrid | None
 ) -> Iterator[EpisodeArrays]:
     for index, episode in zip(indices, dataset.storage.get_episodes(indices), strict=True):
-        name = f"episode {index}"
-        actions = np.asarray(episode["actions"])
-        yield EpisodeArrays(
-            name=name,
-            observations=flatten_observations(
-                dataset.observation_space, episode["observations"], f"dataset {dataset.id}"
-            ),
-            actions=actions if grid is None else _nearest_choices(actions, grid, name),
-            rewards=np.asarray(episode["rewards"]),
-            terminated=bool(episode["terminations"][-1]),
-        )
+        arrays = episode_arrays(dataset, index, episode)
+        if grid is not None:
+            choices = _nearest_choices(arrays.actions, grid, arrays.name)
+            arrays = dataclasses.replace(arrays, actions=choices)
+        yield arrays
+
+
+def episode_arrays(dataset: MinariDataset, index: int, episode: Mapping[str, Any]) -> EpisodeArrays:
+    """Returns an episode as Minari's storage reads it in this package's form.
+
+    Raises:
+        InvalidDatasetError: observations that cannot be flattened.
+    """
+    return EpisodeArrays(
+        name=f"episode {index}",
+        observations=flatten_observations(
+            dataset.observation_space, episode["observations"], f"dataset {dataset.id}"
+        ),
+        actions=np.asarray(episode["actions"]),
+        rewards=np.asarray(episode["rewards"]),
+        terminated=bool(episode["terminations"][-1]),
+    )
 
 
 def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisodes:

@@ -7,14 +7,16 @@ import difflib
 import re
 from typing import Literal
 
+from minari.dataset.minari_dataset import DATASET_ID_RE
+
 from spin_d3rlpy.errors import DatasetNotFoundError
-from spin_envs.behavior import policy_name, shipped_policies
-from spin_envs.registration import EPISODE_STEPS
+from spin_envs.behavior import policy_name, policy_task, shipped_policies
+from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
 
 PolicyKind = Literal["random", "medium", "expert"]
 
 NAMESPACE = "spin/"
-# Level -> (published number of transitions, share of episodes of each policy, in their order).
+# Level -> (published number of transitions, each policy's share of them, in their order).
 LEVELS: dict[str, tuple[int, dict[PolicyKind, float]]] = {
     "medium": (1_000_000, {"medium": 1.0}),
     "expert": (1_000_000, {"expert": 1.0}),
@@ -29,30 +31,37 @@ FIRST_SEEDS: dict[PolicyKind, int] = {
     "expert": 3_000_000,
 }
 _NAME = re.compile(
-    r"spin/(?P<task>[A-Za-z0-9_]+-[A-Za-z0-9_]+)-b(?P<bins>[1-9]\d*)"
+    rf"spin/(?P<task>{TASK_NAME_PATTERN})"
     r"/(?P<level>[a-z]+(?:-[a-z]+)*)(?:-(?P<thousands>[1-9]\d*)k)?-v0"
 )
-_SIZE_UNIT = 1000  # transitions in a name's "k"
+_SIZE_UNIT = 1000  # transitions in a name's "k"; an episode of the suite has as many
+# An expert's episode in the maze has 12 steps, and a file of episodes takes 15 kB and milliseconds
+# for each: 1M transitions would be 80,000 episodes, 1.2 GB for 60 MB of data.
+_MAZE_SIZE_DIVISOR = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetPart:
-    """Consecutive episodes of one policy.
+    """Consecutive episodes of one policy, whole ones until there are enough transitions.
 
     Args:
         kind: which policy plays.
-        n_episodes: number of episodes.
-        first_seed: seed of the first; the next episode's seed is one more.
+        n_transitions: transitions wanted; the last episode may bring more.
+        first_seed: seed of the first episode; the next one's is one more.
+        n_episodes: number of episodes, or None where it depends on how long they turn out.
     """
 
     kind: PolicyKind
-    n_episodes: int
+    n_transitions: int
     first_seed: int
+    n_episodes: int | None
 
     @property
     def seeds(self) -> range:
-        """Seeds of the episodes."""
-        return range(self.first_seed, self.first_seed + self.n_episodes)
+        """Seeds of the episodes, or of as many as there can be at most."""
+        # An episode has at least one transition.
+        n = self.n_transitions if self.n_episodes is None else self.n_episodes
+        return range(self.first_seed, self.first_seed + n)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,35 +69,32 @@ class DatasetSpec:
     """A dataset that can be built.
 
     Args:
-        task: domain and task, e.g. `"cheetah-run"`.
-        bins: number of values of each actuator.
+        task: task and bins (or actuators).
         level: one of `LEVELS`.
-        size: number of transitions, the published one or fewer.
+        size: number of transitions. Episodes are whole: where they differ in length, each part
+            has up to one episode less one step more.
     """
 
-    task: str
-    bins: int
+    task: BenchmarkTask
     level: str
     size: int
 
     @property
     def name(self) -> str:
-        """Minari id; a size other than the published one is part of it, e.g. `medium-20k-v0`."""
-        suffix = "" if self.size == LEVELS[self.level][0] else f"-{self.size // _SIZE_UNIT}k"
-        return f"{NAMESPACE}{self.task}-b{self.bins}/{self.level}{suffix}-v0"
-
-    @property
-    def env_id(self) -> str:
-        """Gymnasium id of the environment."""
-        return f"spin/{self.task}-v0"
+        """Minari id; a size other than the usual one is part of it, e.g. `medium-20k-v0`."""
+        usual = self.size == usual_size(self.task, self.level)
+        suffix = "" if usual else f"-{self.size // _SIZE_UNIT}k"
+        return f"{NAMESPACE}{self.task.name}/{self.level}{suffix}-v0"
 
     @property
     def parts(self) -> list[DatasetPart]:
         """Episodes by policy, in order; the shares are rounded by largest remainder."""
         shares = LEVELS[self.level][1]
-        counts = _apportion(self.size // EPISODE_STEPS, list(shares.values()))
+        counts = _apportion(self.size // _SIZE_UNIT, list(shares.values()))
         return [
-            DatasetPart(kind, n, FIRST_SEEDS[kind])
+            DatasetPart(
+                kind, n * _SIZE_UNIT, FIRST_SEEDS[kind], None if self.task.ends_early else n
+            )
             for kind, n in zip(shares, counts, strict=True)
             if n
         ]
@@ -96,15 +102,31 @@ class DatasetSpec:
     def policy_names(self) -> dict[PolicyKind, str]:
         """Behavior policies that the level is made of; random actions need none."""
         kinds = LEVELS[self.level][1]
-        return {k: policy_name(self.task, self.bins, k) for k in kinds if k != "random"}
+        return {k: policy_name(self.task, k) for k in kinds if k != "random"}
+
+
+def usual_size(task: BenchmarkTask, level: str) -> int:
+    """Returns the number of transitions that a dataset has if its name gives none.
+
+    That of the published dataset; for the maze, whose episodes are short, a tenth of it.
+    """
+    return LEVELS[level][0] // (_MAZE_SIZE_DIVISOR if task.ends_early else 1)
+
+
+def is_dataset_name(text: str) -> bool:
+    """Whether this is a name as Minari has them, with a version: no path out of its folder."""
+    match = DATASET_ID_RE.fullmatch(text)
+    return match is not None and match["version"] is not None
 
 
 def parse_name(name: str, size: int | None = None) -> DatasetSpec:
     """Reads a name `spin/<domain>-<task>-b<bins>/<level>-v0` (or `<level>-<n>k-v0`).
 
+    Or one of the maze, `spin/maze-a<actuators>/<level>-v0`.
+
     Args:
         name: the dataset's name.
-        size: number of transitions if not the published one, a multiple of 1,000.
+        size: number of transitions if not the usual one, a multiple of 1,000.
 
     Raises:
         DatasetNotFoundError: another format, or no such level, task or policy; near matches
@@ -114,19 +136,21 @@ def parse_name(name: str, size: int | None = None) -> DatasetSpec:
     """
     match = _NAME.fullmatch(name)
     if match is None:
-        raise _not_found(name, "Expected spin/<domain>-<task>-b<bins>/<level>-v0.")
+        raise _not_found(
+            name,
+            "Expected spin/<domain>-<task>-b<bins>/<level>-v0 (maze: spin/maze-a<actuators>/...).",
+        )
     level = match["level"]
     if level not in LEVELS:
         raise _not_found(name, f"There is no level {level!r}; levels are {', '.join(LEVELS)}.")
     named_size = int(match["thousands"]) * _SIZE_UNIT if match["thousands"] else None
     if size is not None and named_size is not None and size != named_size:
         raise ValueError(f"size={size} contradicts the size in the name {name!r}.")
-    spec = DatasetSpec(
-        task=match["task"],
-        bins=int(match["bins"]),
-        level=level,
-        size=_check_size(named_size if size is None else size, level),
-    )
+    task = BenchmarkTask.parse(match["task"])
+    wanted = named_size if size is None else size
+    if wanted is None:
+        wanted = usual_size(task, level)
+    spec = DatasetSpec(task, level, _check_size(wanted, level))
     missing = set(spec.policy_names().values()) - set(shipped_policies())
     if missing:
         raise _not_found(
@@ -136,24 +160,22 @@ def parse_name(name: str, size: int | None = None) -> DatasetSpec:
 
 
 def buildable_datasets() -> list[str]:
-    """Names of the datasets that can be built from the policies shipped, at published sizes."""
+    """Names of the datasets that can be built from the policies shipped, at usual sizes."""
     shipped = set(shipped_policies())
-    found = {re.fullmatch(r"(.+)-b(\d+)-[a-z]+", policy) for policy in shipped}
-    tasks = sorted({(m[1], int(m[2])) for m in found if m})
     specs = [
-        DatasetSpec(task, bins, level, LEVELS[level][0]) for task, bins in tasks for level in LEVELS
+        DatasetSpec(task, level, usual_size(task, level))
+        for task in sorted({policy_task(policy) for policy in shipped})
+        for level in LEVELS
     ]
     return [s.name for s in specs if shipped.issuperset(s.policy_names().values())]
 
 
-def _check_size(size: int | None, level: str) -> int:
+def _check_size(size: int, level: str) -> int:
     published = LEVELS[level][0]
-    if size is None:
-        return published
-    if size < EPISODE_STEPS or size % EPISODE_STEPS or size > published:
+    if size < _SIZE_UNIT or size % _SIZE_UNIT or size > published:
         raise ValueError(
-            f"Expected size to be a multiple of {EPISODE_STEPS} (the length of an episode) up to "
-            f"{published}, the size of level {level!r}; got {size}."
+            f"Expected size to be a multiple of {_SIZE_UNIT} up to {published}, the published "
+            f"size of level {level!r}; got {size}."
         )
     return size
 

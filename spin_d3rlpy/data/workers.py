@@ -9,9 +9,10 @@ import queue
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from itertools import chain, islice
 from pathlib import Path
 
 from spin_d3rlpy.data.collect import Chunk, ChunkPlayer
@@ -27,26 +28,28 @@ def default_jobs() -> int:
     return os.cpu_count() or 1
 
 
-def play_chunks(chunks: Sequence[Chunk], jobs: int) -> Generator[list[EpisodeRecord]]:
+def play_chunks(chunks: Iterable[Chunk], jobs: int) -> Generator[list[EpisodeRecord]]:
     """Yields each chunk's episodes, in order, at most a few chunks ahead of the consumer.
 
     Args:
-        chunks: what to play.
+        chunks: what to play; taken one by one, so that the consumer can end them.
         jobs: number of processes; 1 plays in this one.
 
     Raises:
         RuntimeError: a worker process ended without a reply.
     """
-    if min(jobs, len(chunks)) <= 1:
+    remaining = iter(chunks)
+    first = list(islice(remaining, jobs))
+    if len(first) <= 1:
         with closing(ChunkPlayer()) as player:
-            for chunk in chunks:
+            for chunk in chain(first, remaining):
                 yield player.play(chunk)
         return
     # Not multiprocessing: its spawned workers run the user's script again, so that a script
     # without an `if __name__ == "__main__"` guard could not load a dataset.
-    with closing(_Workers(min(jobs, len(chunks)))) as workers:
+    with closing(_Workers(len(first))) as workers:
         pending: deque[Future[list[EpisodeRecord]]] = deque()
-        for chunk in chunks:
+        for chunk in chain(first, remaining):
             pending.append(workers.submit(chunk))
             if len(pending) > jobs:
                 yield pending.popleft().result()

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from spin_d3rlpy.behavior import train
 from spin_d3rlpy.behavior.export import policy_arrays
@@ -14,6 +15,7 @@ from spin_d3rlpy.behavior.recipes import RECIPES, get_recipe
 from spin_d3rlpy.behavior.train import BehaviorTrainer, RunningMoments, select_policy
 from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_envs.behavior import BehaviorPolicy
+from spin_envs.maze import START
 
 TINY = dataclasses.replace(
     RECIPES["cheetah-run-b3-medium"],
@@ -63,6 +65,49 @@ def test_a_stopped_run_resumes_where_it_was(tmp_path: Path) -> None:
     resumed.train(progress=False)
     rows = (tmp_path / "curve.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows] == ["env_steps", "800", "1600"]
+
+
+def test_a_maze_run_learns_from_steps_of_episodes_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = dataclasses.replace(
+        RECIPES["maze-a3-medium"], width=16, env_steps=1_600, evaluation_interval=800
+    )
+    trainer = BehaviorTrainer(recipe, tmp_path)
+    steps: dict[int, list[tuple[float, bool]]] = {i: [] for i in range(8)}
+    original = trainer._replay.append
+
+    def append(
+        env: int,
+        observation: NDArray[np.float32],
+        action: NDArray[np.int64],
+        reward: float,
+        following: NDArray[np.float32],
+        terminated: bool,
+        truncated: bool,
+    ) -> None:
+        if not steps[env] or steps[env][-1][1]:
+            np.testing.assert_allclose(observation, START, rtol=1e-6)
+        steps[env].append((reward, bool(terminated or truncated)))
+        original(env, observation, action, reward, following, terminated, truncated)
+
+    monkeypatch.setattr(trainer._replay, "append", append)
+    trainer.train(progress=False)
+    assert sum(map(len, steps.values())) == trainer.env_steps
+    assert 1600 <= trainer.env_steps < 1608
+    ends = [reward for env in steps.values() for reward, over in env if over]
+    assert ends
+    # Only the last step of an episode that timed out pays nothing; resetting steps do, too.
+    free = [over for env in steps.values() for reward, over in env if reward == 0]
+    assert all(free)
+    assert (tmp_path / "snapshots" / f"{trainer.env_steps}.npz").exists()
+
+
+def test_maze_targets_follow_the_published_expert() -> None:
+    assert RECIPES["maze-a10-expert"].target == 99.37
+    for actuators in (3, 5, 7, 10, 12, 15):
+        expert = RECIPES[f"maze-a{actuators}-expert"].target
+        assert 0.33 < RECIPES[f"maze-a{actuators}-medium"].target / expert < 0.45
 
 
 def test_exported_policy_acts_like_the_network(tmp_path: Path) -> None:

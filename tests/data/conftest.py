@@ -25,11 +25,13 @@ from spin_d3rlpy.data import build_dataset, parse_name
 MIX = "spin/cheetah-run-b3/random-medium-expert-v0"
 
 
-def _write_policy(folder: Path, name: str, seed: int, obs: int = 17, n: int = 6) -> None:
+def _write_policy(
+    folder: Path, name: str, seed: int, obs: int = 17, n: int = 6, choices: int = 3
+) -> None:
     rng = np.random.default_rng(seed)
-    width, hidden, slots = 8, 16, 3 * n
+    width, hidden, slots = 8, 16, choices * n
     arrays: dict[str, NDArray[Any]] = {
-        "nvec": np.full(n, 3),
+        "nvec": np.full(n, choices),
         "mean": np.zeros(obs),
         "std": np.ones(obs),
         "clip": np.array(10.0),
@@ -57,6 +59,8 @@ def policy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _write_policy(folder, "cheetah-run-b3-medium", seed=1)
     _write_policy(folder, "cheetah-run-b3-expert", seed=2)
     _write_policy(folder, "finger-spin-b3-expert", seed=3, obs=9, n=2)
+    for seed, level in enumerate(("medium", "expert"), start=4):
+        _write_policy(folder, f"maze-a3-{level}", seed, obs=2, n=3, choices=2)
     return folder
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,6 +73,55 @@ def test_episodes_are_what_the_simulator_gives_for_their_seeds_and_actions(
             assert np.float32(reward) == episode.rewards[t]
 
 
+def _build_maze(size: int, jobs: int) -> MinariDataset:
+    spec = parse_name("spin/maze-a3/random-medium-expert-v0", size)
+    build_dataset(spec, jobs=jobs, progress=False)
+    return minari.load_dataset(spec.name)
+
+
+def test_maze_parts_are_whole_episodes_until_there_are_enough_transitions() -> None:
+    maze = _build_maze(10_000, jobs=1)
+    episodes = list(maze)
+    seeds = [m["seed"] for m in maze.storage.get_episode_metadata(maze.episode_indices)]
+    assert len({len(e.actions) for e in episodes}) > 1
+    first = 0
+    for part, wanted in zip(maze.storage.metadata["composition"], (5000, 4000, 1000), strict=True):
+        last = first + part["episodes"]
+        assert seeds[first:last] == list(
+            range(part["first_seed"], part["first_seed"] + part["episodes"])
+        )
+        lengths = [len(e.actions) for e in episodes[first:last]]
+        assert part["transitions"] == sum(lengths)
+        assert sum(lengths[:-1]) < wanted <= sum(lengths)
+        first = last
+    assert first == len(episodes)
+    for e in episodes:
+        reached = e.rewards[-1] > 0
+        assert bool(e.terminations[-1]) == reached
+        assert bool(e.truncations[-1]) != reached
+        assert reached or len(e.actions) == 150
+        assert not e.terminations[:-1].any()
+    assert any(e.terminations[-1] for e in episodes)
+
+
+def test_a_maze_dataset_does_not_depend_on_the_number_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = _build_maze(10_000, jobs=1).storage.metadata
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "parallel"))
+    parallel = _build_maze(10_000, jobs=3).storage.metadata
+    assert parallel["checksum"] == alone["checksum"]
+    assert parallel["composition"] == alone["composition"]
+
+
+def test_a_maze_dataset_loads_with_its_environment() -> None:
+    buffer, env = load_dataset("spin/maze-a3/medium-v0", size=1000, jobs=1, progress=False)
+    assert buffer.nvec == [2, 2, 2]
+    assert 1000 <= buffer.transition_count < 1150
+    assert env.action_space == MultiDiscrete([2, 2, 2])
+    assert (env.spec.id, env.spec.kwargs) == ("spin/maze-v0", {"actuators": 3})  # type: ignore[union-attr]
+
+
 def test_actions_are_those_of_the_policies(built: MinariDataset) -> None:
     episodes = list(built)
     for kind, index in {"medium": 3, "expert": 4}.items():
@@ -85,8 +137,8 @@ def test_actions_are_those_of_the_policies(built: MinariDataset) -> None:
 def test_an_episode_does_not_depend_on_those_played_beside_it() -> None:
     policy = load_behavior_policy("cheetah-run-b3-medium")
     player = ChunkPlayer()
-    together = player.play(Chunk("spin/cheetah-run-v0", 3, policy, range(5, 8)))
-    alone = player.play(Chunk("spin/cheetah-run-v0", 3, policy, range(5, 6)))
+    together = player.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(5, 8)))
+    alone = player.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(5, 6)))
     player.close()
     assert np.array_equal(together[0].observations, alone[0].observations)
 
@@ -122,6 +174,7 @@ def test_scores_statistics_and_provenance_are_stored(built: MinariDataset) -> No
     provenance = metadata["provenance"]
     assert provenance["policies"]["expert"] == {
         "name": "cheetah-run-b3-expert",
+        "sha256": load_behavior_policy("cheetah-run-b3-expert").digest(),
         "trained_by": "random weights 2",
     }
     versions = {"spin-d3rlpy", "mujoco", "dm_control", "numpy", "gymnasium", "minari"}
@@ -162,35 +215,190 @@ def test_a_script_without_a_main_guard_can_build(tmp_path: Path, policy_folder: 
     assert done.stdout == "2000\n"
 
 
+def _chunk_files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob(".*.chunks-*/*.npz"))
+
+
+def _count_chunks(monkeypatch: pytest.MonkeyPatch) -> list[range]:
+    """Returns the seeds of the chunks that are played from here on."""
+    played: list[range] = []
+    original = workers.play_chunks
+
+    def play(chunks: Iterator[Chunk], jobs: int) -> Iterator[list[EpisodeRecord]]:
+        for episodes in original(chunks, jobs):
+            played.append(range(episodes[0].seed, episodes[0].seed + len(episodes)))
+            yield episodes
+
+    monkeypatch.setattr(builder, "play_chunks", play)
+    return played
+
+
+def _stop_after_two_chunks(
+    monkeypatch: pytest.MonkeyPatch, jobs: int = 1, error: BaseException | None = None
+) -> None:
+    """Builds the mixed dataset until two of its three chunks are played."""
+    original = workers.play_chunks
+    error = error or KeyboardInterrupt()
+
+    def interrupted(chunks: Iterator[Chunk], jobs: int) -> Iterator[list[EpisodeRecord]]:
+        episodes = original(chunks, jobs)
+        yield next(episodes)
+        yield next(episodes)
+        episodes.close()
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builder, "play_chunks", interrupted)
+        with pytest.raises(type(error)):
+            build_dataset(parse_name(MIX, 5000), jobs=jobs, progress=False)
+
+
 @pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_an_interrupted_build_leaves_nothing_behind(
+def test_an_interrupted_build_leaves_no_dataset_and_the_next_goes_on(
     error: BaseException,
     jobs: int,
     datasets_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
+    built: MinariDataset,
 ) -> None:
-    original = workers.play_chunks
-    staged: list[Path] = []
-
-    def interrupted(chunks: list[Chunk], jobs: int) -> Iterator[list[EpisodeRecord]]:
-        episodes = original(chunks, jobs)
-        yield next(episodes)
-        staged.extend(_files(datasets_folder))
-        episodes.close()
-        raise error
-
-    monkeypatch.setattr(builder, "play_chunks", interrupted)
-    with pytest.raises(type(error)):
-        build_dataset(parse_name(MIX, 3000), jobs=jobs, progress=False)
-    assert staged  # it was interrupted in the middle
-    assert _files(datasets_folder) == []
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets_folder))
+    _stop_after_two_chunks(monkeypatch, jobs, error)
+    kept = _chunk_files(datasets_folder)
+    assert [p.name for p in kept] == ["1000000-2.npz", "2000000-2.npz"]
+    assert _files(datasets_folder) == kept
     assert minari.list_local_datasets() == {}
+
+    played = _count_chunks(monkeypatch)
+    spec = parse_name(MIX, 5000)
+    build_dataset(spec, jobs=jobs, progress=False)
+    assert played == [range(3_000_000, 3_000_001)]
+    dataset = minari.load_dataset(spec.name)
+    assert dataset.storage.metadata["checksum"] == built.storage.metadata["checksum"]
+    assert dataset.storage.metadata["composition"] == built.storage.metadata["composition"]
+    assert _chunk_files(datasets_folder) == []
+
+
+def _start_build(policy_folder: Path, size: int) -> subprocess.Popen[bytes]:
+    root = Path(package_file).parents[1]
+    script = (
+        "from pathlib import Path\n"
+        "import spin_envs.behavior as behavior\n"
+        f"behavior._policy_folder = lambda: Path({str(policy_folder)!r})\n"
+        "from spin_d3rlpy.data import build_dataset, parse_name\n"
+        f"build_dataset(parse_name({MIX!r}, {size}), jobs=2, progress=False)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "envs")])}
+    return subprocess.Popen([sys.executable, "-c", script], env=env)
+
+
+def test_a_killed_build_goes_on_where_it_was(
+    built: MinariDataset,
+    datasets_folder: Path,
+    policy_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets_folder))
+    process = _start_build(policy_folder, 5000)
+    deadline = time.monotonic() + 120
+    while not _chunk_files(datasets_folder):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    n_kept = len(_chunk_files(datasets_folder))
+    if n_kept == 3:
+        pytest.skip("it was done with playing before it was killed")
+    played = _count_chunks(monkeypatch)
+    build_dataset(parse_name(MIX, 5000), jobs=2, progress=False)
+    assert len(played) == 3 - n_kept
+    rebuilt = minari.load_dataset(built.id).storage.metadata
+    assert rebuilt["checksum"] == built.storage.metadata["checksum"]
+    folder = datasets_folder / "spin" / "cheetah-run-b3"
+    assert sorted(p.name for p in folder.iterdir()) == [
+        ".random-medium-expert-5k-v0.checksums.json",
+        "random-medium-expert-5k-v0",
+    ]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped"])
+def test_a_damaged_chunk_and_those_after_it_are_played_again(
+    damage: str, datasets_folder: Path, built: MinariDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets_folder))
+    _stop_after_two_chunks(monkeypatch)
+    first = _chunk_files(datasets_folder)[0]
+    content = bytearray(first.read_bytes())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 1
+    first.write_bytes(content[: {"truncated": 9000, "empty": 0}.get(damage)])
+    played = _count_chunks(monkeypatch)
+    build_dataset(parse_name(MIX, 5000), jobs=1, progress=False)
+    assert len(played) == 3
+    rebuilt = minari.load_dataset(built.id).storage.metadata
+    assert rebuilt["checksum"] == built.storage.metadata["checksum"]
+
+
+def test_chunks_of_other_versions_are_not_used(
+    datasets_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _stop_after_two_chunks(monkeypatch)
+    assert len(_chunk_files(datasets_folder)) == 2
+    monkeypatch.setattr(builder, "__version__", "99.0")
+    played = _count_chunks(monkeypatch)
+    build_dataset(parse_name(MIX, 5000), jobs=1, progress=False)
+    assert len(played) == 3
+    assert _chunk_files(datasets_folder) == []
+    leftover = list(datasets_folder.rglob(".*.chunks-*"))
+    assert leftover == []
+
+
+def test_rebuilding_is_checked_against_the_first_time(
+    datasets_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = parse_name(MEDIUM, 1000)
+    for _ in range(2):  # the same again: no warning
+        build_dataset(spec, jobs=1, progress=False)
+        minari.delete_dataset(spec.name)
+    record = datasets_folder / "spin" / "cheetah-run-b3" / ".medium-1k-v0.checksums.json"
+    [entry] = json.loads(record.read_text())
+    assert entry["checksum"].startswith("sha256:")
+    record.write_text(json.dumps([{**entry, "checksum": "sha256:other"}]))
+    with pytest.warns(UserWarning, match=r"medium-1k-v0 was built before .* as sha256:other"):
+        build_dataset(spec, jobs=1, progress=False)
+    minari.delete_dataset(spec.name)
+    monkeypatch.setattr(builder, "__version__", "99.0")
+    build_dataset(spec, jobs=1, progress=False)  # other versions may give other data
+    assert len(json.loads(record.read_text())) == 2
+
+
+def test_a_damaged_record_of_checksums_is_written_anew(datasets_folder: Path) -> None:
+    spec = parse_name(MEDIUM, 1000)
+    record = datasets_folder / "spin" / "cheetah-run-b3" / ".medium-1k-v0.checksums.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("[{")
+    build_dataset(spec, jobs=1, progress=False)
+    assert len(json.loads(record.read_text())) == 1
+
+
+def test_building_time_counts_all_attempts(
+    datasets_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _stop_after_two_chunks(monkeypatch)
+    last = _chunk_files(datasets_folder)[-1]
+    with np.load(last) as file:
+        arrays = dict(file)
+    assert 0 < arrays["seconds"] < 60
+    np.savez(last, **{**arrays, "seconds": 1000.0})
+    build_dataset(parse_name(MIX, 5000), jobs=1, progress=False)
+    seconds = minari.load_dataset(parse_name(MIX, 5000).name).storage.metadata["build_seconds"]
+    assert 1000 < seconds < 1060
 
 
 def test_an_error_in_a_worker_process_reaches_the_caller() -> None:
     policy = load_behavior_policy("finger-spin-b3-expert")  # of another observation size
-    chunks = [Chunk("spin/cheetah-run-v0", 3, policy, range(i, i + 1)) for i in range(2)]
+    chunks = [Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(i, i + 1)) for i in range(2)]
     with pytest.raises(ValueError, match="shape") as error:
         list(workers.play_chunks(chunks, 2))
     assert "worker process" in error.value.__notes__[0]
@@ -202,7 +410,7 @@ def test_a_worker_process_that_dies_is_reported(
     script = tmp_path / "dies.py"
     script.write_text("import os, sys\nsys.stdin.buffer.read(1)\nos._exit(7)\n")
     monkeypatch.setattr(workers, "_SCRIPT", script)
-    chunks = [Chunk("spin/cheetah-run-v0", 3, None, range(i, i + 1)) for i in range(2)]
+    chunks = [Chunk("spin/cheetah-run-v0", {"bins": 3}, None, range(i, i + 1)) for i in range(2)]
     with pytest.raises(RuntimeError, match=r"exit code 7.*jobs=1"):
         list(workers.play_chunks(chunks, 2))
 
@@ -215,7 +423,11 @@ def test_what_a_killed_build_left_is_removed_by_the_next(datasets_folder: Path) 
     other = folder / ".medium-2k-v0.staging-other-name"
     other.mkdir()
     build_dataset(parse_name(MEDIUM, 1000), jobs=1, progress=False)
-    assert sorted(p.name for p in folder.iterdir()) == [other.name, "medium-1k-v0"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        ".medium-1k-v0.checksums.json",
+        other.name,
+        "medium-1k-v0",
+    ]
 
 
 def test_two_builds_of_one_name_build_it_once(
@@ -242,7 +454,7 @@ def test_without_locks_the_loser_takes_the_winners_dataset(
     spec = parse_name(MEDIUM, 1000)
 
     def won_by_another(*args: Any) -> None:
-        args[1].mkdir()
+        args[1].data.mkdir()
         monkeypatch.setattr(builder, "_write_dataset", original)
         build_dataset(spec, jobs=1, progress=False)
 
@@ -252,7 +464,10 @@ def test_without_locks_the_loser_takes_the_winners_dataset(
     build_dataset(spec, jobs=1, progress=False)
     assert minari.load_dataset(spec.name).total_steps == 1000
     folder = datasets_folder / "spin" / "cheetah-run-b3"
-    assert [p.name for p in folder.iterdir()] == ["medium-1k-v0"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        ".medium-1k-v0.checksums.json",
+        "medium-1k-v0",
+    ]
 
 
 def test_a_missing_simulator_is_reported_as_the_environments_do(
@@ -271,7 +486,9 @@ def test_jobs_below_one_are_refused() -> None:
 
 def test_progress_is_shown_unless_turned_off(capfd: pytest.CaptureFixture[str]) -> None:
     build_dataset(parse_name(MEDIUM, 1000), jobs=1)
-    assert "Building spin/cheetah-run-b3/medium-1k-v0" in capfd.readouterr().err
+    shown = capfd.readouterr().err
+    assert "Building spin/cheetah-run-b3/medium-1k-v0" in shown
+    assert re.search(r"1000/1000 \[\d\d:\d\d<\d\d:\d\d, .*step", shown)  # spent<left
     build_dataset(parse_name(MEDIUM, 2000), jobs=1, progress=False)
     assert capfd.readouterr().err == ""
 
@@ -287,9 +504,9 @@ def test_environments_are_kept_between_chunks_and_freed(monkeypatch: pytest.Monk
     monkeypatch.setattr(gymnasium, "make_vec", make_vec)
     player = ChunkPlayer()
     for first in (0, 2):
-        player.play(Chunk("spin/cheetah-run-v0", 3, None, range(first, first + 2)))
+        player.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, None, range(first, first + 2)))
     assert made == [2]
-    player.play(Chunk("spin/cheetah-run-v0", 3, None, range(3)))
+    player.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, None, range(3)))
     assert made == [2, 3]
     player.close()
     assert player._envs is None

@@ -184,7 +184,7 @@ def test_a_broken_remote_is_reported_and_the_dataset_built(size: int, remote: Pa
     metadata = remote / MIX_5K.replace("5k", "2k") / "data" / "metadata.json"
     metadata.write_text(metadata.read_text().replace("-5k-", "-2k-"))
     (remote / "broken").touch()
-    with pytest.warns(UserWarning, match="lost.*building"):
+    with pytest.warns(UserWarning, match="lost.*Building"):
         buffer, _ = load_dataset(MIX, size=size, jobs=1, progress=False)
     assert buffer.transition_count == size
 

@@ -9,9 +9,10 @@ from spin_d3rlpy.data import DatasetSpec, buildable_datasets, parse_name
 from spin_d3rlpy.errors import DatasetNotFoundError
 
 ROOT = "spin/cheetah-run-b3"
+MAZE = "spin/maze-a3"
 
 
-def _counts(spec: DatasetSpec) -> dict[str, int]:
+def _counts(spec: DatasetSpec) -> dict[str, int | None]:
     return {part.kind: part.n_episodes for part in spec.parts}
 
 
@@ -30,7 +31,31 @@ def test_levels_have_their_published_size_and_composition(
     spec = parse_name(f"{ROOT}/{level}-v0")
     assert (spec.size, _counts(spec)) == (size, counts)
     assert list(_counts(spec)) == list(counts)
-    assert (spec.env_id, spec.bins) == ("spin/cheetah-run-v0", 3)
+    assert (spec.task.env_id, spec.task.env_kwargs) == ("spin/cheetah-run-v0", {"bins": 3})
+
+
+@pytest.mark.parametrize(
+    ("level", "size", "transitions"),
+    [
+        ("medium", 100_000, {"medium": 100_000}),
+        ("medium-expert", 200_000, {"medium": 100_000, "expert": 100_000}),
+        ("random-medium-expert", 20_000, {"random": 9_000, "medium": 9_000, "expert": 2_000}),
+    ],
+)
+def test_the_maze_has_actuators_and_parts_in_transitions(
+    level: str, size: int, transitions: dict[str, int]
+) -> None:
+    spec = parse_name(f"{MAZE}/{level}-v0")
+    assert (spec.task.env_id, spec.task.env_kwargs) == ("spin/maze-v0", {"actuators": 3})
+    assert (spec.size, spec.name) == (size, f"{MAZE}/{level}-v0")
+    assert {part.kind: part.n_transitions for part in spec.parts} == transitions
+    assert {part.n_episodes for part in spec.parts} == {None}
+
+
+def test_a_maze_dataset_of_the_suites_size_has_it_in_its_name() -> None:
+    spec = parse_name(f"{MAZE}/expert-v0", 1_000_000)
+    assert spec.name == f"{MAZE}/expert-1000k-v0"
+    assert parse_name(spec.name) == spec
 
 
 @pytest.mark.parametrize(
@@ -77,6 +102,7 @@ def test_what_can_be_built_follows_from_the_policies() -> None:
     assert buildable_datasets() == [
         *(f"{ROOT}/{level}-v0" for level in levels),
         "spin/finger-spin-b3/expert-v0",
+        *(f"{MAZE}/{level}-v0" for level in levels),
     ]
 
 
@@ -89,6 +115,8 @@ def test_what_can_be_built_follows_from_the_policies() -> None:
         ("spin/chetah-run-b3/medium-v0", f"{ROOT}/medium-v0"),
         ("spin/finger-spin-b3/medium-v0", "spin/finger-spin-b3/expert-v0"),
         ("spin/utter nonsense", f"{ROOT}/medium-v0"),
+        ("spin/maze-b3/medium-v0", f"{MAZE}/medium-v0"),
+        ("spin/maze-a4/medium-v0", f"{MAZE}/medium-v0"),
     ],
 )
 def test_unknown_names_are_answered_with_near_matches(name: str, near: str) -> None:

@@ -19,8 +19,10 @@ from spin_envs.behavior import (
     BehaviorPolicy,
     load_behavior_policy,
     policy_name,
+    policy_task,
     shipped_policies,
 )
+from spin_envs.tasks import BenchmarkTask
 
 # Unequal primes: no transposed axis passes.
 OBSERVATION_SIZE, WIDTH, HIDDEN, N_CRITICS, BATCH = 5, 7, 11, 3, 13
@@ -102,7 +104,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_shipped_policy_is_loaded_with_its_record(shipped: Path) -> None:
     arrays = policy_arrays(tiny_decqn(1))
-    name = policy_name("cheetah-run", 3, "expert")
+    name = policy_name(BenchmarkTask("cheetah-run", 3), "expert")
     np.savez_compressed(shipped / f"{name}.npz", allow_pickle=False, **arrays)
     (shipped / f"{name}.json").write_text(json.dumps({"mean_return": 1.5}))
 
@@ -133,7 +135,9 @@ def test_pickled_arrays_are_refused(shipped: Path) -> None:
 def test_every_shipped_policy_acts_in_its_environment(name: str) -> None:
     policy = load_behavior_policy(name)
     record = policy.record
-    assert name == policy_name(record["task"], record["bins"], record["level"])
-    env = gymnasium.make(f"spin/{record['task']}-v0", bins=record["bins"])
+    task = policy_task(name)
+    assert name == policy_name(task, record["level"])
+    assert {"task": task.task, **task.env_kwargs}.items() <= record.items()
+    env = gymnasium.make(task.env_id, **task.env_kwargs)
     observation, _ = env.reset(seed=0)
     assert env.action_space.contains(policy(observation[None])[0])

@@ -1,0 +1,280 @@
+"""Whether a dataset is what it says: its arrays, its record and the simulator must agree."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from minari import MinariDataset
+from numpy.typing import NDArray
+
+from spin_d3rlpy.data.builder import Checksum, return_statistics
+from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.sources import episode_arrays
+from spin_d3rlpy.errors import SpinError
+from spin_d3rlpy.nvec import nvec_from_space
+
+REPLAYED_EPISODES = 3
+_SHOWN_PROBLEMS = 10
+# Relative to 1 or to the largest entry: float32 rounding, far below what one wrong step changes.
+_TOLERANCE = 1e-5
+
+
+@dataclasses.dataclass
+class CheckReport:
+    """What a check found.
+
+    Args:
+        name: the dataset.
+        returns: `(episodes,)` undiscounted returns.
+        lengths: `(episodes,)` numbers of transitions.
+        parts: `(label, number of episodes)` of each policy, in order.
+        replayed: numbers of the episodes that the simulator reproduced or should have.
+        notes: what could not be checked, and why.
+        problems: what is wrong; empty for a good dataset.
+    """
+
+    name: str
+    returns: list[float] = dataclasses.field(default_factory=list)
+    lengths: list[int] = dataclasses.field(default_factory=list)
+    parts: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    replayed: list[int] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+    def summary(self) -> str:
+        """Returns the report as text of a few lines."""
+        lines = [f"{self.name}: {len(self.returns)} episodes, {sum(self.lengths):,} transitions"]
+        first = 0
+        for label, n in [*self.parts, ("all", len(self.returns))]:
+            chosen = self.returns if label == "all" else self.returns[first : first + n]
+            first += n
+            if chosen:
+                s = return_statistics(chosen)
+                lines.append(
+                    f"  {label}: return {s['mean']:.2f} +- {s['std']:.2f} "
+                    f"({s['min']:.2f} to {s['max']:.2f}), {len(chosen)} episodes"
+                )
+        if self.replayed:
+            lines.append(f"  replayed in the simulator: {len(self.replayed)} episodes")
+        lines += [f"  not checked: {note}" for note in self.notes]
+        lines += [f"  WRONG: {problem}" for problem in self.problems[:_SHOWN_PROBLEMS]]
+        if len(self.problems) > _SHOWN_PROBLEMS:
+            lines.append(f"  ... and {len(self.problems) - _SHOWN_PROBLEMS} more")
+        lines.append("  bad" if self.problems else "  good")
+        return "\n".join(lines)
+
+
+def check_dataset(
+    dataset: MinariDataset, replay_episodes: int | None = REPLAYED_EPISODES
+) -> CheckReport:
+    """Checks a dataset's arrays, its record (if it has one) and, by replaying, its alignment.
+
+    Args:
+        dataset: an opened dataset with MultiDiscrete, MultiBinary or Discrete actions.
+        replay_episodes: how many episodes (spread evenly) are played again from their seeds with
+            their actions; None for all.
+
+    Returns:
+        The report; what is wrong is in its `problems`, not raised.
+
+    Raises:
+        InvalidActionSpaceError: the actions are no choices, e.g. continuous.
+        ValueError: `replay_episodes` is negative.
+    """
+    if replay_episodes is not None and replay_episodes < 0:
+        raise ValueError(f"Expected replay_episodes of at least 0, got {replay_episodes}.")
+    nvec = nvec_from_space(dataset.action_space)
+    report = CheckReport(dataset.id)
+    metadata = dataset.storage.metadata
+    for part in metadata.get("composition", []):
+        report.parts.append((part["policy"], part["episodes"]))
+    n = int(dataset.total_episodes)
+    wanted = n if replay_episodes is None else min(n, replay_episodes)
+    chosen = set(np.linspace(0, n - 1, wanted).round().astype(int).tolist())
+    checksum = Checksum()
+    with closing(_Replay(dataset, report)) as replay:
+        try:
+            for index, (raw, arrays) in enumerate(_episodes(dataset)):
+                sound = _check_arrays(report, raw, arrays, nvec)
+                checksum.add(*(raw[k] for k in ("observations", "actions", "rewards")))
+                checksum.add(raw["terminations"])
+                if index in chosen and sound:
+                    replay.check(index, arrays)
+        except (SpinError, OSError, KeyError, ValueError) as error:
+            report.problems.append(
+                f"Episode {len(report.returns)} cannot be read ({error}). The file is damaged."
+            )
+            return report
+    _check_record(report, metadata, str(checksum))
+    return report
+
+
+def _episodes(dataset: MinariDataset) -> Iterator[tuple[dict[str, Any], EpisodeArrays]]:
+    indices = range(int(dataset.total_episodes))
+    for index, raw in zip(indices, dataset.storage.get_episodes(indices), strict=True):
+        yield raw, episode_arrays(dataset, index, raw)
+
+
+def _check_arrays(
+    report: CheckReport, raw: Mapping[str, Any], arrays: EpisodeArrays, nvec: Sequence[int]
+) -> bool:
+    """Adds an episode to the report; returns whether its arrays can be replayed."""
+    length = len(arrays.rewards)
+    report.lengths.append(length)
+    report.returns.append(float(np.sum(arrays.rewards, dtype=np.float64)))
+    try:
+        stack_episodes([arrays], [length], nvec)
+    except SpinError as error:
+        report.problems.append(str(error))
+        return False
+    over = np.asarray(raw["terminations"]) | np.asarray(raw["truncations"])
+    if over.shape != (length,) or over[:-1].any() or not over[-1]:
+        report.problems.append(
+            f"Expected {arrays.name} to be terminated or truncated at its last step and at no "
+            f"other, it is at steps {np.flatnonzero(over).tolist()[:5]} of {length}."
+        )
+    return True
+
+
+def _check_record(report: CheckReport, metadata: Mapping[str, Any], checksum: str) -> None:
+    for key, found in (
+        ("total_episodes", len(report.returns)),
+        ("total_steps", sum(report.lengths)),
+    ):
+        if int(metadata[key]) != found:
+            report.problems.append(f"The record says {key}={metadata[key]}, there are {found}.")
+    if "checksum" not in metadata:
+        report.notes.append("checksum and statistics (this dataset has no record of them)")
+        return
+    if metadata["checksum"] != checksum:
+        report.problems.append(
+            f"The checksum of the data is {checksum}, the record says {metadata['checksum']}."
+        )
+    first = 0
+    for part in metadata.get("composition", []):
+        returns = report.returns[first : first + part["episodes"]]
+        steps = sum(report.lengths[first : first + part["episodes"]])
+        if part.get("transitions", steps) != steps:
+            report.problems.append(
+                f"The record says {part['transitions']} transitions of {part['policy']}, "
+                f"there are {steps}."
+            )
+        _check_statistics(report, f"of {part['policy']}", part["returns"], returns)
+        first += part["episodes"]
+    _check_statistics(report, "of all episodes", metadata["returns"], report.returns)
+
+
+def _check_statistics(
+    report: CheckReport, whose: str, recorded: Mapping[str, float], returns: Sequence[float]
+) -> None:
+    found: Mapping[str, float] = return_statistics(returns) if returns else {}
+    for key, value in recorded.items():
+        if key not in found or not np.isclose(found[key], value, rtol=_TOLERANCE, atol=_TOLERANCE):
+            report.problems.append(
+                f"The {key} return {whose} is {found.get(key, 'missing')}, the record says {value}."
+            )
+
+
+class _Replay:
+    """Plays episodes again; its environment is made when the first one is."""
+
+    def __init__(self, dataset: MinariDataset, report: CheckReport) -> None:
+        self._dataset = dataset
+        self._report = report
+        self._env: gymnasium.Env[Any, Any] | None = None
+        self._note = "" if dataset.env_spec else "it does not say its environment"
+
+    def check(self, index: int, episode: EpisodeArrays) -> None:
+        """Compares an episode with what the simulator gives for its seed and actions."""
+        [metadata] = self._dataset.storage.get_episode_metadata([index])
+        if not self._note and metadata.get("seed") is None:
+            self._note = "it does not have the seeds of its episodes"
+        if self._note:
+            note = f"alignment with the simulator ({self._note})"
+            if note not in self._report.notes:
+                self._report.notes.append(note)
+            return
+        if self._env is None:
+            self._env = self._dataset.recover_environment()
+        self._report.replayed.append(index)
+        problem = _difference(self._env, int(metadata["seed"]), episode)
+        if problem:
+            self._report.problems.append(
+                f"Replayed {episode.name} (seed {metadata['seed']}): {problem}"
+                f"{_other_versions(self._dataset)}"
+            )
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+
+
+def _difference(env: gymnasium.Env[Any, Any], seed: int, episode: EpisodeArrays) -> str:
+    """Returns in words where the simulator first differs, or an empty text."""
+    observation, _ = env.reset(seed=seed)
+    if not _close(observation, episode.observations[0]):
+        return "its first observation is not the simulator's."
+    ended = False
+    for t, action in enumerate(episode.actions):
+        if ended:
+            return f"the simulator's episode ends after {t} of {len(episode.actions)} steps."
+        if not env.action_space.contains(np.asarray(action)):
+            return f"the action at step {t} is not in the action space."
+        observation, reward, terminated, truncated, _ = env.step(action)
+        if not _close(observation, episode.observations[t + 1]):
+            return f"the observation after step {t} is not the simulator's."
+        if not _close(np.array(reward), episode.rewards[t]):
+            return (
+                f"the reward of step {t} is {episode.rewards[t]:.6g}, "
+                f"the simulator's {float(reward):.6g}."
+            )
+        ended = terminated or truncated
+    if not ended:
+        return f"the simulator's episode goes on after {len(episode.actions)} steps."
+    if terminated != episode.terminated:
+        return f"it is terminated={episode.terminated}, the simulator's {terminated}."
+    return ""
+
+
+def _close(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    scale = max(1.0, float(np.abs(b).max(initial=0.0)))
+    return bool(np.allclose(a, b, rtol=0, atol=_TOLERANCE * scale))
+
+
+def _other_versions(dataset: MinariDataset) -> str:
+    recorded = dataset.storage.metadata.get("provenance", {}).get("versions", {})
+    other = []
+    for package, version in recorded.items():
+        try:
+            installed = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            installed = "none"
+        if package in ("mujoco", "dm_control", "numpy") and installed != version:
+            other.append(f"{package} {version} (here {installed})")
+    return f" It was recorded with {', '.join(other)}." if other else ""
+
+
+def draw_returns(report: CheckReport, path: Path) -> None:
+    """Writes a histogram of the returns, stacked by policy, as a PNG (or by the file's suffix)."""
+    from matplotlib.figure import Figure
+
+    parts = report.parts or [("all", len(report.returns))]
+    edges = np.cumsum([0, *(n for _, n in parts)])
+    groups = [report.returns[a:b] for a, b in itertools.pairwise(edges)]
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.hist(groups, bins=50, stacked=True, label=[f"{k} ({n} episodes)" for k, n in parts])
+    axes.set_xlabel("undiscounted return")
+    axes.set_ylabel("episodes")
+    axes.set_title(report.name)
+    axes.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,311 @@
+"""Published datasets, which are pickles, as Minari datasets."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import re
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import minari
+import numpy as np
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+from numpy.typing import NDArray
+
+from spin_d3rlpy.data.builder import Checksum, return_statistics
+from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.restricted_pickle import Record, load_restricted, plain
+from spin_d3rlpy.data.specs import LEVELS, NAMESPACE
+from spin_d3rlpy.data.staging import staged_dataset
+from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
+from spin_d3rlpy.nvec import nvec_from_space
+from spin_envs import reference_scores
+from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
+
+_LEVEL = "|".join(sorted(LEVELS, key=len, reverse=True))
+_PUBLISHED_PATH = re.compile(
+    rf"(?P<bins>[1-9]\d*)_bins/(?P<task>[A-Za-z0-9_]+-[A-Za-z0-9_]+)-(?P<level>{_LEVEL})"
+    r"(?:\.pkl|\.pickle)?"
+)
+_PUBLISHED_NAME = re.compile(rf"{NAMESPACE}(?P<task>{TASK_NAME_PATTERN})/(?:{_LEVEL})-published-v0")
+# What the columns of a replay buffer are called.
+# In this order in a transition; the first name is what errors call it.
+_COLUMNS = (
+    ("observation", "observations", "state", "states", "obs", "s"),
+    ("action", "actions", "a"),
+    ("reward", "rewards", "r"),
+    ("next_observation", "next_observations", "next_state", "next_states", "next_obs", "s_"),
+    ("done", "dones", "terminal", "terminals", "d"),
+)
+# Honest files take up to about 8 bytes in memory for one on disk (whole numbers below 256).
+_MEMORY_PER_BYTE = 16
+_MIN_MEMORY = 2**20
+_EPISODES_PER_WRITE = 100
+
+
+def published_name(path: Path) -> str:
+    """Names a published file `<bins>_bins/<domain>-<task>-<level>` by its path.
+
+    Raises:
+        DatasetNotFoundError: the path has another form.
+    """
+    match = _PUBLISHED_PATH.fullmatch("/".join(path.resolve().parts[-2:]))
+    if match is None:
+        raise DatasetNotFoundError(
+            f"Expected a file <bins>_bins/<domain>-<task>-<level>, got {path}. Say what it is "
+            "with --name spin/<task>-b<bins>/<level>-published-v0 (maze: spin/maze-a<actuators>)."
+        )
+    task = BenchmarkTask(match["task"], int(match["bins"]))
+    return f"{NAMESPACE}{task.name}/{match['level']}-published-v0"
+
+
+def published_files(path: Path) -> list[Path]:
+    """Returns the file itself, or a folder's files `<bins>_bins/<domain>-<task>-<level>`.
+
+    Raises:
+        DatasetNotFoundError: there are none.
+    """
+    if path.is_file():
+        return [path]
+    found = sorted(
+        p
+        for p in (path.rglob("*") if path.is_dir() else [])
+        if p.is_file() and _PUBLISHED_PATH.fullmatch("/".join(p.resolve().parts[-2:]))
+    )
+    if not found:
+        raise DatasetNotFoundError(
+            f"Found no file <bins>_bins/<domain>-<task>-<level> in {path}. Pass one file and "
+            "--name to import a file of another name."
+        )
+    return found
+
+
+def import_published(path: Path, name: str | None = None) -> str:
+    """Writes a published file's transitions as a Minari dataset, unless that is there already.
+
+    Episodes end where a transition is done, where its next observation is not the next
+    transition's observation, and at the environment's time limit. One that is done before the
+    limit was terminated, the others are truncated.
+
+    Args:
+        path: a pickled list of `(s, a, r, s', done)`, or a pickled replay buffer.
+        name: name of the dataset, `spin/<task>/<level>-published-v0`; by the path if None.
+
+    Returns:
+        The dataset's name.
+
+    Raises:
+        DatasetNotFoundError: neither path nor `name` says what it is.
+        InvalidDatasetError: it holds something else, or does not fit the environment.
+    """
+    name = published_name(path) if name is None else name
+    match = _PUBLISHED_NAME.fullmatch(name)
+    if match is None:
+        raise DatasetNotFoundError(
+            f"Expected a name spin/<task>-b<bins>/<level>-published-v0 or "
+            f"spin/maze-a<actuators>/<level>-published-v0, got {name!r}."
+        )
+    task = BenchmarkTask.parse(match["task"])
+    with staged_dataset(name) as staging:
+        if staging is not None:
+            try:
+                _write(path, name, task, staging.data)
+            except InvalidDatasetError as error:
+                raise InvalidDatasetError(f"Cannot import {path}. {error}") from error
+    return name
+
+
+def _write(path: Path, name: str, task: BenchmarkTask, folder: Path) -> None:
+    with closing(gymnasium.make(task.env_id, **task.env_kwargs)) as env:
+        nvec = nvec_from_space(env.action_space)
+        assert env.observation_space.shape is not None
+        (size,) = env.observation_space.shape
+        transitions = _read_transitions(path, size, len(nvec))
+        storage = MinariStorage.new(
+            folder,
+            observation_space=env.observation_space,
+            action_space=env.action_space,
+            env_spec=env.spec,
+            data_format="hdf5",
+        )
+    checksum, returns = Checksum(), []
+    edges = episode_edges(
+        transitions.observations, transitions.following, transitions.done, task.max_episode_steps
+    )
+    episodes = enumerate(itertools.pairwise(edges))
+    while batch := list(itertools.islice(episodes, _EPISODES_PER_WRITE)):
+        buffers = [_episode(transitions, i, start, end, task, nvec) for i, (start, end) in batch]
+        storage.update_episodes(buffers)
+        for e in buffers:
+            checksum.add(e.observations, e.actions, e.rewards, e.terminations)
+            returns.append(float(e.rewards.sum(dtype=np.float64)))
+    scores = reference_scores(task.env_id, **task.env_kwargs)
+    storage.update_metadata(
+        {
+            "dataset_id": name,
+            "minari_version": minari.__version__,
+            "description": f"Imported from a published file, {path.name}; made by its authors.",
+            "requirements": ["spin-d3rlpy"],
+            **({} if scores is None else {"ref_min_score": scores[0], "ref_max_score": scores[1]}),
+            "returns": return_statistics(returns),
+            "checksum": str(checksum),
+            "source": {"file": path.name, "sha256": _file_digest(path)},
+        }
+    )
+
+
+def _episode(
+    transitions: _Transitions, i: int, start: int, end: int, task: BenchmarkTask, nvec: list[int]
+) -> EpisodeBuffer:
+    terminated = bool(transitions.done[end - 1]) and end - start < task.max_episode_steps
+    last = transitions.following[end - 1 : end]
+    episode = EpisodeArrays(
+        name=f"episode {i}",
+        observations=np.concatenate([transitions.observations[start:end], last]),
+        actions=transitions.actions[start:end],
+        rewards=transitions.rewards[start:end],
+        terminated=terminated,
+    )
+    checked = stack_episodes([episode], [end - start], nvec, integral_floats=True)
+    flags = np.zeros((2, end - start), dtype=bool)
+    flags[0 if terminated else 1, -1] = True
+    return EpisodeBuffer(
+        observations=checked.observations,
+        actions=checked.actions,
+        rewards=checked.rewards,
+        terminations=flags[0],
+        truncations=flags[1],
+        infos={},
+    )
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def episode_edges(
+    observations: NDArray[np.float32],
+    following: NDArray[np.float32],
+    done: NDArray[np.bool_],
+    max_episode_steps: int,
+) -> list[int]:
+    """Returns where episodes begin, and the number of transitions n.
+
+    Args:
+        observations: `(n, obs)`.
+        following: `(n, obs)` next observations.
+        done: `(n,)`.
+        max_episode_steps: no episode is longer.
+    """
+    breaks = done.copy()
+    breaks[:-1] |= (following[:-1] != observations[1:]).any(axis=1)
+    breaks[-1] = True
+    edges = [0]
+    for end in (np.flatnonzero(breaks) + 1).tolist():
+        # An episode that ends where the next one starts does not show otherwise.
+        edges += range(edges[-1] + max_episode_steps, end, max_episode_steps)
+        edges.append(end)
+    return edges
+
+
+@dataclasses.dataclass(frozen=True)
+class _Transitions:
+    """All transitions of a file, n rows each; actions are checked when they are stored."""
+
+    observations: NDArray[np.float32]
+    actions: NDArray[np.float64]
+    rewards: NDArray[np.float32]
+    following: NDArray[np.float32]
+    done: NDArray[np.bool_]
+
+
+def _read_transitions(path: Path, observation_size: int, n_slots: int) -> _Transitions:
+    content = load_restricted(path)
+    columns = _columns(content)
+    n = len(columns[0]) if columns else 0
+    if not columns or n == 0 or {len(c) for c in columns} != {n}:
+        raise InvalidDatasetError(
+            "Expected a list of (s, a, r, s', done), or a replay buffer with such a list or with "
+            f"columns of equal length; found {type(content).__name__}."
+        )
+    widths = (observation_size, n_slots, 1, observation_size, 1)
+    types: list[type[np.floating[Any]]] = [
+        np.float32,
+        np.float64,
+        np.float32,
+        np.float32,
+        np.float64,
+    ]
+    needed = n * sum(w * np.dtype(t).itemsize for w, t in zip(widths, types, strict=True))
+    allowed = max(_MIN_MEMORY, _MEMORY_PER_BYTE * path.stat().st_size)
+    if needed > allowed:
+        raise InvalidDatasetError(
+            f"Its {n} transitions would take {needed} bytes, over {_MEMORY_PER_BYTE} times the "
+            "file's size: it repeats a few arrays many times, which no dataset does."
+        )
+    stacked = [
+        _stack(column, names[0], width, kind)
+        for column, names, width, kind in zip(columns, _COLUMNS, widths, types, strict=True)
+    ]
+    observations, actions, rewards, following, done = stacked
+    if not np.isin(done, (0, 1)).all():
+        row = int(np.flatnonzero(~np.isin(done[:, 0], (0, 1)))[0])
+        raise InvalidDatasetError(
+            f"Expected done to be 0 or 1, that of transition {row} is {done[row, 0]:g}."
+        )
+    return _Transitions(observations, actions, rewards[:, 0], following, done[:, 0] == 1)
+
+
+def _columns(content: Any) -> list[Any] | None:
+    """Returns observations, actions, rewards, next observations and dones, not yet stacked."""
+    state = content.state if isinstance(content, Record) else content
+    if isinstance(state, Mapping):
+        known = {str(k).strip("_").removesuffix("_buf").removesuffix("_buffer"): k for k in state}
+        keys = [[known[n] for n in names if n in known][:1] for names in _COLUMNS]
+        if all(keys):
+            columns = [plain(state[key]) for (key,) in keys]
+            return columns if all(isinstance(c, np.ndarray | list) for c in columns) else None
+        lists = [v for v in state.values() if isinstance(v, list) and v]
+        state = lists[0] if len(lists) == 1 else None
+    if not isinstance(state, list | tuple):
+        return None
+    rows = [row.arguments if isinstance(row, Record) else row for row in state]
+    for i, row in enumerate(rows):
+        if not isinstance(row, tuple | list) or len(row) != len(_COLUMNS):
+            raise InvalidDatasetError(
+                f"Expected transitions of {len(_COLUMNS)} entries (s, a, r, s', done), "
+                f"number {i} is a {type(row).__name__}."
+            )
+    return [[row[k] for row in rows] for k in range(len(_COLUMNS))]
+
+
+def _stack(column: Any, name: str, width: int, kind: type[np.floating[Any]]) -> NDArray[Any]:
+    """Returns a column's entries as `(n, width)`; each is looked at before it is copied."""
+    out = np.empty((len(column), width), kind)
+    for i, entry in enumerate(column):
+        value = plain(entry)
+        if isinstance(value, list | tuple) and len(value) == width:
+            flat = all(isinstance(x, int | float | np.generic) for x in value)
+            value = np.array(value) if flat else None
+        elif isinstance(value, int | float | np.generic):
+            value = np.asarray(value)
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
+            raise InvalidDatasetError(
+                f"Expected the {name} of transition {i} to be {width} numbers, "
+                f"found {type(entry).__name__}."
+            )
+        if value.size != width:
+            raise InvalidDatasetError(
+                f"Expected the {name} of transition {i} to be {width} numbers, as the environment "
+                f"has them, found shape {value.shape}."
+            )
+        with np.errstate(over="ignore"):  # infinite ones are reported where they are checked
+            out[i] = value.reshape(-1)
+    return out

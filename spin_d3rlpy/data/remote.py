@@ -1,0 +1,255 @@
+"""Sharing datasets: to and from the Hugging Face organization that `MINARI_REMOTE` names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import minari
+from minari import MinariDataset
+from minari.namespace import create_namespace, list_local_namespaces, namespace_hierarchy
+from minari.storage.remotes import get_cloud_storage
+
+from spin_d3rlpy.data.check import check_dataset
+from spin_d3rlpy.data.specs import is_dataset_name
+from spin_d3rlpy.data.staging import staged_dataset
+from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, RemoteError, SpinError
+from spin_envs import MissingDependencyError
+
+LICENSE = "mit"
+_CARD = "README.md"
+_TAGS = ("reinforcement-learning", "offline-rl", "minari", "multidiscrete-actions")
+
+
+def push_dataset(dataset: MinariDataset, license: str | None = None) -> str:  # noqa: A002
+    """Uploads a local dataset and its card to `MINARI_REMOTE`, so that others need not build it.
+
+    Minari keeps a namespace in one repository: `spin/cheetah-run-b3/medium-v0` is a folder of
+    the repository `<organization>/spin`.
+
+    Args:
+        dataset: in Minari's local folder; it is checked before anything is sent.
+        license: identifier for the card, e.g. `"cc-by-4.0"`; that of this package for what this
+            package built. Imported data has its authors' license: say which.
+
+    Returns:
+        Where it is, as text.
+
+    Raises:
+        RemoteError: `MINARI_REMOTE` is not `hf://<organization>`, there is no token, the name is
+            taken there, or the upload failed.
+        InvalidDatasetError: the dataset is damaged.
+        MissingDependencyError: `huggingface_hub` is not installed.
+        ValueError: no license is given for data that was not built by this package.
+    """
+    name = dataset.id
+    organization = _organization()
+    if license is None and "provenance" not in dataset.storage.metadata:
+        raise ValueError(f"Expected a license: {name} was not built by spin-d3rlpy.")
+    token = _token()
+    problems = check_dataset(dataset, replay_episodes=0).problems
+    if problems:
+        raise InvalidDatasetError(f"{name} is not good enough to share. {problems[0]}")
+    with _remote_errors():
+        if name in minari.list_remote_datasets(prefix=name):
+            raise RemoteError(
+                f"hf://{organization} has a dataset {name!r} already. Remove it there first, or "
+                "push to another organization."
+            )
+        namespace = name.rpartition("/")[0]
+        for parent in namespace_hierarchy(namespace):
+            if parent not in list_local_namespaces():
+                create_namespace(parent)
+        minari.upload_dataset(name, token)
+        _upload_cards(dataset, organization, token, license or LICENSE)
+    return f"hf://{organization}/{name}"
+
+
+def pull_dataset(name: str) -> bool:
+    """Downloads a dataset of this package's form from `MINARI_REMOTE`, whole or not at all.
+
+    Args:
+        name: e.g. `"spin/cheetah-run-b3/medium-v0"`.
+
+    Returns:
+        False if it is on this machine already.
+
+    Raises:
+        DatasetNotFoundError: the remote does not have it; what it has there is listed.
+        InvalidDatasetError: what came is damaged or something else.
+        RemoteError: `MINARI_REMOTE` is not set, or cannot be used.
+        MissingDependencyError: `huggingface_hub` is not installed.
+    """
+    if not is_dataset_name(name):
+        raise DatasetNotFoundError(
+            f"{name!r} is no dataset's name. Expected one like spin/cheetah-run-b3/medium-v0."
+        )
+    remote = _remote()
+    with staged_dataset(name) as staging:
+        if staging is None:
+            return False
+        namespace = name.rpartition("/")[0]
+        download = staging.data.with_name("download")
+        with _remote_errors():
+            there = minari.list_remote_datasets(prefix=namespace)
+            if name not in there:
+                raise DatasetNotFoundError(
+                    f"{remote} has no dataset {name!r}. In {namespace} it has "
+                    f"{', '.join(sorted(there)) or 'none'}."
+                )
+            get_cloud_storage().download_dataset(name, download)
+            os.replace(download / name / "data", staging.data)
+        shutil.rmtree(download)
+        _verify(staging.data, name)
+    return True
+
+
+def _verify(folder: Path, name: str) -> None:
+    try:
+        dataset = MinariDataset(folder)
+    except Exception as error:  # what a stranger's file ends in is not foreseeable
+        raise InvalidDatasetError(f"What {name} came as cannot be read: {error}") from error
+    if "checksum" in dataset.storage.metadata:
+        problems = check_dataset(dataset, replay_episodes=0).problems
+        if problems:
+            raise InvalidDatasetError(f"What {name} came as is not what was pushed. {problems[0]}")
+
+
+def dataset_card(dataset: MinariDataset, license: str) -> str:  # noqa: A002
+    """Returns the text that the Hugging Face hub shows for a dataset, as Markdown.
+
+    Args:
+        dataset: with the record that building or importing wrote.
+        license: identifier of the license.
+    """
+    metadata = dataset.storage.metadata
+    scores = (metadata.get("ref_min_score"), metadata.get("ref_max_score"))
+    steps = f"{dataset.total_steps:,} transitions in {dataset.total_episodes} episodes"
+    lines = [
+        *_front_matter(license),
+        f"# {dataset.id}",
+        "",
+        metadata.get("description", ""),
+        "",
+        f"{steps}, {metadata['dataset_size']} MB. Actions: `{dataset.action_space}`.",
+        "",
+        "```python",
+        "from spin_d3rlpy import load_dataset",
+        "",
+        f'dataset, env = load_dataset("{dataset.id}")',
+        "```",
+        "",
+    ]
+    if "returns" in metadata:
+        lines += [
+            "| policy | episodes | first seed | mean return | std | min | max | normalized |",
+            "|---|---|---|---|---|---|---|---|",
+            *(
+                _row(p["policy"], p["episodes"], p["first_seed"], p["returns"], scores)
+                for p in metadata.get("composition", [])
+            ),
+            _row("all", dataset.total_episodes, "", metadata["returns"], scores),
+            "",
+        ]
+    if None not in scores:
+        lines += [
+            f"Normalized returns: {scores[0]} is 0 (random), {scores[1]} is 100 (expert).",
+            "",
+        ]
+    if "provenance" in metadata:
+        versions = metadata["provenance"]["versions"]
+        lines += [f"Built with {', '.join(f'{k} {v}' for k, v in versions.items())}.", ""]
+    if "checksum" in metadata:
+        lines += [f"Checksum of the episodes: `{metadata['checksum']}`.", ""]
+    return "\n".join([*lines, f"License: {license}.", ""])
+
+
+def _front_matter(license: str) -> list[str]:  # noqa: A002
+    return ["---", f"license: {license}", "tags:", *(f"- {tag}" for tag in _TAGS), "---", ""]
+
+
+def _row(
+    label: str, episodes: int, seed: Any, returns: dict[str, float], scores: tuple[Any, Any]
+) -> str:
+    normalized = ""
+    if None not in scores:
+        normalized = f"{100 * (returns['mean'] - scores[0]) / (scores[1] - scores[0]):.1f}"
+    numbers = [f"{returns[k]:.2f}" for k in ("mean", "std", "min", "max")]
+    return f"| {' | '.join([label, str(episodes), str(seed), *numbers, normalized])} |"
+
+
+def _upload_cards(dataset: MinariDataset, organization: str, token: str, license: str) -> None:  # noqa: A002
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi(token=token)
+    repository, _, folder = dataset.id.partition("/")
+    where: dict[str, Any] = {"repo_id": f"{organization}/{repository}", "repo_type": "dataset"}
+    card = dataset_card(dataset, license)
+    api.upload_file(path_or_fileobj=card.encode(), path_in_repo=f"{folder}/{_CARD}", **where)
+    if not api.file_exists(filename=_CARD, **where):
+        overview = [
+            *_front_matter(license),
+            f"# {repository}",
+            "",
+            "Minari datasets of the DeepMind Control Suite and a maze with MultiDiscrete actions. "
+            "Each folder that holds a `data` folder is one; its card says how it was made.",
+            "",
+        ]
+        text = "\n".join(overview).encode()
+        api.upload_file(path_or_fileobj=text, path_in_repo=_CARD, **where)
+
+
+def _remote() -> str:
+    remote = os.environ.get("MINARI_REMOTE")
+    if not remote:
+        raise RemoteError(
+            "Expected the environment variable MINARI_REMOTE to say where datasets are shared. "
+            "Set it to hf://<your user or organization>."
+        )
+    return remote
+
+
+def _organization() -> str:
+    remote = _remote()
+    organization = remote.removeprefix("hf://")
+    if organization == remote or not organization or "/" in organization:
+        raise RemoteError(
+            f"Expected MINARI_REMOTE=hf://<your user or organization>, got {remote!r}."
+        )
+    return organization
+
+
+def _token() -> str:
+    with _remote_errors():
+        import huggingface_hub
+
+        token: str | None = huggingface_hub.get_token()
+    if token is None:
+        raise RemoteError(
+            "Pushing needs a Hugging Face token with write access. Set HF_TOKEN, or log in with "
+            "`hf auth login`."
+        )
+    return token
+
+
+@contextmanager
+def _remote_errors() -> Iterator[None]:
+    """Says what to do about whatever the remote's client raises."""
+    try:
+        yield
+    except SpinError:
+        raise
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Sharing datasets needs huggingface_hub. Install it with "
+            "`pip install 'spin-d3rlpy[hf]'`."
+        ) from error
+    except Exception as error:
+        raise RemoteError(
+            f"{os.environ.get('MINARI_REMOTE')} could not be used: {error} Check the network, that "
+            "the user or organization exists, and that your token may do this."
+        ) from error

@@ -1,0 +1,259 @@
+"""Reading pickles of NumPy arrays from strangers without running anything that is in them."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import re
+import struct
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spin_d3rlpy.errors import InvalidDatasetError
+
+_ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
+_NUMBER = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248])")
+# Names of classes that published replay buffers consist of. Inert objects take their place.
+_RECORDS = ("ReplayBuffer", "Buffer", "ReplayMemory", "Memory", "Transition", "Experience")
+_MAX_ARGUMENTS = 16
+
+
+class Record:
+    """Stands in for an instance of a class that is not imported.
+
+    Attributes:
+        arguments: what the class would have been called with.
+        state: what would have become its attributes.
+    """
+
+    arguments: tuple[Any, ...]
+    state: dict[str, Any]
+
+    # Not __init__, which some ways of making an object do not call.
+    def __new__(cls, *arguments: Any) -> Record:
+        """Takes the place of the class's own way to make an instance."""
+        # A file can pass one long tuple again and again: each call would copy it.
+        if len(arguments) > _MAX_ARGUMENTS:
+            raise pickle.UnpicklingError(f"an object made of {len(arguments)} arguments")
+        made = super().__new__(cls)
+        made.arguments, made.state = arguments, {}
+        return made
+
+    def __setstate__(self, state: Any) -> None:
+        if not isinstance(state, dict):
+            raise pickle.UnpicklingError("an object whose state is no dictionary")
+        self.state = state
+
+
+class _Type:
+    """Stands in for a `numpy.dtype` of a plain number."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, code: Any, align: Any = False, copy: Any = False) -> None:
+        if not (isinstance(code, str) and _NUMBER.fullmatch(code)):
+            raise pickle.UnpicklingError(f"an array of type {code!r}, which is not a number's")
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state: Any) -> None:
+        byte_order = state[1]
+        if byte_order not in ("<", ">", "=", "|") or any(x is not None for x in state[2:5]):
+            raise pickle.UnpicklingError("an array of a structured type")
+        if byte_order in "<>":
+            self.dtype = self.dtype.newbyteorder(byte_order)
+
+
+class _Array:
+    """Stands in for a `numpy.ndarray`; its content is read only if it has the size it claims."""
+
+    __slots__ = ("array",)
+    array: NDArray[Any]
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, fortran, data = state
+        self.array = _to_array(shape, kind, data, "F" if fortran else "C")
+
+
+def _to_array(shape: Any, kind: Any, data: Any, order: Any) -> NDArray[Any]:
+    """Returns a view of `data`, which takes no memory of its own."""
+    sizes_ok = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
+    if not (sizes_ok and isinstance(kind, _Type) and isinstance(data, bytes | bytearray)):
+        raise pickle.UnpicklingError("an array that is not one of numbers")
+    if math.prod(shape) * kind.dtype.itemsize != len(data):
+        raise pickle.UnpicklingError(f"an array of shape {shape} with {len(data)} bytes of data")
+    return np.frombuffer(data, kind.dtype).reshape(shape, order=order)
+
+
+def _reconstruct(subtype: Any, shape: Any, code: Any) -> _Array:
+    if subtype is not _Array:
+        raise pickle.UnpicklingError("an array of another class than numpy.ndarray")
+    return _Array()
+
+
+def _frombuffer(data: Any, kind: Any, shape: Any, order: Any, axis_order: Any = None) -> _Array:
+    if order not in ("C", "F") or axis_order is not None:
+        raise pickle.UnpicklingError(f"an array in order {order!r}")
+    made = _Array()
+    made.array = _to_array(shape, kind, data, order)
+    return made
+
+
+def _scalar(kind: Any, data: Any) -> Any:
+    return _to_array((), kind, data, "C")[()]
+
+
+def _reconstructor(kind: Any, base: Any, state: Any) -> Record:
+    """Stands in for `copyreg._reconstructor`, by which protocols before 2 make objects."""
+    if kind is not Record or base not in ("object", "tuple"):
+        raise pickle.UnpicklingError("an object of a class that is not needed to hold transitions")
+    return Record(*state) if base == "tuple" else Record()
+
+
+def _deque(items: Any = (), maxlen: Any = None) -> list[Any]:
+    """Stands in for `collections.deque`, whose entries follow; the list is not copied."""
+    if isinstance(items, tuple) and not items:
+        return []
+    if not isinstance(items, list):
+        raise pickle.UnpicklingError("a deque of something that is no list")
+    return items
+
+
+_ALLOWED: dict[tuple[str, str], Any] = {
+    **{(module, "_reconstructor"): _reconstructor for module in ("copyreg", "copy_reg")},
+    **{(m, base): base for m in ("builtins", "__builtin__") for base in ("object", "tuple")},
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Type,
+    ("collections", "deque"): _deque,
+    **{(module, "_reconstruct"): _reconstruct for module in _ARRAY_MODULES},
+    **{(module, "scalar"): _scalar for module in _ARRAY_MODULES},
+    ("numpy.core.numeric", "_frombuffer"): _frombuffer,
+    ("numpy._core.numeric", "_frombuffer"): _frombuffer,
+}
+
+
+class _BoundedFile:
+    """A file that refuses to read more than it has, before memory is taken for it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.size = os.fstat(file.fileno()).st_size
+        self.readline = file.readline
+
+    def read(self, n: int) -> bytes:
+        left = self.size - self._file.tell()
+        if not 0 <= n <= left:
+            raise pickle.UnpicklingError(f"a claim of {n} bytes more where {left} are left")
+        return self._file.read(n)
+
+
+# Python's own implementation: in the one in C, a number in the file sets the size of a table.
+class _Unpickler(pickle._Unpickler):
+    """Makes stand-ins only, in memory that is a fixed multiple of the file's size."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
+    def __init__(self, file: _BoundedFile) -> None:
+        stream: Any = file
+        super().__init__(stream)
+        self._text_left = file.size
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("_codecs", "encode"):  # how protocols before 3 write bytes
+            return self._encode
+        if (module, name) in _ALLOWED:
+            return _ALLOWED[module, name]
+        foreign = module.partition(".")[0] not in sys.stdlib_module_names
+        if foreign and name in _RECORDS:
+            return Record
+        raise pickle.UnpicklingError(f"{module}.{name}, which is not needed to hold transitions")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError("a reference to something outside the file")
+
+    def _encode(self, text: Any, encoding: Any) -> bytes:
+        if not isinstance(text, str) or encoding != "latin1":
+            raise pickle.UnpicklingError(f"text in {encoding!r}")
+        # Each text once is what the file holds; the same one again and again is a bomb.
+        self._text_left -= len(text)
+        if self._text_left < 0:
+            raise pickle.UnpicklingError("more bytes made of text than the file is long")
+        return text.encode("latin1")
+
+    # What the base class does here takes memory first, hashes what is in the file (nested tuples
+    # take exponential time or overflow the stack) or writes into functions.
+
+    def _load_bytearray8(self) -> None:
+        (n,) = struct.unpack("<Q", self.read(8))  # type: ignore[attr-defined]
+        self.append(bytearray(self.read(n)))  # type: ignore[attr-defined]
+
+    def _load_build(self) -> None:
+        if not isinstance(self.stack[-2], Record | _Type | _Array):  # type: ignore[attr-defined]
+            raise pickle.UnpicklingError("attributes of something that is no record")
+        super().load_build()  # type: ignore[misc]
+
+    def _load_setitem(self) -> None:
+        _check_keys(self.stack[-2:-1])  # type: ignore[attr-defined]
+        super().load_setitem()  # type: ignore[misc]
+
+    def _load_setitems(self) -> None:
+        _check_keys(self.stack[::2])  # type: ignore[attr-defined]
+        super().load_setitems()  # type: ignore[misc]
+
+    def _load_dict(self) -> None:
+        _check_keys(self.stack[::2])  # type: ignore[attr-defined]
+        super().load_dict()  # type: ignore[misc]
+
+    def _load_set(self) -> NoReturn:
+        raise pickle.UnpicklingError("a set")
+
+    dispatch[pickle.BYTEARRAY8[0]] = _load_bytearray8
+    dispatch[pickle.BUILD[0]] = _load_build
+    dispatch[pickle.SETITEM[0]] = _load_setitem
+    dispatch[pickle.SETITEMS[0]] = _load_setitems
+    dispatch[pickle.DICT[0]] = _load_dict
+    for _opcode in (pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET):
+        dispatch[_opcode[0]] = _load_set
+
+
+def _check_keys(keys: list[Any]) -> None:
+    if not all(isinstance(key, str | int) for key in keys):
+        raise pickle.UnpicklingError("a dictionary whose keys are neither text nor numbers")
+
+
+def load_restricted(path: Path) -> Any:
+    """Reads a pickle of arrays, numbers, text, tuples, lists and dictionaries.
+
+    Nothing named in the file is imported or called: arrays are made here from their bytes, and
+    objects of replay buffer classes become `Record`s. Arrays in the result are stand-ins; use
+    `plain` on each. Lists may still hold one array many times over: look at what copying them
+    would take first.
+
+    Raises:
+        InvalidDatasetError: the file holds anything else, is damaged or ends early.
+    """
+    with path.open("rb") as file:
+        try:
+            return _Unpickler(_BoundedFile(file)).load()
+        # Bytes that are no pickle end in errors of all kinds, but none of them executes.
+        except Exception as error:
+            found = str(error) if isinstance(error, pickle.UnpicklingError) else "damaged content"
+            raise InvalidDatasetError(
+                "Expected a pickle of transitions as NumPy arrays, numbers, tuples and lists, "
+                f"found {found}. Nothing else is read, because it could run code."
+            ) from error
+
+
+def plain(value: Any) -> Any:
+    """Returns the array that a stand-in holds, and other values as they are.
+
+    Raises:
+        InvalidDatasetError: the file made an array and gave it no content.
+    """
+    if isinstance(value, _Array) and not hasattr(value, "array"):
+        raise InvalidDatasetError("The file has an array without content.")
+    return value.array if isinstance(value, _Array) else value

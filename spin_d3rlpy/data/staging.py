@@ -1,0 +1,159 @@
+"""Datasets appear whole or not at all, and a build that was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from minari.storage import get_dataset_path
+
+from spin_d3rlpy.data.collect import Chunk
+from spin_envs.rollout import EpisodeRecord
+
+
+def is_complete(name: str) -> bool:
+    """Whether Minari's local folder holds a dataset of this name."""
+    return Path(get_dataset_path(name), "data", "metadata.json").exists()
+
+
+@dataclasses.dataclass(frozen=True)
+class Staging:
+    """Where a dataset is written before it is one.
+
+    Args:
+        data: does not exist yet; becomes the dataset's folder `data`.
+        exclusive: whether no other process can be at work on a dataset of this name.
+    """
+
+    data: Path
+    exclusive: bool
+
+
+@contextmanager
+def staged_dataset(name: str) -> Iterator[Staging | None]:
+    """Yields a place that becomes the dataset `name` when the block ends without an error.
+
+    Yields None if there is such a dataset. Otherwise nothing stays of what the block wrote there.
+    If two processes want the same dataset, the second waits for the first.
+    """
+    target = get_dataset_path(name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{target.name}.staging-"
+    with _exclusive(target.parent) as exclusive:
+        if exclusive:  # what is there is of a process that was killed
+            for leftover in target.parent.glob(f"{prefix}*"):
+                shutil.rmtree(leftover)
+        if is_complete(name):
+            yield None
+            return
+        staging = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+        try:
+            # mkdtemp's folders are private; datasets are as readable as any other folder here.
+            staging.chmod(target.parent.stat().st_mode)
+            yield Staging(staging / "data", exclusive)
+            try:
+                os.replace(staging, target)
+            except OSError:
+                if not is_complete(name):
+                    raise
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def _exclusive(folder: Path) -> Iterator[bool]:
+    """Waits until no other process builds in `folder`; yields False where locks do not exist.
+
+    The lock is on the folder itself and ends with the process, so nothing is left behind.
+    """
+    descriptor = None
+    try:
+        import fcntl
+
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        locked = True
+    except (ImportError, OSError):  # Windows, some network file systems
+        locked = False
+    try:
+        yield locked
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+class PlayedChunks:
+    """Chunks of episodes on disk, beside the dataset that is built of them.
+
+    They outlive whatever stops the build. The next one of the same name and key takes them;
+    chunks of another key (other versions, other policies) are removed.
+
+    Args:
+        name: the dataset.
+        key: of everything that the episodes depend on.
+    """
+
+    def __init__(self, name: str, key: str) -> None:
+        target = Path(get_dataset_path(name))
+        prefix = f".{target.name}.chunks-"
+        self._folder = target.parent / f"{prefix}{key}"
+        for other in target.parent.glob(f"{prefix}*"):
+            if other != self._folder:
+                shutil.rmtree(other)
+        self._folder.mkdir(exist_ok=True)
+
+    def load(self, chunk: Chunk) -> tuple[list[EpisodeRecord], float] | None:
+        """Returns the chunk's episodes and how long the build had taken, if they are there."""
+        try:
+            # Opened here because np.load leaves a damaged file open.
+            with self._path(chunk.seeds).open("rb") as raw, np.load(raw) as file:
+                arrays = dict(file)
+        # What a machine that lost power left is read as if it were not there.
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            return None
+        steps = np.cumsum(arrays["lengths"])[:-1]
+        rows = np.cumsum(arrays["lengths"] + 1)[:-1]
+        columns = zip(
+            chunk.seeds,
+            np.split(arrays["observations"], rows),
+            np.split(arrays["actions"], steps),
+            np.split(arrays["rewards"], steps),
+            arrays["terminated"].tolist(),
+            strict=True,
+        )
+        return [EpisodeRecord(*fields) for fields in columns], float(arrays["seconds"])
+
+    def save(self, episodes: Sequence[EpisodeRecord], seconds: float) -> None:
+        """Writes a chunk's episodes in one step.
+
+        Args:
+            episodes: all of the chunk's, in order.
+            seconds: how long the build has taken so far.
+        """
+        path = self._path(range(episodes[0].seed, episodes[0].seed + len(episodes)))
+        partial = path.with_name("chunk.partial")
+        with partial.open("wb") as file:
+            np.savez(
+                file,
+                lengths=[len(e.rewards) for e in episodes],
+                observations=np.concatenate([e.observations for e in episodes]),
+                actions=np.concatenate([e.actions for e in episodes]),
+                rewards=np.concatenate([e.rewards for e in episodes]),
+                terminated=[e.terminated for e in episodes],
+                seconds=seconds,
+            )
+        os.replace(partial, path)
+
+    def remove(self) -> None:
+        """Frees the space."""
+        shutil.rmtree(self._folder)
+
+    def _path(self, seeds: range) -> Path:
+        return self._folder / f"{seeds[0]}-{len(seeds)}.npz"
