@@ -197,6 +197,17 @@ def bench_speed(
     run_speed_benchmark(out, quick, device, log=typer.echo)
 
 
+@bench_app.command("loading")
+def bench_loading(
+    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("loading.csv"),
+    size: Annotated[int | None, typer.Option(help="Transitions; default: 200,000.")] = None,
+) -> None:
+    """Time loading beside Minari's episodes and d3rlpy's loader, and measure its memory."""
+    from spin_d3rlpy.benchmark.loading import run_loading_benchmark
+
+    run_loading_benchmark(out, size, log=typer.echo)
+
+
 @app.command()
 def record(
     policy: Annotated[
