@@ -178,6 +178,25 @@ def fuse_adam(optim: OptimizerWrapper) -> OptimizerWrapper:
     return optim
 
 
+def step_without_schedule(optim: OptimizerWrapper) -> None:
+    """Does one step of an optimizer, gradients clipped, and leaves its schedule where it is.
+
+    d3rlpy 2.8 advances the schedule, which is arithmetic of the host, with the optimizer; a
+    recorded step would never do it again.
+    """
+    schedule, optim._lr_scheduler = optim._lr_scheduler, None
+    try:
+        optim.step()
+    finally:
+        optim._lr_scheduler = schedule
+
+
+def advance_schedule(optim: OptimizerWrapper) -> None:
+    """Sets an optimizer's next learning rate, if it has a schedule."""
+    if optim._lr_scheduler is not None:
+        optim._lr_scheduler.step()
+
+
 @functools.cache
 def keep_freed_memory() -> None:
     """Has the C library keep freed memory for the next allocation instead of returning it.

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from spin_d3rlpy.distributed import Processes, SingleProcess
 from spin_d3rlpy.errors import InvalidCheckpointError
 
 MAGIC = "spin-d3rlpy checkpoint"
@@ -35,12 +36,17 @@ State = dict[str, Any]
 class Checkpoints:
     """The checkpoints of one run, in one folder.
 
+    Where several processes train one model, process 0 writes and reads the files, and all have to
+    call the same methods at the same steps. A file then holds everybody's random numbers, and of
+    the rest process 0's, which is the others' too but for the means in their logs.
+
     Args:
         folder: where they are; created if missing.
         interval: steps between them.
         identity: JSON-like values that tell the run from others (configuration, dataset); only a
             checkpoint with the same identity is resumed from.
         shared_state: returns what every checkpoint holds beside its stage's own state.
+        processes: those that train the model.
 
     Raises:
         ValueError: an interval below 1.
@@ -52,13 +58,14 @@ class Checkpoints:
         interval: int,
         identity: State,
         shared_state: Callable[[], State],
+        processes: Processes | None = None,
     ) -> None:
         if interval < 1:
             raise ValueError(f"Expected checkpoint_interval of at least 1, got {interval}.")
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._processes = processes or SingleProcess()
         self._interval = interval
-        self._identity = identity
+        self._identity = {**identity, "processes": self._processes.count}
         self._shared_state = shared_state
         self._resumed: State | None = None
         self._signal: int | None = None
@@ -73,6 +80,11 @@ class Checkpoints:
             InvalidCheckpointError: no checkpoint can be read, they are another run's, or there
                 are some although `resume` is False.
         """
+        self._resumed = self._processes.from_first(lambda: self._newest(resume))
+        return None if self._resumed is None else self._resumed["shared"]
+
+    def _newest(self, resume: bool) -> State | None:
+        self.folder.mkdir(parents=True, exist_ok=True)
         for partial in self.folder.glob(".*.partial"):  # of a run that was killed while writing
             partial.unlink()
         paths = self._paths()
@@ -99,9 +111,7 @@ class Checkpoints:
                 warnings.warn(
                     f"{' '.join(problems)} The one before it, {path.name}, is used.", stacklevel=2
                 )
-            self._resumed = content
-            shared: State = content["shared"]
-            return shared
+            return content
         raise InvalidCheckpointError(f"{' '.join(problems)} Remove {self.folder} to start anew.")
 
     @property
@@ -114,11 +124,16 @@ class Checkpoints:
         if self._resumed is None or self.stage != stage:
             return None
         content, self._resumed = self._resumed, None
-        set_random_state(content["random"])
+        set_random_state(content["random"][self._processes.rank])
         state: State = content["state"]
         return state
 
     # -- saving ----------------------------------------------------------------------------
+
+    @property
+    def writes(self) -> bool:
+        """Whether files are this process's business."""
+        return self._processes.rank == 0
 
     def after_step(self, stage: str, step: int, state: Callable[[], State]) -> None:
         """Saves if a checkpoint is due; after an interrupt saves and lets it take its course."""
@@ -134,8 +149,10 @@ class Checkpoints:
             "step": step,
             "shared": self._shared_state(),
             "state": state,
-            "random": random_state(),
+            "random": self._processes.gather(random_state()),
         }
+        if not self.writes:
+            return
         write_checkpoint(self.folder / f"{stage}_{step:010d}.ckpt", content)
         for path in self._paths()[:-KEPT]:
             path.unlink()
@@ -151,9 +168,11 @@ class Checkpoints:
     def saving_on_interrupt(self) -> Iterator[None]:
         """Holds back SIGINT and SIGTERM until `after_step`; a second one acts at once.
 
-        Signals can be handled in the main thread only; elsewhere this does nothing.
+        Signals can be handled in the main thread only; elsewhere this does nothing. Neither does
+        it with several processes, which a signal reaches at different steps.
         """
-        if threading.current_thread() is not threading.main_thread():
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if not in_main_thread or self._processes.count > 1:
             yield
             return
 

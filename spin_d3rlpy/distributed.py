@@ -7,9 +7,14 @@ parameter averages its own gradient instead; networks and files stay as they are
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
 import torch
 import torch.distributed as dist
 from torch import nn
+
+T = TypeVar("T")
 
 
 def require_process_group() -> None:
@@ -36,6 +41,72 @@ def share_training(module: nn.Module) -> None:
         dist.broadcast(parameter.data, src=0)
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(_average_gradient)
+
+
+class Processes(Protocol):
+    """Those that train one model, as far as checkpoints are concerned."""
+
+    @property
+    def rank(self) -> int:
+        """This one's number; 0 reads and writes files."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+
+    def from_first(self, compute: Callable[[], T]) -> T:
+        """Computes in process 0; all get the result or the exception."""
+
+    def gather(self, value: T) -> list[T]:
+        """Returns every process's value, by rank."""
+
+
+class SingleProcess:
+    """No others."""
+
+    rank, count = 0, 1
+
+    def from_first(self, compute: Callable[[], T]) -> T:
+        """Computes."""
+        return compute()
+
+    def gather(self, value: T) -> list[T]:
+        """Returns this process's value."""
+        return [value]
+
+
+class ProcessGroup:
+    """The processes of the initialized group. All have to call each method, in the same order.
+
+    Raises:
+        RuntimeError: there is no process group.
+    """
+
+    def __init__(self) -> None:
+        require_process_group()
+        self.rank, self.count = dist.get_rank(), dist.get_world_size()
+        # Objects of the host travel by themselves: NCCL would take them to a GPU first.
+        self._group = dist.new_group(backend="gloo")
+
+    def from_first(self, compute: Callable[[], T]) -> T:
+        """Computes in process 0; all get the result or the exception."""
+        outcome: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                outcome[0] = compute()
+            except Exception as error:
+                outcome[1] = error
+        dist.broadcast_object_list(outcome, src=0, group=self._group)
+        result, raised = outcome
+        if raised is not None:
+            raise raised
+        return result  # type: ignore[no-any-return]
+
+    def gather(self, value: T) -> list[T]:
+        """Returns every process's value, by rank."""
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value, group=self._group)
+        return values
 
 
 def _average_gradient(parameter: torch.Tensor) -> None:

@@ -27,6 +27,9 @@ def autocast(device: torch.device | str, precision: Precision) -> torch.autocast
     to 8 significant bits; weights, normalizations and optimizers stay in float32. `"auto"` is
     bfloat16 where the device has units for it (on a CPU AVX512-BF16 or AMX, where products take a
     quarter of the time) and float32 elsewhere.
+
+    Rounded weights are not kept for a second use within the context: an update changes weights in
+    between, and a recorded one must not find them in place of those of its replay.
     """
     kind = torch.device(device).type
     if precision == "auto":
@@ -34,7 +37,7 @@ def autocast(device: torch.device | str, precision: Precision) -> torch.autocast
         enabled = fast
     else:
         enabled = precision == "bfloat16"
-    return torch.autocast(kind, torch.bfloat16, enabled=enabled)
+    return torch.autocast(kind, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
 
 def in_float32(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:

@@ -42,6 +42,16 @@ def test_output_layers_compute_in_float32() -> None:
     assert torch.equal(outputs, layer(x.float()))
 
 
+def test_weights_that_an_update_changes_are_rounded_anew() -> None:
+    layer, x = torch.nn.Linear(4, 3), torch.ones(2, 4)
+    with autocast("cpu", "bfloat16"):
+        before = layer(x)
+        with torch.no_grad():
+            layer.weight.add_(1.0)
+        after = layer(x)  # torch by itself would still use the old ones here
+    assert (after != before).all()
+
+
 @pytest.mark.parametrize("algo_class", ALGORITHMS)
 def test_losses_in_bfloat16_are_those_in_float32_within_two_percent(algo_class: Any) -> None:
     losses = []

@@ -23,15 +23,18 @@ from tqdm.auto import tqdm
 from spin_d3rlpy._compat import DiscreteView, export_onnx, keep_freed_memory, quiet_tracing
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl
 from spin_d3rlpy.algos.progress import Progress, run_identity
+from spin_d3rlpy.algos.recorded_update import RecordedUpdate
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
-from spin_d3rlpy.distributed import share_training
+from spin_d3rlpy.data.buffer import FeatureMiniBatch
+from spin_d3rlpy.distributed import ProcessGroup, share_training
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     InvalidDatasetError,
     InvalidObservationError,
     NvecMismatchError,
 )
+from spin_d3rlpy.graphs import can_record
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
 from spin_d3rlpy.precision import autocast
 from spin_d3rlpy.scalers import fit_observation_scaler, fit_reward_scaler
@@ -78,6 +81,13 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         elif fields:
             config = dataclasses.replace(config, **fields)
         super().__init__(config, device, enable_ddp)
+        self._recorded: RecordedUpdate | None = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether updates are recorded as CUDA graphs, see `MultiDiscreteConfig.compile_graph`."""
+        wanted = self._config.compile_graph and not self._enable_ddp
+        return wanted and can_record(self._device)
 
     def get_action_type(self) -> ActionSpace:
         """MultiDiscrete actions count as discrete to d3rlpy."""
@@ -233,16 +243,48 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def update(self, batch: Any) -> dict[str, float]:
         """Does one gradient step on a d3rlpy mini-batch or on an unscaled `TorchMiniBatch`."""
         if not isinstance(batch, TorchMiniBatch):
-            return super().update(batch)
+            batch = TorchMiniBatch.from_batch(
+                batch, self._config.gamma, self.need_returns_to_go, self._device
+            )
         return {k: v.item() for k, v in self._update_without_sync(batch).items()}
 
     def _update_without_sync(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
+        """`update`, with metrics left on the device until the next call may overwrite them."""
+        # Cached features are a view into a dataset: batches of them come from `fit`.
+        if self.compiled and not isinstance(batch, FeatureMiniBatch):
+            return self._count(self._recorded_update().on_batch(batch))
+        return self._count(self._compute(batch))
+
+    def _sample_and_update(self, source: DeviceReplayBuffer) -> dict[str, torch.Tensor]:
+        """The same on a batch drawn from `source`."""
+        if self.compiled and source.is_on_one_device:
+            return self._count(self._recorded_update().on_source(source, self.batch_size))
+        return self._count(self._compute(source.sample_transition_batch(self.batch_size)))
+
+    def _compute(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
+        """Hook around a gradient step; only what the device does here is replayed."""
         if self._impl is None:
             raise RuntimeError("Call fit, build_with_dataset or build_with_env before update.")
         with autocast(self._device, self._config.precision):
-            loss = self._impl.update_without_sync(self._scale(batch), self._grad_step)
+            return self._impl.update_without_sync(self._scale(batch), self._grad_step)
+
+    def _count(self, metrics: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Does what follows every gradient step, recorded or not."""
+        assert self._impl is not None
+        self._impl.advance_schedules()
         self._grad_step += 1
-        return loss
+        return metrics
+
+    def _recorded_update(self) -> RecordedUpdate:
+        if self._impl is None:
+            raise RuntimeError("Call fit, build_with_dataset or build_with_env before update.")
+        if self._recorded is None or not self._recorded.is_of(self._impl, self._phase()):
+            self._recorded = RecordedUpdate(self._compute, self._impl, self._phase())
+        return self._recorded
+
+    def _phase(self) -> object:
+        """Hook: an update is recorded anew when this changes (SPIN's queries no longer train)."""
+        return None
 
     def _scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:
         changes: dict[str, Any] = {}
@@ -310,7 +352,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             callback: called with (algo, epoch, step) after every step.
             epoch_callback: called with (algo, epoch, step) after every epoch.
             checkpoint_dir: folder of checkpoints, written at an interval, at SIGINT (Ctrl-C) and
-                SIGTERM and at the end. None: no checkpoints.
+                SIGTERM and at the end. None: no checkpoints. With `enable_ddp`, process 0 writes
+                and reads them for all, and not at signals.
             resume: go on from the newest checkpoint, if there is one. A run that was killed and
                 started again so ends with the weights and metrics it would have had (on a CPU to
                 the last bit). Results of epochs before come first; loggers get only later ones.
@@ -320,7 +363,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             `(epoch, metrics)`.
 
         Raises:
-            ValueError: step counts are not positive, or checkpoints with `enable_ddp`.
+            ValueError: step counts are not positive.
             InvalidCheckpointError: checkpoints are damaged, of another run, or there are some
                 although `resume` is False.
             InvalidDatasetError: the dataset cannot be used.
@@ -367,8 +410,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             with holding, logger.measure_time("epoch"):
                 for _ in bar:
                     source = self._prepare_source(source)
-                    batch = source.sample_transition_batch(self.batch_size)
-                    progress.losses.add(self._update_without_sync(batch))
+                    progress.losses.add(self._sample_and_update(source))
                     progress.step += 1
                     step = progress.step
                     if logging_strategy == LoggingStrategy.STEPS and step % logging_steps == 0:
@@ -397,8 +439,6 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         self, folder: str | Path, resume: bool, interval: int, identity: dict[str, Any]
     ) -> Checkpoints:
         """Opens the run's checkpoints and takes over the newest one's networks."""
-        if self._enable_ddp:
-            raise ValueError("Checkpoints of several processes (enable_ddp) are not supported.")
         assert self._impl is not None
         parts = self._impl.modules.create_checkpointer(self._device).modules
 
@@ -406,7 +446,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             networks = {name: part.state_dict() for name, part in parts.items()}
             return {"networks": networks, "grad_step": self._grad_step}
 
-        checkpoints = Checkpoints(folder, interval, identity, shared_state)
+        processes = ProcessGroup() if self._enable_ddp else None
+        checkpoints = Checkpoints(folder, interval, identity, shared_state, processes)
         shared = checkpoints.start(resume)
         if shared is not None:
             for name, part in parts.items():

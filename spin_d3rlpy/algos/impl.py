@@ -13,6 +13,7 @@ from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
 from d3rlpy.types import Shape
 
+from spin_d3rlpy._compat import advance_schedule, step_without_schedule
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.slot import SlotFeatures
 from spin_d3rlpy.precision import Precision, check_precision
@@ -31,6 +32,11 @@ class MultiDiscreteConfig(LearnableConfig):
         n_steps: gradient steps of `fit` when it is not told.
         precision: number format of updates, see `spin_d3rlpy.precision.autocast`. Acting is
             always in float32.
+        compile_graph: on a GPU, the whole update (in `fit` drawing the batch, too, and SPIN's
+            pre-training) is recorded as a CUDA graph in its fourth step and replayed from then on.
+            Results are the same; see `spin_d3rlpy.graphs` for when it is recorded anew. As in
+            d3rlpy, it has no effect on a CPU; neither with `enable_ddp` nor where cached features
+            are in host memory.
     """
 
     nvec: list[int] | None = None
@@ -99,20 +105,38 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         return batch.rewards.squeeze(-1) + discount * not_over * next_values
 
     def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper) -> None:
-        """Does one step of `optim` down the gradient of `loss`."""
+        """Does one step of `optim` down the gradient of `loss`, at the learning rate it has."""
         optim.zero_grad()
         loss.backward()
-        optim.step()
+        step_without_schedule(optim)
 
     @abstractmethod
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
-        """Does one gradient step and returns scalar metrics, still on the device."""
+        """Does one gradient step and returns scalar metrics, still on the device.
+
+        With `compile_graph` this is recorded, then replayed: `grad_step` is a number of the
+        recording, and nothing may depend on values that only the device knows.
+        """
 
     @train_api
     def update_without_sync(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
-        """`update`, with metrics left on the device."""
+        """`compute_update` in training mode."""
         return self.compute_update(batch, grad_step)
+
+    @property
+    def optimizers(self) -> list[OptimizerWrapper]:
+        """All optimizers."""
+        return [
+            value for value in vars(self.modules).values() if isinstance(value, OptimizerWrapper)
+        ]
+
+    def advance_schedules(self) -> None:
+        """Sets the learning rates of the next step."""
+        for optim in self.optimizers:
+            advance_schedule(optim)
 
     def inner_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, float]:
         """Does one gradient step and returns metrics as numbers."""
-        return {k: v.item() for k, v in self.compute_update(batch, grad_step).items()}
+        metrics = self.compute_update(batch, grad_step)
+        self.advance_schedules()
+        return {k: v.item() for k, v in metrics.items()}

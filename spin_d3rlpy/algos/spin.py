@@ -207,10 +207,11 @@ class SPINMixin(PolicyAlgo[Any, Any]):
                 checkpoints=checkpoints,
                 held_out=held_out,
                 enable_ddp=self._enable_ddp,
+                compile_graph=self.compiled,
             )
         logger.close()
         self.set_asm(asm)
-        if checkpoints is not None:
+        if checkpoints is not None and checkpoints.writes:
             save_asm(asm, checkpoints.folder / ASM_FILE)
         return epochs
 
@@ -287,10 +288,13 @@ class SPINMixin(PolicyAlgo[Any, Any]):
         )
         return source.with_features(features)
 
-    def _update_without_sync(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
+    def _compute(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
         if self._impl is not None:
             self._slot_policy.features.freeze(self._grad_step)
-        return super()._update_without_sync(batch)
+        return super()._compute(batch)
+
+    def _phase(self) -> object:
+        return self._slot_policy.features.trains_queries(self._grad_step)
 
     @property
     def _slot_policy(self) -> SlotPolicy:

@@ -243,6 +243,7 @@ class ActionStructureModel(nn.Module):
     """
 
     row_offsets: torch.Tensor  # (N,)
+    mask_ids: torch.Tensor  # (N,): each slot's mask token, m_i
 
     def __init__(
         self, observation_size: int, nvec: Sequence[int], config: TransformerConfig | None = None
@@ -258,13 +259,9 @@ class ActionStructureModel(nn.Module):
         # One table of all slots' rows; slot i's rows are its m_i choices, then its mask token.
         self.embedding = nn.Embedding(int(rows.sum()), self.config.width)
         self.register_buffer("row_offsets", rows.cumsum(0) - rows, persistent=False)
+        self.register_buffer("mask_ids", torch.tensor(self.nvec), persistent=False)
         self.trunk = SlotTransformer(observation_size, self.config)
         self.heads = SlotHeads(self.nvec, self.config)
-
-    @property
-    def mask_ids(self) -> torch.Tensor:
-        """Each slot's mask token, `m_i`, of shape `(N,)`."""
-        return torch.tensor(self.nvec, device=self.row_offsets.device)
 
     @property
     def mask_embeddings(self) -> torch.Tensor:

@@ -23,6 +23,7 @@ from spin_d3rlpy.asm.objectives import (
 )
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.distributed import share_training
+from spin_d3rlpy.graphs import CudaRecorder, GraphedStep, can_record
 from spin_d3rlpy.precision import Precision, autocast, check_precision
 
 ObjectiveName = Literal["masked", "variational", "contrastive"]
@@ -200,6 +201,7 @@ def pretrain(
     checkpoints: Checkpoints | None = None,
     held_out: StateActionSource | None = None,
     enable_ddp: bool = False,
+    compile_graph: bool = False,
 ) -> list[PretrainingEpoch]:
     """Trains `asm` in place by the config's objective and leaves it in evaluation mode.
 
@@ -213,6 +215,9 @@ def pretrain(
         checkpoints: where to save at an interval and at interrupts, and to go on from.
         held_out: 4,096 rows of it, the same each time, are predicted after each epoch.
         enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
+        compile_graph: on a GPU, record an update as a CUDA graph and replay it, see
+            `spin_d3rlpy.graphs`; without effect elsewhere. The source must draw without waiting
+            for the device.
 
     Returns:
         One entry per epoch.
@@ -263,16 +268,22 @@ def pretrain(
     def scaled(observations: torch.Tensor) -> torch.Tensor:
         return observations if transform is None else transform(observations)
 
-    steps = tqdm(
-        range(first, total + 1), desc="Pre-training", unit="update", disable=not show_progress
-    )
-    for step in steps:
+    def update() -> None:
         observations, actions = source.sample_observations_and_actions(config.batch_size)
         optimizer.zero_grad()
         result = objective.add_gradients(scaled(observations), actions, config.precision)
         torch.nn.utils.clip_grad_norm_(objective.parameters(), config.clip_grad_norm)
         optimizer.step()
-        sums += torch.stack(result)
+        sums.add_(torch.stack(result))
+
+    do_update: Callable[[], None] = update
+    if compile_graph and can_record(sums.device):
+        do_update = GraphedStep(update, [optimizer], CudaRecorder(sums.device))
+    steps = tqdm(
+        range(first, total + 1), desc="Pre-training", unit="update", disable=not show_progress
+    )
+    for step in steps:
+        do_update()
         since += 1
         if step % per_epoch == 0 or step == total:
             loss, accuracy = (sums / since).tolist()

@@ -29,6 +29,7 @@ from minari import MinariDataset
 from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.views import EpisodeViews, TransitionIndex
+from spin_d3rlpy.reprem.pretraining import Windows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +162,11 @@ class DeviceReplayBuffer(ReplayBufferBase):
                 setattr(moved, name, value.to(device))
         return moved
 
+    @property
+    def is_on_one_device(self) -> bool:
+        """Whether features, if there are any, are where everything else is."""
+        return self.features is None or self.features.device == self.device
+
     def select(self, episodes: Sequence[int]) -> DeviceReplayBuffer:
         """Returns a copy with the episodes of these indices, in this order, on the same device.
 
@@ -268,6 +274,22 @@ class DeviceReplayBuffer(ReplayBufferBase):
         index = self._sample_index(batch_size)
         row = self.observation_index.index_select(0, index)
         return self.observations.index_select(0, row), self.actions.index_select(0, index).long()
+
+    def sample_windows(self, batch_size: int, length: int) -> Windows:
+        """Draws pieces of trajectories that begin anywhere and end with their episode at latest.
+
+        Returns:
+            Observations `(B, length, obs)`, actions `(B, length, N)` int64, and which of them
+            belong to the episode, `(B, length)`; the others repeat its last step.
+        """
+        first = self._sample_index(batch_size)[:, None]
+        starts = self.episode_starts
+        end = starts[torch.searchsorted(starts, first, right=True)]  # of the episode, (B, 1)
+        index = first + torch.arange(length, device=self.device)
+        valid = index < end
+        index = torch.minimum(index, end - 1)
+        rows = self.observation_index[index]
+        return Windows(self.observations[rows], self.actions[index].long(), valid)
 
     def _sample_index(self, batch_size: int) -> torch.Tensor:
         return torch.randint(self.transition_count, (batch_size,), device=self.device)

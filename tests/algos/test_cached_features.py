@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.algos.problems import (
     TINY,
     flat_parameters,
     random_buffer,
+    random_replay_buffer,
     tiny_fields,
 )
 
@@ -93,6 +95,17 @@ def test_fixed_queries_stay_and_heads_train() -> None:
     after = flat_parameters(policy_of(algo))
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved == {"heads.weight1", "heads.bias1", "heads.weight2", "heads.bias2"}
+
+
+def test_queries_stop_training_with_stock_mini_batches_too() -> None:
+    algo = make(train_queries=3)
+    algo.build_with_dataset(random_buffer())
+    queries = []
+    for _ in range(5):
+        queries.append(policy_of(algo).features.queries.weight.detach().clone())
+        algo.update(random_replay_buffer().sample_transition_batch(19))
+    moved = [not torch.equal(a, b) for a, b in itertools.pairwise(queries)]
+    assert moved == [True, True, True, False]
 
 
 def test_queries_are_trained_for_the_given_steps_and_then_cached(

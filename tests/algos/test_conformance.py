@@ -183,6 +183,17 @@ def test_stock_mini_batches_and_device_batches_update_alike(algo_class: Any) -> 
     assert all(isinstance(v, float) for v in metrics.values())
 
 
+def test_stock_mini_batches_are_computed_in_the_configured_precision() -> None:
+    outcomes = []
+    for precision in ("float32", "bfloat16"):
+        algo = make(FactoredIQL, precision=precision)
+        algo.build_with_dataset(random_buffer())
+        np.random.seed(3)  # noqa: NPY002
+        outcomes.append(algo.update(random_replay_buffer().sample_transition_batch(19)))
+    assert outcomes[0] != outcomes[1]
+    assert outcomes[1]["critic_loss"] == pytest.approx(outcomes[0]["critic_loss"], rel=0.05)
+
+
 @each_algorithm
 def test_scalers_apply_to_stock_and_device_batches_alike(algo_class: Any) -> None:
     stock = random_replay_buffer().sample_transition_batch(19)

@@ -536,18 +536,3 @@ def test_other_formats_and_unbuilt_policies_are_refused(tmp_path: Path) -> None:
         make(FactoredIQL).save_policy("policy.pt")
     with pytest.raises(ValueError, match=r"\.pt or \.onnx, got 'policy.h5'"):
         built(FactoredIQL).save_policy("policy.h5")
-
-
-# -- devices ---------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@each_algorithm
-def test_trains_on_a_gpu(algo_class: Any, tmp_path: Path) -> None:
-    algo = make(algo_class, device="cuda:0")
-    metrics = algo.fit(random_buffer(), n_steps=8, **QUIET)[-1][1]
-    assert all(np.isfinite(v) for v in metrics.values())
-    algo.save(str(tmp_path / "algo.d3"))
-    loaded: Any = d3rlpy.load_learnable(str(tmp_path / "algo.d3"), device="cpu:0")
-    found, expected = loaded.predict(OBSERVATIONS), algo.predict(OBSERVATIONS)
-    assert (found == expected).mean() > 0.9

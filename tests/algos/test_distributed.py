@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,50 +12,17 @@ import pytest
 import torch
 
 from spin_d3rlpy import SPINIQL, FactoredIQL
+from spin_d3rlpy.checkpoints import Checkpoints
+from spin_d3rlpy.distributed import SingleProcess
+from spin_d3rlpy.errors import InvalidCheckpointError
 from tests.algos.problems import random_buffer, tiny_fields
-from tests.subprocesses import ROOT
-
-PROGRAM = """
-import dataclasses, sys
-import d3rlpy, torch
-from d3rlpy.logging import NoopAdapterFactory
-from spin_d3rlpy import SPINIQL, FactoredIQL
-from tests.algos.problems import random_buffer, tiny_fields
-
-folder = sys.argv[1]
-torch.set_num_threads(1)
-rank = d3rlpy.distributed.init_process_group("gloo")
-
-# Each process has other weights at first, and updates on its half of a batch.
-d3rlpy.seed(rank)
-sgd = d3rlpy.optimizers.SGDFactory()
-algo = FactoredIQL(
-    enable_ddp=True, actor_optim_factory=sgd, critic_optim_factory=sgd,
-    actor_learning_rate=0.1, critic_learning_rate=0.1, **tiny_fields(FactoredIQL),
+from tests.algos.runs import (
+    assert_equal,
+    shared_run_that_goes_on,
+    shared_run_that_is_killed,
+    train_together,
 )
-algo.build_with_dataset(random_buffer())
-algo.save(f"{folder}/before-{rank}.d3")
-batch = torch.load(f"{folder}/batch.pt", weights_only=False)
-half = {
-    f.name: getattr(batch, f.name)[rank::2] if isinstance(getattr(batch, f.name), torch.Tensor)
-    else getattr(batch, f.name)
-    for f in dataclasses.fields(batch)
-}
-algo.update(type(batch)(**half))
-algo.save(f"{folder}/after-{rank}.d3")
-
-# Both stages of SPIN, then a file that both load.
-d3rlpy.seed(10 + rank)
-spin = SPINIQL(enable_ddp=True, batch_size=19, **tiny_fields(SPINIQL))
-fields = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
-spin.fit(random_buffer(), n_steps=3, **fields)
-spin.save(f"{folder}/spin-{rank}.d3")
-spin.save_model(f"{folder}/spin-{rank}.pt")
-spin.load_model(f"{folder}/spin-{rank}.pt")
-spin.fit(random_buffer(), n_steps=1, **fields)
-spin.save(f"{folder}/spin-later-{rank}.d3")
-d3rlpy.distributed.destroy_process_group()
-"""
+from tests.subprocesses import run_processes
 
 
 def networks(path: Path) -> dict[str, torch.Tensor]:
@@ -72,30 +38,18 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(value, other[key]) for key, value in one.items())
 
 
+def run_two(target: Any, folder: Path, expected: int = 0) -> None:
+    """Calls a function of `tests.algos.runs` in two processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    run_processes(target, [(rank, port, folder) for rank in range(2)], expected)
+
+
 def test_two_processes_train_one_model(tmp_path: Path) -> None:
     batch = random_buffer().sample_transition_batch(64)
     torch.save(batch, tmp_path / "batch.pt")
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "envs")])
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(tmp_path)],
-            env={
-                **os.environ,
-                "PYTHONPATH": paths,
-                "RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(20_000 + os.getpid() % 20_000),
-            },
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for process in processes:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors[-2000:]
+    run_two(train_together, tmp_path)
     for name in ("before", "after", "spin", "spin-later"):
         first, second = (networks(tmp_path / f"{name}-{rank}.d3") for rank in range(2))
         assert same(first, second), name
@@ -114,6 +68,35 @@ def test_two_processes_train_one_model(tmp_path: Path) -> None:
     spin: Any = d3rlpy.load_learnable(str(tmp_path / "spin-0.d3"))
     assert isinstance(spin, SPINIQL)
     assert spin.is_pretrained
+
+
+def test_a_killed_run_of_two_processes_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
+    run_two(shared_run_that_is_killed, tmp_path, expected=-signal.SIGKILL)
+    names = [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    assert "pretraining_0000000006.ckpt" in names
+    run_two(shared_run_that_goes_on, tmp_path)
+    outcomes = {
+        (name, rank): torch.load(tmp_path / f"{name}-{rank}.pt")
+        for name in ("whole", "resumed")
+        for rank in range(2)
+    }
+    # Each draws its own batches, and its losses are its own.
+    assert outcomes["whole", 0]["next"] != outcomes["whole", 1]["next"]
+    for key in outcomes["whole", 1]:
+        if key != "results":  # the first epoch's losses are those that process 0 had kept
+            assert_equal(outcomes["whole", 1][key], outcomes["resumed", 1][key], key)
+    assert_equal(outcomes["whole", 0], outcomes["resumed", 0])
+    for rank in range(2):
+        assert (tmp_path / f"refused-{rank}").exists()
+
+
+def test_checkpoints_of_another_number_of_processes_are_refused(tmp_path: Path) -> None:
+    class Two(SingleProcess):
+        count = 2
+
+    Checkpoints(tmp_path, 1, {}, dict, Two()).save("training", 1, {})
+    with pytest.raises(InvalidCheckpointError, match="processes was 2, is 1"):
+        Checkpoints(tmp_path, 1, {}, dict).start(resume=True)
 
 
 def test_ddp_without_a_process_group_is_an_error() -> None:

@@ -3,102 +3,33 @@
 from __future__ import annotations
 
 import importlib
-import os
-import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import d3rlpy
-import numpy as np
 import pytest
 import torch
-from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.optimizers import AdamFactory
 from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
 from d3rlpy.preprocessing import StandardObservationScaler
 
 from spin_d3rlpy import SPINIQL, AutoregressiveBCQ, DecQNIQL, FactoredAWAC, FactoredIQL
-from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.checkpoints import Checkpoints, read_checkpoint
 from spin_d3rlpy.errors import InvalidCheckpointError
-from tests.algos.problems import random_buffer, tiny_fields
-from tests.subprocesses import ROOT
-
-SETTINGS: dict[str, Any] = {
-    "n_steps": 11,
-    "n_steps_per_epoch": 4,
-    "logger_adapter": NoopAdapterFactory(),
-    "show_progress": False,
-    "checkpoint_interval": 3,
-}
-
-
-class CrashError(Exception):
-    """Stands for whatever ends a run."""
-
-
-def make(algo_class: Any, **fields: Any) -> Any:
-    fields = {"batch_size": 19, **tiny_fields(algo_class), **fields}
-    if algo_class is SPINIQL:
-        fields["pretraining"] = PretrainingConfig(batch_size=32, max_updates=10)
-    return algo_class(**fields)
-
-
-def noise(_algo: Any, _data: Any) -> float:
-    """An evaluator that uses up random numbers of all kinds."""
-    return float(torch.rand(1)) + np.random.random() + random.random()  # noqa: NPY002
-
-
-def fit(algo: Any, folder: Path | None, **settings: Any) -> Any:
-    settings = {**SETTINGS, "resume": True, "evaluators": {"noise": noise}, **settings}
-    return algo.fit(random_buffer(), checkpoint_dir=folder, **settings)
-
-
-def outcome(algo: Any, results: Any) -> dict[str, Any]:
-    """Everything that is to agree: weights, optimizers, counters, metrics without times."""
-    parts = algo.impl.modules.create_checkpointer("cpu:0").modules
-    return {
-        "parts": {name: part.state_dict() for name, part in parts.items()},
-        "grad_step": algo.grad_step,
-        "results": [
-            (epoch, {k: v for k, v in metrics.items() if not k.startswith("time")})
-            for epoch, metrics in results
-        ],
-        "asm": algo.asm.state_dict() if isinstance(algo, SPINIQL) and algo.asm else None,
-        "next": (float(torch.rand(1)), float(np.random.random()), random.random()),  # noqa: NPY002
-    }
-
-
-def assert_equal(one: Any, other: Any, path: str = "") -> None:
-    assert type(one) is type(other), path
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), path
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys(), path
-        for key in one:
-            assert_equal(one[key], other[key], f"{path}.{key}")
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other), path
-        for i, pair in enumerate(zip(one, other, strict=True)):
-            assert_equal(*pair, f"{path}.{i}")
-    else:
-        assert one == other, path
-
-
-def seed(value: int) -> None:
-    d3rlpy.seed(value)
-    random.seed(value)
-
-
-def crash_at(step: int) -> Any:
-    def callback(_algo: Any, _epoch: int, found: int) -> None:
-        if found == step:
-            raise CrashError
-
-    return callback
+from tests.algos.problems import random_buffer
+from tests.algos.runs import (
+    SETTINGS,
+    CrashError,
+    assert_equal,
+    crash_at,
+    fit,
+    make,
+    outcome,
+    run,
+    seed,
+)
+from tests.subprocesses import run_processes
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4, 5, 8, 11])
@@ -167,70 +98,19 @@ def test_a_finished_run_is_not_repeated_and_can_be_made_longer(tmp_path: Path) -
 
 # -- real processes --------------------------------------------------------------------------
 
-PROGRAM = """
-import os, signal, sys
-import torch
-torch.set_num_threads(1)
-from pathlib import Path
-import spin_d3rlpy.asm.objectives.masked as masked
-from tests.algos.test_resume import fit, make, outcome, seed, SPINIQL
-
-folder, stage, stop = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
-seed(1 if sys.argv[4] == "1" else 99)
-algo = make(SPINIQL)
-callback = None
-if stage == "pretraining":
-    original, count = masked.mask_actions, 0
-    def mask_actions(*args):
-        global count
-        count += 1
-        if count == stop:
-            kill()
-        return original(*args)
-    masked.mask_actions = mask_actions
-elif stage == "writing":
-    original_replace, writes = os.replace, 0
-    def replace(*args):
-        global writes
-        writes += 1
-        if writes == stop:
-            kill()
-        return original_replace(*args)
-    os.replace = replace
-elif stage == "training":
-    def callback(_algo, _epoch, step):
-        if step == stop:
-            kill()
-results = fit(algo, folder / "checkpoints", callback=callback)
-torch.save(outcome(algo, results), folder / "outcome.pt")
-"""
-
-
-def run(folder: Path, stage: str, stop: int, seeded: bool) -> int:
-    folder.mkdir(exist_ok=True)
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "envs")])
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), stage, str(stop), "01"[seeded]],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode in (0, -signal.SIGKILL), result.stderr[-2000:]
-    return result.returncode
-
 
 def test_a_run_killed_three_times_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
-    assert run(tmp_path / "whole", "none", 0, seeded=True) == 0
-    killed = tmp_path / "killed"
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    run_processes(run, [(whole, "none", 0, True)])
     # In pre-training, in training, while a checkpoint is written.
     for i, (stage, stop) in enumerate([("pretraining", 8), ("training", 7), ("writing", 1)]):
-        assert run(killed, stage, stop, seeded=i == 0) == -signal.SIGKILL
+        run_processes(run, [(killed, stage, stop, i == 0)], expected=-signal.SIGKILL)
     assert list((killed / "checkpoints").glob(".*.partial"))  # it was killed in the act
-    assert run(killed, "none", 0, seeded=False) == 0
+    run_processes(run, [(killed, "none", 0, False)])
     assert not list((killed / "checkpoints").glob(".*.partial"))
-    outcomes = [torch.load(tmp_path / n / "outcome.pt") for n in ("whole", "killed")]
+    outcomes = [torch.load(folder / "outcome.pt") for folder in (whole, killed)]
     assert outcomes[0]["asm"] is not None
     assert_equal(*outcomes)
 

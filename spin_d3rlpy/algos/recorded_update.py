@@ -1,0 +1,77 @@
+"""An algorithm's update as a CUDA graph, on batches that it is given or draws itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from d3rlpy.torch_utility import TorchMiniBatch
+
+from spin_d3rlpy.algos.impl import MultiDiscreteImpl
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.graphs import CudaRecorder, GraphedStep
+
+Metrics = dict[str, torch.Tensor]
+
+
+class RecordedUpdate:
+    """The update of one built algorithm as long as it computes the same.
+
+    There is one recording at a time: another batch size or another dataset replaces it.
+
+    Args:
+        compute: does one gradient step on a batch.
+        impl: networks and optimizers.
+        phase: what else `compute` depends on.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[TorchMiniBatch], Metrics],
+        impl: MultiDiscreteImpl,
+        phase: object,
+    ) -> None:
+        self._compute = compute
+        self._impl = impl
+        self._phase = phase
+        self._key: Hashable = None
+        self._step: GraphedStep[Metrics] | None = None
+        self._batch: TorchMiniBatch | None = None  # whose tensors the recording reads
+        self._recorder = CudaRecorder(impl.device)
+
+    def is_of(self, impl: MultiDiscreteImpl, phase: object) -> bool:
+        """Whether this is the update of these networks in this phase."""
+        return impl is self._impl and phase == self._phase
+
+    def on_source(self, source: DeviceReplayBuffer, batch_size: int) -> Metrics:
+        """One step on a batch that the recording itself draws."""
+        step = self._step_for(
+            (source, batch_size),
+            lambda: self._compute(source.sample_transition_batch(batch_size)),
+        )
+        return step()
+
+    def on_batch(self, batch: TorchMiniBatch) -> Metrics:
+        """One step on a batch, which is copied to where the recording reads it."""
+        tensors = _tensors(batch)
+        key = tuple((name, value.shape, value.dtype) for name, value in tensors.items())
+        if key != self._key:
+            copies: dict[str, Any] = {name: torch.empty_like(v) for name, v in tensors.items()}
+            self._batch = dataclasses.replace(batch, **copies, numpy_batch=None)
+        mine = self._batch
+        assert mine is not None
+        torch._foreach_copy_(list(_tensors(mine).values()), list(tensors.values()))
+        step = self._step_for(key, lambda: self._compute(mine))
+        return step()
+
+    def _step_for(self, key: Hashable, step: Callable[[], Metrics]) -> GraphedStep[Metrics]:
+        if self._step is None or key != self._key:
+            optimizers = [optim.optim for optim in self._impl.optimizers]
+            self._key, self._step = key, GraphedStep(step, optimizers, self._recorder)
+        return self._step
+
+
+def _tensors(batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
+    return {name: v for name, v in vars(batch).items() if isinstance(v, torch.Tensor)}

@@ -1,0 +1,181 @@
+"""Training steps as CUDA graphs: recorded once, then replayed without Python in between.
+
+A step here consists of a hundred or more small kernels, and Python takes longer to launch them
+than a GPU to run them. A graph launches all of them at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+# Steps before the recording: they create optimizer states, workspaces and scalers' tensors.
+WARM_UP_STEPS = 3
+
+
+def can_record(device: str | torch.device) -> bool:
+    """Whether steps on a device can be recorded: on GPUs."""
+    return torch.device(device).type == "cuda"
+
+
+class Recorder(Protocol):
+    """What runs and records steps; `CudaRecorder`, or something else in tests."""
+
+    def run(self, step: Callable[[], T]) -> T:
+        """Runs a step as it would be recorded."""
+
+    def record(self, step: Callable[[], T]) -> tuple[Callable[[], object], T]:
+        """Records a step without running it.
+
+        Returns:
+            What replays it, and its result, whose tensors every replay overwrites.
+        """
+
+
+class CudaRecorder:
+    """Records what happens on one CUDA device.
+
+    Steps run on a stream of their own, as recording demands, in order with the current one. Random
+    numbers are those of the device's generator: replays go on in its sequence.
+
+    Args:
+        device: where the steps' tensors are, e.g. `"cuda:0"`.
+    """
+
+    def __init__(self, device: str | torch.device) -> None:
+        self._device = torch.device(device)
+        self._stream = torch.cuda.Stream(self._device)
+
+    def run(self, step: Callable[[], T]) -> T:
+        """Runs a step on the recorder's stream."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            result = step()
+        current.wait_stream(self._stream)
+        return result
+
+    def record(self, step: Callable[[], T]) -> tuple[Callable[[], object], T]:
+        """Records a step; see `Recorder`."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self._device), torch.cuda.graph(graph, stream=self._stream):
+            result = step()
+        return graph.replay, result
+
+
+class GraphedStep(Generic[T]):
+    """A training step that is recorded after a few calls and replayed from then on.
+
+    Every call is one step, the first ones included, which run as they are. A recording holds
+    addresses and numbers: it is made anew, after as many such calls, when an optimizer's state is
+    replaced (a loaded file, a reset) or one of its options changes. The learning rate of Adam and
+    AdamW is handed over, so schedules need no new recording.
+
+    Args:
+        step: does one step. Its tensors keep their places, its shapes never change, and it neither
+            waits for the device nor copies from the host.
+        optimizers: those that it uses.
+        recorder: of the device it runs on.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[], T],
+        optimizers: Sequence[torch.optim.Optimizer],
+        recorder: Recorder,
+    ) -> None:
+        self._step = step
+        self._optimizers = list(optimizers)
+        self._recorder = recorder
+        self._calls = 0
+        self._states: list[Any] = []
+        self._options: list[dict[str, Any]] = []
+        self._rates: list[tuple[dict[str, Any], float, torch.Tensor]] = []  # group, last, on device
+        self._recording: tuple[Callable[[], object], T] | None = None
+
+    def __call__(self) -> T:
+        """Does one step and returns its result; a later call may overwrite the result's tensors.
+
+        Raises:
+            RuntimeError: the step cannot be recorded.
+        """
+        if self._has_changed():
+            self._calls, self._recording = 0, None
+        self._calls += 1
+        if self._calls <= WARM_UP_STEPS:
+            return self._recorder.run(self._step)
+        if self._recording is None:
+            self._recording = self._record()
+        for i, (group, last, rate) in enumerate(self._rates):
+            if group["lr"] != last:
+                rate.fill_(group["lr"])
+                self._rates[i] = (group, group["lr"], rate)
+        replay, result = self._recording
+        replay()
+        return result
+
+    def _has_changed(self) -> bool:
+        states = [optimizer.state for optimizer in self._optimizers]
+        options = [
+            {
+                k: v
+                for k, v in group.items()
+                if k != "params" and not (k == "lr" and _is_adam(group))
+            }
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+        ]
+        # The very same objects: their contents change with every step.
+        same = len(states) == len(self._states) and all(map(_is, states, self._states))
+        changed = not same or options != self._options
+        self._states, self._options = states, options
+        return changed
+
+    def _record(self) -> tuple[Callable[[], object], T]:
+        try:
+            with self._recordable():
+                return self._recorder.record(self._step)
+        except RuntimeError as error:
+            raise RuntimeError(
+                "This update cannot be recorded as a CUDA graph, because part of it waits for the "
+                "device, copies from the host or has shapes that depend on the data. "
+                "Pass compile_graph=False."
+            ) from error
+
+    @contextlib.contextmanager
+    def _recordable(self) -> Iterator[None]:
+        """Puts what may change into tensors on the device while the step is recorded."""
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        before = [dict(group) for group in groups]
+        self._rates = []
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                device = group["params"][0].device
+                if "capturable" in group:
+                    group["capturable"] = True
+                if _is_adam(group):
+                    rate = torch.tensor(group["lr"], dtype=torch.float32, device=device)
+                    self._rates.append((group, group["lr"], rate))
+                    group["lr"] = rate
+            for state in optimizer.state.values():
+                if isinstance(state.get("step"), torch.Tensor):  # RMSprop has it on the host
+                    state["step"] = state["step"].to(device)
+        try:
+            yield
+        finally:
+            for group, options in zip(groups, before, strict=True):
+                group.update(options)
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _is_adam(group: dict[str, Any]) -> bool:
+    """Whether a group is one of torch's fused Adam or AdamW, which read the rate from a tensor."""
+    return bool(group.get("fused")) and "betas" in group

@@ -1,0 +1,399 @@
+"""`compile_graph`: recorded updates do what updates do. The GPU's recorder is in `test_cuda.py`.
+
+Here, a tape (`tests.algos.tape`) takes its place, and code that has a path of its own on CPUs takes
+the other one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+from pathlib import Path
+from typing import Any
+
+import d3rlpy
+import pytest
+import torch
+from d3rlpy.logging import NoopAdapterFactory
+from d3rlpy.optimizers import AdamFactory, SGDFactory
+from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
+from d3rlpy.preprocessing import MultiplyRewardScaler, StandardObservationScaler
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from spin_d3rlpy import SPINIQL, DecQN, FactoredIQL, MultiDiscreteFQE, MultiDiscreteFQEConfig
+from spin_d3rlpy.algos import base, recorded_update
+from spin_d3rlpy.asm import attention, dropout, pretraining
+from spin_d3rlpy.asm.pretraining import PretrainingConfig
+from spin_d3rlpy.data import DeviceReplayBuffer
+from tests.algos.problems import (
+    ALGORITHMS,
+    NVEC,
+    OBSERVATION_SIZE,
+    has_field,
+    learning_rates,
+    optimizers,
+    random_buffer,
+    random_replay_buffer,
+    tiny_fields,
+)
+from tests.algos.tape import TapeRecorder, refuse_unrecordable
+
+each_algorithm = pytest.mark.parametrize("algo_class", ALGORITHMS)
+RATE = 2.0**-10  # the same in float32, as which recorded optimizers have it
+QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+
+
+@pytest.fixture
+def gpu_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes the paths that other devices than CPUs take."""
+    monkeypatch.setattr(dropout, "_BITS", {})
+    monkeypatch.setattr(attention, "is_tracing", lambda: True)
+
+
+@pytest.fixture
+def _tape(gpu_code: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (base, pretraining):
+        monkeypatch.setattr(module, "can_record", lambda _device: True)
+    for module in (recorded_update, pretraining):
+        monkeypatch.setattr(module, "CudaRecorder", TapeRecorder)
+    TapeRecorder.made = 0
+
+
+taped = pytest.mark.usefixtures("_tape")
+
+
+def make(algo_class: Any, compile_graph: bool = True, **fields: Any) -> Any:
+    d3rlpy.seed(1)
+    fields = {
+        "batch_size": 19,
+        **tiny_fields(algo_class),
+        **learning_rates(algo_class, RATE),
+        **fields,
+    }
+    if has_field(algo_class, "pretraining"):
+        fields["pretraining"] = PretrainingConfig(batch_size=32, max_updates=6, learning_rate=RATE)
+    return algo_class(compile_graph=compile_graph, **fields)
+
+
+def built(algo_class: Any, compile_graph: bool = True, **fields: Any) -> Any:
+    algo = make(algo_class, compile_graph, **fields)
+    algo.build_with_dataset(random_buffer())
+    return algo
+
+
+def parts(algo: Any) -> dict[str, torch.Tensor]:
+    networks = algo.impl.modules.get_torch_modules().items()
+    return {
+        f"{n}.{k}": v.clone() for n, network in networks for k, v in network.state_dict().items()
+    }
+
+
+def assert_same(one: Any, other: Any) -> None:
+    assert one.grad_step == other.grad_step
+    found, expected = parts(one), parts(other)
+    assert [key for key, value in expected.items() if not torch.equal(found[key], value)] == []
+
+
+@taped
+@each_algorithm
+def test_fit_ends_with_the_same_weights_and_losses(algo_class: Any) -> None:
+    algos, metrics = [], []
+    for compile_graph in (True, False):
+        algos.append(make(algo_class, compile_graph))
+        metrics.append(algos[-1].fit(random_buffer(), n_steps=9, **QUIET)[-1][1])
+    assert TapeRecorder.made == 1 + has_field(algo_class, "pretraining")
+    assert_same(*algos)
+    for key, value in metrics[1].items():
+        if not key.startswith("time"):
+            assert metrics[0][key] == value, key
+
+
+@taped
+def test_replayed_steps_differ_from_each_other() -> None:
+    """Each draws its own batch and its own dropout, and goes on from the step before."""
+    algo = built(FactoredIQL)
+    seen: list[dict[str, torch.Tensor]] = []
+    losses: list[float] = []
+    for _ in range(8):
+        losses.append(algo._sample_and_update(random_buffer_of(algo))["critic_loss"].item())
+        seen.append(parts(algo))
+    assert TapeRecorder.made == 1
+    assert len(set(losses)) == 8
+    for one, other in itertools.pairwise(seen):
+        moved = [k for k in one if not torch.equal(one[k], other[k])]
+        assert len(moved) == len(one)
+
+
+def random_buffer_of(algo: Any) -> Any:
+    """The same buffer at every call."""
+    if not hasattr(algo, "test_buffer"):
+        algo.test_buffer = random_buffer()
+    return algo.test_buffer
+
+
+@taped
+@each_algorithm
+def test_update_takes_batches_of_either_kind(algo_class: Any) -> None:
+    ours, stock = random_buffer(), random_replay_buffer()
+    algos = [built(algo_class, compile_graph) for compile_graph in (True, False)]
+    for algo in algos:
+        d3rlpy.seed(2)
+        for _ in range(6):
+            algo.update(ours.sample_transition_batch(19))
+        for _ in range(6):
+            algo.update(stock.sample_transition_batch(19))
+    assert TapeRecorder.made >= 1
+    assert_same(*algos)
+
+
+@taped
+@pytest.mark.parametrize("factory", [AdamFactory, SGDFactory])
+def test_learning_rates_follow_their_schedule(factory: Any) -> None:
+    algos = []
+    for compile_graph in (True, False):
+        schedule = CosineAnnealingLRFactory(T_max=7)
+        fields = optimizers(FactoredIQL, factory(lr_scheduler_factory=schedule))
+        algos.append(make(FactoredIQL, compile_graph, **fields))
+        algos[-1].fit(random_buffer(), n_steps=9, **QUIET)
+    # Adam reads its rate from the device; SGD's is part of a recording, so there is none.
+    assert TapeRecorder.made == (factory is AdamFactory)
+    found, expected = (parts(algo) for algo in algos)
+    for key, value in expected.items():  # rates in float32 here, in float64 there
+        torch.testing.assert_close(found[key], value, rtol=1e-5, atol=1e-7, msg=key)
+    rates = [algo.impl.policy_optim.param_groups[0]["lr"] for algo in algos]
+    assert rates[0] == rates[1] != RATE
+    assert isinstance(rates[0], float)
+
+
+@taped
+def test_plain_gradient_descent_is_recorded_too() -> None:
+    algos = []
+    for compile_graph in (True, False):
+        algos.append(make(FactoredIQL, compile_graph, **optimizers(FactoredIQL, SGDFactory())))
+        algos[-1].fit(random_buffer(), n_steps=9, **QUIET)
+    assert TapeRecorder.made == 1
+    assert_same(*algos)
+
+
+def set_rate(algo: Any, _path: Path) -> None:
+    algo.impl.policy_optim.param_groups[0]["lr"] = 4 * RATE
+
+
+def set_weight_decay(algo: Any, _path: Path) -> None:
+    algo.impl.policy_optim.param_groups[0]["weight_decay"] = 0.1
+
+
+def reset(algo: Any, _path: Path) -> None:
+    algo.reset_optimizer_states()
+
+
+def load(algo: Any, path: Path) -> None:
+    algo.load_model(str(path / f"{algo.config.compile_graph}.pt"))
+
+
+def set_batch_size(algo: Any, _path: Path) -> None:
+    algo.config.batch_size = 23
+
+
+def act(algo: Any, _path: Path) -> None:
+    algo.predict(torch.randn(3, OBSERVATION_SIZE).numpy())  # leaves evaluation mode behind
+    algo.save_policy(str(_path / "policy.pt"))  # freezes and thaws
+
+
+@taped
+@pytest.mark.parametrize(
+    ("change", "recordings"),
+    [(set_rate, 1), (set_weight_decay, 2), (reset, 2), (load, 2), (set_batch_size, 2), (act, 1)],
+)
+@pytest.mark.parametrize("algo_class", [FactoredIQL, SPINIQL])
+def test_what_changes_between_steps_counts(
+    algo_class: Any, change: Any, recordings: int, tmp_path: Path
+) -> None:
+    algos = []
+    for compile_graph in (True, False):
+        algo = built(algo_class, compile_graph, **({"asm": None} if algo_class is SPINIQL else {}))
+        algo.update(random_buffer().sample_transition_batch(5))
+        algo.save_model(str(tmp_path / f"{compile_graph}.pt"))
+        algo._grad_step = 0
+        buffer = random_buffer_of(algo)
+        for step in range(14):
+            if step == 7:
+                change(algo, tmp_path)
+                torch.manual_seed(5)
+            algo._sample_and_update(buffer)
+        algos.append(algo)
+    assert TapeRecorder.made == recordings
+    assert_same(*algos)
+
+
+@taped
+def test_another_dataset_is_drawn_from() -> None:
+    algos = []
+    for compile_graph in (True, False):
+        algo = make(DecQN, compile_graph)
+        for seed in (0, 1):
+            algo.fit(random_buffer(seed=seed), n_steps=6, **QUIET)
+        algos.append(algo)
+    assert TapeRecorder.made == 2
+    assert_same(*algos)
+
+
+@taped
+@pytest.mark.parametrize("cache", [True, False])
+def test_queries_stop_training_when_they_should(cache: bool) -> None:
+    algos, queries = [], []
+    for compile_graph in (True, False):
+        algo = make(SPINIQL, compile_graph, train_queries=6, cache_features=cache)
+        seen: list[torch.Tensor] = []
+
+        def remember(algo: Any, _epoch: int, _step: int, seen: list[Any] = seen) -> None:
+            seen.append(algo.impl.policy.features.queries.weight.detach().clone())
+
+        algo.fit(random_buffer(), n_steps=12, callback=remember, **QUIET)
+        algos.append(algo)
+        queries.append(seen)
+    assert TapeRecorder.made == 3  # pre-training, before and after
+    assert_same(*algos)
+    moved = [not torch.equal(a, b) for a, b in itertools.pairwise(queries[0])]
+    assert moved == [True] * 5 + [False] * 6
+
+
+@taped
+def test_features_in_host_memory_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields: dict[str, Any] = {"train_queries": False, "cache_features": True}
+    monkeypatch.setattr(DeviceReplayBuffer, "is_on_one_device", False)
+    algos = []
+    for compile_graph in (True, False):
+        algos.append(make(SPINIQL, compile_graph, **fields))
+        algos[-1].fit(random_buffer(), n_steps=6, **QUIET)
+    assert TapeRecorder.made == 1  # pre-training
+    assert_same(*algos)
+
+
+@taped
+@each_algorithm
+def test_bfloat16_is_recorded_too(algo_class: Any) -> None:
+    algos = []
+    for compile_graph in (True, False):
+        algo = built(algo_class, compile_graph, precision="bfloat16")
+        buffer = random_buffer_of(algo)
+        for _ in range(6):
+            algo._sample_and_update(buffer)
+        algos.append(algo)
+    assert TapeRecorder.made == 1
+    assert_same(*algos)
+
+
+@taped
+def test_scalers_and_clipping_are_recorded_too() -> None:
+    algos = []
+    for compile_graph in (True, False):
+        algo = make(
+            FactoredIQL,
+            compile_graph,
+            **optimizers(FactoredIQL, AdamFactory(clip_grad_norm=0.1)),
+            observation_scaler=StandardObservationScaler(),
+            reward_scaler=MultiplyRewardScaler(3.0),
+        )
+        algo.fit(random_buffer(), n_steps=9, **QUIET)
+        algos.append(algo)
+    assert TapeRecorder.made == 1
+    assert_same(*algos)
+
+
+@taped
+@pytest.mark.parametrize("mode", ["greedy", "sample"])
+def test_policy_evaluation_is_recorded_too(mode: Any) -> None:
+    evaluated = built(FactoredIQL, compile_graph=False)
+    estimates = []
+    for compile_graph in (True, False):
+        d3rlpy.seed(4)
+        config = MultiDiscreteFQEConfig(
+            batch_size=19, learning_rate=RATE, compile_graph=compile_graph
+        )
+        estimates.append(MultiDiscreteFQE(evaluated, config, mode=mode))
+        estimates[-1].fit(random_buffer(), n_steps=9, **QUIET)
+    assert TapeRecorder.made == 1
+    assert_same(*estimates)
+
+
+@taped
+def test_what_cannot_be_recorded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    algo = built(FactoredIQL)
+    original = algo.impl.compute_update
+
+    def reading(batch: Any, grad_step: int) -> Any:
+        metrics = original(batch, grad_step)
+        assert metrics["critic_loss"].item() > 0
+        return metrics
+
+    monkeypatch.setattr(algo.impl, "compute_update", reading)
+    with pytest.raises(RuntimeError, match=r"cannot be recorded.*compile_graph=False"):
+        algo.fit(random_buffer(), n_steps=9, **QUIET)
+    assert algo.grad_step == 3
+
+
+def test_nothing_is_recorded_on_a_cpu() -> None:
+    """As in d3rlpy: the same configuration serves on machines with and without a GPU."""
+    algos = []
+    for compile_graph in (True, False):
+        algos.append(make(SPINIQL, compile_graph))
+        algos[-1].fit(random_buffer(), n_steps=6, **QUIET)
+        assert not algos[-1].compiled
+    found, expected = (parts(algo) for algo in algos)
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+# -- another device than the CPU -------------------------------------------------------------
+
+
+class OneDevice(TorchDispatchMode):
+    """Refuses what is not on the device `meta`, and what could not be recorded."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        refuse_unrecordable(func, args)
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves((args, kwargs, result)):
+            if isinstance(leaf, torch.Tensor):
+                assert leaf.device.type == "meta", f"{func} meets a tensor on {leaf.device}"
+        return result
+
+
+@pytest.fixture
+def _meta(gpu_code: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets algorithms train on torch's device of tensors without data."""
+    monkeypatch.setattr(base, "autocast", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
+    adam = importlib.import_module("torch.optim.adam")
+    monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda *_: None)
+
+
+@pytest.mark.usefixtures("_meta")
+@each_algorithm
+def test_updates_neither_meet_the_host_nor_wait_for_the_device(algo_class: Any) -> None:
+    algo = make(algo_class, nvec=NVEC)
+    algo.build_with_dataset(random_buffer())  # fits scalers
+    algo._device = "meta"
+    algo.create_impl((OBSERVATION_SIZE,), 0)
+    buffer = random_buffer().to("meta")
+    algo._sample_and_update(buffer)  # creates what is created once
+    with OneDevice():  # type: ignore[no-untyped-call]
+        algo._sample_and_update(buffer)
+
+
+@pytest.mark.usefixtures("_meta")
+def test_meeting_the_host_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    algo = make(FactoredIQL, nvec=NVEC)
+    algo._device = "meta"
+    algo.create_impl((OBSERVATION_SIZE,), 0)
+    buffer = random_buffer().to("meta")
+    algo._sample_and_update(buffer)
+    original = algo.impl.bootstrap
+    monkeypatch.setattr(algo.impl, "bootstrap", lambda b, v: original(b, v) + torch.zeros(()))
+    strict = OneDevice()  # type: ignore[no-untyped-call]
+    with strict, pytest.raises(AssertionError, match="on cpu"):
+        algo._sample_and_update(buffer)
