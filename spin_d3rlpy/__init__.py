@@ -69,6 +69,7 @@ from spin_d3rlpy.policies import (
     SAINTEncoderFactory,
     SPINEncoderFactory,
 )
+from spin_d3rlpy.saving import load_policy, save_policy
 
 __all__ = [
     "SAINTAWAC",
@@ -130,7 +131,9 @@ __all__ = [
     "create_replay_buffer",
     "load_asm",
     "load_dataset",
+    "load_policy",
     "load_published_asm",
     "save_asm",
+    "save_policy",
     "spin_envs",
 ]

@@ -33,6 +33,9 @@ app.add_typer(behavior_app, name="behaviour")
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show d3rlpy's log and tracebacks of errors.")
 ]
+Trust = Annotated[
+    bool, typer.Option(help="Make the environment by whatever function the dataset names.")
+]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")]
 
 
@@ -153,12 +156,13 @@ def data_check(
     histogram: Annotated[Path, typer.Option(help="Where the picture of the returns goes.")] = Path(
         "returns.png"
     ),
+    trust: Trust = False,
 ) -> None:
     """Check a dataset's arrays, record and alignment; exit code 1 if something is wrong."""
     from spin_d3rlpy.data.check import check_dataset, draw_returns
     from spin_d3rlpy.data.loader import open_local
 
-    report = check_dataset(open_local(name), None if replay_all else episodes)
+    report = check_dataset(open_local(name, trust), None if replay_all else episodes, trust)
     typer.echo(report.summary())
     if report.returns and all(map(math.isfinite, report.returns)):
         draw_returns(report, histogram)

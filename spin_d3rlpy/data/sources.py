@@ -27,7 +27,7 @@ from spin_envs.discretized import BoxGrid
 
 _HDF5_FILE = "main_data.hdf5"
 # What h5py, Minari and NumPy raise for files that are not what they should be.
-_DAMAGE = (
+DAMAGE = (
     *(OSError, KeyError, IndexError, ValueError, TypeError, AttributeError),
     *(RuntimeError, AssertionError, MemoryError, OverflowError),
 )
@@ -69,7 +69,7 @@ def read_minari(
             return stack_episodes(_discretized(episodes, grid), lengths, nvec)
     except SpinError:
         raise
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise InvalidDatasetError(
             f"Dataset {dataset.id} cannot be read ({error!r}). Its files are damaged: delete them "
             "to have it built or downloaded again."
@@ -194,8 +194,11 @@ def _member(group: Any, key: str, kind: Any) -> Any:
 
 
 def _total_steps(group: Any) -> int:
+    attribute = h5py.h5a.open(group, b"total_steps")
+    if attribute.shape != ():
+        raise InvalidDatasetError(f"Expected total_steps to be a number, found {attribute.shape}.")
     value = np.empty((), np.int64)
-    h5py.h5a.open(group, b"total_steps").read(value)
+    attribute.read(value)
     return int(value)
 
 
