@@ -85,6 +85,7 @@ from spin_d3rlpy.policies import (
     SPINEncoderFactory,
 )
 from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
+from spin_d3rlpy.saving import load_policy, save_policy
 
 __all__ = [
     "SAINTAWAC",
@@ -163,7 +164,9 @@ __all__ = [
     "create_replay_buffer",
     "load_asm",
     "load_dataset",
+    "load_policy",
     "load_published_asm",
     "save_asm",
+    "save_policy",
     "spin_envs",
 ]
