@@ -187,6 +187,78 @@ def behavior_train(
     typer.echo(f"Selected: {select_policy(recipe, folder, folder)}")
 
 
+@bench_app.command("list")
+def bench_list() -> None:
+    """List experiments and how many cells they have per seed."""
+    from spin_d3rlpy.benchmark.experiments.specs import EXPERIMENTS, SCALES
+
+    for name, experiment in EXPERIMENTS.items():
+        n_cells = len(experiment.jobs(SCALES["paper"], [0], "cpu:0"))
+        typer.echo(f"{name:12} {n_cells:3} cells a seed  {experiment.title}")
+
+
+Experiments = Annotated[list[str], typer.Argument(help="Experiments, see `bench list`.")]
+Scaling = Annotated[str, typer.Option("--preset", help="paper, cpu or smoke.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds 0, 1, ...; default: the preset's.")]
+Tasks = Annotated[
+    list[str] | None, typer.Option("--task", help="Only datasets with this in their name.")
+]
+Folder = Annotated[Path, typer.Option(help="Folder of the jobs; finished ones are kept.")]
+Device = Annotated[str, typer.Option(help="cpu:0, cuda:0, ...")]
+
+
+@bench_app.command("run")
+def bench_run(
+    names: Experiments,
+    preset: Scaling = "cpu",
+    seeds: Seeds = None,
+    task: Tasks = None,
+    folder: Folder = Path("spin-bench"),
+    device: Device = "cpu:0",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Jobs at once; default: all cores, or GPUs.")
+    ] = None,
+) -> None:
+    """Run experiments, each cell in a process of its own; called again, go on where it was."""
+    from spin_d3rlpy.benchmark.experiments.grid import LocalEngine, run_grid
+    from spin_d3rlpy.benchmark.experiments.specs import get_experiments, get_scale
+
+    scale = get_scale(preset)
+    jobs = [
+        job
+        for experiment in get_experiments(names)
+        for _, _, job in experiment.jobs(scale, range(seeds or scale.seeds), device, task or ())
+    ]
+    gpus = [int(device.partition(":")[2] or 0)] if device.startswith("cuda") else []
+    failed = run_grid(jobs, folder, LocalEngine(workers, gpus))
+    for job in failed:
+        typer.echo(f"failed: {folder / job.name} (see error.txt)", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+@bench_app.command("report")
+def bench_report(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments; default: all.")] = None,
+    preset: Scaling = "cpu",
+    seeds: Seeds = None,
+    task: Tasks = None,
+    folder: Folder = Path("spin-bench"),
+    device: Device = "cpu:0",
+    out: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("spin-report"),
+) -> None:
+    """Write tables and curves of finished cells as CSV, PNG, Markdown and one HTML file."""
+    from spin_d3rlpy.benchmark.experiments.report import write_report
+    from spin_d3rlpy.benchmark.experiments.specs import EXPERIMENTS, get_experiments, get_scale
+
+    scale = get_scale(preset)
+    chosen = [experiment.name for experiment in get_experiments(names or list(EXPERIMENTS))]
+    for file in write_report(
+        folder, out, preset, scale, chosen, range(seeds or scale.seeds), device, task or ()
+    ):
+        typer.echo(file)
+
+
 @bench_app.command("speed")
 def bench_speed(
     out: Annotated[Path, typer.Option(help="Folder for tables.")] = Path("spin-speed"),

@@ -1,0 +1,293 @@
+"""What a worker does: pre-train an ASM, train and evaluate an algorithm, or probe an ASM.
+
+A job is a folder. `job.json` says what to do, `checkpoints/` is what a killed job goes on from,
+`result.json` (written last, in one step) says that it is done. Its other files are `machine.json`
+(versions, machine, git commit), `curve.csv` and, for pre-training, `asm_<epoch>.safetensors`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import d3rlpy
+import torch
+from d3rlpy.logging import FileAdapterFactory
+
+from spin_d3rlpy import algos
+from spin_d3rlpy.asm import (
+    ActionStructureModel,
+    PretrainingConfig,
+    TransformerConfig,
+    load_asm,
+    pretrain,
+    save_asm,
+)
+from spin_d3rlpy.asm.distillation import DistillationConfig
+from spin_d3rlpy.asm.pretraining import PretrainingEpoch
+from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
+from spin_d3rlpy.checkpoints import Checkpoints
+from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
+from spin_d3rlpy.metrics import ActingAlgo, ActionMode, LockstepEvaluator
+from spin_d3rlpy.policies import SAINTEncoderFactory
+from spin_d3rlpy.reports import describe_machine, write_csv
+from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
+
+Kind = Literal["pretrain", "train", "probe"]
+RESULT = "result.json"
+ERROR = "error.txt"
+CHECKPOINT_INTERVAL = 1_000  # steps
+EVALUATION_SEED = 100
+HELD_OUT = 0.1  # share of the episodes that probes are tested on
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One piece of work; equal jobs are done once, whatever they are for.
+
+    Args:
+        kind: what to do.
+        dataset: name.
+        size: its transitions; the published size if None.
+        seed: of networks and mini-batches.
+        device: as in d3rlpy.
+        algorithm: training: class in `spin_d3rlpy.algos`.
+        fields: training: config fields, nested ones as dictionaries. Pre-training: `transformer`
+            and `pretraining`.
+        n_steps: training: gradient steps.
+        n_steps_per_epoch: training: gradient steps between evaluations.
+        episodes: training: episodes of an evaluation.
+        mode: training: how actions are chosen in evaluation.
+        asm: training and probe: the job that pre-trains the ASM.
+        asm_epoch: after which of its epochs; the last one if None, 0 is untrained.
+    """
+
+    kind: Kind
+    dataset: str
+    size: int | None = None
+    seed: int = 0
+    device: str = "cpu:0"
+    algorithm: str | None = None
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    n_steps: int = 0
+    n_steps_per_epoch: int = 0
+    episodes: int = 10
+    mode: ActionMode = "sample"
+    asm: Job | None = None
+    asm_epoch: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a dictionary that `from_json` reads."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Job:
+        """Inverse of `to_json`."""
+        asm = content["asm"]
+        return cls(**{**content, "asm": None if asm is None else cls.from_json(asm)})
+
+    @property
+    def name(self) -> str:
+        """Name of its folder: what a reader wants to see, and a hash of everything."""
+        identity = json.dumps(self.to_json(), sort_keys=True).encode()
+        what = self.algorithm or self.kind
+        dataset = self.dataset.removeprefix("spin/").removesuffix("-v0").replace("/", "-")
+        return f"{what}_{dataset}_s{self.seed}_{hashlib.sha256(identity).hexdigest()[:10]}"
+
+
+def run_job(root: Path, name: str) -> None:
+    """Does what `job.json` says, going on from where an earlier attempt was.
+
+    Args:
+        root: folder of all jobs.
+        name: folder in it.
+    """
+    folder = root / name
+    job = Job.from_json(json.loads((folder / "job.json").read_text()))
+    _write_json(folder / "machine.json", {**describe_machine(), "git_commit": _git_commit()})
+    started = time.monotonic()
+    result = {"pretrain": _pretrain, "train": _train, "probe": _probe}[job.kind](root, job)
+    attempt = time.monotonic() - started
+    _write_json(folder / RESULT, {**result, "seconds_of_last_attempt": attempt})
+
+
+def _pretrain(root: Path, job: Job) -> dict[str, Any]:
+    folder = root / job.name
+    config = PretrainingConfig(**job.fields["pretraining"])
+    buffer = _load(job)
+    d3rlpy.seed(job.seed)
+    transformer = TransformerConfig(**job.fields["transformer"])
+    asm = ActionStructureModel(buffer.observations.shape[1], buffer.nvec, transformer)
+    asm.to(job.device)
+    held_out = None
+    if config.validation_share:
+        buffer, held_out = buffer.split(config.validation_share)
+    checkpoints = _checkpoints(folder)
+    if checkpoints.start(resume=True) is None:
+        save_asm(asm, folder / "asm_0.safetensors")
+
+    def on_epoch(epoch: PretrainingEpoch) -> None:
+        if epoch.epoch % config.checkpoint_interval == 0:
+            save_asm(asm, folder / f"asm_{epoch.epoch}.safetensors")
+
+    epochs = pretrain(
+        asm,
+        buffer,
+        config,
+        on_epoch=on_epoch,
+        show_progress=False,
+        checkpoints=checkpoints,
+        held_out=held_out,
+    )
+    save_asm(asm, folder / "asm.safetensors")
+    rows = [epoch.row() for epoch in epochs]
+    if rows:
+        write_csv(folder / "curve.csv", rows)
+    last = rows[-1] if rows else {"step": 0, "samples": 0, "seconds": 0.0}
+    return {f"pretraining_{key}": value for key, value in last.items()}
+
+
+class _Measurement:
+    """Evaluators that play once and report several numbers."""
+
+    def __init__(self, evaluator: LockstepEvaluator) -> None:
+        self._evaluator = evaluator
+        self.last: dict[str, float] = {}
+
+    def play(self, algo: ActingAlgo) -> dict[str, float]:
+        """Plays the episodes."""
+        started = time.monotonic()
+        returns = self._evaluator.returns(algo)
+        self.last = {
+            "return": float(returns.mean()),
+            "return_std": float(returns.std()),
+            "evaluation_seconds": time.monotonic() - started,
+        }
+        return self.last
+
+    def evaluators(self) -> dict[str, Any]:
+        """d3rlpy evaluators, of which the first one plays."""
+        return {
+            "return": lambda algo, _: self.play(algo)["return"],
+            "return_std": lambda _, __: self.last["return_std"],
+            "evaluation_seconds": lambda _, __: self.last["evaluation_seconds"],
+        }
+
+
+def _train(root: Path, job: Job) -> dict[str, Any]:
+    folder = root / job.name
+    buffer, env = load_dataset(job.dataset, size=job.size, progress=False)
+    d3rlpy.seed(job.seed)
+    algorithm: Any = getattr(algos, str(job.algorithm))
+    algo = algorithm(device=job.device, **build_fields(str(job.algorithm), job.fields))
+    if job.asm is not None:
+        algo.set_asm(load_asm(_asm_path(root, job), job.device))
+    algo.build_with_dataset(buffer)
+    measurement = _Measurement(LockstepEvaluator(env, job.episodes, EVALUATION_SEED, job.mode))
+    first = folder / "first.json"
+    if not first.exists():
+        _write_json(first, measurement.play(algo))
+    results = algo.fit(
+        buffer,
+        n_steps=job.n_steps,
+        n_steps_per_epoch=job.n_steps_per_epoch,
+        experiment_name="log",
+        with_timestamp=False,
+        logger_adapter=FileAdapterFactory(str(folder)),
+        show_progress=False,
+        save_interval=10**9,
+        evaluators=measurement.evaluators(),
+        checkpoint_dir=folder / "checkpoints",
+        resume=True,
+        checkpoint_interval=CHECKPOINT_INTERVAL,
+    )
+    rows = [{"step": 0, "update_seconds": 0.0, **json.loads(first.read_text())}]
+    for epoch, metrics in results:
+        rows.append(
+            {
+                "step": min(epoch * job.n_steps_per_epoch, job.n_steps),
+                "update_seconds": rows[-1]["update_seconds"] + metrics["time_epoch"],
+                "return": metrics["return"],
+                "return_std": metrics["return_std"],
+                "evaluation_seconds": metrics["evaluation_seconds"],
+            }
+        )
+    write_csv(folder / "curve.csv", rows)
+    of_asm = json.loads((root / job.asm.name / RESULT).read_text()) if job.asm else {}
+    return {
+        "return": rows[-1]["return"],
+        "update_seconds": rows[-1]["update_seconds"],
+        "evaluation_seconds": sum(row["evaluation_seconds"] for row in rows),
+        **{k: v for k, v in of_asm.items() if k.startswith("pretraining_")},
+    }
+
+
+def _probe(root: Path, job: Job) -> dict[str, Any]:
+    buffer = _load(job)
+    training, held_out = buffer.split(HELD_OUT)
+    asm = load_asm(_asm_path(root, job), job.device)
+    d3rlpy.seed(job.seed)
+    config = ProbeConfig(**job.fields.get("probe", {}))
+    return dataclasses.asdict(linear_probe(asm, training, held_out, config))
+
+
+def build_fields(algorithm: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Turns nested dictionaries of a job's fields into the config classes they stand for."""
+    of_pretraining: Any = (
+        RePreMPretrainingConfig if algorithm.startswith("RePreM") else PretrainingConfig
+    )
+    classes: dict[str, Any] = {
+        "transformer": TransformerConfig,
+        "sizes": RePreMConfig,
+        "pretraining": of_pretraining,
+        "distillation": DistillationConfig,
+    }
+    built = {k: classes[k](**v) if k in classes else v for k, v in fields.items()}
+    if algorithm.startswith("SAINT"):
+        built["actor_encoder_factory"] = SAINTEncoderFactory(built.pop("transformer"))
+    return built
+
+
+def _asm_path(root: Path, job: Job) -> Path:
+    assert job.asm is not None
+    suffix = "" if job.asm_epoch is None else f"_{job.asm_epoch}"
+    return root / job.asm.name / f"asm{suffix}.safetensors"
+
+
+def _load(job: Job) -> DeviceReplayBuffer:
+    buffer, env = load_dataset(job.dataset, size=job.size, progress=False)
+    env.close()
+    return buffer.to(job.device)
+
+
+def _checkpoints(folder: Path) -> Checkpoints:
+    return Checkpoints(folder / "checkpoints", CHECKPOINT_INTERVAL, {}, dict)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(content, indent=1) + "\n")
+    os.replace(partial, path)
+
+
+def _git_commit() -> str | None:
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True
+        )
+    except FileNotFoundError:
+        return None
+    return found.stdout.strip() or None
+
+
+def set_threads(n: int) -> None:
+    """Limits a worker's torch to its share of the cores."""
+    torch.set_num_threads(n)
