@@ -289,8 +289,9 @@ def record(
     policy: Annotated[
         str,
         typer.Argument(
-            help="A .d3 file, or a shipped behavior policy such as cheetah-run-b3-expert. A .d3 "
-            "file is a pickle, which runs code when d3rlpy loads it: open only files you trust."
+            help="A .safetensors file of save_policy, a .d3 file, or a shipped behavior policy "
+            "such as cheetah-run-b3-expert. A .d3 file is a pickle, which runs code when d3rlpy "
+            "loads it: open only files you trust."
         ),
     ],
     out: Annotated[Path, typer.Option(help="An .mp4 or .gif file.")] = Path("policy.mp4"),

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.nvec import nvec_from_space
+from spin_d3rlpy.saving import load_policy
 from spin_envs import MissingDependencyError
 from spin_envs.behavior import load_behavior_policy, policy_task, shipped_policies
 
 FORMATS = (".mp4", ".gif")
+SAFE_SUFFIX = ".safetensors"
 GIF_FPS = 25  # viewers show no more, and files grow with it
 
 Policy = Callable[[NDArray[np.float32]], NDArray[Any]]
@@ -36,21 +38,23 @@ def record_policy(
     """Plays an episode with greedy actions and writes it as a video.
 
     Args:
-        policy: a `.d3` file (a pickle, which d3rlpy loads: only open files that you trust), or the
-            name of a shipped behavior policy, e.g. `"cheetah-run-b3-expert"`.
+        policy: a `.safetensors` file that `save_policy` wrote; a `.d3` file (a pickle, which
+            d3rlpy loads: only open files that you trust); or the name of a shipped behavior
+            policy, e.g. `"cheetah-run-b3-expert"`.
         out: an `.mp4` or `.gif` file.
         env_id: Gymnasium id; a shipped policy's own environment if None.
         env_kwargs: arguments of the environment, e.g. `{"bins": 3}`.
         seed: of the episode.
         max_steps: the video ends here if the episode does not end before.
-        device: of a `.d3` policy, as in d3rlpy.
+        device: of a saved policy, as in d3rlpy.
 
     Returns:
         The undiscounted return of what was recorded.
 
     Raises:
-        ValueError: another file format, or a `.d3` file without an environment.
+        ValueError: another file format, or a saved policy without an environment.
         FileNotFoundError: no such file or shipped policy.
+        InvalidCheckpointError: a `.safetensors` file that is none of `save_policy`.
         NvecMismatchError: the policy was built for another action space.
         MissingDependencyError: imageio or a graphics back-end is missing.
     """
@@ -90,6 +94,9 @@ def _load_policy(
     policy: str, device: str
 ) -> tuple[Policy, list[int] | None, str | None, dict[str, Any]]:
     """Returns how it acts, its nvec, and its environment where that is known."""
+    if policy.endswith(SAFE_SUFFIX):
+        loaded = load_policy(policy, device)
+        return loaded.predict, list(loaded.config.nvec or ()), None, {}
     if not policy.endswith(".d3"):
         behavior = load_behavior_policy(policy)
         task = policy_task(policy)

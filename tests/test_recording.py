@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import d3rlpy
 import gymnasium
 import imageio_ffmpeg
 import numpy as np
@@ -12,9 +13,9 @@ import pytest
 from PIL import Image, ImageSequence
 from typer.testing import CliRunner
 
-from spin_d3rlpy import DecQN
+from spin_d3rlpy import DecQN, save_policy
 from spin_d3rlpy.cli import app
-from spin_d3rlpy.errors import NvecMismatchError
+from spin_d3rlpy.errors import InvalidCheckpointError, NvecMismatchError
 from spin_d3rlpy.recording import parse_arguments, record_policy
 from spin_envs import MissingDependencyError
 from spin_envs.behavior import load_behavior_policy
@@ -47,6 +48,18 @@ def test_an_mp4_shows_every_step_at_the_environments_rate(saved: str, tmp_path: 
     frames, duration = imageio_ffmpeg.count_frames_and_secs(out)
     assert frames == 21
     assert duration == pytest.approx(2.1)
+
+
+def test_a_file_without_pickle_is_recorded_the_same(saved: str, tmp_path: Path) -> None:
+    algo: Any = d3rlpy.load_learnable(saved)
+    path = tmp_path / "maze.safetensors"
+    save_policy(algo, path)
+    for name, policy in (("one.gif", saved), ("two.gif", str(path))):
+        record(policy, tmp_path / name, max_steps=5)
+    assert (tmp_path / "one.gif").read_bytes() == (tmp_path / "two.gif").read_bytes()
+    path.write_bytes(b"")
+    with pytest.raises(InvalidCheckpointError, match=r"maze\.safetensors"):
+        record(str(path), tmp_path / "three.gif")
 
 
 def test_a_whole_episode_is_recorded_without_a_limit(saved: str, tmp_path: Path) -> None:

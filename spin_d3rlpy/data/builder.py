@@ -44,7 +44,7 @@ def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool 
     `jobs`. A dataset of this name is always complete: one rename makes it one. Whatever stops a
     build, the next one of the same name goes on from the last chunk of episodes. If two processes
     want the same dataset, one of them builds it. (Where files cannot be locked, stopped builds
-    start again and both build.)
+    start again and both build.) Until it is done, the disk holds its data twice.
 
     A checksum is kept beside the dataset. If the dataset is deleted and built again with the same
     versions and policies, and comes out different, a warning says so.

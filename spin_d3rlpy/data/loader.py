@@ -135,7 +135,7 @@ def open_dataset(
         raise ValueError("size= is for datasets that are built by name, spin/...")
     if isinstance(dataset, MinariDataset):
         return dataset
-    return _open(Path(dataset).expanduser(), trust)
+    return _open(_folder(dataset), trust)
 
 
 def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> str:
@@ -177,11 +177,17 @@ def open_local(dataset: str | Path, trust: bool = False) -> MinariDataset:
                 f"{', '.join(minari.list_local_datasets()) or 'none'}."
             )
         dataset = get_dataset_path(dataset)
-    return _open(Path(dataset).expanduser(), trust)
+    return _open(_folder(dataset), trust)
 
 
 def _is_path(text: str) -> bool:
     return text.startswith(("/", ".", "~"))
+
+
+def _folder(path: str | Path) -> Path:
+    if "\0" in str(path):
+        raise DatasetNotFoundError(f"There is no dataset {str(path)!r}.")
+    return Path(os.path.expanduser(path))  # unlike Path's, leaves unknown users alone
 
 
 def _open(folder: Path, trust: bool) -> MinariDataset:

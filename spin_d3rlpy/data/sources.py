@@ -196,7 +196,9 @@ def _member(group: Any, key: str, kind: Any) -> Any:
 def _total_steps(group: Any) -> int:
     attribute = h5py.h5a.open(group, b"total_steps")
     if attribute.shape != ():
-        raise InvalidDatasetError(f"Expected total_steps to be a number, found {attribute.shape}.")
+        raise InvalidDatasetError(
+            f"Expected total_steps of each episode to be a number, found {attribute.shape}."
+        )
     value = np.empty((), np.int64)
     attribute.read(value)
     return int(value)

@@ -222,6 +222,20 @@ def _virtual_data(file: Any) -> None:
     file.create_virtual_dataset("episode_1/rewards", layout)
 
 
+def _external_link(file: Any) -> None:
+    """What it leads to would be good."""
+    other = Path(file.filename).with_name("other.hdf5")
+    with h5py.File(other, "w") as target:
+        file.copy("episode_1", target)
+    del file["episode_1"]
+    file["episode_1"] = h5py.ExternalLink(str(other), "/episode_1")
+
+
+def _soft_link(file: Any) -> None:
+    file.move("episode_1/rewards", "rewards")
+    file["episode_1/rewards"] = h5py.SoftLink("/rewards")
+
+
 def _group_for_data(file: Any) -> None:
     del file["episode_1/rewards"]
     file.create_group("episode_1/rewards")
@@ -243,8 +257,8 @@ FILES: dict[str, Callable[[Any], object]] = {
     "no episode": lambda f: f.__delitem__("episode_1"),
     "no rewards": lambda f: f.__delitem__("episode_1/rewards"),
     "no length": lambda f: f["episode_1"].attrs.__delitem__("total_steps"),
-    "external link": _set("episode_1", h5py.ExternalLink("/etc/passwd", "/x")),
-    "soft link": _set("episode_1/rewards", h5py.SoftLink("/episode_0/rewards")),
+    "external link": _external_link,
+    "soft link": _soft_link,
     "external data": _external_data,
     "virtual data": _virtual_data,
     "group for data": lambda f: (
