@@ -42,6 +42,12 @@ from spin_d3rlpy.algos import (
     FactoredBCQConfig,
     FactoredIQL,
     FactoredIQLConfig,
+    RePreMAWAC,
+    RePreMAWACConfig,
+    RePreMBCQ,
+    RePreMBCQConfig,
+    RePreMIQL,
+    RePreMIQLConfig,
     SAINTAWACConfig,
     SAINTBCConfig,
     SAINTBCQConfig,
@@ -49,6 +55,12 @@ from spin_d3rlpy.algos import (
     SPINAWACConfig,
     SPINBCConfig,
     SPINBCQConfig,
+    SPINDistillAWAC,
+    SPINDistillAWACConfig,
+    SPINDistillBCQ,
+    SPINDistillBCQConfig,
+    SPINDistillIQL,
+    SPINDistillIQLConfig,
     SPINIQLConfig,
 )
 from spin_d3rlpy.asm import (
@@ -59,6 +71,7 @@ from spin_d3rlpy.asm import (
     load_published_asm,
     save_asm,
 )
+from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.data import DeviceReplayBuffer, create_replay_buffer, load_dataset
 from spin_d3rlpy.explorers import MultiDiscreteEpsilonGreedy
 from spin_d3rlpy.metrics import LockstepEvaluator, MultiDiscreteActionMatchEvaluator
@@ -66,9 +79,13 @@ from spin_d3rlpy.ope import MultiDiscreteFQE, MultiDiscreteFQEConfig
 from spin_d3rlpy.policies import (
     AutoregressiveConfig,
     AutoregressiveEncoderFactory,
+    RePreMEncoderFactory,
     SAINTEncoderFactory,
+    SPINDistillEncoderFactory,
     SPINEncoderFactory,
 )
+from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
+from spin_d3rlpy.saving import load_policy, save_policy
 
 __all__ = [
     "SAINTAWAC",
@@ -101,6 +118,7 @@ __all__ = [
     "DecQNOneStep",
     "DecQNOneStepConfig",
     "DeviceReplayBuffer",
+    "DistillationConfig",
     "FactoredAWAC",
     "FactoredAWACConfig",
     "FactoredBC",
@@ -115,6 +133,15 @@ __all__ = [
     "MultiDiscreteFQE",
     "MultiDiscreteFQEConfig",
     "PretrainingConfig",
+    "RePreMAWAC",
+    "RePreMAWACConfig",
+    "RePreMBCQ",
+    "RePreMBCQConfig",
+    "RePreMConfig",
+    "RePreMEncoderFactory",
+    "RePreMIQL",
+    "RePreMIQLConfig",
+    "RePreMPretrainingConfig",
     "SAINTAWACConfig",
     "SAINTBCConfig",
     "SAINTBCQConfig",
@@ -123,6 +150,13 @@ __all__ = [
     "SPINAWACConfig",
     "SPINBCConfig",
     "SPINBCQConfig",
+    "SPINDistillAWAC",
+    "SPINDistillAWACConfig",
+    "SPINDistillBCQ",
+    "SPINDistillBCQConfig",
+    "SPINDistillEncoderFactory",
+    "SPINDistillIQL",
+    "SPINDistillIQLConfig",
     "SPINEncoderFactory",
     "SPINIQLConfig",
     "TransformerConfig",
@@ -130,7 +164,9 @@ __all__ = [
     "create_replay_buffer",
     "load_asm",
     "load_dataset",
+    "load_policy",
     "load_published_asm",
     "save_asm",
+    "save_policy",
     "spin_envs",
 ]

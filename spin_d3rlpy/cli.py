@@ -33,6 +33,9 @@ app.add_typer(behavior_app, name="behaviour")
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show d3rlpy's log and tracebacks of errors.")
 ]
+Trust = Annotated[
+    bool, typer.Option(help="Make the environment by whatever function the dataset names.")
+]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")]
 
 
@@ -153,12 +156,13 @@ def data_check(
     histogram: Annotated[Path, typer.Option(help="Where the picture of the returns goes.")] = Path(
         "returns.png"
     ),
+    trust: Trust = False,
 ) -> None:
     """Check a dataset's arrays, record and alignment; exit code 1 if something is wrong."""
     from spin_d3rlpy.data.check import check_dataset, draw_returns
     from spin_d3rlpy.data.loader import open_local
 
-    report = check_dataset(open_local(name), None if replay_all else episodes)
+    report = check_dataset(open_local(name, trust), None if replay_all else episodes, trust)
     typer.echo(report.summary())
     if report.returns and all(map(math.isfinite, report.returns)):
         draw_returns(report, histogram)
@@ -195,6 +199,17 @@ def bench_speed(
     from spin_d3rlpy.benchmark.speed import run_speed_benchmark
 
     run_speed_benchmark(out, quick, device, log=typer.echo)
+
+
+@bench_app.command("loading")
+def bench_loading(
+    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("loading.csv"),
+    size: Annotated[int | None, typer.Option(help="Transitions; default: 200,000.")] = None,
+) -> None:
+    """Time loading beside Minari's episodes and d3rlpy's loader, and measure its memory."""
+    from spin_d3rlpy.benchmark.loading import run_loading_benchmark
+
+    run_loading_benchmark(out, size, log=typer.echo)
 
 
 @app.command()

@@ -80,7 +80,11 @@ class SlotLayout(nn.Module):
 
     def __init__(self, nvec: Sequence[int]) -> None:
         super().__init__()
-        sizes = torch.tensor(check_nvec(nvec))
+        # Real numbers also where networks are made on the meta device, for their shapes.
+        with torch.device("cpu"):
+            self._lay_out(torch.tensor(check_nvec(nvec)))
+
+    def _lay_out(self, sizes: torch.Tensor) -> None:
         self.nvec = sizes.tolist()
         self.n_slots = len(self.nvec)
         self.total = int(sizes.sum())

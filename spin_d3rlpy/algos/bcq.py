@@ -66,7 +66,8 @@ class BCQImpl(ActorCriticImpl):
         self._action_flexibility = config.action_flexibility
         self._n_action_samples = config.n_action_samples
         generator = torch.Generator().manual_seed(CANDIDATE_SEED)
-        noise = torch.empty(config.n_action_samples, self._layout.total)
+        # Drawn on the CPU, so that they are the same on every device.
+        noise = torch.empty(config.n_action_samples, self._layout.total, device="cpu")
         self._candidate_noise = gumbel_noise(noise, generator).to(device)
 
     def compute_next_values(self, observations: Any, inputs: Any) -> torch.Tensor:

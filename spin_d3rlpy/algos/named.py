@@ -3,6 +3,8 @@
 | policy         | IQL                 | AWAC                 | BCQ and BC                       |
 |----------------|---------------------|----------------------|----------------------------------|
 | SPIN           | `SPINIQL`           | `SPINAWAC`           | `SPINBCQ`, `SPINBC`              |
+| SPIN-Distill   | `SPINDistillIQL`    | `SPINDistillAWAC`    | `SPINDistillBCQ`                 |
+| RePreM         | `RePreMIQL`         | `RePreMAWAC`         | `RePreMBCQ`                      |
 | SAINT          | `SAINTIQL`          | `SAINTAWAC`          | `SAINTBCQ`, `SAINTBC`            |
 | factored       | `FactoredIQL`       | `FactoredAWAC`       | `FactoredBCQ`, `FactoredBC`      |
 | autoregressive | `AutoregressiveIQL` | `AutoregressiveAWAC` | `AutoregressiveBCQ`, `...BC`     |
@@ -20,15 +22,21 @@ from spin_d3rlpy.algos.awac import AWAC, AWACConfig
 from spin_d3rlpy.algos.base import register
 from spin_d3rlpy.algos.bc import BC, BCConfig
 from spin_d3rlpy.algos.bcq import BCQ, BCQConfig
+from spin_d3rlpy.algos.distill import SPINDistillMixin
 from spin_d3rlpy.algos.encoder_fields import encoder_field
 from spin_d3rlpy.algos.iql import IQL, IQLConfig
+from spin_d3rlpy.algos.reprem import RePreMMixin
 from spin_d3rlpy.algos.spin import SPINMixin
 from spin_d3rlpy.asm import PretrainingConfig
+from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.policies import (
     AutoregressiveEncoderFactory,
+    RePreMEncoderFactory,
     SAINTEncoderFactory,
+    SPINDistillEncoderFactory,
     SPINEncoderFactory,
 )
+from spin_d3rlpy.reprem import RePreMPretrainingConfig
 
 # -- the policies' fields --------------------------------------------------------------------
 
@@ -48,6 +56,42 @@ class SPINFields:
 
     actor_encoder_factory: EncoderFactory = encoder_field(SPINEncoderFactory)
     pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
+    cache_features: bool = False
+
+
+@dataclasses.dataclass()
+class SPINDistillFields:
+    """The SPIN-Distill policy: a frozen, attention-free student of an ASM's trunk, and heads.
+
+    Args:
+        actor_encoder_factory: sizes of teacher and student, and which queries it is taught.
+        pretraining: stage 1, the teacher's pre-training.
+        distillation: how the student is taught.
+        cache_features: compute the student's features of the whole dataset once and train heads
+            and critics on these alone. They are rounded to bfloat16.
+    """
+
+    actor_encoder_factory: EncoderFactory = encoder_field(SPINDistillEncoderFactory)
+    pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
+    distillation: DistillationConfig = dataclasses.field(default_factory=DistillationConfig)
+    cache_features: bool = True
+
+
+@dataclasses.dataclass()
+class RePreMFields:
+    """The RePreM policy: a frozen state encoder that was pre-trained on trajectories, and heads.
+
+    Args:
+        actor_encoder_factory: sizes of the pre-trained model and the heads.
+        pretraining: stage 1.
+        cache_features: compute the encoder's features of the whole dataset once and train heads
+            and critics on these alone. They are rounded to bfloat16.
+    """
+
+    actor_encoder_factory: EncoderFactory = encoder_field(RePreMEncoderFactory)
+    pretraining: RePreMPretrainingConfig = dataclasses.field(
+        default_factory=RePreMPretrainingConfig
+    )
     cache_features: bool = False
 
 
@@ -105,6 +149,30 @@ class SPINIQL(SPINMixin, IQL[SPINIQLConfig]):
 
 
 @dataclasses.dataclass()
+class SPINDistillIQLConfig(SPINDistillFields, IQLConfig):
+    """IQL with the SPIN-Distill policy: `IQLConfig` and `SPINDistillFields`."""
+
+
+@register("spin_distill_iql")
+class SPINDistillIQL(SPINDistillMixin, IQL[SPINDistillIQLConfig]):
+    """SPIN-Distill with implicit Q-learning; pre-trains an ASM unless one is given."""
+
+    config_class = SPINDistillIQLConfig
+
+
+@dataclasses.dataclass()
+class RePreMIQLConfig(RePreMFields, IQLConfig):
+    """IQL with the RePreM policy: `IQLConfig` and `RePreMFields`."""
+
+
+@register("spin_reprem_iql")
+class RePreMIQL(RePreMMixin, IQL[RePreMIQLConfig]):
+    """RePreM with implicit Q-learning, after its pre-training."""
+
+    config_class = RePreMIQLConfig
+
+
+@dataclasses.dataclass()
 class SAINTIQLConfig(SAINTFields, IQLConfig):
     """IQL with the SAINT policy: `IQLConfig` and `SAINTFields`."""
 
@@ -156,6 +224,30 @@ class SPINAWAC(SPINMixin, AWAC[SPINAWACConfig]):
 
 
 @dataclasses.dataclass()
+class SPINDistillAWACConfig(SPINDistillFields, AWACConfig):
+    """AWAC with the SPIN-Distill policy: `AWACConfig` and `SPINDistillFields`."""
+
+
+@register("spin_distill_awac")
+class SPINDistillAWAC(SPINDistillMixin, AWAC[SPINDistillAWACConfig]):
+    """SPIN-Distill with advantage-weighted actor-critic; pre-trains an ASM unless one is given."""
+
+    config_class = SPINDistillAWACConfig
+
+
+@dataclasses.dataclass()
+class RePreMAWACConfig(RePreMFields, AWACConfig):
+    """AWAC with the RePreM policy: `AWACConfig` and `RePreMFields`."""
+
+
+@register("spin_reprem_awac")
+class RePreMAWAC(RePreMMixin, AWAC[RePreMAWACConfig]):
+    """RePreM with advantage-weighted actor-critic, after its pre-training."""
+
+    config_class = RePreMAWACConfig
+
+
+@dataclasses.dataclass()
 class SAINTAWACConfig(SAINTFields, AWACConfig):
     """AWAC with the SAINT policy: `AWACConfig` and `SAINTFields`."""
 
@@ -204,6 +296,30 @@ class SPINBCQ(SPINMixin, BCQ[SPINBCQConfig]):
     """SPIN with batch-constrained Q-learning, after pre-training the ASM unless one is given."""
 
     config_class = SPINBCQConfig
+
+
+@dataclasses.dataclass()
+class SPINDistillBCQConfig(SPINDistillFields, BCQConfig):
+    """BCQ with the SPIN-Distill policy: `BCQConfig` and `SPINDistillFields`."""
+
+
+@register("spin_distill_bcq")
+class SPINDistillBCQ(SPINDistillMixin, BCQ[SPINDistillBCQConfig]):
+    """SPIN-Distill with batch-constrained Q-learning; pre-trains an ASM unless one is given."""
+
+    config_class = SPINDistillBCQConfig
+
+
+@dataclasses.dataclass()
+class RePreMBCQConfig(RePreMFields, BCQConfig):
+    """BCQ with the RePreM policy: `BCQConfig` and `RePreMFields`."""
+
+
+@register("spin_reprem_bcq")
+class RePreMBCQ(RePreMMixin, BCQ[RePreMBCQConfig]):
+    """RePreM with batch-constrained Q-learning, after its pre-training."""
+
+    config_class = RePreMBCQConfig
 
 
 @dataclasses.dataclass()

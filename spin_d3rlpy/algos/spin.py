@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from d3rlpy.base import DeviceArg, save_config
-from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory, LoggerAdapterFactory
-from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.base import DeviceArg
+from d3rlpy.logging import LoggerAdapterFactory
 from d3rlpy.types import NDArray, Observation, Shape
 
-from spin_d3rlpy.algos.actor_critic import PolicyAlgo
+from spin_d3rlpy.algos.two_stage import TwoStageMixin, log_row
 from spin_d3rlpy.asm import (
     ActionStructureModel,
     load_asm,
@@ -22,17 +20,14 @@ from spin_d3rlpy.asm import (
 )
 from spin_d3rlpy.asm.pretraining import PretrainingEpoch
 from spin_d3rlpy.checkpoints import Checkpoints
-from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.nvec import require_same_nvec
-from spin_d3rlpy.policies import SlotPolicy, SPINEncoderFactory
-from spin_d3rlpy.policies.feature_cache import compute_features
 from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
 
 ASM_FILE = "asm.safetensors"  # in a run's folder of checkpoints
 
 
-class SPINMixin(PolicyAlgo[Any, Any]):
+class SPINMixin(TwoStageMixin):
     """Adds the Action Structure Model to an objective's algorithm.
 
     Args:
@@ -55,23 +50,13 @@ class SPINMixin(PolicyAlgo[Any, Any]):
         asm: ActionStructureModel | str | Path | None = None,
         **fields: Any,
     ) -> None:
-        own = {field.name for field in dataclasses.fields(self.config_class)}
-        of_encoder = {
-            field.name: fields.pop(field.name)
-            for field in dataclasses.fields(SPINEncoderFactory)
-            if field.name in fields and field.name not in own
-        }
         super().__init__(config, device, enable_ddp, **fields)
-        if of_encoder:
-            self._config.actor_encoder_factory = dataclasses.replace(
-                self._config.actor_encoder_factory, **of_encoder
-            )
-        if self._config.cache_features and self._config.actor_encoder_factory.train_queries is True:
+        factory = self._config.actor_encoder_factory
+        if self._config.cache_features and getattr(factory, "train_queries", False) is True:
             raise ValueError(
                 "cache_features needs queries that no longer change. Pass train_queries=False, or "
                 "train_queries=k to train them for the first k steps."
             )
-        self._show_progress = True
         self._asm: ActionStructureModel | None = None
         if asm is not None:
             self.set_asm(asm)
@@ -80,11 +65,6 @@ class SPINMixin(PolicyAlgo[Any, Any]):
     def asm(self) -> ActionStructureModel | None:
         """The model the policy's trunk was taken from, if it was made or given in this process."""
         return self._asm
-
-    @property
-    def is_pretrained(self) -> bool:
-        """Whether the policy's trunk comes from an ASM (also after loading a saved policy)."""
-        return self._impl is not None and self._slot_policy.is_pretrained
 
     def set_asm(self, asm: ActionStructureModel | str | Path) -> None:
         """Takes over a pre-trained ASM: its trunk, sizes and observation scaler.
@@ -176,27 +156,19 @@ class SPINMixin(PolicyAlgo[Any, Any]):
         held_out = None
         if config.pretraining.validation_share:
             buffer, held_out = buffer.split(config.pretraining.validation_share)
-        logger = D3RLPyLogger(
-            self,
-            logger_adapter or FileAdapterFactory(),
-            f"{experiment_name or type(self).__name__}_pretraining",
-            -(-buffer.transition_count // config.pretraining.batch_size),
-            with_timestamp,
-        )
-        save_config(self, logger)
-        folder = getattr(logger.adapter, "logdir", None)
         last_step = config.pretraining.n_updates(buffer.transition_count)
+        per_epoch = -(-buffer.transition_count // config.pretraining.batch_size)
+        with self._stage_logger(
+            "pretraining", per_epoch, experiment_name, with_timestamp, logger_adapter, checkpoints
+        ) as logger:
+            folder = getattr(logger.adapter, "logdir", None)
 
-        def on_epoch(epoch: PretrainingEpoch) -> None:
-            for name, value in epoch.row().items():
-                if name not in ("epoch", "step"):  # the logger's own columns
-                    logger.add_metric(f"asm_{name}", value)
-            logger.commit(epoch.epoch, epoch.step)
-            due = epoch.epoch % config.pretraining.checkpoint_interval == 0
-            if folder is not None and (due or epoch.step == last_step):
-                save_asm(asm, Path(folder) / f"asm_{epoch.step}.safetensors")
+            def on_epoch(epoch: PretrainingEpoch) -> None:
+                log_row(logger, "asm", epoch.row(), epoch.epoch)
+                due = epoch.epoch % config.pretraining.checkpoint_interval == 0
+                if folder is not None and (due or epoch.step == last_step):
+                    save_asm(asm, Path(folder) / f"asm_{epoch.step}.safetensors")
 
-        with checkpoints.saving_on_interrupt() if checkpoints else nullcontext():
             epochs = pretrain(
                 asm,
                 buffer,
@@ -209,7 +181,6 @@ class SPINMixin(PolicyAlgo[Any, Any]):
                 enable_ddp=self._enable_ddp,
                 compile_graph=self.compiled,
             )
-        logger.close()
         self.set_asm(asm)
         if checkpoints is not None and checkpoints.writes:
             save_asm(asm, checkpoints.folder / ASM_FILE)
@@ -247,58 +218,8 @@ class SPINMixin(PolicyAlgo[Any, Any]):
         )
         return scores.per_slot.cpu().numpy()
 
-    def _before_fit(
-        self,
-        buffer: DeviceReplayBuffer,
-        logger_adapter: LoggerAdapterFactory,
-        experiment_name: str,
-        with_timestamp: bool,
-        show_progress: bool,
-        checkpoints: Checkpoints | None,
-    ) -> None:
-        self._show_progress = show_progress
-        if not self.is_pretrained:
-            self.pretrain(
-                buffer,
-                experiment_name,
-                with_timestamp,
-                logger_adapter,
-                show_progress,
-                checkpoints,
-            )
-
     def _after_resume(self, checkpoints: Checkpoints) -> None:
         # The policy has its weights already; the model itself is kept for the user.
         path = checkpoints.folder / ASM_FILE
-        if checkpoints.stage == "training" and self._asm is None and path.exists():
+        if checkpoints.stage != "pretraining" and self._asm is None and path.exists():
             self._asm = load_asm(path, self._device)
-
-    def _prepare_source(self, source: DeviceReplayBuffer) -> DeviceReplayBuffer:
-        network = self._slot_policy.features
-        wanted = self._config.cache_features and not network.trains_queries(self._grad_step)
-        if not wanted or source.features is not None:
-            return source
-        scaler = self._config.observation_scaler
-        features = compute_features(
-            network,
-            source.observations,
-            None if scaler is None else scaler.transform,
-            self._config.precision,
-            self._show_progress,
-        )
-        return source.with_features(features)
-
-    def _compute(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
-        if self._impl is not None:
-            self._slot_policy.features.freeze(self._grad_step)
-        return super()._compute(batch)
-
-    def _phase(self) -> object:
-        return self._slot_policy.features.trains_queries(self._grad_step)
-
-    @property
-    def _slot_policy(self) -> SlotPolicy:
-        assert self._impl is not None
-        policy = self._impl.policy
-        assert isinstance(policy, SlotPolicy)
-        return policy

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from spin_d3rlpy._compat import keep_freed_memory
 from spin_d3rlpy.asm.pretraining import VALIDATION_ROWS, StateActionSource
 from spin_d3rlpy.checkpoints import Checkpoints
+from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.precision import Precision, autocast, backward, check_precision, in_float32
 
 Network = Callable[[torch.Tensor], torch.Tensor]
@@ -108,6 +109,7 @@ def distill(
     on_record: Callable[[DistillationRecord], None] | None = None,
     show_progress: bool = True,
     checkpoints: Checkpoints | None = None,
+    enable_ddp: bool = False,
 ) -> list[DistillationRecord]:
     """Regresses the student in place onto the teacher's features by mean squared error.
 
@@ -121,11 +123,14 @@ def distill(
         on_record: called after each measurement.
         show_progress: draw a progress bar.
         checkpoints: where to save at an interval and at interrupts, and to go on from.
+        enable_ddp: several processes train one student, see `spin_d3rlpy.distributed`.
 
     Returns:
         One entry per measurement.
     """
     keep_freed_memory()
+    if enable_ddp:
+        share_training(student)
     optimizer = torch.optim.Adam(student.parameters(), lr=config.learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, config.n_updates))
     device = next(student.parameters()).device
@@ -157,6 +162,14 @@ def distill(
         with autocast(device, config.precision):
             return network(inputs).float()
 
+    if first == 1:
+        # A trunk's features differ more between slots than between states. From here the student
+        # has only the differences to learn.
+        observations, _ = source.sample_observations_and_actions(config.batch_size)
+        with torch.no_grad():
+            target = features(teacher, observations)
+            student.out.bias.copy_(target.mean(0).flatten())
+            student.out.weight.mul_(target.std(0).flatten()[:, None])
     for step in tqdm(
         range(first, config.n_updates + 1),
         desc="Distilling",

@@ -67,6 +67,28 @@ class RunningMoments:
         )
 
 
+class _Explorers:
+    """The last environments of a recipe with explorers: random actions, kept for random times.
+
+    References:
+        * Dabney et al., Temporally-Extended epsilon-Greedy Exploration, 2021.
+    """
+
+    def __init__(self, recipe: Recipe, nvec: NDArray[np.int64]) -> None:
+        self._nvec = nvec
+        self._end = 1.0 / recipe.persistence
+        self._rng = np.random.default_rng((recipe.seed, 1))  # not the stream of the others
+        self._actions = self._rng.integers(nvec, size=(recipe.n_explorers, len(nvec)))
+
+    def act(self, actions: NDArray[np.int64]) -> None:
+        """Replaces their rows of all environments' actions `(N_ENVS, N)`."""
+        n = len(self._actions)
+        anew = self._rng.random(n) < self._end
+        fresh = self._rng.integers(self._nvec, size=(n, len(self._nvec)))
+        self._actions = np.where(anew[:, None], fresh, self._actions)
+        actions[N_ENVS - n :] = self._actions
+
+
 class BehaviorTrainer:
     """Trains one recipe in `folder`, leaving a snapshot of the policy at every evaluation.
 
@@ -117,6 +139,7 @@ class BehaviorTrainer:
         observations, _ = self._envs.reset(seed=recipe.seed * N_ENVS)
         actions = np.zeros((N_ENVS, len(nvec)), dtype=np.int64)
         over = np.zeros(N_ENVS, dtype=np.bool_)
+        explorers = _Explorers(recipe, nvec)
         fill_until = self.env_steps + (RESUME_FILL_STEPS if self.env_steps else WARMUP_STEPS)
         started = time.monotonic() - self.seconds
         bar = tqdm(
@@ -137,6 +160,7 @@ class BehaviorTrainer:
             random_actions = self._rng.integers(nvec, size=(len(running), len(nvec)))
             greedy = self.algo.predict(observations)
             actions[running] = np.where(explore, random_actions, greedy[running])
+            explorers.act(actions)
             following, rewards, terminated, truncated, _ = self._envs.step(actions)
             for i in running.tolist():
                 self._replay.append(

@@ -19,6 +19,7 @@ from spin_d3rlpy.asm.model import ActionStructureModel, Block, SlotHeads, SlotTr
 from spin_d3rlpy.asm.objectives.masked import MaskedActions
 from spin_d3rlpy.critics import FactoredCritic
 from spin_d3rlpy.policies import AutoregressivePolicy, FactoredPolicy, Policy, SlotPolicy
+from spin_d3rlpy.policies.slot import QueryFeatures
 
 
 def plain_block(block: Block, tokens: torch.Tensor) -> torch.Tensor:
@@ -88,9 +89,10 @@ def plain_logits(
     """Returns one `(B, m_i)` tensor of logits per slot, given the actions before it."""
     nvec = policy.layout.nvec
     if isinstance(policy, SlotPolicy):
-        trunk, queries = policy.features.trunk, policy.features.queries()
-        tokens = [query.expand(len(observations), -1) for query in queries]
-        return plain_heads(policy.heads, plain_features(trunk, observations, tokens), nvec)
+        features = policy.features
+        assert isinstance(features, QueryFeatures)
+        tokens = [query.expand(len(observations), -1) for query in features.queries()]
+        return plain_heads(policy.heads, plain_features(features.trunk, observations, tokens), nvec)
     if isinstance(policy, FactoredPolicy):
         hidden = policy.encoder(observations)
         weights, biases = policy.heads.weight.split(nvec), policy.heads.bias.split(nvec)

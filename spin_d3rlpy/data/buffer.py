@@ -99,8 +99,9 @@ class DeviceReplayBuffer(ReplayBufferBase):
         self.rewards = torch.from_numpy(data.rewards)
         self.terminals = torch.from_numpy(data.terminals)
         self.episode_starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
-        episode_of = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-        self.observation_index = torch.arange(n).add_(episode_of).int()
+        # In 32 bits from the start: small observations take no more than this does.
+        episode_of = torch.repeat_interleave(torch.arange(len(lengths)).int(), lengths)
+        self.observation_index = torch.arange(n, dtype=torch.int32).add_(episode_of)
         self._continues = torch.ones(n, dtype=torch.bool)  # whether the episode has a next step
         self._continues[self.episode_starts[1:] - 1] = False
         self._episodes: EpisodeViews | None = None

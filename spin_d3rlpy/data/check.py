@@ -16,9 +16,10 @@ from minari import MinariDataset
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.builder import Checksum, return_statistics
+from spin_d3rlpy.data.environments import make_environment
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
-from spin_d3rlpy.data.sources import episode_arrays
-from spin_d3rlpy.errors import SpinError
+from spin_d3rlpy.data.sources import DAMAGE, episode_arrays
+from spin_d3rlpy.errors import InvalidDatasetError, SpinError
 from spin_d3rlpy.nvec import nvec_from_space
 
 REPLAYED_EPISODES = 3
@@ -73,7 +74,9 @@ class CheckReport:
 
 
 def check_dataset(
-    dataset: MinariDataset, replay_episodes: int | None = REPLAYED_EPISODES
+    dataset: MinariDataset,
+    replay_episodes: int | None = REPLAYED_EPISODES,
+    trust: bool = False,
 ) -> CheckReport:
     """Checks a dataset's arrays, its record (if it has one) and, by replaying, its alignment.
 
@@ -81,6 +84,7 @@ def check_dataset(
         dataset: an opened dataset with MultiDiscrete, MultiBinary or Discrete actions.
         replay_episodes: how many episodes (spread evenly) are played again from their seeds with
             their actions; None for all.
+        trust: make the environment whatever function the dataset names, see `load_dataset`.
 
     Returns:
         The report; what is wrong is in its `problems`, not raised.
@@ -100,7 +104,7 @@ def check_dataset(
     wanted = n if replay_episodes is None else min(n, replay_episodes)
     chosen = set(np.linspace(0, n - 1, wanted).round().astype(int).tolist())
     checksum = Checksum()
-    with closing(_Replay(dataset, report)) as replay:
+    with closing(_Replay(dataset, report, trust)) as replay:
         try:
             for index, (raw, arrays) in enumerate(_episodes(dataset)):
                 sound = _check_arrays(report, raw, arrays, nvec)
@@ -108,7 +112,7 @@ def check_dataset(
                 checksum.add(raw["terminations"])
                 if index in chosen and sound:
                     replay.check(index, arrays)
-        except (SpinError, OSError, KeyError, ValueError) as error:
+        except (SpinError, *DAMAGE) as error:
             report.problems.append(
                 f"Episode {len(report.returns)} cannot be read ({error}). The file is damaged."
             )
@@ -186,9 +190,10 @@ def _check_statistics(
 class _Replay:
     """Plays episodes again; its environment is made when the first one is."""
 
-    def __init__(self, dataset: MinariDataset, report: CheckReport) -> None:
+    def __init__(self, dataset: MinariDataset, report: CheckReport, trust: bool) -> None:
         self._dataset = dataset
         self._report = report
+        self._trust = trust
         self._env: gymnasium.Env[Any, Any] | None = None
         self._note = "" if dataset.env_spec else "it does not say its environment"
 
@@ -197,13 +202,17 @@ class _Replay:
         [metadata] = self._dataset.storage.get_episode_metadata([index])
         if not self._note and metadata.get("seed") is None:
             self._note = "it does not have the seeds of its episodes"
+        if not self._note and self._env is None:
+            try:
+                self._env = make_environment(self._dataset, self._trust)
+            except InvalidDatasetError as error:
+                self._note = str(error)
         if self._note:
             note = f"alignment with the simulator ({self._note})"
             if note not in self._report.notes:
                 self._report.notes.append(note)
             return
-        if self._env is None:
-            self._env = self._dataset.recover_environment()
+        assert self._env is not None
         self._report.replayed.append(index)
         problem = _difference(self._env, int(metadata["seed"]), episode)
         if problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -95,6 +96,7 @@ def stack_episodes(
     for episode, length in zip(episodes, lengths, strict=True):
         _check_shapes(episode, length)
         if stacked is None:
+            _check_memory(n + len(lengths), episode.observations.shape[1])
             stacked = StackedEpisodes(
                 observations=np.empty(
                     (n + len(lengths), episode.observations.shape[1]), np.float32
@@ -124,6 +126,19 @@ def stack_episodes(
         step += length
     assert stacked is not None
     return stacked
+
+
+def _check_memory(rows: int, features: int) -> None:
+    """Refuses what a damaged or malicious file claims, which is taken only as it is filled."""
+    needed = rows * features * np.dtype(np.float32).itemsize
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if needed > available:
+            raise InvalidDatasetError(
+                f"{rows} observations of {features} features take {needed / 1e9:.0f} GB, this "
+                f"machine has {available / 1e9:.0f} GB. Pass max_episodes= to read fewer, or look "
+                "at whether the dataset is damaged."
+            )
 
 
 def _check_shapes(episode: EpisodeArrays, length: int) -> None:

@@ -20,6 +20,7 @@ from minari.storage import get_dataset_path
 
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.builder import build_dataset
+from spin_d3rlpy.data.environments import check_spaces, make_environment
 from spin_d3rlpy.data.remote import pull_dataset
 from spin_d3rlpy.data.sources import largest_choices
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name, parse_name
@@ -40,6 +41,7 @@ def load_dataset(
     max_episodes: int | None = None,
     bins: int | Sequence[int] | None = None,
     normalize_observations: bool = False,
+    trust: bool = False,
 ) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any, Any]]:
     """Loads a dataset and its environment, building the dataset on first use.
 
@@ -59,6 +61,9 @@ def load_dataset(
             for all, or one each) of which the nearest is taken. The environment takes these.
         normalize_observations: subtract the dataset's mean and divide by its standard deviation
             + 0.001; the environment's observations are scaled the same.
+        trust: make the environment whatever function the dataset's metadata name for that.
+            Otherwise only environments that are registered with Gymnasium: import the package
+            that registers a third party's first.
 
     Returns:
         The dataset in main memory (algorithms move it to their device) and the environment.
@@ -66,19 +71,14 @@ def load_dataset(
 
     Raises:
         DatasetNotFoundError: no such dataset; near matches are listed.
-        InvalidDatasetError: it cannot be used for MultiDiscrete offline RL, is damaged, or does
-            not say which environment it comes from.
+        InvalidDatasetError: it cannot be used for MultiDiscrete offline RL, is damaged, does not
+            say which environment it comes from, or one that is not registered.
         MissingDependencyError: the environment's simulator is not installed.
         ValueError: `size` or `jobs` is out of range.
     """
-    found = open_dataset(dataset, size, jobs, progress)
+    found = open_dataset(dataset, size, jobs, progress, trust)
     buffer = DeviceReplayBuffer.from_minari(found, max_episodes, bins)
-    if found.env_spec is None:
-        raise InvalidDatasetError(
-            f"Dataset {found.id} does not say which environment it comes from. For the data "
-            "alone, use DeviceReplayBuffer.from_minari(minari.load_dataset(...))."
-        )
-    env = found.recover_environment()
+    env = make_environment(found, trust)
     if isinstance(env.observation_space, Dict | Tuple):
         env = FlattenObservation(env)
     if bins is not None:
@@ -123,16 +123,19 @@ def open_dataset(
     size: int | None = None,
     jobs: int | None = None,
     progress: bool = True,
+    trust: bool = False,
 ) -> MinariDataset:
     """Opens a dataset without reading it, building or downloading it on first use.
 
     Arguments and errors are those of `load_dataset`.
     """
     if isinstance(dataset, str) and not _is_path(dataset):
-        return _open(get_dataset_path(_provide(dataset, size, jobs, progress)))
+        return _open(get_dataset_path(_provide(dataset, size, jobs, progress)), trust)
     if size is not None:
         raise ValueError("size= is for datasets that are built by name, spin/...")
-    return dataset if isinstance(dataset, MinariDataset) else _open(Path(dataset).expanduser())
+    if isinstance(dataset, MinariDataset):
+        return dataset
+    return _open(Path(dataset).expanduser(), trust)
 
 
 def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> str:
@@ -156,8 +159,12 @@ def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> s
     return spec.name
 
 
-def open_local(dataset: str | Path) -> MinariDataset:
+def open_local(dataset: str | Path, trust: bool = False) -> MinariDataset:
     """Opens a dataset that is on this machine, by name or path; builds and downloads nothing.
+
+    Args:
+        dataset: name or path.
+        trust: see `load_dataset`.
 
     Raises:
         DatasetNotFoundError: it is not there.
@@ -170,23 +177,26 @@ def open_local(dataset: str | Path) -> MinariDataset:
                 f"{', '.join(minari.list_local_datasets()) or 'none'}."
             )
         dataset = get_dataset_path(dataset)
-    return _open(Path(dataset).expanduser())
+    return _open(Path(dataset).expanduser(), trust)
 
 
 def _is_path(text: str) -> bool:
     return text.startswith(("/", ".", "~"))
 
 
-def _open(folder: Path) -> MinariDataset:
+def _open(folder: Path, trust: bool) -> MinariDataset:
     """Opens a dataset's folder, or the folder `data` in it."""
     data = folder if (folder / "metadata.json").exists() else folder / "data"
     if not (data / "metadata.json").exists():
         raise DatasetNotFoundError(f"There is no Minari dataset in {folder}.")
     try:
+        check_spaces(data, trust)
         return MinariDataset(data)
-    except (OSError, ValueError, KeyError) as error:
+    except SpinError:
+        raise
+    except Exception as error:  # what a stranger's metadata end in is not foreseeable
         raise InvalidDatasetError(
-            f"The dataset in {folder} cannot be read ({error}). Delete the folder to have it "
+            f"The dataset in {folder} cannot be read ({error!r}). Delete the folder to have it "
             "built or downloaded again."
         ) from error
 

@@ -15,6 +15,7 @@ from minari.namespace import create_namespace, list_local_namespaces, namespace_
 from minari.storage.remotes import get_cloud_storage
 
 from spin_d3rlpy.data.check import check_dataset
+from spin_d3rlpy.data.environments import check_spaces
 from spin_d3rlpy.data.specs import is_dataset_name
 from spin_d3rlpy.data.staging import staged_dataset
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, RemoteError, SpinError
@@ -110,7 +111,10 @@ def pull_dataset(name: str) -> bool:
 
 def _verify(folder: Path, name: str) -> None:
     try:
+        check_spaces(folder)
         dataset = MinariDataset(folder)
+    except InvalidDatasetError:
+        raise
     except Exception as error:  # what a stranger's file ends in is not foreseeable
         raise InvalidDatasetError(f"What {name} came as cannot be read: {error}") from error
     if "checksum" in dataset.storage.metadata:

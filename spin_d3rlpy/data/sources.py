@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
+import h5py
 import numpy as np
 from d3rlpy.dataset import BasicTransitionPicker, EpisodeBase, MixedReplayBuffer, ReplayBufferBase
 from gymnasium.spaces import Box
@@ -19,9 +21,16 @@ from spin_d3rlpy.data.episodes import (
     stack_episodes,
 )
 from spin_d3rlpy.data.observations import flatten_observations
-from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError
+from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, SpinError
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space
 from spin_envs.discretized import BoxGrid
+
+_HDF5_FILE = "main_data.hdf5"
+# What h5py, Minari and NumPy raise for files that are not what they should be.
+DAMAGE = (
+    *(OSError, KeyError, IndexError, ValueError, TypeError, AttributeError),
+    *(RuntimeError, AssertionError, MemoryError, OverflowError),
+)
 
 
 def read_minari(
@@ -51,11 +60,20 @@ def read_minari(
         raise InvalidDatasetError(f"Dataset {dataset.id} cannot be used. {error}") from error
     if max_episodes is not None and max_episodes < 1:
         raise ValueError(f"Expected max_episodes to be at least 1, got {max_episodes}.")
-    indices = dataset.episode_indices[:max_episodes]
-    if len(indices) == 0:  # an empty hdf5 file cannot even be opened
+    indices = [int(i) for i in dataset.episode_indices[:max_episodes]]
+    if not indices:  # an empty hdf5 file cannot even be opened
         raise no_transitions()
-    lengths = [int(m["total_steps"]) for m in dataset.storage.get_episode_metadata(indices)]
-    return stack_episodes(_minari_episodes(dataset, indices, grid), lengths, nvec)
+    try:
+        lengths, episodes = _open_episodes(dataset, indices)
+        with closing(episodes):
+            return stack_episodes(_discretized(episodes, grid), lengths, nvec)
+    except SpinError:
+        raise
+    except DAMAGE as error:
+        raise InvalidDatasetError(
+            f"Dataset {dataset.id} cannot be read ({error!r}). Its files are damaged: delete them "
+            "to have it built or downloaded again."
+        ) from error
 
 
 def _grid(dataset: MinariDataset, bins: int | Sequence[int] | None) -> BoxGrid | None:
@@ -87,15 +105,101 @@ def _nearest_choices(actions: NDArray[Any], grid: BoxGrid, name: str) -> NDArray
     return grid.nearest(actions)
 
 
-def _minari_episodes(
-    dataset: MinariDataset, indices: Sequence[int], grid: BoxGrid | None
+def _discretized(
+    episodes: Iterable[EpisodeArrays], grid: BoxGrid | None
 ) -> Iterator[EpisodeArrays]:
-    for index, episode in zip(indices, dataset.storage.get_episodes(indices), strict=True):
-        arrays = episode_arrays(dataset, index, episode)
+    for episode in episodes:
         if grid is not None:
-            choices = _nearest_choices(arrays.actions, grid, arrays.name)
-            arrays = dataclasses.replace(arrays, actions=choices)
-        yield arrays
+            choices = _nearest_choices(episode.actions, grid, episode.name)
+            episode = dataclasses.replace(episode, actions=choices)
+        yield episode
+
+
+def _open_episodes(
+    dataset: MinariDataset, indices: Sequence[int]
+) -> tuple[list[int], Generator[EpisodeArrays]]:
+    """Returns the episodes' lengths, and the episodes one by one."""
+    flat = isinstance(dataset.observation_space, Box) and len(dataset.observation_space.shape) == 1
+    if flat and dataset.storage.FORMAT == "hdf5":
+        file = h5py.File(dataset.storage.data_path / _HDF5_FILE, "r")
+        _limit_cache(file)
+        groups = [_member(file.id, f"episode_{i}", h5py.h5g) for i in indices]
+        lengths = [_total_steps(group) for group in groups]
+        return lengths, _hdf5_episodes(dataset, file, zip(indices, groups, lengths, strict=True))
+    lengths = [int(m["total_steps"]) for m in dataset.storage.get_episode_metadata(indices)]
+    return lengths, _minari_episodes(dataset, indices)
+
+
+def _limit_cache(file: Any) -> None:
+    """Keeps HDF5 from remembering where everything is: each episode is read once.
+
+    It would take 30 kB an episode, and more time than looking it up.
+    """
+    config = file.id.get_mdc_config()
+    config.set_initial_size = True
+    config.initial_size = config.min_size = config.max_size = 2**16
+    file.id.set_mdc_config(config)
+
+
+def _minari_episodes(dataset: MinariDataset, indices: Sequence[int]) -> Generator[EpisodeArrays]:
+    for index, episode in zip(indices, dataset.storage.get_episodes(indices), strict=True):
+        yield episode_arrays(dataset, index, episode)
+
+
+def _hdf5_episodes(
+    dataset: MinariDataset, file: Any, groups: Iterable[tuple[int, Any, int]]
+) -> Generator[EpisodeArrays]:
+    """Reads what is needed of each episode, after a look at what it claims to be.
+
+    (Minari reads truncations and infos, too, and takes memory for whatever a file claims.)
+    """
+    observation_shape = dataset.observation_space.shape
+    action_shape = dataset.action_space.shape
+    with file:
+        for index, group, length in groups:
+            name = f"episode {index}"
+            terminations = _array(group, "terminations", (length,), name)
+            yield EpisodeArrays(
+                name=name,
+                observations=_array(group, "observations", (length + 1, *observation_shape), name),
+                actions=_array(group, "actions", (length, *action_shape), name),
+                rewards=_array(group, "rewards", (length,), name),
+                terminated=length > 0 and bool(terminations[-1]),
+            )
+
+
+# h5py's classes for groups and datasets cost more time than reading an episode does.
+
+
+def _array(group: Any, key: str, shape: tuple[int, ...], name: str) -> NDArray[Any]:
+    data = _member(group, key, h5py.h5d)
+    created = data.get_create_plist()
+    elsewhere = created.get_layout() == h5py.h5d.VIRTUAL or created.get_external_count()
+    if data.shape != shape or data.dtype.kind not in "biuf" or elsewhere:
+        raise InvalidDatasetError(
+            f"Expected {key} of {name} to have shape {shape} (T + 1 observations, T of the rest, "
+            f"as the spaces say) and to be numbers in this file, found shape {data.shape} and "
+            f"dtype {data.dtype}{' elsewhere' if elsewhere else ''}."
+        )
+    array: NDArray[Any] = np.empty(shape, data.dtype)
+    data.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
+    return array
+
+
+def _member(group: Any, key: str, kind: Any) -> Any:
+    """Opens what is in the group itself: a link could lead to any file on this machine."""
+    if group.links.get_info(key.encode()).type != h5py.h5l.TYPE_HARD:
+        raise InvalidDatasetError(f"{key} is a link to somewhere else.")
+    return kind.open(group, key.encode())
+
+
+def _total_steps(group: Any) -> int:
+    attribute = h5py.h5a.open(group, b"total_steps")
+    if attribute.shape != ():
+        raise InvalidDatasetError(f"Expected total_steps to be a number, found {attribute.shape}.")
+    value = np.empty((), np.int64)
+    attribute.read(value)
+    return int(value)
 
 
 def episode_arrays(dataset: MinariDataset, index: int, episode: Mapping[str, Any]) -> EpisodeArrays:

@@ -5,7 +5,9 @@ from spin_d3rlpy.policies.base import IndependentPolicy, Policy
 from spin_d3rlpy.policies.factored import FactoredPolicy
 from spin_d3rlpy.policies.factories import (
     AutoregressiveEncoderFactory,
+    RePreMEncoderFactory,
     SAINTEncoderFactory,
+    SPINDistillEncoderFactory,
     SPINEncoderFactory,
     create_policy,
 )
@@ -18,7 +20,9 @@ __all__ = [
     "FactoredPolicy",
     "IndependentPolicy",
     "Policy",
+    "RePreMEncoderFactory",
     "SAINTEncoderFactory",
+    "SPINDistillEncoderFactory",
     "SPINEncoderFactory",
     "SlotPolicy",
     "create_policy",

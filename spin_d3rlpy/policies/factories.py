@@ -1,15 +1,16 @@
 """d3rlpy encoder factories: what stands in `actor_encoder_factory` decides the policy.
 
-`SPINEncoderFactory` and `SAINTEncoderFactory` give the slot policies,
-`AutoregressiveEncoderFactory` the autoregressive one, any other d3rlpy factory the factored one.
-All are serialized with the algorithm. Inside stock d3rlpy algorithms the first two give an
-encoder with flat features `(B, N * D)`.
+`SPINEncoderFactory`, `SAINTEncoderFactory`, `SPINDistillEncoderFactory` and
+`RePreMEncoderFactory` give slot policies, `AutoregressiveEncoderFactory` the autoregressive one,
+any other d3rlpy factory the factored one. All are serialized with the algorithm. Inside stock
+d3rlpy algorithms those of slot policies give an encoder with flat features `(B, N * D)`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -27,7 +28,16 @@ from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from spin_d3rlpy.policies.base import Policy
 from spin_d3rlpy.policies.factored import FactoredPolicy
-from spin_d3rlpy.policies.slot import HeadInit, QueryInit, SlotFeatures, SlotPolicy
+from spin_d3rlpy.policies.slot import (
+    HeadInit,
+    QueryFeatures,
+    QueryInit,
+    SlotFeatures,
+    SlotPolicy,
+)
+from spin_d3rlpy.policies.student import StudentFeatures
+from spin_d3rlpy.policies.trajectory import TrajectoryFeatures
+from spin_d3rlpy.reprem import RePreMConfig
 
 
 class SlotEncoder(Encoder):
@@ -44,22 +54,19 @@ class SlotEncoder(Encoder):
         return features.flatten(1)
 
 
-@dataclasses.dataclass()
-class SAINTEncoderFactory(EncoderFactory):
-    """Transformer over slot queries, trained end to end (SAINT, as in the SPIN paper).
+class SlotEncoderFactory(EncoderFactory):
+    """Base class of the factories of slot policies.
 
     Args:
-        transformer: sizes.
         nvec: number of choices of each sub-action; algorithms of this package fill it in, stock
             d3rlpy algorithms need it given.
     """
 
-    transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
-    nvec: list[int] | None = None
+    nvec: list[int] | None
 
+    @abstractmethod
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
         """Returns the policy network."""
-        return SlotPolicy(observation_size, nvec, self.transformer, frozen=False)
 
     def create(self, observation_shape: Shape) -> SlotEncoder:
         """Returns an encoder with flat features for stock d3rlpy algorithms.
@@ -75,6 +82,24 @@ class SAINTEncoderFactory(EncoderFactory):
         policy = self.create_policy(cast_flat_shape(observation_shape)[0], self.nvec)
         return SlotEncoder(policy.features)
 
+
+@dataclasses.dataclass()
+class SAINTEncoderFactory(SlotEncoderFactory):
+    """Transformer over slot queries, trained end to end (SAINT, as in the SPIN paper).
+
+    Args:
+        transformer: sizes.
+        nvec: see `SlotEncoderFactory`.
+    """
+
+    transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
+    nvec: list[int] | None = None
+
+    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
+        """Returns the policy network."""
+        features = QueryFeatures(observation_size, len(nvec), self.transformer, frozen=False)
+        return SlotPolicy(nvec, features, self.transformer)
+
     @staticmethod
     def get_type() -> str:
         """Name under which d3rlpy saves it."""
@@ -82,12 +107,12 @@ class SAINTEncoderFactory(EncoderFactory):
 
 
 @dataclasses.dataclass()
-class SPINEncoderFactory(SAINTEncoderFactory):
+class SPINEncoderFactory(SlotEncoderFactory):
     """The same Transformer with its trunk frozen after pre-training (SPIN, section 4.2).
 
     Args:
         transformer: sizes.
-        nvec: number of choices of each sub-action.
+        nvec: see `SlotEncoderFactory`.
         frozen_dropout: dropout inside the frozen trunk stays active in training (published).
         train_queries: True (published), False for fixed queries, or the number of gradient steps
             after which they stay as they are.
@@ -99,6 +124,8 @@ class SPINEncoderFactory(SAINTEncoderFactory):
             `fit` unless weights are loaded first.
     """
 
+    transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
+    nvec: list[int] | None = None
     frozen_dropout: bool = True
     train_queries: bool | int = True
     query_init: QueryInit = "random"
@@ -109,16 +136,16 @@ class SPINEncoderFactory(SAINTEncoderFactory):
         """Returns the policy network, with the trunk of `asm_path` if that is given."""
         if self.nvec is not None:
             require_same_nvec(self.nvec, nvec, "The encoder factory", "the algorithm")
-        policy = SlotPolicy(
+        features = QueryFeatures(
             observation_size,
-            nvec,
+            len(nvec),
             self.transformer,
             frozen=True,
             frozen_dropout=self.frozen_dropout,
             train_queries=self.train_queries,
             query_init=self.query_init,
-            head_init=self.head_init,
         )
+        policy = SlotPolicy(nvec, features, self.transformer, self.head_init)
         if self.asm_path is not None:
             if Path(self.asm_path).exists():
                 policy.load_asm(load_asm(self.asm_path))
@@ -134,6 +161,64 @@ class SPINEncoderFactory(SAINTEncoderFactory):
     def get_type() -> str:
         """Name under which d3rlpy saves it."""
         return "spin"
+
+
+@dataclasses.dataclass()
+class SPINDistillEncoderFactory(SlotEncoderFactory):
+    """An attention-free student of SPIN's frozen trunk (SPIN-Distill).
+
+    Args:
+        transformer: sizes of the teacher, an ASM.
+        nvec: see `SlotEncoderFactory`.
+        hidden_units: hidden layers of the student.
+        query_init: the queries whose features it is taught: `"mask"`, the ASM's mask tokens, or
+            `"random"`.
+        head_init: `"random"` or `"asm"`.
+    """
+
+    transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
+    nvec: list[int] | None = None
+    hidden_units: list[int] = dataclasses.field(default_factory=lambda: [512, 512])
+    query_init: QueryInit = "mask"
+    head_init: HeadInit = "random"
+
+    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
+        """Returns the policy network; its student knows nothing yet."""
+        features = StudentFeatures(observation_size, len(nvec), self.transformer, self.hidden_units)
+        return SlotPolicy(nvec, features, self.transformer, self.head_init)
+
+    @staticmethod
+    def get_type() -> str:
+        """Name under which d3rlpy saves it."""
+        return "spin_distill"
+
+
+@dataclasses.dataclass()
+class RePreMEncoderFactory(SlotEncoderFactory):
+    """A state encoder that was pre-trained on trajectories, frozen (RePreM).
+
+    Args:
+        sizes: of the model that it comes from, and of the heads.
+        nvec: see `SlotEncoderFactory`.
+    """
+
+    sizes: RePreMConfig = dataclasses.field(default_factory=RePreMConfig)
+    nvec: list[int] | None = None
+
+    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
+        """Returns the policy network; its encoder knows nothing yet."""
+        heads = TransformerConfig(
+            width=self.sizes.width,
+            n_heads=self.sizes.n_heads,
+            head_hidden=self.sizes.head_hidden,
+            dropout=self.sizes.dropout,
+        )
+        return SlotPolicy(nvec, TrajectoryFeatures(observation_size, self.sizes), heads)
+
+    @staticmethod
+    def get_type() -> str:
+        """Name under which d3rlpy saves it."""
+        return "reprem"
 
 
 @dataclasses.dataclass()
@@ -164,7 +249,7 @@ def create_policy(
     factory: EncoderFactory, observation_shape: Sequence[int], nvec: Sequence[int]
 ) -> Policy:
     """Returns the policy that an actor encoder factory stands for."""
-    if isinstance(factory, SAINTEncoderFactory):
+    if isinstance(factory, SlotEncoderFactory):
         return factory.create_policy(observation_shape[0], nvec)
     if isinstance(factory, AutoregressiveEncoderFactory):
         return AutoregressivePolicy(observation_shape[0], nvec, factory.sizes)
@@ -174,3 +259,5 @@ def create_policy(
 register_encoder_factory(AutoregressiveEncoderFactory)
 register_encoder_factory(SAINTEncoderFactory)
 register_encoder_factory(SPINEncoderFactory)
+register_encoder_factory(SPINDistillEncoderFactory)
+register_encoder_factory(RePreMEncoderFactory)

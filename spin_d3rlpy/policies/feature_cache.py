@@ -1,4 +1,4 @@
-"""Slot features of a whole dataset, computed once when trunk and queries no longer change."""
+"""Slot features of a whole dataset, computed once when they no longer change."""
 
 from __future__ import annotations
 
@@ -32,20 +32,19 @@ def compute_features(
     is gone when the process ends.
 
     Args:
-        network: trunk and queries.
+        network: what gives the features.
         observations: `(n, obs)` on the network's device.
         transform: applied to observations (an observation scaler).
         precision: number format of the computation.
         show_progress: draw a progress bar.
 
     Returns:
-        `(n, N, D)`.
+        `(n, N, D)`, or `(n, 1, D)` where all slots have the same.
 
     Raises:
         OSError: neither memory nor the temporary folder has room; the message says how much.
     """
-    slots, width = network.queries.weight.shape
-    features = _allocate((len(observations), slots, width), observations.device)
+    features = _allocate((len(observations), *network.shape), observations.device)
     was_training = network.training
     network.eval()
     with torch.no_grad(), autocast(observations.device, precision):

@@ -1,6 +1,7 @@
-"""The policy of SPIN and SAINT: a Transformer over one learned query per slot.
+"""Policies made of slot features and one small head per slot.
 
-SPIN freezes a trunk taken from a pre-trained ASM and trains queries and heads; SAINT trains all.
+The features of SPIN and SAINT are a Transformer's over one learned query per slot: SPIN freezes a
+trunk taken from a pre-trained ASM and trains queries and heads; SAINT trains all.
 """
 
 from __future__ import annotations
@@ -38,7 +39,43 @@ class ActionQueries(nn.Module):
 
 
 class SlotFeatures(nn.Module):
-    """Trunk and queries: maps observations `(B, obs)` to slot features `(B, N, D)`.
+    """Maps observations `(B, obs)` to slot features `(B, N, D)`, or `(B, 1, D)` for all slots.
+
+    Subclasses whose features do not change in stage 2 need only `forward`.
+
+    Args:
+        n_slots: number of sub-actions (N), or 1 if all have the same features.
+        width: length of a slot's features (D).
+        frozen: whether its parameters get no gradients.
+    """
+
+    pretrained: torch.Tensor
+
+    def __init__(self, n_slots: int, width: int, frozen: bool = True) -> None:
+        super().__init__()
+        self.shape = (n_slots, width)
+        self.frozen = frozen
+        # Saved with the weights: a loaded policy must not be pre-trained again.
+        self.register_buffer("pretrained", torch.tensor(False))
+
+    def freeze(self, grad_step: int) -> None:
+        """Withholds gradients from what is not trained in this step (d3rlpy's exports thaw all)."""
+        self.requires_grad_(not self.frozen)
+
+    def trains_queries(self, grad_step: int) -> bool:
+        """Whether features still change in this gradient step (counted from 0)."""
+        return not self.frozen
+
+    def trainable_modules(self) -> list[tuple[str, nn.Module]]:
+        """Named modules that the actor's optimizer gets beside the heads."""
+        return []
+
+    def load_asm(self, asm: ActionStructureModel) -> None:
+        """Takes over what it can use of an ASM; by default nothing."""
+
+
+class QueryFeatures(SlotFeatures):
+    """Trunk and queries: a Transformer's features of N learned tokens beside the state.
 
     Args:
         observation_size: length of an observation.
@@ -48,9 +85,11 @@ class SlotFeatures(nn.Module):
         frozen_dropout: whether a frozen trunk's dropout stays active in training mode, as in
             the published code.
         train_queries: whether the queries are trained, or for how many gradient steps.
-    """
+        query_init: `"random"` (N(0, 1), published) or `"mask"` (the ASM's mask tokens).
 
-    pretrained: torch.Tensor
+    Raises:
+        ValueError: an unknown initialization.
+    """
 
     def __init__(
         self,
@@ -60,16 +99,17 @@ class SlotFeatures(nn.Module):
         frozen: bool,
         frozen_dropout: bool = True,
         train_queries: bool | int = True,
+        query_init: QueryInit = "random",
     ) -> None:
-        super().__init__()
+        super().__init__(n_slots, config.width, frozen)
+        if query_init not in get_args(QueryInit):
+            raise ValueError(f"Expected query_init 'random' or 'mask', got {query_init!r}.")
         self.config = config
-        self.frozen = frozen
         self.frozen_dropout = frozen_dropout
         self.train_queries = train_queries
+        self.query_init: QueryInit = query_init
         self.trunk = SlotTransformer(observation_size, config)
         self.queries = ActionQueries(n_slots, config.width)
-        # Saved with the weights: a loaded SPIN policy must not be pre-trained again.
-        self.register_buffer("pretrained", torch.tensor(False))
         self.freeze(0)
 
     def freeze(self, grad_step: int) -> None:
@@ -85,26 +125,26 @@ class SlotFeatures(nn.Module):
         trained = self.train_queries
         return trained if isinstance(trained, bool) else grad_step < trained
 
-    def train(self, mode: bool = True) -> SlotFeatures:
+    def trainable_modules(self) -> list[tuple[str, nn.Module]]:
+        """The queries, unless they are fixed from the start."""
+        return [] if self.train_queries is False else [("queries", self.queries)]
+
+    def train(self, mode: bool = True) -> QueryFeatures:
         """Switches mode; a frozen trunk without dropout stays in evaluation mode."""
         super().train(mode)
         if self.frozen and not self.frozen_dropout:
             self.trunk.eval()
         return self
 
-    def load_trunk(self, asm: ActionStructureModel, queries: QueryInit) -> None:
+    def load_asm(self, asm: ActionStructureModel) -> None:
         """Copies the ASM's trunk, and its mask tokens as queries if so asked.
 
         Raises:
             NvecMismatchError: the ASM has other sizes.
         """
-        if asm.config != self.config:
-            raise NvecMismatchError(
-                f"The policy's Transformer is {self.config}, the ASM's is {asm.config}. "
-                "Build the policy with the ASM's sizes."
-            )
+        require_same_sizes(self.config, asm)
         self.trunk.load_state_dict(asm.trunk.state_dict(), strict=True)
-        if queries == "mask":
+        if self.query_init == "mask":
             with torch.no_grad():
                 self.queries.weight.copy_(asm.mask_embeddings)
         self.pretrained.fill_(True)
@@ -115,17 +155,22 @@ class SlotFeatures(nn.Module):
         return features
 
 
+def require_same_sizes(config: TransformerConfig, asm: ActionStructureModel) -> None:
+    """Raises NvecMismatchError unless the ASM has the sizes that the policy was made for."""
+    if asm.config != config:
+        raise NvecMismatchError(
+            f"The policy's Transformer is {config}, the ASM's is {asm.config}. "
+            "Build the policy with the ASM's sizes."
+        )
+
+
 class SlotPolicy(IndependentPolicy):
     """Slot features and one small head per slot.
 
     Args:
-        observation_size: length of an observation.
         nvec: number of choices of each sub-action.
-        config: sizes of trunk and heads.
-        frozen: True for SPIN, False for SAINT.
-        frozen_dropout: see `SlotFeatures`.
-        train_queries: see `SlotFeatures`.
-        query_init: `"random"` (N(0, 1), published) or `"mask"` (the ASM's mask tokens).
+        features: maps observations to slot features.
+        config: sizes of the heads.
         head_init: `"random"` (published) or `"asm"` (the ASM's prediction heads).
 
     Raises:
@@ -134,31 +179,21 @@ class SlotPolicy(IndependentPolicy):
 
     def __init__(
         self,
-        observation_size: int,
         nvec: Sequence[int],
+        features: SlotFeatures,
         config: TransformerConfig,
-        frozen: bool,
-        frozen_dropout: bool = True,
-        train_queries: bool | int = True,
-        query_init: QueryInit = "random",
         head_init: HeadInit = "random",
     ) -> None:
         super().__init__(SlotLayout(nvec))
-        if query_init not in get_args(QueryInit) or head_init not in get_args(HeadInit):
-            raise ValueError(
-                "Expected query_init 'random' or 'mask' and head_init 'random' or 'asm', got "
-                f"{query_init!r} and {head_init!r}."
-            )
-        self.query_init: QueryInit = query_init
+        if head_init not in get_args(HeadInit):
+            raise ValueError(f"Expected head_init 'random' or 'asm', got {head_init!r}.")
         self.head_init: HeadInit = head_init
-        self.features = SlotFeatures(
-            observation_size, self.layout.n_slots, config, frozen, frozen_dropout, train_queries
-        )
+        self.features = features
         self.heads = SlotHeads(nvec, config)
 
     @property
     def is_pretrained(self) -> bool:
-        """Whether the trunk came from an ASM."""
+        """Whether the features were learned in a first stage."""
         return bool(self.features.pretrained)
 
     def load_asm(self, asm: ActionStructureModel) -> None:
@@ -168,23 +203,20 @@ class SlotPolicy(IndependentPolicy):
             NvecMismatchError: the ASM is of another action space or size.
         """
         require_same_nvec(self.layout.nvec, asm.nvec, "The policy", "the ASM")
-        self.features.load_trunk(asm, self.query_init)
+        self.features.load_asm(asm)
         if self.head_init == "asm":
             self.heads.load_state_dict(asm.heads.state_dict())
 
     def trainable_modules(self) -> list[tuple[str, nn.Module]]:
-        """Heads and, unless they are fixed, queries if the trunk is frozen, else everything."""
+        """Heads and what is trained of frozen features, else everything."""
         if not self.features.frozen:
             return super().trainable_modules()
-        heads: list[tuple[str, nn.Module]] = [("heads", self.heads)]
-        if self.features.train_queries is False:
-            return heads
-        return [("queries", self.features.queries), *heads]
+        return [*self.features.trainable_modules(), ("heads", self.heads)]
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`, of observations `(B, obs)` or features `(B, N, D)`."""
         features = self.features(inputs) if inputs.dim() == 2 else inputs
         if not torch.is_autocast_enabled(inputs.device.type):
             features = features.to(self.heads.weight1.dtype)  # cached features are bfloat16
-        logits: torch.Tensor = self.heads(features)
+        logits: torch.Tensor = self.heads(features.expand(-1, self.layout.n_slots, -1))
         return logits

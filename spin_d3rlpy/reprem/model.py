@@ -115,6 +115,12 @@ class GatedBlock(nn.Module):
         return gated
 
 
+def create_state_encoder(observation_size: int, config: RePreMConfig) -> nn.Sequential:
+    """Returns an MLP from observations `(B, obs)` to embeddings `(B, D)`, SPIN's state encoder."""
+    d = config.width
+    return nn.Sequential(nn.Linear(observation_size, 2 * d), nn.GELU(), nn.Linear(2 * d, d))
+
+
 class RePreM(nn.Module):
     """State and action encoders and the Transformer that predicts what is hidden of a window.
 
@@ -138,9 +144,7 @@ class RePreM(nn.Module):
         self.observation_size = observation_size
         self.layout = SlotLayout(nvec)
         d = self.config.width
-        self.state_encoder = nn.Sequential(
-            nn.Linear(observation_size, 2 * d), nn.GELU(), nn.Linear(2 * d, d)
-        )
+        self.state_encoder = create_state_encoder(observation_size, self.config)
         self.action_embedding = nn.Embedding(self.layout.total, d)
         self.position = nn.Parameter(0.02 * torch.randn(self.config.window, 1, d))
         self.mask_tokens = nn.Parameter(0.02 * torch.randn(2, d))  # of a state, of an action

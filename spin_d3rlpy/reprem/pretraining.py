@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from spin_d3rlpy._compat import keep_freed_memory
 from spin_d3rlpy.checkpoints import Checkpoints
+from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.precision import Precision, autocast, backward, check_precision
 from spin_d3rlpy.reprem.model import RePreM
 
@@ -137,6 +138,7 @@ def pretrain_reprem(
     on_record: Callable[[RePreMRecord], None] | None = None,
     show_progress: bool = True,
     checkpoints: Checkpoints | None = None,
+    enable_ddp: bool = False,
 ) -> list[RePreMRecord]:
     """Trains `model` in place and leaves it in evaluation mode.
 
@@ -148,11 +150,14 @@ def pretrain_reprem(
         on_record: called every `log_interval` updates.
         show_progress: draw a progress bar.
         checkpoints: where to save at an interval and at interrupts, and to go on from.
+        enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
 
     Returns:
         One entry per `log_interval` updates, and one at the end.
     """
     keep_freed_memory()
+    if enable_ddp:
+        share_training(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
     window = model.config.window
     total = config.n_updates(source.transition_count, window)

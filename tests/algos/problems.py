@@ -14,16 +14,20 @@ from d3rlpy.models.encoders import VectorEncoderFactory
 from d3rlpy.optimizers import OptimizerFactory
 
 import spin_d3rlpy
-from spin_d3rlpy import DecQN, DecQNBCQ, DecQNCQL, DecQNIQL, DecQNOneStep
+from spin_d3rlpy import DecQN, DecQNBCQ, DecQNCQL, DecQNIQL, DecQNOneStep, RePreMIQL, SPINDistillIQL
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
+from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_d3rlpy.policies import (
     AutoregressiveConfig,
     AutoregressiveEncoderFactory,
+    RePreMEncoderFactory,
     SAINTEncoderFactory,
+    SPINDistillEncoderFactory,
     SPINEncoderFactory,
 )
+from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
 
 NVEC = [3, 5, 2]
 OBSERVATION_SIZE = 7
@@ -36,7 +40,9 @@ NAMED = [
     for policy in ("SPIN", "SAINT", "Factored", "Autoregressive")
 ]
 DECQN_FAMILY = [DecQN, DecQNCQL, DecQNBCQ, DecQNIQL, DecQNOneStep]
-ALGORITHMS = [*NAMED, *DECQN_FAMILY]
+# Their policies' stages do not depend on the objective: one each goes through all tests.
+OTHER_TWO_STAGE = [SPINDistillIQL, RePreMIQL]
+ALGORITHMS = [*NAMED, *OTHER_TWO_STAGE, *DECQN_FAMILY]
 
 
 def random_replay_buffer(
@@ -124,6 +130,18 @@ def tiny_fields(algo_class: type) -> dict[str, Any]:
 def tiny_policy_fields(algo_class: type) -> dict[str, Any]:
     """Config fields that make an algorithm's policy small."""
     name = algo_class.__name__
+    if name.startswith("SPINDistill"):
+        return {
+            "actor_encoder_factory": SPINDistillEncoderFactory(TINY, hidden_units=[13]),
+            "pretraining": PretrainingConfig(batch_size=32, max_updates=5),
+            "distillation": DistillationConfig(n_updates=5, batch_size=32, validation_interval=3),
+        }
+    if name.startswith("RePreM"):
+        sizes = RePreMConfig(width=16, n_blocks=1, n_heads=2, window=4, head_hidden=11)
+        return {
+            "actor_encoder_factory": RePreMEncoderFactory(sizes),
+            "pretraining": RePreMPretrainingConfig(batch_size=8, max_updates=5, log_interval=3),
+        }
     if name.startswith("SPIN"):
         return {
             "actor_encoder_factory": SPINEncoderFactory(transformer=TINY),

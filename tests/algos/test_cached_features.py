@@ -14,6 +14,7 @@ from spin_d3rlpy import SPINAWAC, SPINBC, SPINBCQ, SPINIQL
 from spin_d3rlpy.asm import ActionStructureModel
 from spin_d3rlpy.policies import SlotPolicy, feature_cache
 from spin_d3rlpy.policies.feature_cache import compute_features
+from spin_d3rlpy.policies.slot import QueryFeatures
 from spin_d3rlpy.precision import autocast
 from tests.algos.problems import (
     NVEC,
@@ -42,6 +43,12 @@ def policy_of(algo: Any) -> SlotPolicy:
     return policy
 
 
+def features_of(algo: Any) -> QueryFeatures:
+    features = policy_of(algo).features
+    assert isinstance(features, QueryFeatures)
+    return features
+
+
 def fit(algo: Any, n_steps: int = 8) -> list[tuple[int, dict[str, float]]]:
     torch.manual_seed(3)
     return algo.fit(random_buffer(), n_steps=n_steps, **QUIET)  # type: ignore[no-any-return]
@@ -66,7 +73,7 @@ def test_features_are_those_of_the_network_in_evaluation_mode() -> None:
     fields: Any = tiny_fields(SPINIQL)  # with dropout
     algo = SPINIQL(**fields)
     algo.build_with_dataset(random_buffer())
-    network = policy_of(algo).features.train()
+    network = features_of(algo).train()
     observations = random_buffer().observations
     features = compute_features(network, observations, lambda x: 2 * x, show_progress=False)
     assert features.shape == (len(observations), len(NVEC), TINY.width)
@@ -104,7 +111,7 @@ def test_queries_stop_training_with_stock_mini_batches_too() -> None:
     algo.build_with_dataset(random_buffer())
     queries = []
     for _ in range(5):
-        queries.append(policy_of(algo).features.queries.weight.detach().clone())
+        queries.append(features_of(algo).queries.weight.detach().clone())
         algo.update(random_replay_buffer().sample_transition_batch(19))
     moved = [not torch.equal(a, b) for a, b in itertools.pairwise(queries)]
     assert moved == [True, True, True, False]
@@ -120,14 +127,14 @@ def test_queries_are_trained_for_the_given_steps_and_then_cached(
         computed_at.append(algo.grad_step)
         return compute_features(*args, **kwargs)
 
-    monkeypatch.setattr("spin_d3rlpy.algos.spin.compute_features", spy)
+    monkeypatch.setattr("spin_d3rlpy.algos.two_stage.compute_features", spy)
     queries = []
     torch.manual_seed(3)
     algo.fit(
         random_buffer(),
         n_steps=7,
         callback=lambda a, _epoch, _step: queries.append(
-            policy_of(a).features.queries.weight.detach().clone()
+            features_of(a).queries.weight.detach().clone()
         ),
         **QUIET,
     )
@@ -152,7 +159,7 @@ def test_what_does_not_fit_in_memory_goes_to_a_file(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(feature_cache, "_available_host_bytes", lambda: 0)
     algo = make(train_queries=False, cache_features=True)
     fit(algo)
-    network, observations = policy_of(algo).features, random_buffer().observations
+    network, observations = features_of(algo), random_buffer().observations
     features = compute_features(network, observations, show_progress=False)
     with autocast("cpu", "float32"):
         assert torch.equal(features, network.eval()(observations).bfloat16())

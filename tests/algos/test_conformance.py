@@ -13,8 +13,18 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.models.encoders import VectorEncoderFactory
 
-from spin_d3rlpy import DecQNConfig, FactoredIQL, SAINTEncoderFactory, SPINEncoderFactory
+from spin_d3rlpy import (
+    DecQNConfig,
+    FactoredIQL,
+    RePreMConfig,
+    RePreMEncoderFactory,
+    RePreMIQL,
+    RePreMPretrainingConfig,
+    SAINTEncoderFactory,
+    SPINDistillIQL,
+)
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
+from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     InvalidObservationError,
@@ -171,7 +181,14 @@ def learner(algo_class: Any, **fields: Any) -> Any:
         fields["pretraining"] = PretrainingConfig(
             batch_size=64, max_updates=200, learning_rate=3e-3
         )
-        fields["actor_encoder_factory"] = SPINEncoderFactory(still)
+        fields["transformer"] = still
+    if algo_class is SPINDistillIQL:
+        fields["distillation"] = DistillationConfig(n_updates=300, batch_size=64)
+        fields["hidden_units"] = [32]
+    if algo_class is RePreMIQL:
+        fields["sizes"] = RePreMConfig(width=32, n_blocks=1, window=2, head_hidden=32, dropout=0)
+        fields["pretraining"] = RePreMPretrainingConfig(max_updates=100)
+        fields["actor_encoder_factory"] = RePreMEncoderFactory()
     return make(
         algo_class,
         **{**learning_rates(algo_class, 3e-3), **small_networks(algo_class, 32), **fields},

@@ -161,7 +161,7 @@ def test_types_start_alike_and_configs_are_public(algo_class: Any) -> None:
 
 
 def test_no_two_algorithms_share_a_type() -> None:
-    assert len({a.config_class.get_type() for a in ALGORITHMS}) == len(ALGORITHMS) == 21
+    assert len({a.config_class.get_type() for a in ALGORITHMS}) == len(ALGORITHMS) == 23
 
 
 # -- copying ---------------------------------------------------------------------------------
@@ -337,9 +337,10 @@ def check_export(algo_class: Any, path: Path) -> None:
     # 11 rows, though policies are exported with fewer.
     assert exported_actions(algo, path).tolist() == algo.predict(OBSERVATIONS).tolist()
     algo.fit(random_buffer(), n_steps=1, **QUIET)  # still trains, with its trunk still frozen
-    if algo_class.__name__.startswith("SPIN"):
-        trunk = algo.impl.policy.features.trunk
-        assert not any(p.requires_grad for p in trunk.parameters())
+    if has_field(algo_class, "pretraining"):
+        frozen = [p for n, p in algo.impl.policy.features.named_parameters() if "queries" not in n]
+        assert not any(p.requires_grad for p in frozen)
+        assert len(frozen) >= 4
 
 
 # One of each way to act; the rest differ in training only and are among the slow tests.

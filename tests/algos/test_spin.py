@@ -17,6 +17,7 @@ from spin_d3rlpy import SPINIQL, SPINEncoderFactory, load_asm, save_asm
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, TransformerConfig
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.policies import SAINTEncoderFactory, SlotPolicy
+from spin_d3rlpy.policies.slot import QueryFeatures
 from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,
@@ -46,12 +47,18 @@ def policy_of(algo: SPINIQL) -> SlotPolicy:
     return policy
 
 
+def features_of(algo: SPINIQL) -> QueryFeatures:
+    features = policy_of(algo).features
+    assert isinstance(features, QueryFeatures)
+    return features
+
+
 def test_trunk_equals_the_asms_bit_for_bit_and_never_changes() -> None:
     algo = make()
     algo.fit(random_buffer(), n_steps=6, **QUIET)
     assert algo.asm is not None
     expected = algo.asm.trunk.state_dict()
-    found = policy_of(algo).features.trunk.state_dict()
+    found = features_of(algo).trunk.state_dict()
     assert list(expected) == list(found)
     assert all(torch.equal(expected[k], found[k]) for k in expected)
 
@@ -88,9 +95,9 @@ def test_exporting_does_not_thaw_the_trunk() -> None:
     algo.impl.modules.freeze()  # what d3rlpy's save_policy does around an export
     algo.impl.modules.unfreeze()
     policy = policy_of(algo)
-    assert not any(p.requires_grad for p in policy.features.trunk.parameters())
+    assert not any(p.requires_grad for p in features_of(algo).trunk.parameters())
     assert all(p.requires_grad for p in policy.heads.parameters())
-    assert policy.features.queries.weight.requires_grad
+    assert features_of(algo).queries.weight.requires_grad
 
 
 def test_fit_pretrains_once_and_a_given_asm_not_at_all() -> None:
@@ -114,10 +121,10 @@ def test_a_loaded_policy_is_not_pretrained_again(tmp_path: Path) -> None:
     loaded = d3rlpy.load_learnable(str(tmp_path / "spin.d3"))
     assert isinstance(loaded, SPINIQL)
     assert loaded.is_pretrained
-    trunk = {k: v.clone() for k, v in policy_of(loaded).features.trunk.state_dict().items()}
+    trunk = {k: v.clone() for k, v in features_of(loaded).trunk.state_dict().items()}
     loaded.fit(random_buffer(), n_steps=2, **QUIET)
     assert loaded.asm is None
-    after = policy_of(loaded).features.trunk.state_dict()
+    after = features_of(loaded).trunk.state_dict()
     assert all(torch.equal(trunk[k], after[k]) for k in trunk)
 
 
@@ -135,7 +142,7 @@ def test_an_asm_file_is_reused_by_another_algorithm(tmp_path: Path) -> None:
         algo.config.observation_scaler.mean,
     )
     trunk = load_asm(path).trunk.state_dict()
-    found = policy_of(other).features.trunk.state_dict()
+    found = features_of(other).trunk.state_dict()
     assert all(torch.equal(trunk[k], found[k]) for k in trunk)
 
 
@@ -148,7 +155,7 @@ def test_sizes_are_taken_from_a_given_asm() -> None:
     config = TransformerConfig(width=8, n_blocks=1, n_heads=2)
     algo = make(asm=make_asm(config=config))
     algo.build_with_dataset(random_buffer())
-    assert policy_of(algo).features.config == config
+    assert features_of(algo).config == config
 
 
 def test_an_asm_of_another_action_space_is_refused() -> None:
@@ -194,7 +201,7 @@ def test_queries_and_heads_can_start_from_the_asm() -> None:
     algo = make(asm=asm, actor_encoder_factory=factory)
     algo.build_with_dataset(random_buffer())
     policy = policy_of(algo)
-    assert torch.equal(policy.features.queries.weight, asm.mask_embeddings)
+    assert torch.equal(features_of(algo).queries.weight, asm.mask_embeddings)
     observations = torch.randn(4, OBSERVATION_SIZE)
     all_masked = asm.mask_ids.expand(4, -1)
     torch.testing.assert_close(policy.eval()(observations), asm.eval()(observations, all_masked))
@@ -211,7 +218,7 @@ def test_dropout_of_the_frozen_trunk_is_a_switch(frozen_dropout: bool) -> None:
     factory = SPINEncoderFactory(transformer=TINY, frozen_dropout=frozen_dropout)
     algo = make(asm=make_asm(), actor_encoder_factory=factory)
     algo.build_with_dataset(random_buffer())
-    features = policy_of(algo).features
+    features = features_of(algo)
     observations = torch.randn(4, OBSERVATION_SIZE)
     features.train()
     differs = not torch.equal(features(observations), features(observations))
@@ -237,7 +244,9 @@ def test_encoder_factory_reads_an_asm_file_and_warns_when_it_is_gone(tmp_path: P
     asm = make_asm()
     save_asm(asm, path)
     factory = SPINEncoderFactory(transformer=TINY, nvec=NVEC, asm_path=str(path))
-    trunk = factory.create((OBSERVATION_SIZE,)).features.trunk.state_dict()
+    features = factory.create((OBSERVATION_SIZE,)).features
+    assert isinstance(features, QueryFeatures)
+    trunk = features.trunk.state_dict()
     assert all(torch.equal(v, trunk[k]) for k, v in asm.trunk.state_dict().items())
     path.unlink()
     with pytest.warns(UserWarning, match="no ASM at"):

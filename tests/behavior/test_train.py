@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from spin_d3rlpy.behavior import train
 from spin_d3rlpy.behavior.export import policy_arrays
 from spin_d3rlpy.behavior.recipes import RECIPES, get_recipe
-from spin_d3rlpy.behavior.train import BehaviorTrainer, RunningMoments, select_policy
+from spin_d3rlpy.behavior.train import (
+    N_ENVS,
+    BehaviorTrainer,
+    RunningMoments,
+    _Explorers,
+    select_policy,
+)
 from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.maze import START
@@ -136,3 +142,20 @@ def test_running_moments_are_those_of_all_rows() -> None:
 def test_unknown_recipe_lists_those_that_exist() -> None:
     with pytest.raises(DatasetNotFoundError, match="cheetah-run-b3"):
         get_recipe("cheetah-fly-b3")
+
+
+def test_explorers_keep_random_actions_for_random_times_and_leave_the_others_alone() -> None:
+    recipe = dataclasses.replace(RECIPES["maze-a3-expert"], n_explorers=2, persistence=4.0)
+    explorers = _Explorers(recipe, np.array([2, 2, 2]))
+    history = []
+    for _ in range(4000):
+        actions = np.full((N_ENVS, 3), -1)
+        explorers.act(actions)
+        assert (actions[:-2] == -1).all()
+        history.append(actions[-2:].copy())
+    played = np.array(history)
+    assert played.mean() == pytest.approx(0.5, abs=0.05)
+    # A new action, one time in four, is the old one by chance one time in eight.
+    changes = (played[1:] != played[:-1]).any(-1).mean(0)
+    assert changes == pytest.approx(0.25 * 7 / 8, abs=0.03)
+    assert (played[:, 0] != played[:, 1]).any(-1).mean() > 0.8

@@ -19,6 +19,7 @@ from spin_d3rlpy.benchmark.floors import Problem
 from spin_d3rlpy.benchmark.plain import PlainIQL
 from spin_d3rlpy.benchmark.speed import CHEETAH, DOG, Rates, best_seconds
 from spin_d3rlpy.policies import AutoregressiveConfig, SlotPolicy
+from spin_d3rlpy.policies.slot import QueryFeatures
 from tests.algos.problems import NVEC, random_buffer, tiny_fields
 
 RATES = Rates(float32=1e11, bfloat16=4e11)
@@ -50,7 +51,8 @@ def test_floor_of_pretraining_is_what_a_step_multiplies(problem: Problem) -> Non
 )
 def test_floor_of_slot_policies_is_what_a_step_multiplies(frozen: bool, passes: int) -> None:
     config = TransformerConfig()
-    policy = SlotPolicy(CHEETAH.observation_size, CHEETAH.nvec, config, frozen=frozen).eval()
+    features = QueryFeatures(CHEETAH.observation_size, 6, config, frozen)
+    policy = SlotPolicy(CHEETAH.nvec, features, config).eval()
     observations = torch.randn(256, CHEETAH.observation_size)
     actions = torch.zeros(256, 6, dtype=torch.long)
     counted = multiply_adds(lambda: policy.log_prob(observations, actions).mean().backward())

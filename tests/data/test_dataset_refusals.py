@@ -12,6 +12,7 @@ from d3rlpy.dataset import Episode, InfiniteBuffer, MixedReplayBuffer, ReplayBuf
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 
 NVEC = [3, 5]
@@ -150,7 +151,7 @@ def test_arrays_of_other_lengths_are_refused(make_minari: Make, foreign_episodes
     episodes = foreign_episodes(NVEC)
     episodes[2].observations = episodes[2].observations[:-1]  # T observations against T actions
     dataset = make_minari(MultiDiscrete(NVEC), episodes)
-    with pytest.raises(InvalidDatasetError, match=r"T = 7, episode 2 has 7, 7"):
+    with pytest.raises(InvalidDatasetError, match=r"episode 2 .*\(8, 2\).*found shape \(7, 2\)"):
         DeviceReplayBuffer.from_minari(dataset)
 
 
@@ -160,8 +161,14 @@ def test_episodes_with_other_features_are_refused(
     episodes = foreign_episodes(NVEC)
     episodes[1].observations = np.zeros((4, 3), np.float32)
     dataset = make_minari(MultiDiscrete(NVEC), episodes)
-    with pytest.raises(InvalidDatasetError, match="episode 1 have 3 features"):
+    with pytest.raises(InvalidDatasetError, match=r"episode 1 .*\(4, 2\).*found shape \(4, 3\)"):
         DeviceReplayBuffer.from_minari(dataset)
+    arrays = [
+        EpisodeArrays(f"episode {i}", e.observations, e.actions, e.rewards, False)
+        for i, e in enumerate(episodes)
+    ]
+    with pytest.raises(InvalidDatasetError, match="episode 1 have 3 features"):
+        stack_episodes(arrays, [len(e.rewards) for e in arrays], NVEC)
 
 
 def test_several_rewards_a_step_are_refused() -> None:

@@ -22,6 +22,7 @@ from spin_d3rlpy.policies import (
     SPINEncoderFactory,
     create_policy,
 )
+from spin_d3rlpy.policies.slot import QueryFeatures
 
 NVEC = [3, 4, 2]
 TINY = TransformerConfig(width=8, n_blocks=1, n_heads=2, head_hidden=8)
@@ -133,7 +134,7 @@ def test_large_and_odd_action_spaces(factory: EncoderFactory, nvec: list[int]) -
 def test_slot_policy_and_every_gradient_equal_the_plain_formulation(frozen: bool) -> None:
     torch.manual_seed(2)
     sizes = TransformerConfig(width=12, n_blocks=2, n_heads=3, n_state_tokens=2, head_hidden=7)
-    policy = SlotPolicy(11, NVEC, sizes, frozen=frozen).eval()
+    policy = SlotPolicy(NVEC, QueryFeatures(11, len(NVEC), sizes, frozen), sizes).eval()
     for p in policy.parameters():
         torch.nn.init.normal_(p, std=0.3)
     observations = torch.randn(9, 11)

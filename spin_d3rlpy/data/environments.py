@@ -1,0 +1,92 @@
+"""Making the environment that a dataset names, without running what a stranger wrote there.
+
+A dataset's metadata say which Python function makes its environment, and with which arguments:
+any function of any installed package. So only what is registered with Gymnasium in this process
+is called, unless the user says that the dataset's author is trusted.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+from minari import MinariDataset
+from minari.dataset.minari_storage import MinariStorage
+
+from spin_d3rlpy.errors import InvalidDatasetError
+
+_WRAPPERS = "gymnasium.wrappers"
+_ADVICE = (
+    "If you trust whoever made the dataset, pass trust=True (on the command line: --trust). For "
+    "the data alone, use DeviceReplayBuffer.from_minari."
+)
+
+
+def make_environment(dataset: MinariDataset, trust: bool = False) -> gymnasium.Env[Any, Any]:
+    """Makes the environment that a dataset comes from.
+
+    Args:
+        dataset: the dataset.
+        trust: call whatever its metadata name. Otherwise only environments that are registered
+            with Gymnasium (by this package, or by another one that has been imported) and
+            Gymnasium's own wrappers.
+
+    Raises:
+        InvalidDatasetError: it does not name one, or one that is not registered.
+    """
+    if dataset.env_spec is None:
+        raise InvalidDatasetError(
+            f"Dataset {dataset.id} does not say which environment it comes from. For the data "
+            "alone, use DeviceReplayBuffer.from_minari(minari.load_dataset(...))."
+        )
+    if not trust:
+        _check_spec(dataset.env_spec, dataset.id)
+    env: gymnasium.Env[Any, Any] = dataset.recover_environment()
+    return env
+
+
+def check_spaces(data: Path, trust: bool = False) -> None:
+    """Refuses a dataset that has Minari make its environment as soon as it is opened.
+
+    Args:
+        data: folder with the dataset's files.
+        trust: see `make_environment`.
+
+    Raises:
+        InvalidDatasetError: its metadata do not hold the spaces.
+    """
+    metadata = MinariStorage.read_raw_metadata(data)
+    if not trust and not {"observation_space", "action_space"} <= metadata.keys():
+        raise InvalidDatasetError(
+            f"The dataset in {data} does not say its spaces, so that opening it makes its "
+            f"environment. {_ADVICE}"
+        )
+
+
+def _check_spec(spec: EnvSpec, source: str) -> None:
+    known = gymnasium.registry.get(spec.id)
+    same = known is not None and spec.entry_point == known.entry_point
+    vector = spec.vector_entry_point
+    if not same or (known is not None and vector not in (None, known.vector_entry_point)):
+        raise InvalidDatasetError(
+            f"Dataset {source} wants {spec.entry_point!r} called for its environment {spec.id!r}, "
+            "which is not what Gymnasium has registered under this name here. Import the package "
+            f"that registers it first. {_ADVICE}"
+        )
+    for wrapper in spec.additional_wrappers:
+        module, _, name = wrapper.entry_point.partition(":")
+        inside = module == _WRAPPERS or module.startswith(f"{_WRAPPERS}.")
+        if not inside or name not in gymnasium.wrappers.__all__ or name == "RecordVideo":
+            raise InvalidDatasetError(
+                f"Dataset {source} wants {wrapper.entry_point!r} called around its environment. "
+                f"{_ADVICE}"
+            )
+    # gymnasium.make imports what stands before a colon.
+    inner = str(spec.kwargs.get("env_id", ""))
+    if ":" in inner and inner.partition(":")[0] not in sys.modules:
+        raise InvalidDatasetError(
+            f"Dataset {source} wants the module of {inner!r} imported. Import it first. {_ADVICE}"
+        )
