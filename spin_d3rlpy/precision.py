@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Literal, get_args
 
 import torch
 
-from spin_d3rlpy._compat import cpu_multiplies_bfloat16
+from spin_d3rlpy._compat import (
+    cpu_multiplies_bfloat16,
+    float32_products_by_onednn,
+    onednn_multiplies_float32,
+)
 
 Precision = Literal["float32", "bfloat16", "auto"]
 
@@ -20,8 +25,9 @@ def check_precision(precision: str) -> None:
         )
 
 
-def autocast(device: torch.device | str, precision: Precision) -> torch.autocast:
-    """Returns the context in which losses are computed.
+@contextlib.contextmanager
+def autocast(device: torch.device | str, precision: Precision) -> Iterator[None]:
+    """Context in which losses and their gradients are computed.
 
     In bfloat16, factors of matrix products (but for output layers, see `in_float32`) are rounded
     to 8 significant bits; weights, normalizations and optimizers stay in float32. `"auto"` is
@@ -37,7 +43,21 @@ def autocast(device: torch.device | str, precision: Precision) -> torch.autocast
         enabled = fast
     else:
         enabled = precision == "bfloat16"
-    return torch.autocast(kind, torch.bfloat16, enabled=enabled, cache_enabled=False)
+    by_onednn = kind == "cpu" and onednn_multiplies_float32()
+    with (
+        torch.autocast(kind, torch.bfloat16, enabled=enabled, cache_enabled=False),
+        float32_products_by_onednn() if by_onednn else contextlib.nullcontext(),
+    ):
+        yield
+
+
+def backward(loss: torch.Tensor) -> None:
+    """`loss.backward()` within `autocast`: every product in the type of the forward one.
+
+    Autocast would round factors of gradients of output layers, too.
+    """
+    with torch.autocast(loss.device.type, enabled=False):
+        loss.backward()
 
 
 def in_float32(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:

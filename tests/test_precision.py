@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from spin_d3rlpy import SPINIQL, precision
+from spin_d3rlpy import SPINIQL, _compat, precision
 from spin_d3rlpy.asm import PretrainingConfig
-from spin_d3rlpy.precision import autocast, in_float32
+from spin_d3rlpy.precision import autocast, backward, in_float32
 from tests.algos.problems import ALGORITHMS, NVEC, random_buffer, tiny_fields
 
 
@@ -40,6 +43,62 @@ def test_output_layers_compute_in_float32() -> None:
     with autocast("cpu", "bfloat16"):
         outputs = in_float32(layer, x)
     assert torch.equal(outputs, layer(x.float()))
+
+
+def test_gradients_of_output_layers_are_computed_in_float32() -> None:
+    layer, x = torch.nn.Linear(4, 3), torch.randn(2, 4).bfloat16()
+    with autocast("cpu", "bfloat16"):
+        outputs = in_float32(layer, x)
+        weights = torch.randn(2, 3)
+        backward((outputs * weights).sum())
+    assert layer.weight.grad is not None
+    torch.testing.assert_close(layer.weight.grad, weights.T @ x.float(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.fixture
+def _forget() -> Iterator[None]:
+    _compat.onednn_multiplies_float32.cache_clear()
+    yield
+    _compat.onednn_multiplies_float32.cache_clear()
+
+
+def test_float32_products_are_float32_products_whoever_computes_them() -> None:
+    a, b = torch.rand(301, 257), torch.rand(257, 129)
+    exact = a.double() @ b.double()
+    with autocast("cpu", "float32"):
+        found = a @ b
+    torch.testing.assert_close(found.double(), exact, rtol=2e-6, atol=0)
+    assert torch.backends.mkldnn.matmul.fp32_precision == "none"  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("_forget")
+def test_only_amds_processors_leave_float32_products_to_onednn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for vendor, is_asked in (("GenuineIntel", False), ("AuthenticAMD", True)):
+        _compat.onednn_multiplies_float32.cache_clear()
+        text = f"vendor_id : {vendor}"
+        monkeypatch.setattr(Path, "read_text", lambda _path, text=text: text)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+        asked: list[bool] = []
+
+        @contextlib.contextmanager
+        def choosing(asked: list[bool] = asked) -> Iterator[None]:
+            asked.append(True)
+            yield
+
+        monkeypatch.setattr(_compat, "float32_products_by_onednn", choosing)
+        assert _compat.onednn_multiplies_float32() == is_asked == bool(asked)
+
+
+@pytest.mark.usefixtures("_forget")
+def test_products_that_lose_digits_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda _path: "AuthenticAMD")
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(
+        _compat, "float32_products_by_onednn", lambda: torch.autocast("cpu", torch.bfloat16)
+    )
+    assert not _compat.onednn_multiplies_float32()
 
 
 def test_weights_that_an_update_changes_are_rounded_anew() -> None:

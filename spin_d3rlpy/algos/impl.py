@@ -16,7 +16,7 @@ from d3rlpy.types import Shape
 from spin_d3rlpy._compat import advance_schedule, step_without_schedule
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.slot import SlotFeatures
-from spin_d3rlpy.precision import Precision, check_precision
+from spin_d3rlpy.precision import Precision, backward, check_precision
 
 if TYPE_CHECKING:
     from spin_d3rlpy.algos.base import MultiDiscreteAlgo
@@ -106,8 +106,9 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
 
     def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper) -> None:
         """Does one step of `optim` down the gradient of `loss`, at the learning rate it has."""
-        optim.zero_grad()
-        loss.backward()
+        # d3rlpy's wrapper would fill gradients with zeros, and backward would add to these.
+        optim.optim.zero_grad(set_to_none=True)
+        backward(loss)
         step_without_schedule(optim)
 
     @abstractmethod

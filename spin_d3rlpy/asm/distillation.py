@@ -16,7 +16,7 @@ from spin_d3rlpy._compat import keep_freed_memory
 from spin_d3rlpy.asm.pretraining import VALIDATION_ROWS, StateActionSource
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.distributed import share_training
-from spin_d3rlpy.precision import Precision, autocast, check_precision, in_float32
+from spin_d3rlpy.precision import Precision, autocast, backward, check_precision, in_float32
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 
@@ -179,9 +179,10 @@ def distill(
         observations, _ = source.sample_observations_and_actions(config.batch_size)
         with torch.no_grad():
             target = features(teacher, observations)
-        loss = (features(student, observations) - target).square().mean()
         optimizer.zero_grad()
-        loss.backward()
+        with autocast(device, config.precision):
+            loss = (features(student, observations) - target).square().mean()
+            backward(loss)
         optimizer.step()
         schedule.step()
         total += loss.detach()

@@ -104,8 +104,9 @@ def plain_logits(
     for chosen in actions.unbind(1):
         inputs.append(torch.cat([state, policy.embedding(before)], dim=-1))
         before = chosen
-    hidden, _ = policy.lstm(torch.stack(inputs, dim=1))
-    return [policy.heads[i](hidden[:, i]) for i in range(len(nvec))]
+    hidden, _ = policy.lstm(torch.stack(inputs))
+    weight, bias = policy.heads.weight, policy.heads.bias
+    return [hidden[i] @ weight[i, :, :m] + bias[i, :, :m] for i, m in enumerate(nvec)]
 
 
 def plain_log_prob(

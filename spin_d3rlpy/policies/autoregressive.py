@@ -10,6 +10,7 @@ from torch import nn
 
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import Policy, joint_log_prob
+from spin_d3rlpy.precision import in_float32
 
 
 @dataclasses.dataclass()
@@ -27,6 +28,39 @@ class AutoregressiveConfig:
     action_width: int = 32
     lstm_width: int = 256
     n_layers: int = 2
+
+
+class SlotLinear(nn.Module):
+    """One linear layer per slot, `D -> m_i`, all computed in one batched product.
+
+    Args:
+        layout: of the action space.
+        width: of the features (D).
+    """
+
+    keep: torch.Tensor  # (S,)
+
+    def __init__(self, layout: SlotLayout, width: int) -> None:
+        super().__init__()
+        n, k, bound = layout.n_slots, layout.max_choices, width**-0.5
+        # Slots with fewer than K choices have columns that are computed and dropped.
+        self.weight = nn.Parameter(torch.empty(n, width, k).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(n, 1, k).uniform_(-bound, bound))
+        self.nvec = layout.nvec
+        self.is_uniform = layout.is_uniform
+        self.register_buffer("keep", (~layout.padding).flatten().nonzero()[:, 0], persistent=False)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Maps features `(N, B, D)` to logits of all choices, flat `(B, S)`."""
+        logits = in_float32(lambda x: torch.baddbmm(self.bias, x, self.weight), features)
+        logits = logits.transpose(0, 1).flatten(1)
+        return logits if self.is_uniform else logits[:, self.keep]
+
+    def of_slot(self, i: int, features: torch.Tensor) -> torch.Tensor:
+        """Maps features `(B, D)` to the logits of slot i, `(B, m_i)`."""
+        m = self.nvec[i]
+        weight, bias = self.weight[i, :, :m], self.bias[i, :, :m]
+        return in_float32(lambda x: torch.addmm(bias, x, weight), features)
 
 
 class AutoregressivePolicy(Policy):
@@ -56,9 +90,8 @@ class AutoregressivePolicy(Policy):
             config.state_width + config.action_width,
             config.lstm_width,
             config.n_layers,
-            batch_first=True,
         )
-        self.heads = nn.ModuleList(nn.Linear(config.lstm_width, m) for m in self.layout.nvec)
+        self.heads = SlotLinear(self.layout, config.lstm_width)
 
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Returns each slot's logits given the choices before it, flat `(B, S)`.
@@ -70,9 +103,10 @@ class AutoregressivePolicy(Policy):
         previous = torch.cat(
             [torch.full_like(actions[:, :1], self.start), actions[:, :-1]], dim=1
         ).long()
-        state = self.state_encoder(observations)[:, None].expand(-1, self.layout.n_slots, -1)
-        hidden, _ = self.lstm(torch.cat([state, self.embedding(previous)], dim=-1))  # (B, N, D)
-        return torch.cat([head(hidden[:, i]) for i, head in enumerate(self.heads)], dim=-1)
+        state = self.state_encoder(observations).expand(self.layout.n_slots, -1, -1)
+        tokens = torch.cat([state, self.embedding(previous.T)], dim=-1)  # (N, B, ...)
+        logits: torch.Tensor = self.heads(self.lstm(tokens)[0])
+        return logits
 
     def log_prob(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         """Joint log-probability `(B,)` of actions `(B, N)`."""
@@ -87,10 +121,10 @@ class AutoregressivePolicy(Policy):
         )
         memory: tuple[torch.Tensor, torch.Tensor] | None = None
         choices = []
-        for head, slot_noise in zip(self.heads, noises, strict=True):
+        for i, slot_noise in enumerate(noises):
             token = torch.cat([state, self.embedding(previous)], dim=-1)
-            hidden, memory = self.lstm(token[:, None], memory)
-            logits = head(hidden[:, 0])
+            hidden, memory = self.lstm(token[None], memory)
+            logits = self.heads.of_slot(i, hidden[0])
             previous = (logits if slot_noise is None else logits + slot_noise).argmax(-1)
             choices.append(previous)
         return torch.stack(choices, dim=-1)

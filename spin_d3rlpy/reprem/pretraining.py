@@ -14,7 +14,7 @@ from tqdm import tqdm
 from spin_d3rlpy._compat import keep_freed_memory
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.distributed import share_training
-from spin_d3rlpy.precision import Precision, autocast, check_precision
+from spin_d3rlpy.precision import Precision, autocast, backward, check_precision
 from spin_d3rlpy.reprem.model import RePreM
 
 
@@ -195,12 +195,12 @@ def pretrain_reprem(
         draw = draw.masked_fill(~windows.valid[..., None], 1.0)
         # The smallest draw of each kind is hidden, so that there is something to predict.
         hidden = (draw < config.mask_prob) | (draw == draw.amin((0, 1)))
+        optimizer.zero_grad()
         with autocast(device, config.precision):
             embeddings = model.embed(observations, windows.actions)
             predicted = model(embeddings, hidden, windows.valid)
             result = contrastive_loss(predicted, embeddings, hidden, config.temperature)
-        optimizer.zero_grad()
-        result.loss.backward()
+            backward(result.loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_grad_norm)
         optimizer.step()
         sums += torch.stack([result.loss.detach(), result.accuracy])

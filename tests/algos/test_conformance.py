@@ -1,8 +1,8 @@
-"""What every algorithm must do, run on each of them."""
+"""What every algorithm must do (`tests.algos.conformance`), run on each of them, and more."""
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 import torch
 from d3rlpy.logging import NoopAdapterFactory
-from d3rlpy.metrics import InitialStateValueEstimationEvaluator, TDErrorEvaluator
 from d3rlpy.models.encoders import VectorEncoderFactory
-from d3rlpy.preprocessing import MultiplyRewardScaler, StandardObservationScaler
-from d3rlpy.torch_utility import TorchMiniBatch
 
 from spin_d3rlpy import (
+    DecQNConfig,
     FactoredIQL,
     RePreMConfig,
     RePreMEncoderFactory,
@@ -25,23 +23,20 @@ from spin_d3rlpy import (
     SAINTEncoderFactory,
     SPINDistillIQL,
 )
-from spin_d3rlpy.algos import AWAC
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     InvalidObservationError,
-    NvecMismatchError,
 )
+from tests.algos.conformance import CHECKS, Case, acts_within_the_action_space, check_algo
 from tests.algos.problems import (
     ALGORITHMS,
-    NVEC,
     OBSERVATION_SIZE,
-    flat_parameters,
+    SignEnv,
     has_field,
     learning_rates,
     mostly_wrong_replay_buffer,
-    optimizers,
     random_buffer,
     random_replay_buffer,
     small_networks,
@@ -63,59 +58,53 @@ def make(algo_class: Any, **fields: Any) -> Any:
     return algo_class(**{"batch_size": 19, **tiny_fields(algo_class), **fields})
 
 
-def networks(algo: Any) -> dict[str, torch.Tensor]:
-    return {
-        f"{name}.{key}": value
-        for name, network in algo.impl.modules.get_torch_modules().items()
-        for key, value in network.state_dict().items()
-    }
-
-
-def assert_same_networks(one: Any, other: Any) -> None:
-    first, second = networks(one), networks(other)
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[key], second[key]) for key in first)
-
-
 @pytest.fixture
 def observations() -> np.ndarray:
     return np.random.default_rng(2).normal(size=(11, OBSERVATION_SIZE)).astype(np.float32)
 
 
-@each_algorithm
-@pytest.mark.parametrize("nvec", [[3, 5, 2], [4], [1000, 2], [3] * 64], ids=len)
-def test_acts_within_the_action_space(
-    algo_class: Any, nvec: list[int], observations: np.ndarray
-) -> None:
-    algo = make(algo_class)
-    fit(algo, random_buffer(nvec), n_steps=1)
-    for actions in (algo.predict(observations), algo.sample_action(observations)):
-        assert actions.shape == (11, len(nvec))
-        assert np.issubdtype(actions.dtype, np.integer)
-        assert ((actions >= 0) & (actions < nvec)).all()
-    if algo_class not in CRITICS:
-        with pytest.raises(NotImplementedError, match="does not learn values"):
-            algo.predict_value(observations, algo.predict(observations))
-        return
-    values = algo.predict_value(observations, algo.predict(observations))
-    assert values.shape == (11,)
-    assert np.isfinite(values).all()
+def case(algo_class: Any, folder: Path, nvec: list[int] | None = None) -> Case:
+    def make_config(**fields: Any) -> Any:
+        return algo_class.config_class(**{**tiny_fields(algo_class), **fields})
+
+    return Case(make_config, random_buffer(nvec), SignEnv, folder)
 
 
 @each_algorithm
-def test_trains_exactly_the_steps_asked_for(algo_class: Any) -> None:
-    algo = make(algo_class)
-    seen: list[int] = []
-    results = fit(
-        algo,
-        random_buffer(),
-        n_steps=7,
-        n_steps_per_epoch=3,
-        callback=lambda _a, _e, step: seen.append(step),
-    )
-    assert seen == [1, 2, 3, 4, 5, 6, 7]
-    assert algo.grad_step == 7
-    assert [epoch for epoch, _ in results] == [1, 2, 3]
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_conforms(check: Any, algo_class: Any, tmp_path: Path) -> None:
+    check(case(algo_class, tmp_path))
+
+
+@each_algorithm
+@pytest.mark.parametrize("nvec", [[4], [1000, 2], [3] * 64], ids=len)
+def test_acts_within_other_action_spaces(algo_class: Any, nvec: list[int], tmp_path: Path) -> None:
+    acts_within_the_action_space(case(algo_class, tmp_path, nvec))
+
+
+def test_all_checks_run_on_a_contributors_algorithm() -> None:
+    small = VectorEncoderFactory(hidden_units=[5])
+    check_algo(partial(DecQNConfig, encoder_factory=small), random_buffer(), SignEnv)
+    spoiled = random_buffer()
+    spoiled.nvec[0] += 1  # the environment's first sub-action has fewer choices
+    with pytest.raises(AssertionError):
+        check_algo(partial(DecQNConfig, encoder_factory=small), spoiled, SignEnv)
+
+
+@pytest.mark.parametrize(
+    "algo_class", [a for a in ALGORITHMS if a.__name__.startswith(("SPIN", "SAINT", "Factored"))]
+)
+def test_policies_have_dropout_in_training_only(algo_class: Any, observations: np.ndarray) -> None:
+    fields: dict[str, Any] = {}
+    if algo_class.__name__.startswith("Factored"):
+        encoder = VectorEncoderFactory(hidden_units=[32], dropout_rate=0.5)
+        fields["actor_encoder_factory"] = encoder
+    algo = make(algo_class, **fields)
+    algo.build_with_dataset(random_buffer())
+    x = torch.from_numpy(observations)
+    policy = algo.impl.policy.train()
+    assert not torch.equal(policy(x), policy(x))
+    assert torch.equal(policy.eval()(x), policy(x))
 
 
 def test_fewer_steps_than_an_epoch_are_all_trained() -> None:
@@ -132,66 +121,6 @@ def test_step_counts_below_one_are_refused(n_steps: int) -> None:
         fit(make(FactoredIQL), random_buffer(), n_steps=n_steps)
 
 
-@each_algorithm
-def test_two_seeded_runs_agree_exactly(algo_class: Any, observations: np.ndarray) -> None:
-    outcomes = []
-    for _ in range(2):
-        algo = make(algo_class)
-        metrics = fit(algo, random_buffer())[-1][1]
-        losses = {k: v for k, v in metrics.items() if not k.startswith("time")}
-        outcomes.append((losses, algo.predict(observations), algo.sample_action(observations)))
-    assert outcomes[0][0] == outcomes[1][0]
-    assert np.array_equal(outcomes[0][1], outcomes[1][1])
-    assert np.array_equal(outcomes[0][2], outcomes[1][2])
-
-
-@each_algorithm
-def test_saved_and_loaded_algorithm_acts_the_same(
-    algo_class: Any, observations: np.ndarray, tmp_path: Path
-) -> None:
-    algo = make(algo_class, observation_scaler=StandardObservationScaler())
-    fit(algo, random_buffer())
-    algo.save(str(tmp_path / "algo.d3"))
-    loaded: Any = d3rlpy.load_learnable(str(tmp_path / "algo.d3"))
-    assert type(loaded) is algo_class
-    assert loaded.config.nvec == NVEC
-    assert np.array_equal(algo.predict(observations), loaded.predict(observations))
-    assert_same_networks(algo, loaded)
-    # Optimizers were saved too: both continue alike.
-    batch = random_buffer().sample_transition_batch(19)
-    for one in (algo, loaded):
-        torch.manual_seed(3)
-        one.update(batch)
-    assert_same_networks(algo, loaded)
-
-
-@each_algorithm
-def test_from_json_rebuilds_the_algorithm(algo_class: Any, tmp_path: Path) -> None:
-    algo = make(algo_class)
-    fit(
-        algo,
-        random_buffer(),
-        logger_adapter=d3rlpy.logging.FileAdapterFactory(str(tmp_path)),
-        experiment_name="run",
-        with_timestamp=False,
-    )
-    again = algo_class.from_json(str(tmp_path / "run" / "params.json"))
-    assert json.loads(again.config.serialize()) == json.loads(algo.config.serialize())
-    assert networks(again).keys() == networks(algo).keys()
-
-
-@each_algorithm
-def test_stock_mini_batches_and_device_batches_update_alike(algo_class: Any) -> None:
-    stock = random_replay_buffer()
-    algo = make(algo_class, nvec=NVEC)
-    algo.build_with_dataset(random_buffer())
-    metrics = algo.update(stock.sample_transition_batch(19))
-    assert all(np.isfinite(v) for v in metrics.values())
-    assert algo.grad_step == 1
-    metrics = algo.update(random_buffer().sample_transition_batch(19))
-    assert all(isinstance(v, float) for v in metrics.values())
-
-
 def test_stock_mini_batches_are_computed_in_the_configured_precision() -> None:
     outcomes = []
     for precision in ("float32", "bfloat16"):
@@ -201,95 +130,6 @@ def test_stock_mini_batches_are_computed_in_the_configured_precision() -> None:
         outcomes.append(algo.update(random_replay_buffer().sample_transition_batch(19)))
     assert outcomes[0] != outcomes[1]
     assert outcomes[1]["critic_loss"] == pytest.approx(outcomes[0]["critic_loss"], rel=0.05)
-
-
-@each_algorithm
-def test_scalers_apply_to_stock_and_device_batches_alike(algo_class: Any) -> None:
-    stock = random_replay_buffer().sample_transition_batch(19)
-    device = TorchMiniBatch.from_batch(
-        stock, gamma=0.99, compute_returns_to_go=False, device="cpu:0"
-    )
-    outcomes = []
-    for batch in (stock, device):
-        algo = make(
-            algo_class,
-            observation_scaler=StandardObservationScaler(),
-            reward_scaler=MultiplyRewardScaler(7.0),
-        )
-        algo.build_with_dataset(random_buffer())
-        torch.manual_seed(3)
-        outcomes.append(algo.update(batch))
-    assert outcomes[0] == outcomes[1]
-    plain = make(algo_class)
-    plain.build_with_dataset(random_buffer())
-    torch.manual_seed(3)
-    assert plain.update(device) != outcomes[0]
-
-
-@each_algorithm
-def test_stock_replay_buffer_needs_no_conversion(algo_class: Any) -> None:
-    algo = make(algo_class, nvec=NVEC)
-    fit(algo, random_replay_buffer())
-    assert algo.grad_step == 4
-
-
-@each_critic
-def test_stock_evaluators_run_in_fit(algo_class: Any) -> None:
-    evaluators = {
-        "td_error": TDErrorEvaluator(),
-        "initial_value": InitialStateValueEstimationEvaluator(),
-    }
-    metrics = fit(make(algo_class), random_buffer(), evaluators=evaluators)[-1][1]
-    assert np.isfinite(metrics["td_error"])
-    assert np.isfinite(metrics["initial_value"])
-
-
-@each_algorithm
-def test_one_huge_step_moves_every_trainable_parameter(algo_class: Any) -> None:
-    algo = make(
-        algo_class,
-        **optimizers(algo_class, d3rlpy.optimizers.SGDFactory()),
-        **learning_rates(algo_class, 1e3),
-        # With values this far off, any other temperature leaves AWAC's policy without weight.
-        **({"lam": 1e9} if issubclass(algo_class, AWAC) else {}),
-    )
-    algo.build_with_dataset(random_buffer())
-    networks = algo.impl.modules.get_torch_modules()
-    before = {name: flat_parameters(net) for name, net in networks.items()}
-    algo.update(random_buffer().sample_transition_batch(64))
-    for name, net in networks.items():
-        for key, parameter in net.named_parameters():
-            moved = not torch.equal(before[name][key], parameter)
-            # The bias of attention's keys shifts all scores of a query alike: no gradient, but
-            # the same tensor holds the values' bias.
-            assert moved == parameter.requires_grad or name.startswith("targ"), f"{name}.{key}"
-
-
-@each_algorithm
-def test_trains_with_dropout_and_acts_without(algo_class: Any, observations: np.ndarray) -> None:
-    fields: dict[str, Any] = {}
-    if algo_class.__name__.startswith("Factored"):
-        encoder = VectorEncoderFactory(hidden_units=[32], dropout_rate=0.5)
-        fields["actor_encoder_factory"] = encoder
-    algo = make(algo_class, **fields)
-    algo.build_with_dataset(random_buffer())
-    algo.update(random_buffer().sample_transition_batch(19))
-    modules = algo.impl.modules.get_torch_modules().values()
-    assert all(module.training for network in modules for module in network.modules())
-    assert np.array_equal(algo.predict(observations), algo.predict(observations))
-    assert not any(module.training for network in modules for module in network.modules())
-    if algo_class.__name__.startswith(("SPIN", "SAINT", "Factored")):
-        x = torch.from_numpy(observations)
-        policy = algo.impl.policy.train()
-        assert not torch.equal(policy(x), policy(x))
-        assert torch.equal(policy.eval()(x), policy(x))
-
-
-@each_algorithm
-def test_another_action_space_is_refused(algo_class: Any) -> None:
-    algo = make(algo_class, nvec=[3, 5, 4])
-    with pytest.raises(NvecMismatchError, match=r"\[3, 5, 4\].*\[3, 5, 2\]"):
-        fit(algo, random_buffer())
 
 
 def test_unknown_action_space_is_an_error() -> None:

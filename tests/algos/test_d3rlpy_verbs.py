@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,8 @@ from d3rlpy.logging import (
     TensorboardAdapterFactory,
 )
 from d3rlpy.metrics import (
-    AverageValueEstimationEvaluator,
-    CompareDiscreteActionMatchEvaluator,
-    DiscountedSumOfAdvantageEvaluator,
     DiscreteActionMatchEvaluator,
-    EnvironmentEvaluator,
     InitialStateValueEstimationEvaluator,
-    SoftOPCEvaluator,
-    TDErrorEvaluator,
 )
 from d3rlpy.ope import DiscreteFQE, FQEConfig
 from d3rlpy.preprocessing import (
@@ -81,14 +73,6 @@ def built(algo_class: Any, seed: int = 1, **fields: Any) -> Any:
     return algo
 
 
-def networks(algo: Any) -> dict[str, torch.Tensor]:
-    return {
-        f"{name}.{key}": value.clone()
-        for name, network in algo.impl.modules.get_torch_modules().items()
-        for key, value in network.state_dict().items()
-    }
-
-
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], prefix: str = "") -> bool:
     keys = [k for k in one if k.startswith(prefix)]
     assert keys
@@ -96,48 +80,6 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], prefix: s
 
 
 # -- building and fitting --------------------------------------------------------------------
-
-
-@each_algorithm
-def test_builds_from_a_dataset_an_environment_or_a_shape_alike(algo_class: Any) -> None:
-    from_data = built(algo_class)
-    from_env = make(algo_class)
-    from_env.build_with_env(SignEnv())
-    from_shape = make(algo_class, nvec=NVEC)
-    from_shape.create_impl((OBSERVATION_SIZE,), max(NVEC))
-    for algo in (from_env, from_shape):
-        assert same(networks(from_data), networks(algo))
-        assert algo.action_size == 5
-        assert tuple(algo.observation_shape) == (OBSERVATION_SIZE,)
-        assert algo.get_action_type() == d3rlpy.ActionSpace.DISCRETE
-
-
-@each_algorithm
-def test_fitter_lets_its_user_act_between_epochs(algo_class: Any) -> None:
-    algo = make(algo_class)
-    steps = []
-    for epoch, metrics in algo.fitter(random_buffer(), n_steps=5, n_steps_per_epoch=2, **QUIET):
-        steps.append((epoch, algo.grad_step))
-        assert any(name.endswith("loss") for name in metrics)
-        assert all(np.isfinite(v) for v in metrics.values())
-    assert steps == [(1, 2), (2, 4), (3, 5)]
-
-
-@each_algorithm
-def test_callbacks_get_the_algorithm_epoch_and_step(algo_class: Any) -> None:
-    algo = make(algo_class)
-    steps: list[Any] = []
-    epochs: list[Any] = []
-    algo.fit(
-        random_buffer(),
-        n_steps=3,
-        n_steps_per_epoch=2,
-        callback=lambda *args: steps.append(args),
-        epoch_callback=lambda *args: epochs.append(args),
-        **QUIET,
-    )
-    assert steps == [(algo, 1, 1), (algo, 1, 2), (algo, 2, 3)]
-    assert epochs == [(algo, 1, 2), (algo, 2, 3)]
 
 
 @pytest.mark.parametrize("scaler", [StandardObservationScaler, MinMaxObservationScaler])
@@ -189,19 +131,6 @@ def test_logs_reach_every_adapter(tmp_path: Path) -> None:
 # -- saving ----------------------------------------------------------------------------------
 
 
-@each_algorithm
-def test_a_saved_model_is_loaded_into_another_of_the_same_kind(
-    algo_class: Any, tmp_path: Path
-) -> None:
-    algo, other = built(algo_class), built(algo_class, seed=2)
-    algo.fit(random_buffer(), n_steps=2, **QUIET)
-    assert not same(networks(algo), networks(other))
-    algo.save_model(str(tmp_path / "model.pt"))
-    other.load_model(str(tmp_path / "model.pt"))
-    assert same(networks(algo), networks(other))
-    assert algo.predict(OBSERVATIONS).tolist() == other.predict(OBSERVATIONS).tolist()
-
-
 def test_a_fresh_process_that_imports_the_package_loads_every_algorithm(tmp_path: Path) -> None:
     np.save(tmp_path / "observations.npy", OBSERVATIONS)
     for algo_class in ALGORITHMS:
@@ -225,19 +154,10 @@ def test_a_fresh_process_that_imports_the_package_loads_every_algorithm(tmp_path
 
 
 @each_algorithm
-def test_types_start_alike_and_classes_have_names_and_docs(algo_class: Any) -> None:
+def test_types_start_alike_and_configs_are_public(algo_class: Any) -> None:
     config_class = algo_class.config_class
     assert config_class.get_type().startswith("spin_")
-    assert config_class.__name__ == f"{algo_class.__name__}Config"
     assert getattr(spin_d3rlpy, config_class.__name__) is config_class
-    assert algo_class.__doc__
-    assert config_class.__doc__
-    config = config_class(batch_size=7)
-    assert pickle.loads(pickle.dumps(config)) == config
-    assert copy.deepcopy(config) == config
-    algo = config.create(device="cpu:0")
-    assert type(algo) is algo_class
-    assert algo.batch_size == 7
 
 
 def test_no_two_algorithms_share_a_type() -> None:
@@ -247,65 +167,7 @@ def test_no_two_algorithms_share_a_type() -> None:
 # -- copying ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algo_class", POLICIES)
-def test_policy_and_its_optimizer_are_copied(algo_class: Any) -> None:
-    algo, other = built(algo_class), built(algo_class, seed=2)
-    algo.update(random_buffer().sample_transition_batch(19))
-    assert not same(networks(algo), networks(other), "policy")
-    other.copy_policy_from(algo)
-    assert same(networks(algo), networks(other), "policy.")
-    other.copy_policy_optim_from(algo)
-    state, found = (a.impl.policy_optim.state_dict()["state"] for a in (algo, other))
-    assert state
-    assert all(torch.equal(state[k]["exp_avg"], found[k]["exp_avg"]) for k in state)
-
-
-@pytest.mark.parametrize("algo_class", CRITICS)
-def test_q_function_and_its_optimizer_are_copied(algo_class: Any) -> None:
-    algo, other = built(algo_class), built(algo_class, seed=2)
-    algo.update(random_buffer().sample_transition_batch(19))
-    other.copy_q_function_from(algo)
-    assert same(networks(algo), networks(other), "q_funcs.")
-    other.copy_q_function_optim_from(algo)
-    state, found = (a.impl.q_function_optim.state_dict()["state"] for a in (algo, other))
-    assert state
-    assert all(torch.equal(state[k]["exp_avg"], found[k]["exp_avg"]) for k in state)
-
-
-@each_algorithm
-def test_optimizer_states_are_reset(algo_class: Any) -> None:
-    algo = built(algo_class)
-    algo.update(random_buffer().sample_transition_batch(19))
-    optimizers = [v.optim for k, v in vars(algo.impl.modules).items() if k.endswith("optim")]
-    assert all(optim.state for optim in optimizers)
-    algo.reset_optimizer_states()
-    assert not any(optim.state for optim in optimizers)
-    algo.update(random_buffer().sample_transition_batch(19))
-
-
 # -- acting online ---------------------------------------------------------------------------
-
-
-@each_algorithm
-def test_collects_and_trains_online(algo_class: Any) -> None:
-    algo, env = make(algo_class), SignEnv()
-    if algo_class not in CRITICS or algo.config.observation_scaler is not None:
-        algo.build_with_dataset(random_buffer())
-    buffer = algo.collect(env, n_steps=25, show_progress=False)
-    assert buffer.transition_count == 25 - 3  # a truncated episode's last step has no next state
-    assert buffer.episodes[0].actions.shape == (9, 3)
-    algo.fit_online(
-        env,
-        create_replay_buffer(SignEnv(), limit=1_000),
-        n_steps=30,
-        n_steps_per_epoch=15,
-        eval_env=SignEnv(),
-        eval_n_trials=2,
-        random_steps=5,
-        **QUIET,
-    )
-    assert algo.grad_step > 0
-    assert len(env.actions) == 55
 
 
 def test_an_offline_dataset_fills_the_online_buffer() -> None:
@@ -371,28 +233,6 @@ def test_the_hosts_explorers_impossible_actions_are_an_error() -> None:
 # -- evaluators ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algo_class", CRITICS)
-def test_the_hosts_value_evaluators_work(algo_class: Any) -> None:
-    algo = built(algo_class)
-    buffer = random_buffer()
-    for evaluator in (
-        TDErrorEvaluator(),
-        DiscountedSumOfAdvantageEvaluator(),
-        AverageValueEstimationEvaluator(),
-        InitialStateValueEstimationEvaluator(),
-        SoftOPCEvaluator(return_threshold=0.0),
-    ):
-        assert np.isfinite(evaluator(algo, buffer)), evaluator
-    assert CompareDiscreteActionMatchEvaluator(algo)(algo, buffer) == 1.0
-
-
-@each_algorithm
-def test_the_hosts_environment_evaluator_works(algo_class: Any) -> None:
-    evaluators = {"return": EnvironmentEvaluator(SignEnv(), n_trials=2, epsilon=0.1)}
-    metrics = make(algo_class).fit(random_buffer(), n_steps=1, evaluators=evaluators, **QUIET)
-    assert 0.0 <= metrics[-1][1]["return"] <= 9.0
-
-
 def test_action_match_counts_rows_or_slots() -> None:
     algo = built(FactoredBC)
     buffer = random_buffer()
@@ -455,17 +295,6 @@ def test_fqe_finds_the_value_of_a_policy_with_interacting_slots() -> None:
     assert fqe.sample_action(x).tolist() == [[1, 1]] * 50
 
 
-@each_algorithm
-def test_fqe_evaluates_every_algorithm(algo_class: Any) -> None:
-    algo = built(algo_class, observation_scaler=StandardObservationScaler())
-    before = networks(algo)
-    for mode in ("greedy", "sample"):
-        fqe = MultiDiscreteFQE(algo, mode=mode)
-        metrics = fqe.fit(random_buffer(), n_steps=2, **QUIET)[-1][1]
-        assert np.isfinite(metrics["loss"])
-    assert same(before, networks(algo))
-
-
 def test_fqe_refuses_what_does_not_fit() -> None:
     with pytest.raises(RuntimeError, match="Train or build"):
         MultiDiscreteFQE(make(FactoredIQL))
@@ -512,11 +341,6 @@ def check_export(algo_class: Any, path: Path) -> None:
         frozen = [p for n, p in algo.impl.policy.features.named_parameters() if "queries" not in n]
         assert not any(p.requires_grad for p in frozen)
         assert len(frozen) >= 4
-
-
-@each_algorithm
-def test_torchscript_acts_the_same(algo_class: Any, tmp_path: Path) -> None:
-    check_export(algo_class, tmp_path / "policy.pt")
 
 
 # One of each way to act; the rest differ in training only and are among the slow tests.

@@ -23,8 +23,15 @@ from d3rlpy.preprocessing import MultiplyRewardScaler, StandardObservationScaler
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from spin_d3rlpy import SPINIQL, DecQN, FactoredIQL, MultiDiscreteFQE, MultiDiscreteFQEConfig
-from spin_d3rlpy.algos import base, recorded_update
+from spin_d3rlpy import (
+    SPINIQL,
+    DecQN,
+    FactoredIQL,
+    MultiDiscreteFQE,
+    MultiDiscreteFQEConfig,
+    precision,
+)
+from spin_d3rlpy.algos import base, impl, recorded_update
 from spin_d3rlpy.asm import attention, dropout, pretraining
 from spin_d3rlpy.data import DeviceReplayBuffer
 from tests.algos.problems import (
@@ -50,6 +57,7 @@ def gpu_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the paths that other devices than CPUs take."""
     monkeypatch.setattr(dropout, "_BITS", {})
     monkeypatch.setattr(attention, "is_tracing", lambda: True)
+    monkeypatch.setattr(precision, "onednn_multiplies_float32", lambda: False)
 
 
 @pytest.fixture
@@ -369,6 +377,7 @@ class OneDevice(TorchDispatchMode):
 def _meta(gpu_code: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets algorithms train on torch's device of tensors without data."""
     monkeypatch.setattr(base, "autocast", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(impl, "backward", torch.Tensor.backward)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
     adam = importlib.import_module("torch.optim.adam")
     monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda *_: None)

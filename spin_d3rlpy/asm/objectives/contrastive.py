@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.objectives.base import ObjectiveLoss, PretrainingObjective, Validation
-from spin_d3rlpy.precision import Precision, autocast
+from spin_d3rlpy.precision import Precision, autocast, backward
 
 # Rows that are told apart from each other in validation.
 VALIDATION_ROWS = 256
@@ -77,7 +77,7 @@ class ContrastiveActionModelling(PretrainingObjective):
         # Not in parts: every row is compared with all others.
         with autocast(observations.device, precision):
             result = self.loss(observations, actions)
-        result.loss.backward()
+            backward(result.loss)
         return ObjectiveLoss(result.loss.detach(), result.accuracy)
 
     @torch.no_grad()

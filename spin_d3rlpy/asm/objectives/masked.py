@@ -15,7 +15,7 @@ from spin_d3rlpy.asm.objectives.base import (
     Validation,
     parts_of_batch,
 )
-from spin_d3rlpy.precision import Precision, autocast
+from spin_d3rlpy.precision import Precision, autocast, backward
 
 
 class MaskedActions(NamedTuple):
@@ -237,7 +237,7 @@ def add_masked_gradients(
             result = masked_action_loss(
                 asm, observations[part], actions[part], masked.rows(part), n_selected
             )
-        result.loss.backward()
+            backward(result.loss)
         results.append(torch.stack([result.loss.detach(), result.accuracy]))
     loss, accuracy = torch.stack(results).sum(0)
     return ObjectiveLoss(loss, accuracy)

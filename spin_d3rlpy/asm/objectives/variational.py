@@ -15,7 +15,7 @@ from spin_d3rlpy.asm.objectives.base import (
     Validation,
     parts_of_batch,
 )
-from spin_d3rlpy.precision import Precision, autocast, in_float32
+from spin_d3rlpy.precision import Precision, autocast, backward, in_float32
 
 
 class Posterior(NamedTuple):
@@ -97,8 +97,8 @@ class VariationalActionModelling(PretrainingObjective):
         for part in parts_of_batch(self.asm, n_rows, observations.device):
             with autocast(observations.device, precision):
                 result = self.loss(observations[part], actions[part], noise[part])
-            share = len(noise[part]) / n_rows
-            (share * result.loss).backward()
+                share = len(noise[part]) / n_rows
+                backward(share * result.loss)
             results.append(share * torch.stack([result.loss.detach(), result.accuracy]))
         loss, accuracy = torch.stack(results).sum(0)
         return ObjectiveLoss(loss, accuracy)
