@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
 from d3rlpy.preprocessing import StandardObservationScaler
 
 from spin_d3rlpy import SPINIQL, AutoregressiveBCQ, FactoredIQL, graphs
-from spin_d3rlpy.asm.pretraining import PretrainingConfig
 from tests.algos.problems import (
     ALGORITHMS,
     OBSERVATION_SIZE,
@@ -59,7 +59,7 @@ def make(algo_class: Any, compile_graph: bool = False, **fields: Any) -> Any:
         **fields,
     }
     if has_field(algo_class, "pretraining"):
-        fields["pretraining"] = PretrainingConfig(batch_size=32, max_updates=8)
+        fields["pretraining"] = dataclasses.replace(fields["pretraining"], max_updates=8)
     return algo_class(device="cuda:0", compile_graph=compile_graph, **fields)
 
 
@@ -104,7 +104,7 @@ def test_trains_on_a_gpu_and_acts_the_same_on_a_cpu(
 def test_a_recorded_update_is_the_update(algo_class: Any, recordings: list[object]) -> None:
     algos = [make(algo_class, compile_graph=True)]
     metrics = [fit(algos[0])[-1][1]]
-    assert len(recordings) == 1 + has_field(algo_class, "pretraining")
+    assert len(recordings) == 1 + algo_class.__name__.startswith("SPIN")  # the ASM's, too
     algos.append(make(algo_class))
     metrics.append(fit(algos[1])[-1][1])
     assert_close(*algos)
