@@ -265,6 +265,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """Hook around a gradient step; only what the device does here is replayed."""
         if self._impl is None:
             raise RuntimeError("Call fit, build_with_dataset or build_with_env before update.")
+        keep_freed_memory()
         with autocast(self._device, self._config.precision):
             return self._impl.update_without_sync(self._scale(batch), self._grad_step)
 
@@ -375,7 +376,6 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 f"Expected n_steps and n_steps_per_epoch of at least 1, got {n_steps} and "
                 f"{n_steps_per_epoch}."
             )
-        keep_freed_memory()
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
         checkpoints = None
