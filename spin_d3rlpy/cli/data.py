@@ -74,6 +74,59 @@ def import_(
     emit(json, imported, "\n".join(f"{name} from {file}" for file, name in imported.items()))
 
 
+@command(
+    app,
+    "spin-d3rlpy data from-table log.csv me/log-v0 --observation age --observation pulse "
+    "--action drug_a --action drug_b --reward outcome --episode patient --choices drug_a=0,50,100 "
+    "--choices drug_b=0,1",
+    name="from-table",
+)
+def from_table_(
+    table: Annotated[Path, typer.Argument(help="A .csv or .parquet file, one row per step.")],
+    name: Annotated[str, typer.Argument(help="Of the dataset, <namespace>/<name>-v<number>.")],
+    observation: Annotated[list[str], typer.Option(help="Column of the state; repeatable.")],
+    action: Annotated[list[str], typer.Option(help="Column of a sub-action; repeatable.")],
+    choices: Annotated[
+        list[str],
+        typer.Option(help="Values of a sub-action in order: <column>=<value>,<value>; for each."),
+    ],
+    reward: Annotated[str, typer.Option(help="Column of the reward.")],
+    episode: Annotated[str, typer.Option(help="Column that says which rows belong together.")],
+    time: Annotated[str | None, typer.Option(help="Column that orders them.")] = None,
+    terminal: Annotated[
+        str | None, typer.Option(help="Column that is 1 where the episode ended for good.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a dataset of a log of decisions, for `train` and `pretrain` by its name."""
+    from spin_d3rlpy.data import from_table, save_dataset
+
+    parted = [text.partition("=") for text in choices]
+    buffer = from_table(
+        table,
+        observations=observation,
+        actions=action,
+        reward=reward,
+        episode=episode,
+        time=time,
+        terminal=False if terminal is None else terminal,
+        choices={column: values.split(",") for column, _, values in parted},
+    )
+    save_dataset(buffer, name, description=f"Made of {table.name}.")
+    result = {
+        "dataset": name,
+        "episodes": buffer.size(),
+        "transitions": buffer.transition_count,
+        "nvec": buffer.nvec,
+    }
+    emit(
+        json,
+        result,
+        f"{name}: {buffer.size()} episodes, {buffer.transition_count:,} transitions, "
+        f"nvec={buffer.nvec}",
+    )
+
+
 @command(app, "MINARI_REMOTE=hf://me spin-d3rlpy data push spin/cheetah-run-b3/medium-v0")
 def push(
     name: LocalDataset,
