@@ -72,7 +72,13 @@ from spin_d3rlpy.asm import (
     save_asm,
 )
 from spin_d3rlpy.asm.distillation import DistillationConfig
-from spin_d3rlpy.data import DeviceReplayBuffer, create_replay_buffer, load_dataset
+from spin_d3rlpy.data import (
+    DeviceReplayBuffer,
+    create_replay_buffer,
+    from_table,
+    load_dataset,
+    save_dataset,
+)
 from spin_d3rlpy.explorers import MultiDiscreteEpsilonGreedy
 from spin_d3rlpy.metrics import LockstepEvaluator, MultiDiscreteActionMatchEvaluator
 from spin_d3rlpy.ope import MultiDiscreteFQE, MultiDiscreteFQEConfig
@@ -162,11 +168,13 @@ __all__ = [
     "TransformerConfig",
     "__version__",
     "create_replay_buffer",
+    "from_table",
     "load_asm",
     "load_dataset",
     "load_policy",
     "load_published_asm",
     "save_asm",
+    "save_dataset",
     "save_policy",
     "spin_envs",
 ]

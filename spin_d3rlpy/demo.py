@@ -20,9 +20,10 @@ from spin_d3rlpy.algos import SPINIQL, FactoredIQL
 from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.metrics import ActionMode, LockstepEvaluator
+from spin_d3rlpy.plots import plot_learning_curves
 from spin_d3rlpy.policies import SPINEncoderFactory
 from spin_d3rlpy.presets import Preset, get_preset
-from spin_d3rlpy.reports import describe_machine, format_table, plot_learning_curves, write_csv
+from spin_d3rlpy.reports import describe_machine, format_table, write_csv
 from spin_envs import normalized_score, reference_scores
 
 ENV_ID = "spin/cheetah-run-v0"

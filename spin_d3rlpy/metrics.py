@@ -53,6 +53,23 @@ class MultiDiscreteActionMatchEvaluator:
         return matched / count
 
 
+def action_marginals(actions: NDArray[Any], nvec: Sequence[int]) -> NDArray[np.float64]:
+    """Returns how often each choice of each sub-action is taken.
+
+    Args:
+        actions: `(n, N)`.
+        nvec: number of choices of each sub-action.
+
+    Returns:
+        `(N, K)` shares that sum to 1 over a sub-action's choices, NaN past its last choice.
+    """
+    shares = np.full((len(nvec), max(nvec)), np.nan)
+    for slot, n_choices in enumerate(nvec):
+        counts = np.bincount(actions[:, slot], minlength=n_choices)
+        shares[slot, :n_choices] = counts / len(actions)
+    return shares
+
+
 class ActingAlgo(Protocol):
     """What evaluation needs: any d3rlpy Q-learning algorithm has it."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_d3rlpy.errors import NvecMismatchError
-from spin_d3rlpy.nvec import nvec_from_space
-from spin_d3rlpy.saving import load_policy
+from spin_d3rlpy.policy_files import open_policy
 from spin_envs import MissingDependencyError
-from spin_envs.behavior import load_behavior_policy, policy_task, shipped_policies
 
 FORMATS = (".mp4", ".gif")
-SAFE_SUFFIX = ".safetensors"
 GIF_FPS = 25  # viewers show no more, and files grow with it
 
 Policy = Callable[[NDArray[np.float32]], NDArray[Any]]
@@ -38,9 +33,7 @@ def record_policy(
     """Plays an episode with greedy actions and writes it as a video.
 
     Args:
-        policy: a `.safetensors` file that `save_policy` wrote; a `.d3` file (a pickle, which
-            d3rlpy loads: only open files that you trust); or the name of a shipped behavior
-            policy, e.g. `"cheetah-run-b3-expert"`.
+        policy: see `open_policy`.
         out: an `.mp4` or `.gif` file.
         env_id: Gymnasium id; a shipped policy's own environment if None.
         env_kwargs: arguments of the environment, e.g. `{"bins": 3}`.
@@ -60,56 +53,9 @@ def record_policy(
     """
     if out.suffix not in FORMATS:
         raise ValueError(f"Expected a video file {' or '.join(FORMATS)}, got {out.name!r}.")
-    act, nvec, own_env_id, own_kwargs = _load_policy(policy, device)
-    if env_id is None:
-        if own_env_id is None:
-            raise ValueError(f"{policy} does not say which environment it is for: pass one.")
-        env_id, env_kwargs = own_env_id, {**own_kwargs, **(env_kwargs or {})}
-    with closing(gymnasium.make(env_id, render_mode="rgb_array", **(env_kwargs or {}))) as env:
-        expected = nvec_from_space(env.action_space)
-        if nvec is not None and nvec != expected:
-            raise NvecMismatchError(f"The policy has nvec={nvec}, {env_id} nvec={expected}.")
-        return _record(env, act, out, seed, max_steps)
-
-
-def parse_arguments(texts: Sequence[str]) -> dict[str, Any]:
-    """Reads `name=value` texts; a value that is JSON (3, [2, 3], true) is that, else a string.
-
-    Raises:
-        ValueError: a text without a name or `=`.
-    """
-    arguments: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise ValueError(f"Expected an argument as name=value, got {text!r}.")
-        try:
-            arguments[name] = json.loads(value)
-        except json.JSONDecodeError:
-            arguments[name] = value
-    return arguments
-
-
-def _load_policy(
-    policy: str, device: str
-) -> tuple[Policy, list[int] | None, str | None, dict[str, Any]]:
-    """Returns how it acts, its nvec, and its environment where that is known."""
-    if policy.endswith(SAFE_SUFFIX):
-        loaded = load_policy(policy, device)
-        return loaded.predict, list(loaded.config.nvec or ()), None, {}
-    if not policy.endswith(".d3"):
-        behavior = load_behavior_policy(policy)
-        task = policy_task(policy)
-        return behavior, behavior.nvec.tolist(), task.env_id, task.env_kwargs
-    if not Path(policy).exists():
-        raise FileNotFoundError(
-            f"No file {policy}. Shipped policies: {', '.join(shipped_policies())}."
-        )
-    import d3rlpy
-
-    algo: Any = d3rlpy.load_learnable(policy, device=device)
-    nvec = getattr(algo.config, "nvec", None)
-    return algo.predict, None if nvec is None else list(nvec), None, {}
+    opened = open_policy(policy, device)
+    with closing(opened.make_env(env_id, env_kwargs, "rgb_array")) as env:
+        return _record(env, opened.actor.predict, out, seed, max_steps)
 
 
 def _record(

@@ -1,9 +1,10 @@
-"""Learning curves as CSV files and pictures, and result tables as text."""
+"""Results as CSV files, JSON files and text tables, and what measured numbers depend on."""
 
 from __future__ import annotations
 
 import csv
 import importlib.metadata
+import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,6 @@ import torch
 
 from spin_d3rlpy._compat import cpu_multiplies_bfloat16
 from spin_d3rlpy._version import __version__
-
-# Okabe and Ito's palette, told apart by readers with any form of color blindness.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -30,6 +28,13 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file in one step."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(content, indent=1) + "\n")
+    os.replace(partial, path)
 
 
 def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -47,54 +52,6 @@ def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)
-
-
-def plot_learning_curves(
-    path: Path,
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]],
-    title: str,
-    ylabel: str = "mean return of the evaluation episodes",
-    reference_lines: Mapping[str, float] | None = None,
-) -> None:
-    """Draws one line with a band per algorithm and saves a PNG.
-
-    Args:
-        path: where the picture goes.
-        curves: by name, (gradient steps, mean returns, half-widths of the band).
-        title: what was run.
-        ylabel: label of the vertical axis.
-        reference_lines: horizontal lines by name.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.0, 4.4), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    for color, (name, (steps, means, bands)) in zip(COLORS, curves.items(), strict=False):
-        axes.plot(steps, means, color=color, marker="o", markersize=3.5, label=name)
-        low = [m - b for m, b in zip(means, bands, strict=True)]
-        high = [m + b for m, b in zip(means, bands, strict=True)]
-        axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
-    for name, value in (reference_lines or {}).items():
-        axes.axhline(value, color="0.5", linewidth=1.0, linestyle="--")
-        axes.annotate(
-            name,
-            (1.0, value),
-            xycoords=("axes fraction", "data"),
-            xytext=(-4, 3),
-            textcoords="offset points",
-            ha="right",
-            color="0.35",
-            fontsize=8,
-        )
-    axes.set_xlabel("gradient steps of offline RL")
-    axes.set_ylabel(ylabel)
-    axes.set_title(title, fontsize=11)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="best")
-    figure.savefig(path)
 
 
 def describe_machine() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from spin_d3rlpy import DecQN, save_policy
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.errors import InvalidCheckpointError, NvecMismatchError
-from spin_d3rlpy.recording import parse_arguments, record_policy
+from spin_d3rlpy.recording import record_policy
 from spin_envs import MissingDependencyError
 from spin_envs.behavior import load_behavior_policy
 
@@ -135,14 +135,6 @@ def test_the_help_warns_of_pickles() -> None:
     result = CliRunner().invoke(app, ["record", "--help"], env={"COLUMNS": "300"})
     assert "is a pickle" in result.output
     assert "only files you trust" in result.output
-
-
-def test_arguments_are_json_or_text() -> None:
-    parsed = parse_arguments(["bins=3", "bins2=[2,3]", "env_id=Pendulum-v1", "a=b=c"])
-    assert parsed == {"bins": 3, "bins2": [2, 3], "env_id": "Pendulum-v1", "a": "b=c"}
-    for text in ("bins", "=3"):
-        with pytest.raises(ValueError, match="name=value, got"):
-            parse_arguments([text])
 
 
 def test_bad_input_is_refused(saved: str, tmp_path: Path) -> None:

@@ -3,10 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from matplotlib.image import imread
 
 from spin_d3rlpy.presets import PRESETS, get_preset
-from spin_d3rlpy.reports import format_table, plot_learning_curves, write_csv
+from spin_d3rlpy.reports import format_table, write_csv
 
 
 def test_table_aligns_names_left_and_numbers_right() -> None:
@@ -33,16 +32,6 @@ def test_a_failed_write_leaves_the_old_csv(tmp_path: Path) -> None:
         write_csv(path, [{"a": 2}, {"a": 3, "b": 4}])
     assert path.read_text() == "a\n1\n"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_picture_shows_the_curves(tmp_path: Path) -> None:
-    path = tmp_path / "curves.png"
-    curves = {"one": ([0, 1, 2], [0.0, 5.0, 6.0], [1.0, 1.0, 1.0])}
-    plot_learning_curves(path, curves, "title", reference_lines={"best": 7.0})
-    image = imread(path)
-    assert image.shape[:2] == (660, 1050)
-    blue = (abs(image[..., :3] - (0.0, 0x72 / 255, 0xB2 / 255)) < 0.02).all(-1)
-    assert blue.sum() > 500
 
 
 def test_paper_preset_is_the_configs_defaults() -> None:

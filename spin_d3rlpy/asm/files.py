@@ -49,7 +49,7 @@ def load_asm(path: str | Path, device: str = "cpu") -> ActionStructureModel:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"No ASM file at {path}. Write one with asm.save or save_asm.")
+        raise FileNotFoundError(f"No ASM file at {path}. Write one with save_asm.")
     try:
         with safetensors.safe_open(path, framework="pt") as f:
             header = _read_header(path, f.metadata())

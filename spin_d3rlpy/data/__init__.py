@@ -3,6 +3,7 @@
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.builder import build_dataset
 from spin_d3rlpy.data.loader import as_device_buffer, load_dataset
+from spin_d3rlpy.data.logs import from_table, save_dataset
 from spin_d3rlpy.data.online import create_replay_buffer
 from spin_d3rlpy.data.specs import DatasetPart, DatasetSpec, buildable_datasets, parse_name
 
@@ -14,6 +15,8 @@ __all__ = [
     "build_dataset",
     "buildable_datasets",
     "create_replay_buffer",
+    "from_table",
     "load_dataset",
     "parse_name",
+    "save_dataset",
 ]

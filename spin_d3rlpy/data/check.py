@@ -7,7 +7,6 @@ import importlib.metadata
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -50,18 +49,24 @@ class CheckReport:
     notes: list[str] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)
 
+    def returns_by_policy(self) -> dict[str, list[float]]:
+        """Returns the returns of each policy's episodes; nothing if there is no record of them."""
+        edges = itertools.accumulate((n for _, n in self.parts), initial=0)
+        labels = (label for label, _ in self.parts)
+        return {
+            label: self.returns[first:last]
+            for label, (first, last) in zip(labels, itertools.pairwise(edges), strict=True)
+        }
+
     def summary(self) -> str:
         """Returns the report as text of a few lines."""
         lines = [f"{self.name}: {len(self.returns)} episodes, {sum(self.lengths):,} transitions"]
-        first = 0
-        for label, n in [*self.parts, ("all", len(self.returns))]:
-            chosen = self.returns if label == "all" else self.returns[first : first + n]
-            first += n
-            if chosen:
-                s = return_statistics(chosen)
+        for label, returns in [*self.returns_by_policy().items(), ("all", self.returns)]:
+            if returns:
+                s = return_statistics(returns)
                 lines.append(
                     f"  {label}: return {s['mean']:.2f} +- {s['std']:.2f} "
-                    f"({s['min']:.2f} to {s['max']:.2f}), {len(chosen)} episodes"
+                    f"({s['min']:.2f} to {s['max']:.2f}), {len(returns)} episodes"
                 )
         if self.replayed:
             lines.append(f"  replayed in the simulator: {len(self.replayed)} episodes")
@@ -269,21 +274,3 @@ def _other_versions(dataset: MinariDataset) -> str:
         if package in ("mujoco", "dm_control", "numpy") and installed != version:
             other.append(f"{package} {version} (here {installed})")
     return f" It was recorded with {', '.join(other)}." if other else ""
-
-
-def draw_returns(report: CheckReport, path: Path) -> None:
-    """Writes a histogram of the returns, stacked by policy, as a PNG (or by the file's suffix)."""
-    from matplotlib.figure import Figure
-
-    parts = report.parts or [("all", len(report.returns))]
-    edges = np.cumsum([0, *(n for _, n in parts)])
-    groups = [report.returns[a:b] for a, b in itertools.pairwise(edges)]
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.hist(groups, bins=50, stacked=True, label=[f"{k} ({n} episodes)" for k, n in parts])
-    axes.set_xlabel("undiscounted return")
-    axes.set_ylabel("episodes")
-    axes.set_title(report.name)
-    axes.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)

@@ -12,7 +12,7 @@ import pytest
 from spin_d3rlpy import algos
 from spin_d3rlpy.benchmark.experiments import grid, jobs, report
 from spin_d3rlpy.benchmark.experiments.grid import LocalEngine, is_done, run_grid, with_requirements
-from spin_d3rlpy.benchmark.experiments.jobs import Job, build_fields, run_job
+from spin_d3rlpy.benchmark.experiments.jobs import Job, run_job
 from spin_d3rlpy.benchmark.experiments.specs import (
     EXPERIMENTS,
     SCALES,
@@ -23,6 +23,7 @@ from spin_d3rlpy.benchmark.experiments.specs import (
 )
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
+from spin_d3rlpy.training import create_algorithm
 
 SMOKE = dataclasses.replace(SCALES["smoke"], n_steps=6, n_evaluations=3)
 MAZE = "spin/maze-a3/medium-expert-v0"
@@ -100,16 +101,16 @@ def test_every_cell_can_be_configured(name: str, scale: str) -> None:
         assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
         if job.kind == "train":
             assert job.algorithm is not None
-            getattr(algos, job.algorithm)(**build_fields(job.algorithm, job.fields))
+            create_algorithm(job.algorithm, job.fields)
             assert job.n_steps % job.n_steps_per_epoch == 0
         if job.asm is not None:
-            build_fields("SPINIQL", job.asm.fields)
+            create_algorithm("SPINIQL", job.asm.fields)
 
 
 def test_the_paper_scale_is_the_configs_defaults() -> None:
     for algorithm in ("SPINIQL", "SAINTIQL", "FactoredIQL", "AutoregressiveIQL"):
         job = Method("x", algorithm).job(MAZE, 0, SCALES["paper"], False, "cpu:0")
-        built = getattr(algos, algorithm)(**build_fields(algorithm, job.fields)).config
+        built = create_algorithm(algorithm, job.fields).config
         assert built == getattr(algos, algorithm + "Config")()
         assert job.n_steps == built.n_steps
         assert (job.n_steps_per_epoch, job.episodes) == (5_000, 10)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import subprocess
 import time
 from collections.abc import Mapping
@@ -21,7 +20,6 @@ import d3rlpy
 import torch
 from d3rlpy.logging import FileAdapterFactory
 
-from spin_d3rlpy import algos
 from spin_d3rlpy.asm import (
     ActionStructureModel,
     PretrainingConfig,
@@ -30,15 +28,13 @@ from spin_d3rlpy.asm import (
     pretrain,
     save_asm,
 )
-from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.asm.pretraining import PretrainingEpoch
 from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.metrics import ActingAlgo, ActionMode, LockstepEvaluator
-from spin_d3rlpy.policies import SAINTEncoderFactory
-from spin_d3rlpy.reports import describe_machine, write_csv
-from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
+from spin_d3rlpy.reports import describe_machine, write_csv, write_json
+from spin_d3rlpy.training import create_algorithm
 
 Kind = Literal["pretrain", "train", "probe"]
 RESULT = "result.json"
@@ -111,11 +107,11 @@ def run_job(root: Path, name: str) -> None:
     """
     folder = root / name
     job = Job.from_json(json.loads((folder / "job.json").read_text()))
-    _write_json(folder / "machine.json", {**describe_machine(), "git_commit": _git_commit()})
+    write_json(folder / "machine.json", {**describe_machine(), "git_commit": _git_commit()})
     started = time.monotonic()
     result = {"pretrain": _pretrain, "train": _train, "probe": _probe}[job.kind](root, job)
     attempt = time.monotonic() - started
-    _write_json(folder / RESULT, {**result, "seconds_of_last_attempt": attempt})
+    write_json(folder / RESULT, {**result, "seconds_of_last_attempt": attempt})
 
 
 def _pretrain(root: Path, job: Job) -> dict[str, Any]:
@@ -185,15 +181,14 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
     folder = root / job.name
     buffer, env = load_dataset(job.dataset, size=job.size, progress=False)
     d3rlpy.seed(job.seed)
-    algorithm: Any = getattr(algos, str(job.algorithm))
-    algo = algorithm(device=job.device, **build_fields(str(job.algorithm), job.fields))
+    algo = create_algorithm(str(job.algorithm), job.fields, job.device)
     if job.asm is not None:
         algo.set_asm(load_asm(_asm_path(root, job), job.device))
     algo.build_with_dataset(buffer)
     measurement = _Measurement(LockstepEvaluator(env, job.episodes, EVALUATION_SEED, job.mode))
     first = folder / "first.json"
     if not first.exists():
-        _write_json(first, measurement.play(algo))
+        write_json(first, measurement.play(algo))
     results = algo.fit(
         buffer,
         n_steps=job.n_steps,
@@ -238,23 +233,6 @@ def _probe(root: Path, job: Job) -> dict[str, Any]:
     return dataclasses.asdict(linear_probe(asm, training, held_out, config))
 
 
-def build_fields(algorithm: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Turns nested dictionaries of a job's fields into the config classes they stand for."""
-    of_pretraining: Any = (
-        RePreMPretrainingConfig if algorithm.startswith("RePreM") else PretrainingConfig
-    )
-    classes: dict[str, Any] = {
-        "transformer": TransformerConfig,
-        "sizes": RePreMConfig,
-        "pretraining": of_pretraining,
-        "distillation": DistillationConfig,
-    }
-    built = {k: classes[k](**v) if k in classes else v for k, v in fields.items()}
-    if algorithm.startswith("SAINT"):
-        built["actor_encoder_factory"] = SAINTEncoderFactory(built.pop("transformer"))
-    return built
-
-
 def _asm_path(root: Path, job: Job) -> Path:
     assert job.asm is not None
     suffix = "" if job.asm_epoch is None else f"_{job.asm_epoch}"
@@ -269,12 +247,6 @@ def _load(job: Job) -> DeviceReplayBuffer:
 
 def _checkpoints(folder: Path) -> Checkpoints:
     return Checkpoints(folder / "checkpoints", CHECKPOINT_INTERVAL, {}, dict)
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(partial, path)
 
 
 def _git_commit() -> str | None:

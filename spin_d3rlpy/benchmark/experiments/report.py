@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import csv
-import dataclasses
 import html
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,23 +19,11 @@ from scipy import stats
 from spin_d3rlpy.benchmark.experiments.grid import is_done
 from spin_d3rlpy.benchmark.experiments.jobs import RESULT, Job
 from spin_d3rlpy.benchmark.experiments.specs import EXPERIMENTS, Experiment, Scale
-from spin_d3rlpy.reports import COLORS, write_csv
+from spin_d3rlpy.plots import Curve, plot_curve_panels
+from spin_d3rlpy.reports import write_csv
 
 Row = dict[str, Any]
 RESAMPLES = 2_000
-
-
-@dataclasses.dataclass(frozen=True)
-class Curve:
-    """Returns of one line of a table over gradient steps.
-
-    Args:
-        steps: `(T,)`.
-        returns: `(seeds, T)` means over episodes.
-    """
-
-    steps: NDArray[np.float64]
-    returns: NDArray[np.float64]
 
 
 def collect(
@@ -182,7 +169,7 @@ def write_report(
         parts.append(f"<h2>{html.escape(experiment.title)}</h2>{_html_table(rows)}")
         if curves:
             picture = out / f"{name}.png"
-            draw_curves(picture, curves)
+            plot_curve_panels(picture, curves)
             files.append(picture)
             encoded = base64.b64encode(picture.read_bytes()).decode()
             lines += [f"![{experiment.title}]({picture.name})", ""]
@@ -231,40 +218,3 @@ def _html_table(rows: Sequence[Row]) -> str:
 
     body = "".join(line(list(row.values()), "td") for row in rows)
     return f"<table>{line(list(rows[0]), 'th')}{body}</table>"
-
-
-def draw_curves(path: Path, curves: Mapping[str, Mapping[str, Curve]]) -> None:
-    """Draws one panel per dataset: mean over seeds and the range between them."""
-    from matplotlib.figure import Figure
-
-    columns = min(2, len(curves))
-    rows = -(-len(curves) // columns)
-    figure = Figure(figsize=(5.2 * columns, 3.4 * rows), dpi=120, layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes, (dataset, lines) in zip(panels, curves.items(), strict=False):
-        for color, (label, curve) in zip(COLORS, lines.items(), strict=False):
-            axes.plot(
-                curve.steps,
-                curve.returns.mean(0),
-                color=color,
-                marker="o",
-                markersize=3,
-                label=f"{label} ({len(curve.returns)} seeds)",
-            )
-            axes.fill_between(
-                curve.steps,
-                curve.returns.min(0),
-                curve.returns.max(0),
-                color=color,
-                alpha=0.12,
-                linewidth=0,
-            )
-        axes.set_title(dataset.removeprefix("spin/").removesuffix("-v0"), fontsize=10)
-        axes.set_xlabel("gradient steps")
-        axes.set_ylabel("return")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25)
-        axes.legend(frameon=False, fontsize=8)
-    for axes in panels[len(curves) :]:
-        axes.set_visible(False)
-    figure.savefig(path)

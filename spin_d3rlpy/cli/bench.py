@@ -1,0 +1,187 @@
+"""`spin-d3rlpy bench`: the paper's experiments, and this package's speed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spin_d3rlpy.cli.options import (
+    Config,
+    ConfiguredDevice,
+    Device,
+    Json,
+    PrintConfig,
+    Progress,
+    emit,
+    log,
+    parse_arguments,
+)
+from spin_d3rlpy.cli.program import command, group
+
+app = group("bench", "Benchmarks: the paper's experiments, and this package's speed.")
+
+Experiments = Annotated[
+    list[str] | None, typer.Argument(help="Experiments, see `bench list`; or in --config's file.")
+]
+Scaling = Annotated[
+    str | None, typer.Option("--preset", help="How large: paper, cpu (default) or smoke.")
+]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds 0, 1, ...; default: the preset's.")]
+Tasks = Annotated[
+    list[str] | None, typer.Option("--task", help="Only datasets with this in their name.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A change of the preset, e.g. n_early_steps=1000; repeatable."),
+]
+Folder = Annotated[Path, typer.Option(help="Folder of the jobs; finished ones are kept.")]
+
+
+@command(app, name="list")
+def list_experiments(json: Json = False) -> None:
+    """List experiments and how many cells they have per seed."""
+    from spin_d3rlpy.benchmark.experiments.specs import EXPERIMENTS, SCALES
+
+    rows = [
+        {
+            "name": name,
+            "cells_per_seed": len(experiment.jobs(SCALES["paper"], [0], "cpu:0")),
+            "title": experiment.title,
+        }
+        for name, experiment in EXPERIMENTS.items()
+    ]
+    lines = [f"{r['name']:12} {r['cells_per_seed']:3} cells a seed  {r['title']}" for r in rows]
+    emit(json, rows, "\n".join(lines))
+
+
+@command(
+    app,
+    "spin-d3rlpy bench run early --preset cpu --task cheetah-run",
+    "spin-d3rlpy bench run returns maze --preset paper --print-config > bench.yaml",
+    "spin-d3rlpy bench run --config bench.yaml --device cuda:0",
+)
+def run(
+    names: Experiments = None,
+    preset: Scaling = None,
+    changes: Changes = None,
+    seeds: Seeds = None,
+    task: Tasks = None,
+    folder: Folder = Path("spin-bench"),
+    device: ConfiguredDevice = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Jobs at once; default: all cores, or GPUs.")
+    ] = None,
+    config: Config = None,
+    print_config: PrintConfig = False,
+    progress: Progress = True,
+    json: Json = False,
+) -> None:
+    """Run experiments, each cell in a process of its own; called again, go on where it was.
+
+    Exit code 1 if a job failed.
+    """
+    from spin_d3rlpy.benchmark.experiments.grid import LocalEngine, run_grid
+    from spin_d3rlpy.settings import format_settings
+
+    settings = _settings(names, preset, changes, seeds, task, device, config)
+    if print_config:
+        typer.echo(format_settings(settings), nl=False)
+        return
+    jobs = settings.jobs()
+    on_gpu = settings.device.startswith("cuda")
+    gpus = [int(settings.device.partition(":")[2] or 0)] if on_gpu else []
+    failed = run_grid(jobs, folder, LocalEngine(workers, gpus), progress)
+    for job in failed:
+        log(f"failed: {folder / job.name} (see error.txt)")
+    result = {"folder": str(folder), "cells": len(jobs), "failed": [job.name for job in failed]}
+    emit(json, result, f"{len(jobs)} cells in {folder}, {len(failed)} jobs failed")
+    if failed:
+        raise typer.Exit(1)
+
+
+@command(app, "spin-d3rlpy bench report early --preset cpu --task cheetah-run")
+def report(
+    names: Experiments = None,
+    preset: Scaling = None,
+    changes: Changes = None,
+    seeds: Seeds = None,
+    task: Tasks = None,
+    folder: Folder = Path("spin-bench"),
+    device: ConfiguredDevice = None,
+    out: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("spin-report"),
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Write tables and curves of finished cells as CSV, PNG, Markdown and one HTML file.
+
+    Give what `bench run` was given. Without experiments, all of them.
+    """
+    from spin_d3rlpy.benchmark.experiments.report import write_report
+    from spin_d3rlpy.benchmark.experiments.specs import EXPERIMENTS
+
+    if names is None and config is None:
+        names = list(EXPERIMENTS)
+    settings = _settings(names, preset, changes, seeds, task, device, config)
+    files = write_report(
+        folder,
+        out,
+        settings.preset,
+        settings.sizes,
+        settings.experiments,
+        settings.seed_numbers,
+        settings.device,
+        settings.tasks,
+    )
+    emit(json, [str(file) for file in files], "\n".join(map(str, files)))
+
+
+def _settings(
+    names: list[str] | None,
+    preset: str | None,
+    changes: list[str] | None,
+    seeds: int | None,
+    task: list[str] | None,
+    device: str | None,
+    config: Path | None,
+) -> Any:
+    from spin_d3rlpy.benchmark.experiments.settings import BenchSettings
+    from spin_d3rlpy.settings import create, merge, nest, read_settings
+
+    given: dict[str, Any] = {
+        "experiments": names or None,
+        "preset": preset,
+        "seeds": seeds,
+        "tasks": task or None,
+        "device": device,
+        "scale": nest(parse_arguments(changes)) if changes else None,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    values = merge({} if config is None else read_settings(config), options)
+    return create(BenchSettings, values, "options" if config is None else str(config)).complete()
+
+
+@app.command()
+def speed(
+    out: Annotated[Path, typer.Option(help="Folder for tables.")] = Path("spin-speed"),
+    quick: Annotated[
+        bool, typer.Option(help="One problem, one turn: seconds, no figures.")
+    ] = False,
+    device: Device = "cpu:0",
+) -> None:
+    """Time training steps beside a plain formulation and beside the machine's floor."""
+    from spin_d3rlpy.benchmark.speed import run_speed_benchmark
+
+    run_speed_benchmark(out, quick, device, log=typer.echo)
+
+
+@command(app)
+def loading(
+    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("loading.csv"),
+    size: Annotated[int | None, typer.Option(help="Transitions; default: 200,000.")] = None,
+) -> None:
+    """Time loading beside Minari's episodes and d3rlpy's loader, and measure its memory."""
+    from spin_d3rlpy.benchmark.loading import run_loading_benchmark
+
+    run_loading_benchmark(out, size, log=typer.echo)

@@ -1,0 +1,198 @@
+"""`spin-d3rlpy data`: list, build, import, check and share datasets."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spin_d3rlpy.cli.options import Dataset, Jobs, Json, LocalDataset, Size, Trust, emit
+from spin_d3rlpy.cli.program import command, group
+
+app = group("data", "Datasets: list, build, import, check and share them.")
+
+
+@command(app, name="list")
+def list_datasets(json: Json = False) -> None:
+    """List the datasets that this installation can build."""
+    from spin_d3rlpy.data import buildable_datasets
+
+    names = buildable_datasets()
+    emit(json, names, "\n".join(names))
+
+
+@command(
+    app,
+    "spin-d3rlpy data build spin/cheetah-run-b3/medium-expert-v0",
+    "spin-d3rlpy data build spin/cheetah-run-b3/medium-v0 --size 20000",
+)
+def build(name: Dataset, size: Size = None, jobs: Jobs = None, json: Json = False) -> None:
+    """Build a dataset (a build that was stopped goes on), or say that it is there."""
+    from spin_d3rlpy.data.loader import open_dataset
+    from spin_d3rlpy.data.table import dataset_bytes
+
+    dataset = open_dataset(name, size=size, jobs=jobs)
+    result = {
+        "dataset": dataset.id,
+        "transitions": int(dataset.total_steps),
+        "episodes": int(dataset.total_episodes),
+        "bytes": dataset_bytes(dataset),
+        "build_seconds": dataset.storage.metadata.get("build_seconds"),
+    }
+    seconds = result["build_seconds"]
+    emit(
+        json,
+        result,
+        f"{dataset.id}: {result['transitions']:,} transitions, {result['episodes']} episodes, "
+        f"{result['bytes']:,} bytes" + ("" if seconds is None else f", built in {seconds:.1f} s"),
+    )
+
+
+@command(
+    app,
+    "spin-d3rlpy data import published/",
+    name="import",
+)
+def import_(
+    path: Annotated[Path, typer.Argument(help="A published file, or a folder of <bins>_bins/.")],
+    name: Annotated[
+        str | None,
+        typer.Option(help="spin/<task>/<level>-published-v0, if a file's path does not say it."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Import published pickled transitions, without running anything that is in them."""
+    from spin_d3rlpy.data.importer import import_published, published_files
+
+    files = published_files(path)
+    if name is not None and len(files) > 1:
+        raise ValueError(f"--name is for one file, {path} has {len(files)}.")
+    imported = {str(file): import_published(file, name) for file in files}
+    emit(json, imported, "\n".join(f"{name} from {file}" for file, name in imported.items()))
+
+
+@command(
+    app,
+    "spin-d3rlpy data from-table log.csv me/log-v0 --observation age --observation pulse "
+    "--action drug_a --action drug_b --reward outcome --episode patient --choices drug_a=0,50,100 "
+    "--choices drug_b=0,1",
+    name="from-table",
+)
+def from_table_(
+    table: Annotated[Path, typer.Argument(help="A .csv or .parquet file, one row per step.")],
+    name: Annotated[str, typer.Argument(help="Of the dataset, <namespace>/<name>-v<number>.")],
+    observation: Annotated[list[str], typer.Option(help="Column of the state; repeatable.")],
+    action: Annotated[list[str], typer.Option(help="Column of a sub-action; repeatable.")],
+    choices: Annotated[
+        list[str],
+        typer.Option(help="Values of a sub-action in order: <column>=<value>,<value>; for each."),
+    ],
+    reward: Annotated[str, typer.Option(help="Column of the reward.")],
+    episode: Annotated[str, typer.Option(help="Column that says which rows belong together.")],
+    time: Annotated[str | None, typer.Option(help="Column that orders them.")] = None,
+    terminal: Annotated[
+        str | None, typer.Option(help="Column that is 1 where the episode ended for good.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a dataset of a log of decisions, for `train` and `pretrain` by its name."""
+    from spin_d3rlpy.data import from_table, save_dataset
+
+    parted = [text.partition("=") for text in choices]
+    buffer = from_table(
+        table,
+        observations=observation,
+        actions=action,
+        reward=reward,
+        episode=episode,
+        time=time,
+        terminal=False if terminal is None else terminal,
+        choices={column: values.split(",") for column, _, values in parted},
+    )
+    save_dataset(buffer, name, description=f"Made of {table.name}.")
+    result = {
+        "dataset": name,
+        "episodes": buffer.size(),
+        "transitions": buffer.transition_count,
+        "nvec": buffer.nvec,
+    }
+    emit(
+        json,
+        result,
+        f"{name}: {buffer.size()} episodes, {buffer.transition_count:,} transitions, "
+        f"nvec={buffer.nvec}",
+    )
+
+
+@command(app, "MINARI_REMOTE=hf://me spin-d3rlpy data push spin/cheetah-run-b3/medium-v0")
+def push(
+    name: LocalDataset,
+    license: Annotated[  # noqa: A002
+        str | None,
+        typer.Option(help="For the dataset card; default: this package's, if it built the data."),
+    ] = None,
+) -> None:
+    """Share a dataset with its card: MINARI_REMOTE=hf://<user or organization>, HF_TOKEN."""
+    from spin_d3rlpy.data.loader import open_local
+    from spin_d3rlpy.data.remote import push_dataset
+
+    typer.echo(f"{name} is at {push_dataset(open_local(name), license)}")
+
+
+@command(app, "MINARI_REMOTE=hf://me spin-d3rlpy data pull spin/cheetah-run-b3/medium-v0")
+def pull(name: Dataset) -> None:
+    """Download a shared dataset from MINARI_REMOTE, or say that it is there."""
+    from spin_d3rlpy.data.remote import pull_dataset
+
+    typer.echo(f"{name} {'downloaded' if pull_dataset(name) else 'is on this machine already'}")
+
+
+@command(app)
+def table(
+    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("datasets.csv"),
+    json: Json = False,
+) -> None:
+    """Write composition, returns, size and build time of this machine's datasets as CSV."""
+    from spin_d3rlpy.data.table import table_rows
+    from spin_d3rlpy.reports import format_table, write_csv
+
+    rows = table_rows()
+    if not rows:
+        raise ValueError("There are no spin/... datasets on this machine: spin-d3rlpy data build.")
+    write_csv(out, rows)
+    shown = [{k: v for k, v in row.items() if k != "checksum"} for row in rows]
+    emit(json, rows, format_table(shown))
+
+
+@command(
+    app,
+    "spin-d3rlpy data check spin/cheetah-run-b3/medium-v0",
+    "spin-d3rlpy data check spin/cheetah-run-b3/medium-v0 --all --json",
+)
+def check(
+    name: LocalDataset,
+    episodes: Annotated[int, typer.Option(min=0, help="Episodes to replay.")] = 3,
+    replay_all: Annotated[bool, typer.Option("--all", help="Replay all episodes.")] = False,
+    histogram: Annotated[Path, typer.Option(help="Where the picture of the returns goes.")] = Path(
+        "returns.png"
+    ),
+    trust: Trust = False,
+    json: Json = False,
+) -> None:
+    """Check a dataset's arrays, record and alignment; exit code 1 if something is wrong."""
+    from spin_d3rlpy.data.check import check_dataset
+    from spin_d3rlpy.data.loader import open_local
+    from spin_d3rlpy.plots import plot_returns
+
+    report = check_dataset(open_local(name, trust), None if replay_all else episodes, trust)
+    text = report.summary()
+    if report.returns and all(map(math.isfinite, report.returns)):
+        groups = report.returns_by_policy() or {"all": report.returns}
+        plot_returns(histogram, groups, report.name)
+        text += f"\n  returns drawn in {histogram}"
+    emit(json, dataclasses.asdict(report), text)
+    if report.problems:
+        raise typer.Exit(1)

@@ -1,0 +1,139 @@
+"""`spin-d3rlpy evaluate`, `record` and `export`: what can be done with a trained policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spin_d3rlpy.cli.options import (
+    Device,
+    Env,
+    EnvArgs,
+    Json,
+    Policy,
+    Progress,
+    complete_datasets,
+    emit,
+    parse_arguments,
+)
+from spin_d3rlpy.cli.program import command, program
+
+
+@command(
+    program,
+    "spin-d3rlpy evaluate run",
+    "spin-d3rlpy evaluate policy.safetensors --env spin/cheetah-run-v0 --env-arg bins=3",
+    "spin-d3rlpy evaluate run --dataset spin/cheetah-run-b3/medium-expert-v0 --steps 20000",
+    "spin-d3rlpy evaluate run --episodes 100 --json | jq .score",
+)
+def evaluate(
+    policy: Policy,
+    env: Env = None,
+    env_arg: EnvArgs = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of the first episode (--dataset: of FQE).")] = 100,
+    mode: Annotated[str, typer.Option(help="Actions: greedy or sample.")] = "greedy",
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="Play nothing; estimate the value by fitted Q evaluation on this dataset.",
+            autocompletion=complete_datasets,
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="--dataset: gradient steps.")] = 10_000,
+    gamma: Annotated[float, typer.Option(min=0, max=1, help="--dataset: discount.")] = 0.99,
+    device: Device = "cpu:0",
+    progress: Progress = True,
+    json: Json = False,
+) -> None:
+    """Evaluate a policy by playing episodes, or offline by fitted Q evaluation."""
+    from typing import cast, get_args
+
+    from spin_d3rlpy.data.loader import as_device_buffer
+    from spin_d3rlpy.evaluation import estimate_value, play_episodes
+    from spin_d3rlpy.metrics import ActionMode
+    from spin_d3rlpy.policy_files import open_policy
+
+    if mode not in get_args(ActionMode):
+        raise ValueError(f"Expected --mode greedy or sample, got {mode!r}.")
+    action_mode = cast("ActionMode", mode)
+    opened = open_policy(policy, device)
+    result: dict[str, Any]
+    if dataset is not None:
+        buffer = as_device_buffer(dataset, opened.nvec)
+        result = estimate_value(opened, buffer, steps, gamma, action_mode, seed, device, progress)
+        text = (
+            f"estimated value {result['estimated_value']:.2f} (discount {gamma}); "
+            f"the data's own episodes: {result['data_value']:.2f}"
+        )
+    else:
+        arguments = parse_arguments(env_arg or [])
+        result = play_episodes(opened, env, arguments, episodes, seed, action_mode)
+        score = f", score {result['score']:.1f}" if "score" in result else ""
+        text = (
+            f"return {result['return']:.1f} +- {result['return_std']:.1f} "
+            f"({episodes} episodes, {mode} actions){score}"
+        )
+    emit(json, result, text)
+
+
+@command(
+    program,
+    "spin-d3rlpy record cheetah-run-b3-expert --out cheetah.mp4",
+    "spin-d3rlpy record run --out run.gif --max-steps 200",
+    "spin-d3rlpy record policy.safetensors --env spin/maze-v0 --env-arg actuators=7 --out maze.gif",
+)
+def record(
+    policy: Policy,
+    out: Annotated[Path, typer.Option(help="An .mp4 or .gif file.")] = Path("policy.mp4"),
+    env: Env = None,
+    env_arg: EnvArgs = None,
+    seed: Annotated[int, typer.Option(help="Of the episode.")] = 0,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Stop after so many steps.")] = None,
+    device: Device = "cpu:0",
+    json: Json = False,
+) -> None:
+    """Record an episode of a policy as a video (needs the extra `video`)."""
+    from spin_d3rlpy.recording import record_policy
+
+    total = record_policy(policy, out, env, parse_arguments(env_arg or []), seed, max_steps, device)
+    emit(json, {"video": str(out), "return": total}, f"{out}: return {total:.1f}")
+
+
+@command(
+    program,
+    "spin-d3rlpy export run --out policy.onnx",
+    "spin-d3rlpy export policy.safetensors --out policy.pt",
+)
+def export(
+    policy: Policy,
+    out: Annotated[Path, typer.Option(help="A .pt (TorchScript) or .onnx file.")] = Path(
+        "policy.onnx"
+    ),
+    json: Json = False,
+) -> None:
+    """Write a policy's greedy actions as TorchScript or ONNX (extra `onnx`), scaling included.
+
+    The file maps float32 observations (B, obs) to actions (B, N) and needs neither this package
+    nor d3rlpy.
+    """
+    from spin_d3rlpy.policy_files import open_policy
+
+    algorithm = open_policy(policy).algorithm
+    algorithm.save_policy(str(out))
+    assert algorithm.impl is not None
+    size, nvec = algorithm.impl.observation_shape[0], list(algorithm.config.nvec)
+    result = {
+        "file": str(out),
+        "bytes": out.stat().st_size,
+        "observation_size": size,
+        "nvec": nvec,
+    }
+    emit(
+        json,
+        result,
+        f"{out}: {result['bytes']:,} bytes, observations (B, {size}), actions "
+        f"(B, {len(nvec)}) with nvec={nvec}",
+    )

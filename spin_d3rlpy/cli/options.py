@@ -1,0 +1,139 @@
+"""Options that several commands have, so that they are called and explained the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def check_device(device: str | None) -> str | None:
+    """Refuses a device that is not there, which torch would do much later and less clearly."""
+    import torch
+
+    if device is None:
+        return None
+    try:
+        wanted = torch.device(device)
+    except RuntimeError as error:
+        raise typer.BadParameter(f"expected cpu:0, cuda:0, ..., got {device!r}.") from error
+    count = torch.cuda.device_count()
+    if wanted.type == "cuda" and (wanted.index or 0) >= count:
+        raise typer.BadParameter(f"{device} is not there; torch sees {count} GPUs.")
+    return device
+
+
+def parse_arguments(texts: Sequence[str]) -> dict[str, Any]:
+    """Reads `name=value` texts; a value that is JSON (3, [2, 3], true) is that, else a string.
+
+    Raises:
+        ValueError: a text without a name or `=`.
+    """
+    arguments: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise ValueError(f"Expected an argument as name=value, got {text!r}.")
+        try:
+            arguments[name] = json.loads(value)
+        except json.JSONDecodeError:
+            arguments[name] = value
+    return arguments
+
+
+def emit(as_json: bool, content: Any, text: str) -> None:
+    """Prints a command's result to stdout: JSON for scripts, or text."""
+    typer.echo(json.dumps(content, indent=1) if as_json else text)
+
+
+def log(text: str) -> None:
+    """Prints what a command is doing, beside its result, to stderr."""
+    typer.echo(text, err=True)
+
+
+def complete_datasets(incomplete: str) -> list[str]:
+    """Names for the shell's completion."""
+    import minari
+
+    from spin_d3rlpy.data import buildable_datasets
+
+    names = {*buildable_datasets(), *minari.list_local_datasets()}
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def complete_algorithms(incomplete: str) -> list[str]:
+    """Names for the shell's completion."""
+    from spin_d3rlpy.training import algorithm_names
+
+    return [name for name in algorithm_names() if name.startswith(incomplete)]
+
+
+def complete_policies(incomplete: str) -> list[str]:
+    """Names for the shell's completion."""
+    from spin_envs.behavior import shipped_policies
+
+    return [name for name in shipped_policies() if name.startswith(incomplete)]
+
+
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show d3rlpy's log and tracebacks of errors.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for scripts.")]
+Trust = Annotated[
+    bool, typer.Option(help="Make the environment by whatever function the dataset names.")
+]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")]
+Device = Annotated[str, typer.Option(callback=check_device, help="cpu:0, cuda:0, ...")]
+ConfiguredDevice = Annotated[
+    str | None, typer.Option(callback=check_device, help="cpu:0 (default), cuda:0, ...")
+]
+Progress = Annotated[bool, typer.Option(help="Draw progress bars (on stderr).")]
+Size = Annotated[
+    int | None, typer.Option(help="Transitions of the dataset; default: the usual size.")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(help="YAML file of settings, as --print-config prints it; options go over it."),
+]
+PrintConfig = Annotated[
+    bool, typer.Option("--print-config", help="Print the complete settings and do nothing.")
+]
+Dataset = Annotated[
+    str,
+    typer.Argument(
+        help="E.g. spin/cheetah-run-b3/medium-expert-v0.", autocompletion=complete_datasets
+    ),
+]
+LocalDataset = Annotated[
+    str,
+    typer.Argument(
+        help="A dataset on this machine, or its folder (./...).", autocompletion=complete_datasets
+    ),
+]
+ConfiguredDataset = Annotated[
+    str | None,
+    typer.Argument(
+        help="E.g. spin/cheetah-run-b3/medium-expert-v0; or in the file of --config.",
+        autocompletion=complete_datasets,
+    ),
+]
+Policy = Annotated[
+    str,
+    typer.Argument(
+        help="Folder of a training, a .safetensors file of save_policy, a .d3 file, or a shipped "
+        "behavior policy such as cheetah-run-b3-expert. A .d3 file is a pickle, which runs code "
+        "when d3rlpy loads it: open only files you trust.",
+        autocompletion=complete_policies,
+    ),
+]
+Env = Annotated[
+    str | None, typer.Option(help="Environment id; default: the one the policy was trained for.")
+]
+EnvArgs = Annotated[
+    list[str] | None,
+    typer.Option("--env-arg", help="Argument of the environment, e.g. bins=3; may be repeated."),
+]
+Preset = Annotated[str, typer.Option(help="Sizes that nothing else sets: paper, cpu-small, smoke.")]

@@ -1,0 +1,146 @@
+"""`spin-d3rlpy plot`: pictures of trainings, datasets and pre-trained models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spin_d3rlpy.cli.options import Device, Json, LocalDataset, complete_policies, emit
+from spin_d3rlpy.cli.program import command, group
+
+app = group("plot", "Pictures of trainings, datasets and pre-trained models (.png, .pdf or .svg).")
+
+
+@command(
+    app,
+    "spin-d3rlpy plot curves runs/spin-0 runs/spin-1 runs/factored-0",
+    "spin-d3rlpy plot curves spin-bench --metric critic_loss --out losses.svg",
+)
+def curves(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of trainings, or above them.")],
+    out: Annotated[Path, typer.Option(help="The picture.")] = Path("curves.png"),
+    metric: Annotated[str, typer.Option(help="Column of curve.csv.")] = "return",
+    json: Json = False,
+) -> None:
+    """Draw learning curves: a panel per dataset, a line per method, a band over its seeds."""
+    from spin_d3rlpy.plots import plot_curve_panels
+    from spin_d3rlpy.runs import find_runs, read_curves
+    from spin_envs import reference_scores
+
+    panels = read_curves(find_runs(folders), metric)
+    lines = {}
+    if metric == "return":
+        scores = {name: reference_scores(name) for name in panels if name.startswith("spin/")}
+        lines = {name: {"published expert": s[1]} for name, s in scores.items() if s is not None}
+    plot_curve_panels(out, panels, metric.replace("_", " "), lines)
+    found = {
+        dataset: {label: len(curve.returns) for label, curve in methods.items()}
+        for dataset, methods in panels.items()
+    }
+    text = [
+        f"{dataset}: {label}, {n} seeds"
+        for dataset, methods in found.items()
+        for label, n in methods.items()
+    ]
+    emit(json, {"file": str(out), "seeds": found}, "\n".join([*text, f"drawn in {out}"]))
+
+
+@command(app, "spin-d3rlpy plot returns spin/cheetah-run-b3/random-medium-expert-v0")
+def returns(
+    name: LocalDataset,
+    out: Annotated[Path, typer.Option(help="The picture.")] = Path("returns.png"),
+    json: Json = False,
+) -> None:
+    """Draw a histogram of a dataset's returns, by the policy that acted."""
+    from spin_d3rlpy.data.check import check_dataset
+    from spin_d3rlpy.data.loader import open_local
+    from spin_d3rlpy.plots import plot_returns
+
+    report = check_dataset(open_local(name), replay_episodes=0)
+    groups = report.returns_by_policy() or {"all": report.returns}
+    plot_returns(out, groups, report.name)
+    emit(json, {"file": str(out), "returns": groups}, f"drawn in {out}")
+
+
+@command(
+    app,
+    "spin-d3rlpy plot actions spin/cheetah-run-b3/medium-v0",
+    "spin-d3rlpy plot actions spin/cheetah-run-b3/medium-v0 --policy run",
+)
+def actions(
+    name: LocalDataset,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A trained policy beside the data, in the data's states; may be repeated.",
+            autocompletion=complete_policies,
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The picture.")] = Path("actions.png"),
+    device: Device = "cpu:0",
+    json: Json = False,
+) -> None:
+    """Draw how often each choice of each sub-action is taken."""
+    import numpy as np
+
+    from spin_d3rlpy.data import DeviceReplayBuffer
+    from spin_d3rlpy.data.loader import open_local
+    from spin_d3rlpy.metrics import action_marginals
+    from spin_d3rlpy.nvec import require_same_nvec
+    from spin_d3rlpy.plots import plot_action_marginals
+    from spin_d3rlpy.policy_files import open_policy
+
+    buffer = DeviceReplayBuffer.from_minari(open_local(name))
+    marginals = {"the data": action_marginals(buffer.actions.numpy(), buffer.nvec)}
+    states = buffer.observations[buffer.observation_index].split(4096)
+    for source in policy or []:
+        opened = open_policy(source, device)
+        require_same_nvec(opened.nvec or buffer.nvec, buffer.nvec, source, "the dataset")
+        chosen = np.concatenate([opened.actor.predict(chunk.numpy()) for chunk in states])
+        marginals[f"{source}, greedy"] = action_marginals(chosen, buffer.nvec)
+    plot_action_marginals(out, marginals, name)
+    shares = {
+        source: [row[:n].tolist() for row, n in zip(found, buffer.nvec, strict=True)]
+        for source, found in marginals.items()
+    }
+    emit(json, {"file": str(out), "shares": shares}, f"drawn in {out}")
+
+
+@command(
+    app, "spin-d3rlpy plot attention asm/asm.safetensors --dataset spin/cheetah-run-b3/medium-v0"
+)
+def attention(
+    asm: Annotated[Path, typer.Argument(help="File of a pre-trained model, asm.safetensors.")],
+    dataset: Annotated[str, typer.Option(help="Where its inputs come from.")],
+    rows: Annotated[int, typer.Option(min=1, help="States to average over.")] = 1024,
+    masked: Annotated[
+        bool, typer.Option(help="Hide the actions, as at the start of offline RL.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the draw of states.")] = 0,
+    out: Annotated[Path, typer.Option(help="The picture.")] = Path("attention.png"),
+    json: Json = False,
+) -> None:
+    """Draw whom a pre-trained model's tokens attend to, by block and head."""
+    import torch
+
+    from spin_d3rlpy.asm import load_asm
+    from spin_d3rlpy.asm.probe import attention_maps
+    from spin_d3rlpy.data import DeviceReplayBuffer
+    from spin_d3rlpy.data.loader import open_local
+    from spin_d3rlpy.nvec import require_same_nvec
+    from spin_d3rlpy.plots import plot_attention
+
+    model = load_asm(asm)
+    buffer = DeviceReplayBuffer.from_minari(open_local(dataset))
+    require_same_nvec(model.nvec, buffer.nvec, str(asm), "the dataset")
+    torch.manual_seed(seed)
+    observations, choices = buffer.sample_observations_and_actions(rows)
+    tokens = model.mask_ids.expand_as(choices) if masked else choices
+    maps = attention_maps(model, observations, tokens).numpy()
+    m = model.config.n_state_tokens
+    labels = ["state"] if m == 1 else [f"state {i}" for i in range(m)]
+    labels += [f"slot {i}" for i in range(len(model.nvec))]
+    plot_attention(out, maps, labels, f"{asm.name} on {dataset}")
+    emit(json, {"file": str(out), "tokens": labels, "weights": maps.tolist()}, f"drawn in {out}")

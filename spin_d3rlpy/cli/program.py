@@ -1,0 +1,64 @@
+"""The program, and how commands with examples are added to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import structlog
+import typer
+
+from spin_d3rlpy.cli.options import Verbose
+
+F = TypeVar("F", bound=Callable[..., Any])
+# Every example in a help text; tests see to it that they can be parsed.
+EXAMPLES: list[str] = []
+
+
+def _lines(title: str, lines: Sequence[str]) -> str:
+    # Click keeps the lines of a paragraph that begins so.
+    return "\n".join(["\b", f"{title}:", *(f"  {line}" for line in lines)]) if lines else ""
+
+
+_START = (
+    "spin-d3rlpy demo",
+    "spin-d3rlpy data list",
+    "spin-d3rlpy train spin/cheetah-run-b3/medium-expert-v0",
+    "spin-d3rlpy evaluate run",
+)
+EXAMPLES.extend(_START)
+
+program = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # examples keep their lines
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_lines("Start with", _START),
+)
+
+
+@program.callback()
+def _common(verbose: Verbose = False) -> None:
+    """Offline reinforcement learning for MultiDiscrete actions.
+
+    Every command has --help with examples; those that report something have --json. Exit codes:
+    0 done, 1 done but something is wrong (a bad dataset, a job that failed), 2 bad input, 130
+    interrupted. What was interrupted goes on when the command is given again.
+    """
+    level = logging.INFO if verbose else logging.WARNING
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
+
+
+def group(name: str, text: str) -> typer.Typer:
+    """Returns a new group of commands, which is part of the program."""
+    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
+    program.add_typer(app, name=name)
+    return app
+
+
+def command(app: typer.Typer, *examples: str, name: str | None = None) -> Callable[[F], F]:
+    """Adds the decorated function as a command with these examples in its help."""
+    EXAMPLES.extend(examples)
+    return app.command(name, epilog=_lines("Examples", examples))

@@ -1,0 +1,205 @@
+"""`spin-d3rlpy demo`, `pretrain` and `train`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spin_d3rlpy.cli.options import (
+    Config,
+    ConfiguredDataset,
+    ConfiguredDevice,
+    Device,
+    Jobs,
+    Json,
+    Preset,
+    PrintConfig,
+    Progress,
+    Size,
+    Trust,
+    complete_algorithms,
+    emit,
+    log,
+    parse_arguments,
+)
+from spin_d3rlpy.cli.program import command, program
+
+RunFolder = Annotated[
+    Path, typer.Option(help="Folder of the run; one that was stopped goes on from there.")
+]
+Fields = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A field, e.g. transformer.width=64; may be repeated."),
+]
+Seed = Annotated[int | None, typer.Option(help="Of networks and mini-batches; default: 0.")]
+
+
+@command(
+    program, "spin-d3rlpy demo", "spin-d3rlpy demo --preset paper --device cuda:0 --out paper-demo"
+)
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("spin-demo"),
+    preset: Preset = "cpu-small",
+    seed: Annotated[int, typer.Option(help="Of networks and mini-batches.")] = 0,
+    size: Size = None,
+    device: Device = "cpu:0",
+    jobs: Jobs = None,
+    progress: Progress = True,
+    json: Json = False,
+) -> None:
+    """Train SPIN-IQL and factored IQL on cheetah-run and compare them, in minutes on a CPU."""
+    from spin_d3rlpy.demo import DemoSettings, run_demo
+
+    rows = run_demo(
+        out,
+        DemoSettings(preset, seed, size, device),
+        jobs=jobs,
+        show_progress=progress,
+        log=log if json else typer.echo,
+    )
+    if json:
+        emit(True, rows, "")
+
+
+@command(
+    program,
+    "spin-d3rlpy pretrain spin/cheetah-run-b3/medium-expert-v0 --updates 5000 --out asm",
+    "spin-d3rlpy pretrain spin/cheetah-run-b3/medium-v0 --set pretraining.mask_prob_max=1.0",
+    "spin-d3rlpy train spin/cheetah-run-b3/medium-expert-v0 --asm asm/asm.safetensors",
+)
+def pretrain(
+    dataset: ConfiguredDataset = None,
+    out: RunFolder = Path("asm"),
+    preset: Preset = "cpu-small",
+    objective: Annotated[
+        str | None, typer.Option(help="masked (default), variational or contrastive.")
+    ] = None,
+    updates: Annotated[int | None, typer.Option(min=1, help="Gradient steps at most.")] = None,
+    fields: Fields = None,
+    size: Size = None,
+    seed: Seed = None,
+    device: ConfiguredDevice = None,
+    config: Config = None,
+    print_config: PrintConfig = False,
+    trust: Trust = False,
+    progress: Progress = True,
+    json: Json = False,
+) -> None:
+    """Pre-train an Action Structure Model, which trainings can share: asm.safetensors.
+
+    Fields are those of PretrainingConfig and TransformerConfig.
+    """
+    from spin_d3rlpy.settings import format_settings, merge, nest
+    from spin_d3rlpy.training import pretrain_settings, run_pretraining
+
+    given = _given(dataset=dataset, size=size, seed=seed, device=device)
+    options = _given(objective=objective, max_updates=updates)
+    given = merge(given, {"pretraining": options} if options else {})
+    given = merge(given, nest(parse_arguments(fields or [])))
+    settings = pretrain_settings(merge(_read(config), given), preset, _source(config))
+    if print_config:
+        typer.echo(format_settings(settings), nl=False)
+        return
+    result = run_pretraining(out, settings, progress, trust)
+    emit(
+        json,
+        result,
+        f"{result['asm']}: {result['step']:,} updates, {result['samples']:,} samples, "
+        f"{result['seconds']:.0f} s; loss {result['loss']:.4f}, accuracy {result['accuracy']:.3f}",
+    )
+
+
+@command(
+    program,
+    "spin-d3rlpy train spin/cheetah-run-b3/medium-expert-v0 --out runs/spin-0",
+    "spin-d3rlpy train spin/cheetah-run-b3/medium-expert-v0 --algorithm FactoredIQL --seed 1",
+    "spin-d3rlpy train spin/cheetah-run-b3/medium-v0 --set query_init=mask --set head_init=asm",
+    "spin-d3rlpy train spin/cheetah-run-b3/medium-v0 --preset paper --print-config > paper.yaml",
+    "spin-d3rlpy train --config paper.yaml --device cuda:0 --out runs/paper",
+)
+def train(
+    dataset: ConfiguredDataset = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(help="Default: SPINIQL.", autocompletion=complete_algorithms),
+    ] = None,
+    out: RunFolder = Path("run"),
+    preset: Preset = "cpu-small",
+    steps: Annotated[int | None, typer.Option(min=1, help="Gradient steps.")] = None,
+    steps_per_epoch: Annotated[
+        int | None, typer.Option(min=1, help="Gradient steps between evaluations.")
+    ] = None,
+    asm: Annotated[
+        Path | None, typer.Option(help="File of a pre-trained model; else one is pre-trained.")
+    ] = None,
+    fields: Fields = None,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="Episodes of an evaluation; default: 10.")
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Evaluated actions: greedy (default) or sample.")
+    ] = None,
+    size: Size = None,
+    seed: Seed = None,
+    device: ConfiguredDevice = None,
+    config: Config = None,
+    print_config: PrintConfig = False,
+    trust: Trust = False,
+    progress: Progress = True,
+    json: Json = False,
+) -> None:
+    """Train an algorithm on a dataset; called again, go on where it was.
+
+    The folder gets config.yaml (complete settings), curve.csv, checkpoints/ and, at the end,
+    policy.safetensors and result.json. Fields are those of the algorithm's config and of its
+    policy's encoder factory.
+    """
+    from spin_d3rlpy.settings import format_settings, merge, nest
+    from spin_d3rlpy.training import run_training, train_settings
+
+    given = _given(
+        dataset=dataset,
+        algorithm=algorithm,
+        asm=None if asm is None else str(asm),
+        size=size,
+        n_steps=steps,
+        n_steps_per_epoch=steps_per_epoch,
+        episodes=episodes,
+        mode=mode,
+        seed=seed,
+        device=device,
+    )
+    if fields:
+        given["fields"] = nest(parse_arguments(fields))
+    settings = train_settings(merge(_read(config), given), preset, _source(config))
+    if print_config:
+        typer.echo(format_settings(settings), nl=False)
+        return
+    result = run_training(out, settings, progress, trust)
+    if "return" in result:
+        score = f", score {result['score']:.1f}" if "score" in result else ""
+        what = f"return {result['return']:.1f}{score} ({result['episodes']} episodes)"
+    else:
+        what = f"{100 * result['action_match']:.1f} % of the log's sub-actions matched"
+    emit(
+        json,
+        result,
+        f"{result['algorithm']} after {result['steps']:,} steps: {what}\nSaved: {result['policy']}",
+    )
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _read(config: Path | None) -> Mapping[str, Any]:
+    from spin_d3rlpy.settings import read_settings
+
+    return {} if config is None else read_settings(config)
+
+
+def _source(config: Path | None) -> str:
+    return "options" if config is None else str(config)

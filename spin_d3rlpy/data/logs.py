@@ -1,0 +1,409 @@
+"""A log of decisions in a table as a dataset, and a dataset as Minari's files."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import gymnasium
+import minari
+import numpy as np
+from gymnasium.spaces import Box, MultiDiscrete
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+from numpy.typing import NDArray
+
+from spin_d3rlpy.data.buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.builder import Checksum, return_statistics
+from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name
+from spin_d3rlpy.data.staging import staged_dataset
+from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, NvecMismatchError
+from spin_d3rlpy.nvec import check_nvec
+from spin_envs import MissingDependencyError
+
+_YES = ("1", "1.0", "true", "yes")
+_NO = ("0", "0.0", "false", "no")
+_SHOWN_VALUES = 20
+
+
+class Columns(Protocol):
+    """Columns by name: a mapping of arrays, a pandas or polars data frame."""
+
+    def __getitem__(self, name: str, /) -> Any:
+        """Returns a column."""
+
+
+def from_table(
+    table: str | Path | Columns,
+    *,
+    observations: Sequence[str],
+    actions: Sequence[str],
+    reward: str,
+    episode: str,
+    time: str | None = None,
+    terminal: str | bool = False,
+    choices: Mapping[str, Sequence[Any]] | None = None,
+    nvec: Sequence[int] | None = None,
+) -> DeviceReplayBuffer:
+    """Reads logged decisions: one row is a state, what was done in it and what that brought.
+
+    The last row of an episode may have empty cells for actions and reward: it is the state that
+    the last step led to. Without such a row that state is not known. Then the last step is kept
+    if the episode is terminal (nothing is learned from the state after it) and left out if not.
+
+    Args:
+        table: a `.csv` or `.parquet` file (the latter needs pyarrow:
+            `pip install "spin-d3rlpy[parquet]"`), or columns by name, such as a data frame.
+        observations: numeric columns of the state.
+        actions: columns of the sub-actions, one each (N of them).
+        reward: column of the reward that follows the action.
+        episode: column that says which rows belong together.
+        time: column to order an episode's rows by. Without it they are taken as they stand, and
+            must follow each other.
+        terminal: column that is 1 (true, yes) in the row whose action ended the episode for good,
+            as death does and the end of observation does not; or one answer for all episodes.
+        choices: the values of an action column in the order of their numbers, e.g.
+            `{"dose": [0, 50, 100]}`. Columns without an entry hold the numbers 0, 1, 2, ...
+        nvec: number of choices of each sub-action; needed for columns without an entry in
+            `choices`, because a choice that was never made does not show.
+
+    Returns:
+        The dataset in main memory, for `fit`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InvalidDatasetError: a column is missing, or a cell is not what it should be; the text
+            names row and column.
+        NvecMismatchError: `nvec`, `actions` and `choices` disagree.
+        MissingDependencyError: a Parquet file without pyarrow.
+    """
+    choices = choices or {}
+    sizes = _sizes(actions, choices, nvec)
+    names = [*observations, *actions, reward, episode]
+    names += [name for name in (time, terminal) if isinstance(name, str)]
+    columns = _read(table, names)
+    rows = len(columns[episode])
+    if not rows:
+        raise InvalidDatasetError("The table has no rows.")
+    groups = _episode_rows(columns[episode], None if time is None else _numbers(columns, time))
+    states = np.stack([_numbers(columns, name) for name in observations], axis=1)
+    empty = np.stack([_is_empty(columns[name]) for name in (*actions, reward)], axis=1)
+    last = np.zeros(rows, bool)
+    last[[group[-1] for group in groups.values()]] = True
+    _check_empty(empty, last, [*actions, reward])
+    state_only: NDArray[np.bool_] = np.asarray(empty.all(1))
+    chosen = np.stack(
+        [
+            _choices(columns[a], a, choices.get(a), sizes[i], state_only)
+            for i, a in enumerate(actions)
+        ],
+        axis=1,
+    )
+    rewards = _numbers(columns, reward, state_only)
+    ended = _terminal(columns, terminal, rows)
+    _move_to_last_rows(ended, groups, state_only)
+    episodes = []
+    for name, group in groups.items():
+        steps = group[~state_only[group]]
+        _check_end(name, group, ended, terminal)
+        over = bool(ended[group[-1]])
+        if not state_only[group[-1]] and not over:
+            steps = steps[:-1]  # nobody knows what it led to
+        if len(steps):
+            # What follows a terminal step is not looked at: its own state stands there.
+            rows_of_states = group if len(group) > len(steps) else [*group, group[-1]]
+            episodes.append(
+                EpisodeArrays(
+                    name=f"episode {name!r}",
+                    observations=states[rows_of_states],
+                    actions=chosen[steps],
+                    rewards=rewards[steps],
+                    terminated=over,
+                )
+            )
+    return DeviceReplayBuffer(stack_episodes(episodes, [len(e.rewards) for e in episodes], sizes))
+
+
+def save_dataset(
+    buffer: DeviceReplayBuffer,
+    name: str,
+    env: gymnasium.Env[Any, Any] | None = None,
+    description: str = "",
+) -> None:
+    """Writes a dataset in Minari's folder, where `load_dataset`, `fit` and the shell find it.
+
+    Args:
+        buffer: the data.
+        name: `<namespace>/<name>-v<number>`.
+        env: the environment that it is from, made by `gymnasium.make`, if there is one.
+        description: what it is, for its card.
+
+    Raises:
+        DatasetNotFoundError: no such name can be.
+        InvalidDatasetError: there is a dataset of this name already.
+    """
+    if not is_dataset_name(name) or name.startswith(NAMESPACE):
+        raise DatasetNotFoundError(
+            f"Expected a name <namespace>/<name>-v<number> outside {NAMESPACE}, got {name!r}."
+        )
+    size = buffer.observations.shape[1]
+    with staged_dataset(name) as staging:
+        if staging is None:
+            raise InvalidDatasetError(
+                f"There is a dataset {name!r} already. Delete it (minari delete {name}) or take "
+                "the next version."
+            )
+        storage = MinariStorage.new(
+            staging.data,
+            observation_space=Box(-np.inf, np.inf, (size,), np.float32)
+            if env is None
+            else env.observation_space,
+            action_space=MultiDiscrete(buffer.nvec) if env is None else env.action_space,
+            env_spec=None if env is None else env.spec,
+            data_format="hdf5",
+        )
+        checksum, returns = Checksum(), []
+        starts = buffer.episode_starts.tolist()
+        for i, (start, end) in enumerate(itertools.pairwise(starts)):
+            flags = np.zeros((2, end - start), dtype=bool)
+            flags[0 if buffer.terminals[end - 1] else 1, -1] = True
+            part = EpisodeBuffer(
+                observations=buffer.observations[start + i : end + i + 1].cpu().numpy(),
+                actions=buffer.actions[start:end].cpu().numpy(),
+                rewards=buffer.rewards[start:end].cpu().numpy(),
+                terminations=flags[0],
+                truncations=flags[1],
+                infos={},
+            )
+            storage.update_episodes([part])
+            checksum.add(part.observations, part.actions, part.rewards, part.terminations)
+            returns.append(float(np.sum(part.rewards, dtype=np.float64)))
+        storage.update_metadata(
+            {
+                "dataset_id": name,
+                "minari_version": minari.__version__,
+                "description": description,
+                "returns": return_statistics(returns),
+                "checksum": str(checksum),
+            }
+        )
+
+
+def _sizes(
+    actions: Sequence[str], choices: Mapping[str, Sequence[Any]], nvec: Sequence[int] | None
+) -> list[int]:
+    unknown = sorted(choices.keys() - set(actions))
+    if unknown:
+        raise NvecMismatchError(f"choices= has {unknown[0]!r}, which is not one of {actions}.")
+    if nvec is None:
+        missing = [name for name in actions if name not in choices]
+        if missing:
+            raise NvecMismatchError(
+                f"How many choices has {missing[0]!r}? Pass choices={{{missing[0]!r}: [...]}} with "
+                f"its values in order, or nvec=[...] if they are numbered 0, 1, 2, ..."
+            )
+        return check_nvec([len(choices[name]) for name in actions])
+    sizes = check_nvec(nvec)
+    if len(sizes) != len(actions):
+        raise NvecMismatchError(f"nvec={sizes} is of {len(sizes)} sub-actions, not {actions}.")
+    for name, size in zip(actions, sizes, strict=True):
+        if name in choices and len(choices[name]) != size:
+            raise NvecMismatchError(
+                f"nvec says {size} choices of {name!r}, choices= says {len(choices[name])}."
+            )
+    return sizes
+
+
+def _read(table: str | Path | Columns, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Returns columns: of text from a CSV file, else as they are."""
+    if not isinstance(table, str | Path):
+        return {name: np.asarray(_column(table, name)) for name in names}
+    path = Path(table)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path}.")
+    if path.suffix == ".parquet":
+        return _read_parquet(path, names)
+    if path.suffix != ".csv":
+        raise InvalidDatasetError(f"Expected a .csv or .parquet file, got {path.name!r}.")
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        header = next(reader, [])
+        where = {name: _position(name, header) for name in names}
+        cells: list[list[str]] = []
+        for number, row in enumerate(reader):
+            if len(row) != len(header):
+                raise InvalidDatasetError(
+                    f"Row {number} of {path} has {len(row)} cells, the header has {len(header)}."
+                )
+            cells.append(row)
+    return {name: np.array([row[i] for row in cells], dtype=object) for name, i in where.items()}
+
+
+def _position(name: str, header: Sequence[str]) -> int:
+    if name not in header:
+        raise InvalidDatasetError(f"There is no column {name!r}; columns: {', '.join(header)}.")
+    return header.index(name)
+
+
+def _column(table: Columns, name: str) -> Any:
+    try:
+        return table[name]
+    except (KeyError, IndexError) as error:
+        known = ", ".join(map(str, getattr(table, "keys", list)()))
+        raise InvalidDatasetError(f"There is no column {name!r}; columns: {known}.") from error
+
+
+def _read_parquet(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    try:
+        from pyarrow import ArrowInvalid, parquet
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Reading Parquet files needs pyarrow: pip install 'spin-d3rlpy[parquet]'."
+        ) from error
+    try:
+        for name in names:
+            _position(name, parquet.read_schema(path).names)
+        found = parquet.read_table(path, columns=list(dict.fromkeys(names)))
+    except ArrowInvalid as error:
+        raise InvalidDatasetError(f"{path} is not a Parquet file: {error}") from error
+    return {name: found[name].to_numpy() for name in names}
+
+
+def _is_empty(column: NDArray[Any]) -> NDArray[np.bool_]:
+    empty: NDArray[np.bool_] = np.zeros(len(column), bool)
+    if column.dtype.kind not in "biu":
+        # NaN is what other libraries make of an empty cell.
+        empty[:] = [v is None or v != v or str(v).strip() == "" for v in column.tolist()]
+    return empty
+
+
+def _numbers(
+    columns: Mapping[str, NDArray[Any]], name: str, skip: NDArray[np.bool_] | None = None
+) -> NDArray[np.float64]:
+    """Returns a column's numbers; 0 where cells are skipped."""
+    column = columns[name]
+    if skip is not None:
+        column = np.where(skip, "0" if column.dtype.kind in "OU" else 0, column)
+    try:
+        return column.astype(np.float64)
+    except (ValueError, TypeError):
+        row = next(i for i, value in enumerate(column) if not _is_number(value))
+        raise InvalidDatasetError(
+            f"Expected column {name!r} to hold numbers, row {row} has {column[row]!r}."
+        ) from None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _episode_rows(
+    column: NDArray[Any], time: NDArray[np.float64] | None
+) -> dict[Any, NDArray[np.int64]]:
+    """Returns each episode's rows in order, episodes in the order of their first row."""
+    groups: dict[Any, list[int]] = {}
+    for row, name in enumerate(column.tolist()):
+        groups.setdefault(name, []).append(row)
+    ordered = {}
+    for name, rows in groups.items():
+        group = np.array(rows)
+        if time is None:
+            if rows[-1] - rows[0] != len(rows) - 1:
+                row = int(group[1:][np.diff(group) > 1][0])
+                raise InvalidDatasetError(
+                    f"Episode {name!r} appears again in row {row}, after others. Pass time= to "
+                    "have rows ordered, or sort the table."
+                )
+        else:
+            group = group[np.argsort(time[group], kind="stable")]
+            if not (np.diff(time[group]) > 0).all():
+                raise InvalidDatasetError(f"Two rows of episode {name!r} have the same time.")
+        ordered[name] = group
+    return ordered
+
+
+def _check_empty(empty: NDArray[np.bool_], last: NDArray[np.bool_], names: Sequence[str]) -> None:
+    wrong = empty.any(1) & ~(empty.all(1) & last)
+    if wrong.any():
+        row = int(wrong.argmax())
+        name = names[int(empty[row].argmax())]
+        raise InvalidDatasetError(
+            f"Row {row} has no {name!r}. Only an episode's last row may leave actions and reward "
+            "empty, and then all of them."
+        )
+
+
+def _choices(
+    column: NDArray[Any],
+    name: str,
+    values: Sequence[Any] | None,
+    size: int,
+    skip: NDArray[np.bool_],
+) -> NDArray[np.int64]:
+    """Returns the numbers of a column's choices; 0 where cells are skipped."""
+    known = {_plain(value): i for i, value in enumerate(range(size) if values is None else values)}
+    numbers = np.zeros(len(column), np.int64)
+    for row, value in enumerate(column.tolist()):
+        if skip[row]:
+            continue
+        if _plain(value) not in known:
+            shown = ", ".join(map(str, list(known)[:_SHOWN_VALUES]))
+            raise InvalidDatasetError(
+                f"Row {row} has {name!r} = {value!r}, which is not one of its choices: {shown}."
+            )
+        numbers[row] = known[_plain(value)]
+    return numbers
+
+
+def _plain(value: Any) -> Any:
+    """Makes 1, 1.0, "1" and "1.0" the same, and leaves other text alone."""
+    return float(value) if _is_number(value) else str(value).strip()
+
+
+def _move_to_last_rows(
+    ended: NDArray[np.bool_],
+    groups: Mapping[Any, NDArray[np.int64]],
+    state_only: NDArray[np.bool_],
+) -> None:
+    """Says of the state after an episode's last step what is said of that step."""
+    for group in groups.values():
+        if state_only[group[-1]] and len(group) > 1:
+            ended[group[-1]] |= ended[group[-2]]
+            ended[group[-2]] = False
+
+
+def _check_end(
+    name: Any, group: NDArray[np.int64], ended: NDArray[np.bool_], terminal: str | bool
+) -> None:
+    """Refuses an episode that goes on after it ended."""
+    if isinstance(terminal, str) and ended[group[:-1]].any():
+        row = int(group[ended[group]][0])
+        raise InvalidDatasetError(
+            f"Episode {name!r} goes on after row {row}, where {terminal!r} says that it ended."
+        )
+
+
+def _terminal(
+    columns: Mapping[str, NDArray[Any]], terminal: str | bool, rows: int
+) -> NDArray[np.bool_]:
+    """Returns which rows' actions ended their episode; all of them for `True`."""
+    if isinstance(terminal, bool):
+        return np.full(rows, terminal)
+    empty = _is_empty(columns[terminal])
+    ended = np.zeros(rows, bool)
+    for row, value in enumerate(columns[terminal].tolist()):
+        text = str(value).strip().lower()
+        if text not in (*_YES, *_NO) and not empty[row]:
+            raise InvalidDatasetError(
+                f"Expected column {terminal!r} to be 0 or 1, row {row} has {value!r}."
+            )
+        ended[row] = text in _YES
+    return ended

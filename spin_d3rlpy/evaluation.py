@@ -1,0 +1,108 @@
+"""How good a saved policy is: by playing episodes, or by fitted Q evaluation on logged data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import d3rlpy
+import numpy as np
+from d3rlpy.logging import NoopAdapterFactory
+
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.metrics import ActionMode, LockstepEvaluator
+from spin_d3rlpy.ope import MultiDiscreteFQE, MultiDiscreteFQEConfig
+from spin_d3rlpy.policy_files import OpenedPolicy
+from spin_envs import normalized_score, reference_scores
+
+
+def play_episodes(
+    policy: OpenedPolicy,
+    env_id: str | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    episodes: int = 20,
+    seed: int = 100,
+    mode: ActionMode = "greedy",
+) -> dict[str, Any]:
+    """Plays seeded episodes side by side.
+
+    Args:
+        policy: see `open_policy`.
+        env_id: Gymnasium id; the one it was trained for if None.
+        env_kwargs: the environment's arguments.
+        episodes: how many.
+        seed: of the first episode; the others follow.
+        mode: `"greedy"` or `"sample"`.
+
+    Returns:
+        Mean, standard deviation and standard error of the undiscounted returns, the returns
+        themselves and, where reference scores are known, the normalized score.
+    """
+    with closing(policy.make_env(env_id, env_kwargs)) as env:
+        evaluator = LockstepEvaluator(env, episodes, seed, mode)
+        with closing(evaluator):
+            returns = evaluator.returns(policy.actor)
+        result: dict[str, Any] = {
+            "return": float(returns.mean()),
+            "return_std": float(returns.std()),
+            "standard_error": float(returns.std() / np.sqrt(len(returns))),
+            "episodes": episodes,
+            "mode": mode,
+        }
+        if reference_scores(env) is not None:
+            result["score"] = float(normalized_score(env, result["return"]))
+    return {**result, "returns": returns.tolist()}
+
+
+def estimate_value(
+    policy: OpenedPolicy,
+    dataset: DeviceReplayBuffer,
+    n_steps: int = 10_000,
+    gamma: float = 0.99,
+    mode: ActionMode = "greedy",
+    seed: int = 0,
+    device: str = "cpu:0",
+    show_progress: bool = True,
+) -> dict[str, Any]:
+    """Estimates a policy's value from logged data, without its environment.
+
+    The estimate is the mean of `Q(s, pi(s))` over the episodes' first states, with Q of fitted Q
+    evaluation. It is only as good as the data covers what the policy does: compare policies by
+    it, and check the support of their actions (`algo.support`).
+
+    Args:
+        policy: see `open_policy`.
+        dataset: logged episodes.
+        n_steps: gradient steps of the evaluation.
+        gamma: discount.
+        mode: whether the greedy or the sampled policy is evaluated.
+        seed: of networks and mini-batches.
+        device: as in d3rlpy, the policy's.
+        show_progress: draw progress bars.
+
+    Returns:
+        `estimated_value`, and beside it `data_value`, the logged episodes' mean discounted return.
+    """
+    algo = policy.algorithm
+    d3rlpy.seed(seed)
+    fqe = MultiDiscreteFQE(algo, MultiDiscreteFQEConfig(gamma=gamma), device, mode)
+    fqe.fit(
+        dataset,
+        n_steps=n_steps,
+        logger_adapter=NoopAdapterFactory(),
+        show_progress=show_progress,
+    )
+    first = np.stack([episode.observations[0] for episode in dataset.episodes])
+    act = algo.predict if mode == "greedy" else algo.sample_action
+    values = fqe.predict_value(first, act(first))
+    discounted = [
+        float(np.sum(episode.rewards[:, 0] * gamma ** np.arange(len(episode.rewards))))
+        for episode in dataset.episodes
+    ]
+    return {
+        "estimated_value": float(np.mean(values)),
+        "data_value": float(np.mean(discounted)),
+        "gamma": gamma,
+        "fqe_steps": n_steps,
+    }

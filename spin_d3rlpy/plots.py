@@ -1,0 +1,236 @@
+"""Every picture this package draws, in one style that color blindness does not spoil."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # matplotlib takes a second to import
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, told apart by readers with any form of color blindness. Lines differ in
+# their markers, too, for print without colors.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# From dark blue to yellow, even in lightness: reads the same with any form of color blindness.
+COLOR_MAP = "cividis"
+FORMATS = (".png", ".pdf", ".svg")
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """Returns of one method over gradient steps.
+
+    Args:
+        steps: `(T,)`.
+        returns: `(seeds, T)` means over episodes.
+    """
+
+    steps: NDArray[np.float64]
+    returns: NDArray[np.float64]
+
+
+def plot_learning_curves(
+    path: Path,
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]],
+    title: str,
+    ylabel: str = "mean return of the evaluation episodes",
+    reference_lines: Mapping[str, float] | None = None,
+) -> None:
+    """Draws one line with a band per algorithm.
+
+    Args:
+        path: where the picture goes.
+        curves: by name, (gradient steps, mean returns, half-widths of the band).
+        title: what was run.
+        ylabel: label of the vertical axis.
+        reference_lines: horizontal lines by name.
+    """
+    figure = _figure(7.0, 4.4)
+    axes = figure.subplots()
+    for i, (name, (steps, means, bands)) in enumerate(curves.items()):
+        half = np.asarray(bands)
+        _line(axes, i, name, np.asarray(steps), np.asarray(means), -half, half)
+    for name, value in (reference_lines or {}).items():
+        _reference_line(axes, name, value)
+    _finish_curves(axes, title, ylabel)
+    save_figure(figure, path)
+
+
+def plot_curve_panels(
+    path: Path,
+    panels: Mapping[str, Mapping[str, Curve]],
+    ylabel: str = "mean return of the evaluation episodes",
+    reference_lines: Mapping[str, Mapping[str, float]] | None = None,
+) -> None:
+    """Draws one panel per dataset: each method's mean over seeds, and the range between them.
+
+    Args:
+        path: where the picture goes.
+        panels: curves by dataset and method.
+        ylabel: label of the vertical axes.
+        reference_lines: horizontal lines by dataset and name.
+    """
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = _figure(5.2 * columns, 3.6 * rows)
+    all_axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes, (dataset, lines) in zip(all_axes, panels.items(), strict=False):
+        for i, (label, curve) in enumerate(lines.items()):
+            n = len(curve.returns)
+            mean = curve.returns.mean(0)
+            low, high = curve.returns.min(0) - mean, curve.returns.max(0) - mean
+            seeds = f"{n} seed{'s' if n > 1 else ''}"
+            _line(axes, i, f"{label} ({seeds})", curve.steps, mean, low, high)
+        for name, value in (reference_lines or {}).get(dataset, {}).items():
+            _reference_line(axes, name, value)
+        title = dataset.removeprefix("spin/").removesuffix("-v0")
+        _finish_curves(axes, title, ylabel)
+    for axes in all_axes[len(panels) :]:
+        axes.set_visible(False)
+    save_figure(figure, path)
+
+
+def plot_returns(path: Path, groups: Mapping[str, Sequence[float]], title: str) -> None:
+    """Draws a histogram of episodes' returns, stacked by group (who acted).
+
+    Args:
+        path: where the picture goes.
+        groups: undiscounted returns by name.
+        title: what they are returns of.
+    """
+    figure = _figure(7.0, 4.0)
+    axes = figure.subplots()
+    axes.hist(
+        list(groups.values()),
+        bins=50,
+        stacked=True,
+        color=[COLORS[i % len(COLORS)] for i in range(len(groups))],
+        label=[f"{name} ({len(values)} episodes)" for name, values in groups.items()],
+    )
+    axes.set_xlabel("undiscounted return")
+    axes.set_ylabel("episodes")
+    axes.set_title(title, fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    save_figure(figure, path)
+
+
+def plot_attention(path: Path, maps: NDArray[Any], labels: Sequence[str], title: str) -> None:
+    """Draws whom tokens attend to, a row of panels per block and a column per head.
+
+    Args:
+        path: where the picture goes.
+        maps: `(blocks, H, T, T)` weights, as of `spin_d3rlpy.asm.probe.attention_maps`.
+        labels: names of the T tokens.
+        title: of which model.
+    """
+    n_blocks, n_heads, n_tokens, _ = maps.shape
+    figure = _figure(2.3 * n_heads + 1.0, 2.3 * n_blocks + 0.6)
+    all_axes = figure.subplots(n_blocks, n_heads, squeeze=False)
+    ticks = range(0, n_tokens, -(-n_tokens // 12))  # no more than fit
+    for (block, head), axes in np.ndenumerate(all_axes):
+        image = axes.imshow(maps[block, head], cmap=COLOR_MAP, vmin=0.0, vmax=float(maps.max()))
+        axes.set_title(f"block {block + 1}, head {head + 1}", fontsize=8)
+        axes.set_xticks(ticks, [labels[t] for t in ticks], rotation=90, fontsize=6)
+        axes.set_yticks(ticks, [labels[t] for t in ticks], fontsize=6)
+    figure.colorbar(image, ax=all_axes, shrink=0.6, label="attention weight")
+    figure.supxlabel("token that is attended to", fontsize=9)
+    figure.supylabel("token that attends", fontsize=9)
+    figure.suptitle(title, fontsize=11)
+    save_figure(figure, path)
+
+
+def plot_action_marginals(
+    path: Path, marginals: Mapping[str, NDArray[np.float64]], title: str
+) -> None:
+    """Draws how often each choice of each sub-action is taken, one panel per source.
+
+    Args:
+        path: where the picture goes.
+        marginals: `(N, K)` shares by source, NaN where a sub-action has no such choice.
+        title: what they are marginals of.
+    """
+    n_slots, n_choices = next(iter(marginals.values())).shape
+    wide = min(9.0, 1.6 + 0.45 * n_choices)
+    figure = _figure(wide * len(marginals) + 0.8, min(9.0, 1.4 + 0.32 * n_slots))
+    all_axes = figure.subplots(1, len(marginals), squeeze=False)[0]
+    for axes, (source, shares) in zip(all_axes, marginals.items(), strict=True):
+        image = axes.imshow(shares, cmap=COLOR_MAP, vmin=0.0, vmax=1.0, aspect="auto")
+        axes.set_title(source, fontsize=9)
+        axes.set_xlabel("choice")
+        axes.set_xticks(range(0, n_choices, -(-n_choices // 12)))
+        axes.set_yticks(range(0, n_slots, -(-n_slots // 24)))
+        if n_slots * n_choices <= 120:
+            for (slot, choice), share in np.ndenumerate(shares):
+                if np.isfinite(share):
+                    color = "white" if share < 0.55 else "black"
+                    text = f"{share:.2f}"
+                    axes.text(choice, slot, text, ha="center", va="center", color=color, fontsize=7)
+    all_axes[0].set_ylabel("sub-action")
+    figure.colorbar(image, ax=all_axes, label="share of steps")
+    figure.suptitle(title, fontsize=11)
+    save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Writes a picture in the format of the file's suffix.
+
+    Raises:
+        ValueError: another suffix than PNG's, PDF's or SVG's.
+    """
+    if path.suffix not in FORMATS:
+        raise ValueError(f"Expected a file ending in {', '.join(FORMATS)}; got {path.name!r}.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def _figure(width: float, height: float) -> Figure:
+    """Returns an empty picture, sizes in inches, that needs no display."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def _line(
+    axes: Axes,
+    number: int,
+    label: str,
+    steps: NDArray[Any],
+    mean: NDArray[Any],
+    low: NDArray[Any],
+    high: NDArray[Any],
+) -> None:
+    """Draws a line with its band, given relative to it."""
+    color, marker = COLORS[number % len(COLORS)], MARKERS[number % len(MARKERS)]
+    axes.plot(steps, mean, color=color, marker=marker, markersize=3.5, label=label)
+    axes.fill_between(steps, mean + low, mean + high, color=color, alpha=0.15, linewidth=0)
+
+
+def _reference_line(axes: Axes, name: str, value: float) -> None:
+    axes.axhline(value, color="0.5", linewidth=1.0, linestyle="--")
+    axes.annotate(
+        name,
+        (1.0, value),
+        xycoords=("axes fraction", "data"),
+        xytext=(-4, 3),
+        textcoords="offset points",
+        ha="right",
+        color="0.35",
+        fontsize=8,
+    )
+
+
+def _finish_curves(axes: Axes, title: str, ylabel: str) -> None:
+    axes.set_xlabel("gradient steps of offline RL")
+    axes.set_ylabel(ylabel)
+    axes.set_title(title, fontsize=11)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)

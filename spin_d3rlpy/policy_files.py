@@ -1,0 +1,139 @@
+"""A policy from wherever it is: the folder of a training, a file, or one that is shipped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from numpy.typing import NDArray
+
+from spin_d3rlpy.algos.base import MultiDiscreteAlgo
+from spin_d3rlpy.errors import NvecMismatchError
+from spin_d3rlpy.metrics import ActingAlgo
+from spin_d3rlpy.nvec import nvec_from_space
+from spin_d3rlpy.saving import load_policy
+from spin_d3rlpy.training import POLICY, RESULT
+from spin_envs.behavior import load_behavior_policy, policy_task, shipped_policies
+
+SAFE_SUFFIX = ".safetensors"
+PICKLE_SUFFIX = ".d3"
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenedPolicy:
+    """A policy, and what is known of where it acts.
+
+    Args:
+        actor: what chooses actions.
+        nvec: number of choices of each of its sub-actions, if it says so.
+        env_id: Gymnasium id of the environment that it was trained for, if that is known.
+        env_kwargs: that environment's arguments.
+    """
+
+    actor: ActingAlgo
+    nvec: list[int] | None = None
+    env_id: str | None = None
+    env_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def algorithm(self) -> MultiDiscreteAlgo[Any, Any]:
+        """The trained algorithm.
+
+        Raises:
+            ValueError: it is something else, such as a shipped behavior policy.
+        """
+        if not isinstance(self.actor, MultiDiscreteAlgo):
+            raise ValueError(
+                "Expected a policy that was trained with an algorithm of this package, got "
+                f"{type(self.actor).__name__}."
+            )
+        return self.actor
+
+    def make_env(
+        self,
+        env_id: str | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        render_mode: str | None = None,
+    ) -> gymnasium.Env[Any, Any]:
+        """Makes the environment to act in.
+
+        Args:
+            env_id: Gymnasium id; the one it was trained for if None.
+            env_kwargs: arguments, e.g. `{"bins": 3}`; beside an own environment's, if there is
+                no `env_id`.
+            render_mode: as in `gymnasium.make`.
+
+        Raises:
+            ValueError: no environment is known.
+            NvecMismatchError: the policy was built for another action space.
+        """
+        arguments = dict(env_kwargs or {})
+        if env_id is None:
+            if self.env_id is None:
+                raise ValueError(
+                    "The policy does not say which environment it is for: pass one "
+                    "(on the command line: --env)."
+                )
+            env_id, arguments = self.env_id, {**self.env_kwargs, **arguments}
+        env = gymnasium.make(env_id, render_mode=render_mode, **arguments)
+        expected = nvec_from_space(env.action_space)
+        if self.nvec is not None and self.nvec != expected:
+            env.close()
+            raise NvecMismatchError(f"The policy has nvec={self.nvec}, {env_id} nvec={expected}.")
+        return env
+
+
+def open_policy(policy: str, device: str = "cpu:0") -> OpenedPolicy:
+    """Opens a policy.
+
+    Args:
+        policy: the folder of a finished `spin-d3rlpy train`; a `.safetensors` file that
+            `save_policy` wrote; a `.d3` file (a pickle, which d3rlpy loads: only open files that
+            you trust); or the name of a shipped behavior policy, e.g. `"cheetah-run-b3-expert"`.
+        device: of a trained policy, as in d3rlpy.
+
+    Raises:
+        FileNotFoundError: there is no such folder, file or shipped policy.
+        InvalidCheckpointError: a `.safetensors` file that is none of `save_policy`.
+    """
+    path = Path(policy)
+    if path.is_dir():
+        loaded = load_policy(path / POLICY, device)
+        result = json.loads((path / RESULT).read_text()) if (path / RESULT).exists() else {}
+        return OpenedPolicy(
+            loaded, loaded.config.nvec, result.get("env"), result.get("env_args", {})
+        )
+    if path.suffix == SAFE_SUFFIX:
+        loaded = load_policy(path, device)
+        return OpenedPolicy(loaded, loaded.config.nvec)
+    if path.suffix != PICKLE_SUFFIX:
+        behavior = load_behavior_policy(policy)
+        task = policy_task(policy)
+        return OpenedPolicy(
+            _Behavior(behavior), behavior.nvec.tolist(), task.env_id, task.env_kwargs
+        )
+    if not path.exists():
+        raise FileNotFoundError(
+            f"No file {policy}. Shipped policies: {', '.join(shipped_policies())}."
+        )
+    import d3rlpy
+
+    algo: Any = d3rlpy.load_learnable(policy, device=device)
+    return OpenedPolicy(algo, getattr(algo.config, "nvec", None))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Behavior:
+    """A behavior policy, which has one way to act, as an algorithm."""
+
+    act: Callable[[Any], NDArray[Any]]
+
+    def predict(self, x: Any) -> NDArray[Any]:
+        """Actions for a batch of observations."""
+        return self.act(x)
+
+    sample_action = predict

@@ -1,0 +1,121 @@
+"""Learning curves read back from the folders of trainings, grouped over seeds."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spin_d3rlpy.errors import InvalidDatasetError
+from spin_d3rlpy.plots import Curve
+from spin_d3rlpy.settings import read_settings
+from spin_d3rlpy.training import CONFIG, CURVE
+
+JOB = "job.json"  # beside the curve of a benchmark's job
+# What runs of one line may differ in.
+_NOT_METHOD = ("seed", "device", "n_steps", "checkpoint_interval", "kind")
+
+
+def find_runs(folders: Sequence[Path]) -> list[Path]:
+    """Returns the folders with a learning curve in these folders, or in folders of theirs.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    found = {
+        path.parent
+        for folder in folders
+        for path in folder.rglob(CURVE)
+        if (path.parent / CONFIG).exists() or (path.parent / JOB).exists()
+    }
+    if not found:
+        raise FileNotFoundError(
+            f"There is no {CURVE} of a training in {', '.join(map(str, folders))}. Expected "
+            "folders of `spin-d3rlpy train` or `bench run`."
+        )
+    return sorted(found)
+
+
+def read_curves(runs: Sequence[Path], metric: str = "return") -> dict[str, dict[str, Curve]]:
+    """Reads learning curves; runs that differ in nothing but their seed are one line.
+
+    Args:
+        runs: folders of `find_runs`; those without the metric (pre-trainings) are left out.
+        metric: column of the curve.
+
+    Returns:
+        Curves by dataset and label: the algorithm and, where lines would share that, what else
+        tells them apart. Seeds that got less far shorten a line to their length.
+
+    Raises:
+        InvalidDatasetError: no run has the metric.
+    """
+    groups: dict[str, dict[str, list[Any]]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        with (run / CURVE).open() as f:
+            rows = list(csv.DictReader(f))
+        if not rows or metric not in rows[0]:
+            continue
+        said = _flatten(_read_settings(run))
+        dataset = str(said.pop("dataset", ""))
+        method = {name: value for name, value in said.items() if name not in _NOT_METHOD}
+        key = json.dumps(method, sort_keys=True)
+        settings[key] = method
+        points = [(float(row["step"]), float(row[metric])) for row in rows]
+        groups.setdefault(dataset, {}).setdefault(key, []).append(points)
+    if not groups:
+        raise InvalidDatasetError(f"None of the {len(runs)} runs has a column {metric!r}.")
+    return {
+        dataset: {
+            label: _stack(lines[key])
+            for key, label in _labels({key: settings[key] for key in lines}).items()
+        }
+        for dataset, lines in groups.items()
+    }
+
+
+def _read_settings(run: Path) -> dict[str, Any]:
+    if (run / CONFIG).exists():
+        return read_settings(run / CONFIG)
+    content: dict[str, Any] = json.loads((run / JOB).read_text())
+    return content
+
+
+def _flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    # Seeds and folders of a shared pre-training follow the run's.
+    return {k: v for k, v in flat.items() if not k.startswith("asm.")}
+
+
+def _labels(methods: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Names methods by their algorithm and what else tells those of one algorithm apart."""
+    labels = {}
+    for key, method in methods.items():
+        name = str(method.get("algorithm"))
+        same = [other for other in methods.values() if other.get("algorithm") == name]
+        differing = sorted(
+            field
+            for field in {field for other in same for field in other}
+            if len({json.dumps(other.get(field)) for other in same}) > 1
+        )
+        told = [f"{field.removeprefix('fields.')}={method.get(field)}" for field in differing]
+        labels[key] = ", ".join([name, *told])
+    return labels
+
+
+def _stack(curves: Sequence[Sequence[tuple[float, float]]]) -> Curve:
+    length = min(map(len, curves))
+    return Curve(
+        np.array([step for step, _ in curves[0][:length]]),
+        np.array([[value for _, value in curve[:length]] for curve in curves]),
+    )

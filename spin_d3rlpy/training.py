@@ -1,0 +1,417 @@
+"""A pre-training or training as a folder that goes on after a kill: what `spin-d3rlpy train` does.
+
+The folder holds `config.yaml` (what was asked for, complete), `machine.json` (versions and
+processors), `checkpoints/`, `curve.csv` (one row per epoch) and, when it is done, `result.json` and
+`policy.safetensors` or `asm.safetensors`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import d3rlpy
+import gymnasium
+from d3rlpy.logging import NoopAdapterFactory
+
+from spin_d3rlpy import algos
+from spin_d3rlpy.algos.base import MultiDiscreteAlgo
+from spin_d3rlpy.asm import (
+    ActionStructureModel,
+    PretrainingConfig,
+    TransformerConfig,
+    pretrain,
+    save_asm,
+)
+from spin_d3rlpy.asm.distillation import DistillationConfig
+from spin_d3rlpy.checkpoints import Checkpoints
+from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
+from spin_d3rlpy.data.loader import open_dataset
+from spin_d3rlpy.metrics import (
+    ActionMode,
+    LockstepEvaluator,
+    MultiDiscreteActionMatchEvaluator,
+)
+from spin_d3rlpy.policies import RePreMEncoderFactory
+from spin_d3rlpy.policies.factories import SlotEncoderFactory
+from spin_d3rlpy.presets import Preset, get_preset
+from spin_d3rlpy.reports import describe_machine, write_csv, write_json
+from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
+from spin_d3rlpy.saving import save_policy
+from spin_d3rlpy.settings import (
+    check_name,
+    check_values,
+    create,
+    format_settings,
+    merge,
+    read_settings,
+)
+from spin_envs import normalized_score, reference_scores
+
+CONFIG = "config.yaml"
+RESULT = "result.json"
+CURVE = "curve.csv"
+POLICY = "policy.safetensors"
+ASM = "asm.safetensors"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+    """What a training is; everything its numbers depend on beside versions and machine.
+
+    Args:
+        dataset: name or path, as in `load_dataset`.
+        algorithm: class in `spin_d3rlpy`, e.g. `"SPINIQL"`.
+        fields: its config fields, nested ones (`transformer`, `pretraining`, `distillation`,
+            `sizes`) as mappings. What is missing has the class's default, the published value.
+        asm: file of a pre-trained model for algorithms that can take one over.
+        size: transitions of the dataset; the usual size if None.
+        n_steps: gradient steps.
+        n_steps_per_epoch: gradient steps between evaluations.
+        episodes: of an evaluation.
+        evaluation_seed: of an evaluation's first episode.
+        mode: whether evaluations act greedily or sample.
+        seed: of networks and mini-batches.
+        device: as in d3rlpy.
+        checkpoint_interval: steps between checkpoints.
+    """
+
+    dataset: str
+    algorithm: str = "SPINIQL"
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    asm: str | None = None
+    size: int | None = None
+    n_steps: int = 1_000_000
+    n_steps_per_epoch: int = 5_000
+    episodes: int = 10
+    evaluation_seed: int = 100
+    mode: ActionMode = "greedy"
+    seed: int = 0
+    device: str = "cpu:0"
+    checkpoint_interval: int = 1_000
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainSettings:
+    """What a pre-training of an Action Structure Model is.
+
+    Args:
+        dataset: name or path, as in `load_dataset`.
+        transformer: fields of `TransformerConfig`.
+        pretraining: fields of `PretrainingConfig`.
+        size: transitions of the dataset; the usual size if None.
+        seed: of networks and mini-batches.
+        device: as in d3rlpy.
+        checkpoint_interval: updates between checkpoints.
+    """
+
+    dataset: str
+    transformer: dict[str, Any] = dataclasses.field(default_factory=dict)
+    pretraining: dict[str, Any] = dataclasses.field(default_factory=dict)
+    size: int | None = None
+    seed: int = 0
+    device: str = "cpu:0"
+    checkpoint_interval: int = 1_000
+
+
+def algorithm_names() -> list[str]:
+    """Names of the algorithms that can be trained."""
+    return sorted(
+        name
+        for name, value in vars(algos).items()
+        if isinstance(value, type)
+        and issubclass(value, MultiDiscreteAlgo)
+        and "config_class" in vars(value)
+    )
+
+
+def train_settings(values: Mapping[str, Any], preset: str, source: str) -> TrainSettings:
+    """Completes settings: the preset's sizes under `values`, the classes' defaults under both.
+
+    Args:
+        values: fields of `TrainSettings`.
+        preset: name in `spin_d3rlpy.presets.PRESETS`.
+        source: what the values are, for messages.
+
+    Raises:
+        ValueError: unknown names, values of other types, no dataset.
+    """
+    sizes = get_preset(preset)
+    base = {"n_steps": sizes.n_steps, "n_steps_per_epoch": sizes.n_steps_per_epoch}
+    settings = create(TrainSettings, {**base, **values}, source)
+    of_asm = {"transformer", "pretraining"} if settings.asm is not None else set()
+    if given := sorted(of_asm & settings.fields.keys()):
+        raise ValueError(f"{source}: {' and '.join(given)} come with the ASM, leave them out.")
+    fields = merge(_preset_fields(settings.algorithm, sizes), settings.fields)
+    complete = _complete_fields(create_algorithm(settings.algorithm, fields))
+    kept = {name: value for name, value in complete.items() if name not in of_asm}
+    return dataclasses.replace(settings, fields=kept)
+
+
+def pretrain_settings(values: Mapping[str, Any], preset: str, source: str) -> PretrainSettings:
+    """The same for a pre-training."""
+    sizes = get_preset(preset)
+    settings = create(PretrainSettings, values, source)
+    of_preset = (dataclasses.asdict(part) for part in (sizes.transformer, sizes.pretraining))
+    transformer, pretraining = (
+        merge(base, changes)
+        for base, changes in zip(
+            of_preset, (settings.transformer, settings.pretraining), strict=True
+        )
+    )
+    create(TransformerConfig, transformer, "transformer")
+    create(PretrainingConfig, pretraining, "pretraining")
+    return dataclasses.replace(settings, transformer=transformer, pretraining=pretraining)
+
+
+def create_algorithm(name: str, fields: Mapping[str, Any], device: str = "cpu:0") -> Any:
+    """Creates an algorithm from plain values.
+
+    Args:
+        name: its class in `spin_d3rlpy`.
+        fields: config fields and those of the policy's encoder factory, as in `TrainSettings`.
+        device: as in d3rlpy.
+
+    Raises:
+        ValueError: unknown names or values of other types.
+    """
+    config, encoder = _default_parts(name)
+    of_config = vars(config).keys()
+    of_encoder = vars(encoder).keys() if encoder else set()
+    nested = _nested_configs(config, encoder)
+    built = {}
+    for field, value in fields.items():
+        source = f"fields of {name}"
+        check_name(field, sorted(of_config | of_encoder), source)
+        if field in nested and isinstance(value, Mapping):
+            value = create(nested[field], value, field)
+        check_values(type(config if field in of_config else encoder), {field: value}, source)
+        built[field] = value
+    inner = {field: built.pop(field) for field in fields if field not in of_config}
+    if inner and encoder is not None:
+        built["actor_encoder_factory"] = dataclasses.replace(encoder, **inner)
+    return getattr(algos, name)(device=device, **built)
+
+
+def _default_parts(algorithm: str) -> tuple[Any, Any]:
+    """Returns an algorithm's default config and, if it has fields a file can hold, its encoder."""
+    check_name(algorithm, algorithm_names(), "algorithm")
+    return _parts(getattr(algos, algorithm).config_class())
+
+
+def _parts(config: Any) -> tuple[Any, Any]:
+    encoder = getattr(config, "actor_encoder_factory", None)
+    return config, encoder if isinstance(encoder, SlotEncoderFactory) else None
+
+
+def _nested_configs(config: Any, encoder: Any) -> dict[str, type[Any]]:
+    """Returns the classes of the fields that are mappings in a file."""
+    known = (
+        TransformerConfig,
+        PretrainingConfig,
+        DistillationConfig,
+        RePreMConfig,
+        RePreMPretrainingConfig,
+    )
+    values = {**(vars(encoder) if encoder else {}), **vars(config)}
+    return {name: type(value) for name, value in values.items() if isinstance(value, known)}
+
+
+def _preset_fields(algorithm: str, sizes: Preset) -> dict[str, Any]:
+    """Returns a preset in terms of an algorithm's fields."""
+    config, encoder = _default_parts(algorithm)
+    nested = _nested_configs(config, encoder)
+    fields: dict[str, Any] = {"batch_size": sizes.batch_size, "precision": sizes.precision}
+    transformer = dataclasses.asdict(sizes.transformer)
+    pretraining = dataclasses.asdict(sizes.pretraining)
+    if isinstance(encoder, RePreMEncoderFactory):
+        shared = vars(RePreMConfig()).keys()
+        fields["sizes"] = {k: v for k, v in transformer.items() if k in shared}
+        fields["pretraining"] = {k: pretraining[k] for k in ("max_updates", "precision")}
+    elif "transformer" in nested:
+        fields["transformer"] = transformer
+        if "pretraining" in nested:
+            fields["pretraining"] = pretraining
+    if "distillation" in nested and sizes.pretraining.max_updates is not None:
+        fields["distillation"] = {"n_updates": sizes.pretraining.max_updates}
+    return fields
+
+
+def _complete_fields(algo: Any) -> dict[str, Any]:
+    """Returns an algorithm's fields as a file holds them: what is plain or a mapping of such."""
+    config, encoder = _parts(algo.config)
+    nested = _nested_configs(config, encoder)
+    fields: dict[str, Any] = {}
+    for name, value in {**(vars(encoder) if encoder else {}), **vars(config)}.items():
+        if name in nested:
+            fields[name] = dataclasses.asdict(value)
+        elif isinstance(value, bool | int | float | str | list) and name != "n_steps":
+            fields[name] = value
+    return fields
+
+
+def run_training(
+    folder: Path, settings: TrainSettings, show_progress: bool = True, trust: bool = False
+) -> dict[str, Any]:
+    """Trains, or goes on where an earlier attempt in the folder was.
+
+    A dataset that names its environment is evaluated by its episodes' return there; a log without
+    one by the share of its actions that the policy would take (which says whether it imitates the
+    log, not whether it is good: see `MultiDiscreteFQE`).
+
+    Args:
+        folder: of the run; created if missing.
+        settings: what to train, see `train_settings`.
+        show_progress: draw progress bars.
+        trust: see `load_dataset`.
+
+    Returns:
+        What `result.json` holds: the last evaluation, and the policy's file.
+
+    Raises:
+        ValueError: the folder is another run's; wrong settings.
+        DatasetNotFoundError: see `load_dataset`.
+        InvalidDatasetError: see `load_dataset`.
+    """
+    if (finished := _claim(folder, settings)) is not None:
+        return finished
+    algo = create_algorithm(settings.algorithm, settings.fields, settings.device)
+    if settings.asm is not None:
+        if not hasattr(algo, "set_asm"):
+            raise ValueError(f"{settings.algorithm} has no use for an ASM: SPIN's policies have.")
+        algo.set_asm(settings.asm)
+    dataset, env = _load(settings, show_progress, trust)
+    d3rlpy.seed(settings.seed)
+    evaluators: dict[str, Any] = {"action_match": MultiDiscreteActionMatchEvaluator("slot")}
+    if env is not None:
+        evaluators = {
+            "return": LockstepEvaluator(
+                env, settings.episodes, settings.evaluation_seed, settings.mode
+            )
+        }
+    rows: list[dict[str, Any]] = []
+    for epoch, metrics in algo.fitter(
+        dataset,
+        n_steps=settings.n_steps,
+        n_steps_per_epoch=settings.n_steps_per_epoch,
+        logger_adapter=NoopAdapterFactory(),
+        show_progress=show_progress,
+        evaluators=evaluators,
+        checkpoint_dir=folder / "checkpoints",
+        resume=True,
+        checkpoint_interval=settings.checkpoint_interval,
+    ):
+        step = min(epoch * settings.n_steps_per_epoch, settings.n_steps)
+        rows.append({"step": step, **metrics})
+        write_csv(folder / CURVE, rows)
+    save_policy(algo, folder / POLICY)
+    if getattr(algo, "asm", None) is not None:
+        save_asm(algo.asm, folder / ASM)
+    result = {
+        "algorithm": settings.algorithm,
+        "dataset": settings.dataset,
+        "steps": settings.n_steps,
+        "policy": str(folder / POLICY),
+        **{name: rows[-1][name] for name in evaluators},
+    }
+    if env is not None:
+        result |= {"episodes": settings.episodes, "mode": settings.mode}
+        if reference_scores(env) is not None:
+            result["score"] = float(normalized_score(env, result["return"]))
+        assert env.spec is not None
+        result |= {"env": env.spec.id, "env_args": env.spec.kwargs}
+        env.close()
+    write_json(folder / RESULT, result)
+    return result
+
+
+def run_pretraining(
+    folder: Path, settings: PretrainSettings, show_progress: bool = True, trust: bool = False
+) -> dict[str, Any]:
+    """Pre-trains an ASM, or goes on where an earlier attempt in the folder was.
+
+    Arguments and errors are those of `run_training`.
+
+    Returns:
+        What `result.json` holds: the last epoch, and the model's file.
+    """
+    if (finished := _claim(folder, settings)) is not None:
+        return finished
+    config = PretrainingConfig(**settings.pretraining)
+    dataset, env = _load(settings, show_progress, trust)
+    if env is not None:
+        env.close()
+    dataset = dataset.to(settings.device)
+    d3rlpy.seed(settings.seed)
+    transformer = TransformerConfig(**settings.transformer)
+    asm = ActionStructureModel(dataset.observations.shape[1], dataset.nvec, transformer)
+    asm.to(settings.device)
+    held_out = None
+    if config.validation_share:
+        dataset, held_out = dataset.split(config.validation_share)
+    checkpoints = Checkpoints(
+        folder / "checkpoints", settings.checkpoint_interval, _identity(settings), dict
+    )
+    checkpoints.start(resume=True)
+    with checkpoints.saving_on_interrupt():
+        epochs = pretrain(
+            asm,
+            dataset,
+            config,
+            show_progress=show_progress,
+            checkpoints=checkpoints,
+            held_out=held_out,
+        )
+    rows = [epoch.row() for epoch in epochs]
+    write_csv(folder / CURVE, rows)
+    save_asm(asm, folder / ASM)
+    result = {"dataset": settings.dataset, "asm": str(folder / ASM), **rows[-1]}
+    write_json(folder / RESULT, result)
+    return result
+
+
+Settings = TrainSettings | PretrainSettings
+
+
+def _load(
+    settings: Settings, show_progress: bool, trust: bool
+) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any, Any] | None]:
+    """Returns the dataset and, if it names one, its environment."""
+    found = open_dataset(settings.dataset, settings.size, progress=show_progress, trust=trust)
+    if found.env_spec is None:
+        return DeviceReplayBuffer.from_minari(found), None
+    return load_dataset(found, trust=trust)
+
+
+def _identity(settings: Settings) -> dict[str, Any]:
+    """Returns what a run keeps when it is continued; a training may be made longer."""
+    return {k: v for k, v in dataclasses.asdict(settings).items() if k != "n_steps"}
+
+
+def _claim(folder: Path, settings: Settings) -> dict[str, Any] | None:
+    """Takes note in a run's folder of what it is of; returns its result if it is finished."""
+    path = folder / CONFIG
+    wanted = dataclasses.asdict(settings)
+    if path.exists():
+        found = read_settings(path)
+        differing = [
+            f"{key}={found.get(key)!r} (asked for: {value!r})"
+            for key, value in _identity(settings).items()
+            if found.get(key) != value
+        ]
+        if differing or found.keys() != wanted.keys():
+            what = "; ".join(differing) or "other settings"
+            raise ValueError(f"{folder} holds a run with {what}. Pass another --out, or remove it.")
+        steps = (found.get("n_steps", 0), wanted.get("n_steps", 0))
+        if (folder / RESULT).exists() and steps[0] == steps[1]:
+            result: dict[str, Any] = json.loads((folder / RESULT).read_text())
+            return result
+        if steps[0] > steps[1]:
+            raise ValueError(f"{folder} holds a run of {steps[0]} steps, asked for: {steps[1]}.")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(format_settings(settings))
+    write_json(folder / "machine.json", describe_machine())
+    return None

@@ -1,0 +1,50 @@
+"""Checking that a command line in a text is one that the program takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+import torch
+import typer
+
+from spin_d3rlpy.cli import app
+
+PROGRAM = "spin-d3rlpy"
+
+
+def spin_arguments(line: str) -> list[str] | None:
+    """Returns the arguments of `spin-d3rlpy` in a shell line, or None if it is not run there."""
+    words = shlex.split(line, comments=True)
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):  # variables before the command
+        words = words[1:]
+    if words[:1] != [PROGRAM]:
+        return None
+    for i, word in enumerate(words):
+        if word in ("|", ">", "&&", ";"):
+            words = words[:i]
+            break
+    return words[1:]
+
+
+def parse(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parses a command line as the program does, on a machine with GPUs; runs nothing.
+
+    Raises:
+        click.UsageError: there is no such command or option.
+    """
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    command: Any = typer.main.get_command(app)
+    name = PROGRAM
+    context = None
+    while True:
+        if not arguments and hasattr(command, "commands"):
+            raise AssertionError(f"{name} is a group of commands.")
+        context = command.make_context(name, list(arguments), parent=context)
+        if not hasattr(command, "commands"):
+            return
+        name, command, arguments = command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import minari
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+from spin_d3rlpy import from_table, load_dataset, save_dataset
+from spin_d3rlpy.cli import app
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, NvecMismatchError
+from spin_envs import MissingDependencyError
+
+HEADER = ["patient", "day", "pulse", "age", "drug", "dose", "reward", "died"]
+# Patient a leaves the study after day 2, b dies on day 1, c was seen after the last treatment.
+ROWS: list[list[Any]] = [
+    ["a", 0, 60, 30.5, "none", 0, 1.0, 0],
+    ["a", 1, 61, 30.5, "x", 50, 2.0, 0],
+    ["a", 2, 62, 30.5, "y", 100, 3.0, 0],
+    ["b", 0, 70, 40.0, "y", 0, 4.0, 0],
+    ["b", 1, 71, 40.0, "x", 100, -9.0, 1],
+    ["c", 0, 80, 50.0, "x", 50, 5.0, 0],
+    ["c", 1, 81, 50.0, "", "", "", ""],
+]
+READING: dict[str, Any] = {
+    "observations": ["pulse", "age"],
+    "actions": ["drug", "dose"],
+    "reward": "reward",
+    "episode": "patient",
+    "choices": {"drug": ["none", "x", "y"], "dose": [0, 50, 100, 200]},
+}
+
+
+def write(path: Path, rows: list[list[Any]], header: list[str] = HEADER) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def check(buffer: DeviceReplayBuffer) -> None:
+    assert buffer.nvec == [3, 4]
+    assert buffer.episode_starts.tolist() == [0, 2, 4, 5]
+    # a's last step led nobody knows where; b's last state is repeated; c's is in the table.
+    assert buffer.observations[:, 0].tolist() == [60, 61, 62, 70, 71, 71, 80, 81]
+    assert buffer.actions.tolist() == [[0, 0], [1, 1], [2, 0], [1, 2], [1, 1]]
+    assert buffer.rewards.tolist() == [1, 2, 4, -9, 5]
+    assert buffer.terminals.tolist() == [0, 0, 0, 1, 0]
+
+
+def test_csv_files_are_read(tmp_path: Path) -> None:
+    check(from_table(write(tmp_path / "log.csv", ROWS), terminal="died", **READING))
+
+
+def test_rows_are_ordered_by_time(tmp_path: Path) -> None:
+    shuffled = [ROWS[i] for i in (2, 4, 0, 6, 1, 3, 5)]
+    path = write(tmp_path / "log.csv", shuffled)
+    check(from_table(path, terminal="died", time="day", **READING))
+    with pytest.raises(InvalidDatasetError, match=r"'a' appears again in row 2.*Pass time="):
+        from_table(path, terminal="died", **READING)
+
+
+def test_parquet_files_are_read(tmp_path: Path) -> None:
+    columns: dict[str, Any] = dict(zip(HEADER, map(list, zip(*ROWS, strict=True)), strict=True))
+    for name in ("drug", "dose", "reward", "died"):
+        columns[name] = [None if value == "" else value for value in columns[name]]
+    parquet.write_table(pyarrow.table(columns), tmp_path / "log.parquet")
+    check(from_table(tmp_path / "log.parquet", terminal="died", **READING))
+    with pytest.raises(InvalidDatasetError, match="no column 'smoker'; columns: patient, day"):
+        from_table(tmp_path / "log.parquet", **{**READING, "observations": ["smoker"]})
+    (tmp_path / "log.parquet").write_text("no")
+    with pytest.raises(InvalidDatasetError, match="not a Parquet file"):
+        from_table(tmp_path / "log.parquet", **READING)
+
+
+def test_columns_in_memory_are_read() -> None:
+    rows = ROWS[:5]
+    columns = {n: np.array([row[i] for row in rows]) for i, n in enumerate(HEADER)}
+    buffer = from_table(columns, terminal="died", **READING)
+    assert buffer.rewards.tolist() == [1, 2, 4, -9]
+
+
+def test_numbered_choices_need_nvec() -> None:
+    table = {"e": [0, 0, 0], "s": [1.0, 2.0, 3.0], "a": [0, 2, 1], "r": [0, 0, 0]}
+    reading: dict[str, Any] = {"observations": ["s"], "actions": ["a"], "reward": "r"}
+    buffer = from_table(table, episode="e", nvec=[5], **reading)
+    assert (buffer.nvec, buffer.actions.tolist()) == ([5], [[0], [2]])
+    with pytest.raises(NvecMismatchError, match=r"How many choices has 'a'\?"):
+        from_table(table, episode="e", **reading)
+    with pytest.raises(InvalidDatasetError, match=r"Row 1 has 'a' = 2.*: 0\.0, 1\.0"):
+        from_table(table, episode="e", nvec=[2], **reading)
+    with pytest.raises(NvecMismatchError, match="2 sub-actions"):
+        from_table(table, episode="e", nvec=[2, 3], **reading)
+    with pytest.raises(NvecMismatchError, match="says 3 choices of 'a', choices= says 1"):
+        from_table(table, episode="e", nvec=[3], choices={"a": [0]}, **reading)
+    with pytest.raises(NvecMismatchError, match="'b', which is not one of"):
+        from_table(table, episode="e", choices={"b": [0]}, **reading)
+    ends = from_table(table, episode="e", nvec=[3], terminal=True, **reading)
+    assert ends.terminals.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "value", "expected"),
+    [
+        (1, "pulse", "high", "Expected column 'pulse' to hold numbers, row 1 has 'high'"),
+        (1, "pulse", "nan", "observation at step 1 of episode 'a' is not finite"),
+        (1, "dose", "75", "Row 1 has 'dose' = '75', which is not one of its choices: 0"),
+        (1, "dose", "", "Row 1 has no 'dose'. Only an episode's last row"),
+        (4, "dose", "", "Row 4 has no 'dose'"),
+        (1, "died", "perhaps", "Expected column 'died' to be 0 or 1, row 1 has 'perhaps'"),
+        (1, "died", 1, "'a' goes on after row 1, where 'died' says"),
+        (1, "day", 0, "Two rows of episode 'a' have the same time"),
+    ],
+)
+def test_bad_cells_are_named(
+    row: int, column: str, value: Any, expected: str, tmp_path: Path
+) -> None:
+    rows = [list(r) for r in ROWS]
+    rows[row][HEADER.index(column)] = value
+    with pytest.raises(InvalidDatasetError, match=expected):
+        from_table(write(tmp_path / "a.csv", rows), terminal="died", time="day", **READING)
+
+
+def test_bad_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.csv"):
+        from_table(tmp_path / "nowhere.csv", **READING)
+    (tmp_path / "log.txt").touch()
+    with pytest.raises(InvalidDatasetError, match=r"\.csv or \.parquet"):
+        from_table(tmp_path / "log.txt", **READING)
+    with pytest.raises(InvalidDatasetError, match="no rows"):
+        from_table(write(tmp_path / "log.csv", []), **READING)
+    with pytest.raises(InvalidDatasetError, match=r"Row 0 of .* has 2 cells, the header has 8"):
+        from_table(write(tmp_path / "log.csv", [["a", 1]]), **READING)
+    with pytest.raises(InvalidDatasetError, match="no transitions"):
+        from_table(write(tmp_path / "log.csv", ROWS[:1]), **READING)
+    with pytest.raises(InvalidDatasetError, match="no column 'smoker'; columns: patient"):
+        from_table({"patient": [1]}, **{**READING, "observations": ["smoker"]})
+
+
+def test_parquet_without_pyarrow_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    (tmp_path / "log.parquet").touch()
+    with pytest.raises(MissingDependencyError, match=r"spin-d3rlpy\[parquet\]"):
+        from_table(tmp_path / "log.parquet", **READING)
+
+
+def test_a_saved_dataset_is_minaris(tmp_path: Path) -> None:
+    buffer = from_table(write(tmp_path / "log.csv", ROWS), terminal="died", **READING)
+    save_dataset(buffer, "clinic/log-v0", description="three patients")
+    found = minari.load_dataset("clinic/log-v0")
+    check(DeviceReplayBuffer.from_minari(found))
+    assert found.storage.metadata["returns"]["mean"] == pytest.approx(1.0)
+    with pytest.raises(InvalidDatasetError, match="does not say which environment"):
+        load_dataset("clinic/log-v0")
+    with pytest.raises(InvalidDatasetError, match="already"):
+        save_dataset(buffer, "clinic/log-v0")
+    for name in ("../log-v0", "spin/log-v0", "log"):
+        with pytest.raises(DatasetNotFoundError, match="Expected a name"):
+            save_dataset(buffer, name)
+
+
+def test_from_the_shell_a_log_becomes_a_policy(tmp_path: Path) -> None:
+    def run(*arguments: object) -> Any:
+        result = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+        assert result.exit_code == 0, (result.output, result.exception)
+        return json.loads(result.stdout)
+
+    columns = ["--observation", "pulse", "--observation", "age", "--action", "drug"]
+    columns += ["--action", "dose", "--reward", "reward", "--episode", "patient"]
+    choices = ["--choices", "drug=none,x,y", "--choices", "dose=0,50,100,200"]
+    path = write(tmp_path / "log.csv", ROWS)
+    made = run(
+        *["data", "from-table", path, "clinic/log-v1", *columns, *choices, "--terminal", "died"]
+    )
+    assert made == {"dataset": "clinic/log-v1", "episodes": 3, "transitions": 5, "nvec": [3, 4]}
+    assert (
+        run("data", "check", "clinic/log-v1", "--histogram", tmp_path / "r.png")["problems"] == []
+    )
+    small = ["--preset", "smoke", "--steps", "2", "--no-progress", "--out", tmp_path / "run"]
+    result = run("train", "clinic/log-v1", *small)
+    assert 0.0 <= result["action_match"] <= 1.0
+    assert "return" not in result
