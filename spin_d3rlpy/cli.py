@@ -284,6 +284,19 @@ def bench_loading(
     run_loading_benchmark(out, size, log=typer.echo)
 
 
+@bench_app.command("soak")
+def bench_soak(
+    out: Annotated[Path, typer.Option(help="Folder for table and picture.")] = Path("spin-soak"),
+    minutes: Annotated[float, typer.Option(help="How long.")] = 65.0,
+    preset: Annotated[str, typer.Option(help="Sizes: cpu-small, paper or smoke.")] = "cpu-small",
+    size: Annotated[int | None, typer.Option(help="Transitions; default: 200,000.")] = None,
+) -> None:
+    """Train for an hour, with evaluation, and see whether memory and speed stay flat."""
+    from spin_d3rlpy.benchmark.soak import run_soak
+
+    run_soak(out, minutes, preset, size, log=typer.echo)
+
+
 @app.command()
 def record(
     policy: Annotated[

@@ -14,6 +14,7 @@ import torch
 
 from spin_d3rlpy._compat import cpu_multiplies_bfloat16
 from spin_d3rlpy._version import __version__
+from spin_d3rlpy.atomic import written_whole
 
 # Okabe and Ito's palette, told apart by readers with any form of color blindness.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -21,15 +22,10 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes rows with the first row's keys as header, in one step."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("w", newline="") as f:
-            writer = csv.DictWriter(f, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with written_whole(path) as partial, partial.open("w", newline="") as f:
+        writer = csv.DictWriter(f, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def format_table(rows: Sequence[Mapping[str, Any]]) -> str:

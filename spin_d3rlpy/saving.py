@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -24,6 +23,7 @@ from torch import nn
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig
+from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.policies import SPINEncoderFactory
 
@@ -63,15 +63,10 @@ def save_policy(algo: MultiDiscreteAlgo[Any, Any], path: str | Path) -> None:
         "grad_step": algo.grad_step,
         "algorithm": described.serialize_to_dict(),
     }
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     # Copies, because networks may share weights and this format cannot.
     tensors = {k: v.detach().cpu().clone() for k, v in _weights(algo).items()}
-    try:
+    with written_whole(Path(path)) as partial:
         safetensors.torch.save_file(tensors, partial, {"spin": json.dumps(header)})
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def load_policy(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import safetensors.torch
 import torch
 
 from spin_d3rlpy.asm.model import ActionStructureModel, TransformerConfig
+from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.errors import InvalidCheckpointError
 
 FORMAT = "spin-d3rlpy action structure model"
@@ -21,7 +21,6 @@ VERSION = 1
 
 def save_asm(asm: ActionStructureModel, path: str | Path) -> None:
     """Writes `asm` to `path` in one step, so that a reader never sees half a file."""
-    path = Path(path)
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -30,13 +29,9 @@ def save_asm(asm: ActionStructureModel, path: str | Path) -> None:
         "config": dataclasses.asdict(asm.config),
         "observation_scaler": asm.observation_scaler,
     }
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     tensors = {k: v.detach().cpu().contiguous() for k, v in asm.state_dict().items()}
-    try:
+    with written_whole(Path(path)) as partial:
         safetensors.torch.save_file(tensors, partial, {"spin": json.dumps(header)})
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def load_asm(path: str | Path, device: str = "cpu") -> ActionStructureModel:

@@ -26,6 +26,7 @@ from spin_d3rlpy.data.sources import largest_choices
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name, parse_name
 from spin_d3rlpy.data.staging import is_complete
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, SpinError
+from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_envs import DiscretizeAction, MissingDependencyError, StandardizeObservation
 
@@ -149,7 +150,11 @@ def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> s
         if size is not None:
             raise ValueError("size= is for datasets that are built by name, spin/...")
         if not is_complete(name):
-            _download_foreign(name)
+            root = Path(get_dataset_path(""))
+            root.mkdir(parents=True, exist_ok=True)
+            with exclusive_folder(root):  # one download at a time
+                if not is_complete(name):  # another process may have been first
+                    _download_foreign(name)
         return name
     if size is None and is_dataset_name(name) and is_complete(name):
         return name

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import subprocess
 import time
 from collections.abc import Mapping
@@ -33,8 +32,10 @@ from spin_d3rlpy.asm import (
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.asm.pretraining import PretrainingEpoch
 from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
+from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
+from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.metrics import ActingAlgo, ActionMode, LockstepEvaluator
 from spin_d3rlpy.policies import SAINTEncoderFactory
 from spin_d3rlpy.reports import describe_machine, write_csv
@@ -105,17 +106,22 @@ class Job:
 def run_job(root: Path, name: str) -> None:
     """Does what `job.json` says, going on from where an earlier attempt was.
 
+    Whoever else does the same job (a worker that outlived a killed `bench run`) is waited for.
+
     Args:
         root: folder of all jobs.
         name: folder in it.
     """
     folder = root / name
     job = Job.from_json(json.loads((folder / "job.json").read_text()))
-    _write_json(folder / "machine.json", {**describe_machine(), "git_commit": _git_commit()})
-    started = time.monotonic()
-    result = {"pretrain": _pretrain, "train": _train, "probe": _probe}[job.kind](root, job)
-    attempt = time.monotonic() - started
-    _write_json(folder / RESULT, {**result, "seconds_of_last_attempt": attempt})
+    with exclusive_folder(folder):
+        if (folder / RESULT).exists():
+            return
+        _write_json(folder / "machine.json", {**describe_machine(), "git_commit": _git_commit()})
+        started = time.monotonic()
+        result = {"pretrain": _pretrain, "train": _train, "probe": _probe}[job.kind](root, job)
+        attempt = time.monotonic() - started
+        _write_json(folder / RESULT, {**result, "seconds_of_last_attempt": attempt})
 
 
 def _pretrain(root: Path, job: Job) -> dict[str, Any]:
@@ -129,23 +135,23 @@ def _pretrain(root: Path, job: Job) -> dict[str, Any]:
     held_out = None
     if config.validation_share:
         buffer, held_out = buffer.split(config.validation_share)
-    checkpoints = _checkpoints(folder)
-    if checkpoints.start(resume=True) is None:
-        save_asm(asm, folder / "asm_0.safetensors")
 
     def on_epoch(epoch: PretrainingEpoch) -> None:
         if epoch.epoch % config.checkpoint_interval == 0:
             save_asm(asm, folder / f"asm_{epoch.epoch}.safetensors")
 
-    epochs = pretrain(
-        asm,
-        buffer,
-        config,
-        on_epoch=on_epoch,
-        show_progress=False,
-        checkpoints=checkpoints,
-        held_out=held_out,
-    )
+    with _checkpoints(folder) as checkpoints:
+        if checkpoints.start(resume=True) is None:
+            save_asm(asm, folder / "asm_0.safetensors")
+        epochs = pretrain(
+            asm,
+            buffer,
+            config,
+            on_epoch=on_epoch,
+            show_progress=False,
+            checkpoints=checkpoints,
+            held_out=held_out,
+        )
     save_asm(asm, folder / "asm.safetensors")
     rows = [epoch.row() for epoch in epochs]
     if rows:
@@ -272,9 +278,8 @@ def _checkpoints(folder: Path) -> Checkpoints:
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(partial, path)
+    with written_whole(path) as partial:
+        partial.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def _git_commit() -> str | None:
