@@ -297,6 +297,18 @@ def bench_soak(
     run_soak(out, minutes, preset, size, log=typer.echo)
 
 
+@bench_app.command("kills")
+def bench_kills(
+    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("kills.csv"),
+    kills: Annotated[int, typer.Option(min=1, help="How many.")] = 50,
+) -> None:
+    """Kill small runs at random moments, go on, and compare with one left alone."""
+    from spin_d3rlpy.benchmark.kills import run_kill_benchmark
+
+    if not run_kill_benchmark(out, kills, log=typer.echo):
+        raise typer.Exit(1)
+
+
 @app.command()
 def record(
     policy: Annotated[
