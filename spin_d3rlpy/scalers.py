@@ -20,6 +20,7 @@ from d3rlpy.serializable_config import SerializableConfig
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.errors import InvalidCheckpointError
 
 
 @dataclasses.dataclass()
@@ -98,9 +99,26 @@ def scaler_to_dict(scaler: ObservationScaler | None) -> dict[str, Any] | None:
     return encoded
 
 
-def scaler_from_dict(encoded: dict[str, Any]) -> ObservationScaler | None:
-    """Inverse of `scaler_to_dict`."""
-    return _ScalerHolder.deserialize(json.dumps({"observation_scaler": encoded})).observation_scaler
+def scaler_from_dict(encoded: dict[str, Any], observation_size: int) -> ObservationScaler:
+    """Inverse of `scaler_to_dict`, for observations of this length.
+
+    Raises:
+        InvalidCheckpointError: it is no scaler's, or of other observations.
+    """
+    try:
+        holder = _ScalerHolder.deserialize(json.dumps({"observation_scaler": encoded}))
+        scaler = holder.observation_scaler
+        assert scaler is not None
+        example = torch.zeros(2, observation_size)
+        fits = bool(scaler.transform(example).isfinite().all())
+        fits = fits and scaler.transform(example).shape == example.shape
+    except Exception as error:  # what a stranger's file ends in is not foreseeable
+        raise InvalidCheckpointError(f"{encoded!r} is no observation scaler: {error!r}.") from error
+    if not fits:
+        raise InvalidCheckpointError(
+            f"{encoded!r} is no observation scaler for {observation_size} features."
+        )
+    return scaler
 
 
 @dataclasses.dataclass()
