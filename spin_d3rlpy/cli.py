@@ -309,6 +309,21 @@ def bench_kills(
         raise typer.Exit(1)
 
 
+@bench_app.command("memory")
+def bench_memory(
+    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("memory.csv"),
+    transitions: Annotated[int, typer.Option(min=1000, help="In episodes of 1,000.")] = 2_000_000,
+    features: Annotated[int, typer.Option(min=1, help="Length of an observation.")] = 223,
+    folder: Annotated[
+        Path | None, typer.Option(help="For the dataset; default: a temporary folder.")
+    ] = None,
+) -> None:
+    """Measure what training on a large made-up dataset takes, in memory and mapped."""
+    from spin_d3rlpy.benchmark.memory import run_memory_benchmark
+
+    run_memory_benchmark(out, transitions, features, folder, log=typer.echo)
+
+
 @app.command()
 def record(
     policy: Annotated[

@@ -71,13 +71,12 @@ def fit_observation_scaler(scaler: ObservationScaler | None, buffer: DeviceRepla
     if scaler is None or scaler.built:
         return
     if isinstance(scaler, StandardObservationScaler | MinMaxObservationScaler):
-        states = buffer.observations.double()
         if isinstance(scaler, StandardObservationScaler):
-            scaler.mean = states.mean(0).float().cpu().numpy()
-            scaler.std = states.std(0, correction=0).float().cpu().numpy()
+            mean, std = buffer.moments()
+            scaler.mean, scaler.std = mean.float().cpu().numpy(), std.float().cpu().numpy()
         else:
-            scaler.minimum = states.amin(0).float().cpu().numpy()
-            scaler.maximum = states.amax(0).float().cpu().numpy()
+            scaler.minimum = buffer.observations.amin(0).cpu().numpy()
+            scaler.maximum = buffer.observations.amax(0).cpu().numpy()
     else:
         scaler.fit_with_transition_picker(buffer.episodes, buffer.transition_picker)
 

@@ -20,7 +20,7 @@ import d3rlpy
 import minari
 from minari import MinariDataset
 
-from spin_d3rlpy.benchmark.process_memory import resident_bytes
+from spin_d3rlpy.benchmark.process_memory import array_bytes, resident_bytes
 from spin_d3rlpy.benchmark.speed import best_seconds
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.loader import open_dataset
@@ -34,12 +34,6 @@ WAYS: dict[str, Callable[[MinariDataset], Any]] = {
     "d3rlpy get_minari": lambda dataset: d3rlpy.datasets.get_minari(dataset.id),
 }
 _OURS = "spin_d3rlpy"
-
-
-def array_bytes(buffer: DeviceReplayBuffer) -> int:
-    """Returns the size of a buffer's arrays."""
-    arrays = ("observations", "actions", "rewards", "terminals", "observation_index")
-    return sum(int(getattr(buffer, name).nbytes) for name in arrays)
 
 
 def rows(dataset: MinariDataset, turns: int = 5) -> list[dict[str, Any]]:

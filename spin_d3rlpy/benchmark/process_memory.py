@@ -1,10 +1,12 @@
-"""What the operating system says a process holds in memory."""
+"""What a process holds in memory, and what a dataset's arrays take of it."""
 
 from __future__ import annotations
 
 import resource
 import sys
 from pathlib import Path
+
+from spin_d3rlpy.data import DeviceReplayBuffer
 
 
 def resident_bytes(field: str) -> int:
@@ -24,3 +26,9 @@ def resident_bytes(field: str) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     [line] = [line for line in status.splitlines() if line.startswith(f"{field}:")]
     return int(line.split()[1]) * 1024
+
+
+def array_bytes(buffer: DeviceReplayBuffer) -> int:
+    """Returns the size of a buffer's arrays."""
+    arrays = ("observations", "actions", "rewards", "terminals", "observation_index")
+    return sum(int(getattr(buffer, name).nbytes) for name in arrays)
