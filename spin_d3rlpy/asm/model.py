@@ -50,6 +50,12 @@ class TransformerConfig:
     attention_dropout: float = 0.1
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name.endswith("dropout"):
+                if not (isinstance(value, float | int) and 0.0 <= value < 1.0):
+                    raise ValueError(f"Expected {name} in [0, 1), got {value!r}.")
+            elif type(value) is not int or value < 1:
+                raise ValueError(f"Expected {name} to be a number of at least 1, got {value!r}.")
         if self.width % self.n_heads:
             raise ValueError(f"Expected n_heads={self.n_heads} to divide width={self.width}.")
 
@@ -323,7 +329,7 @@ class ActionStructureModel(nn.Module):
         self.observation_scaler: dict[str, Any] | None = None
         rows = torch.tensor([m + 1 for m in self.nvec])
         # One table of all slots' rows; slot i's rows are its m_i choices, then its mask token.
-        self.embedding = nn.Embedding(int(rows.sum()), self.config.width)
+        self.embedding = nn.Embedding(self.layout.total + self.layout.n_slots, self.config.width)
         self.register_buffer("row_offsets", rows.cumsum(0) - rows, persistent=False)
         self.register_buffer("mask_ids", torch.tensor(self.nvec), persistent=False)
         self.trunk = SlotTransformer(observation_size, self.config)
