@@ -11,8 +11,9 @@ import pytest
 
 from spin_d3rlpy import algos
 from spin_d3rlpy.benchmark.experiments import grid, jobs, report
-from spin_d3rlpy.benchmark.experiments.grid import LocalEngine, is_done, run_grid, with_requirements
-from spin_d3rlpy.benchmark.experiments.jobs import Job, run_job
+from spin_d3rlpy.benchmark.experiments.engines import LocalEngine
+from spin_d3rlpy.benchmark.experiments.grid import is_done, run_grid, with_requirements
+from spin_d3rlpy.benchmark.experiments.jobs import LOG, Job, run_job
 from spin_d3rlpy.benchmark.experiments.specs import (
     EXPERIMENTS,
     SCALES,
@@ -65,11 +66,11 @@ class InProcess:
 
     def start(self, root: Path, name: str, slot: int) -> InProcess:
         self.order.append(name.split("_")[0])
-        (root / name / grid.LOG).write_text(f"log of {name}")
+        (root / name / LOG).write_text(f"log of {name}")
         try:
             run_job(root, name)
         except RuntimeError as error:
-            (root / name / grid.LOG).write_text(str(error))
+            (root / name / LOG).write_text(str(error))
         return self
 
     def poll(self) -> int | None:

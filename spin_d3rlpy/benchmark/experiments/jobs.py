@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import d3rlpy
-import torch
 from d3rlpy.logging import FileAdapterFactory
 
 from spin_d3rlpy.asm import (
@@ -40,6 +39,7 @@ from spin_d3rlpy.training import create_algorithm
 Kind = Literal["pretrain", "train", "probe"]
 RESULT = "result.json"
 ERROR = "error.txt"
+LOG = "log.txt"
 CHECKPOINT_INTERVAL = 1_000  # steps
 EVALUATION_SEED = 100
 HELD_OUT = 0.1  # share of the episodes that probes are tested on
@@ -264,8 +264,3 @@ def _git_commit() -> str | None:
     except FileNotFoundError:
         return None
     return found.stdout.strip() or None
-
-
-def set_threads(n: int) -> None:
-    """Limits a worker's torch to its share of the cores."""
-    torch.set_num_threads(n)
