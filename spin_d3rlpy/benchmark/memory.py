@@ -88,10 +88,10 @@ class _Peak:
 def measure(way: str, folder: Path) -> dict[str, Any]:
     """Trains on the dataset in this process and returns what it took."""
     dataset = open_local(NAME)
-    where = {"map_in": folder} if way == "mapped" else {}
+    map_in = folder if way == "mapped" else None
 
     def train(max_episodes: int | None, checkpoints: Path) -> DeviceReplayBuffer:
-        buffer = DeviceReplayBuffer.from_minari(dataset, max_episodes, **where)
+        buffer = DeviceReplayBuffer.from_minari(dataset, max_episodes, map_in=map_in)
         common: dict[str, Any] = {
             "logger_adapter": NoopAdapterFactory(),
             "show_progress": False,
