@@ -131,11 +131,12 @@ def test_bench_run_killed_with_and_without_its_workers(
     assert len(_results(tmp_path / "whole")) > 5
     moments = random.Random(0)
     killed = 0
-    for number in range(2):
+    for number in range(3):
         folder = tmp_path / f"killed_{number}"
-        for _ in range(4):
-            after = moments.uniform(0.2, 0.8) * seconds
+        # Each attempt has less to do: jobs that are done stay done.
+        for share in (0.6, 0.4, 0.2):
+            after = moments.uniform(0.5, 1.0) * share * seconds
             killed += _bench(folder, after, group=moments.random() < 0.7) < 0
         assert _bench(folder) == 0
         assert _results(folder) == _results(tmp_path / "whole")
-    assert killed >= 4
+    assert killed >= 3
