@@ -36,9 +36,11 @@ def latency(path: Path, observation: Any, repeats: int) -> float:
     return 1_000 * float(np.median(times))
 
 
-def main(size: int, pretraining_updates: int, steps: int, repeats: int, folder: Path) -> None:
+def main(
+    size: int, episodes: int, pretraining_updates: int, steps: int, repeats: int, folder: Path
+) -> None:
     dataset, env = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
-    evaluator = LockstepEvaluator(env, n_trials=10)
+    evaluator = LockstepEvaluator(env, episodes)
     common: dict[str, Any] = {
         "transformer": TransformerConfig(width=128, n_blocks=2),
         "pretraining": PretrainingConfig(max_updates=pretraining_updates, precision="auto"),
@@ -62,9 +64,10 @@ def main(size: int, pretraining_updates: int, steps: int, repeats: int, folder: 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=100_000, help="transitions of the dataset")
+    parser.add_argument("--episodes", type=int, default=10, help="of an evaluation")
     parser.add_argument("--pretraining-updates", type=int, default=1_000)
     parser.add_argument("--steps", type=int, default=2_000, help="gradient steps")
     parser.add_argument("--repeats", type=int, default=200, help="decisions that are timed")
     parser.add_argument("--folder", type=Path, default=Path(), help="where the policies go")
     args = parser.parse_args()
-    main(args.size, args.pretraining_updates, args.steps, args.repeats, args.folder)
+    main(args.size, args.episodes, args.pretraining_updates, args.steps, args.repeats, args.folder)

@@ -26,9 +26,9 @@ CASES = {
 }
 
 
-def main(size: int, pretraining_updates: int, steps: int) -> None:
+def main(size: int, episodes: int, pretraining_updates: int, steps: int) -> None:
     dataset, env = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
-    evaluator = LockstepEvaluator(env, n_trials=10, mode="sample")
+    evaluator = LockstepEvaluator(env, episodes, mode="sample")
     for name, (mask_prob_max, start) in CASES.items():
         algo = SPINIQL(
             transformer=TransformerConfig(width=64, n_blocks=2),
@@ -46,7 +46,8 @@ def main(size: int, pretraining_updates: int, steps: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=100_000, help="transitions of the dataset")
+    parser.add_argument("--episodes", type=int, default=10, help="of an evaluation")
     parser.add_argument("--pretraining-updates", type=int, default=1_000)
     parser.add_argument("--steps", type=int, default=2_000, help="gradient steps")
     args = parser.parse_args()
-    main(args.size, args.pretraining_updates, args.steps)
+    main(args.size, args.episodes, args.pretraining_updates, args.steps)

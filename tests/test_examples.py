@@ -12,7 +12,8 @@ import pytest
 from tests.subprocesses import ROOT, import_path
 
 SIZE = ["--size", "2000"]
-SHORT = [*SIZE, "--pretraining-updates", "2", "--steps", "2"]
+STEPS = [*SIZE, "--pretraining-updates", "2", "--steps", "2"]
+SHORT = [*STEPS, "--episodes", "1"]
 PROBE = [*SIZE, "--updates", "2", "--probe-updates", "2"]
 # Arguments that make an example short, and what it leaves behind.
 RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
@@ -28,7 +29,7 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     "pretraining_objectives.py": [(PROBE, [])],
     "probe_and_attention.py": [(PROBE, ["attention_untrained.png", "attention_pretrained.png"])],
     "reprem.py": [(SHORT, [])],
-    "several_processes.py": [([*SHORT, "--checkpoints"], ["policy.safetensors", "checkpoints"])],
+    "several_processes.py": [([*STEPS, "--checkpoints"], ["policy.safetensors", "checkpoints"])],
     "treatment/from_log_to_policy.py": [
         (["--patients", "20", "--pretraining-updates", "2", "--steps", "2"], ["log.csv"])
     ],

@@ -120,4 +120,5 @@ def value(log: dict[str, list[Any]]) -> float:
     """Mean discounted return of a log's patients."""
     steps = [t for t, reward in enumerate(log["reward"]) if reward != ""]
     discounts = [GAMMA ** (log["day"][t] / 2) * log["reward"][t] for t in steps]
-    return float(np.sum(discounts)) / (max(log["patient"]) + 1)
+    patients = len(set(log["patient"]))
+    return float(np.sum(discounts)) / patients

@@ -119,6 +119,21 @@ def test_learns_to_predict_states_from_their_neighbours() -> None:
     assert not model.training
 
 
+def test_pretraining_in_bfloat16_learns_the_same() -> None:
+    """The gates mix what is in bfloat16 into a stream that is not."""
+    losses = []
+    for precision in ("float32", "bfloat16"):
+        torch.manual_seed(0)
+        config = RePreMPretrainingConfig(batch_size=32, max_updates=5, log_interval=5)
+        config.precision = precision  # type: ignore[assignment]
+        [record] = pretrain_reprem(
+            RePreM(2, NVEC, SMALL), buffer([30, 40]), config, show_progress=False
+        )
+        losses.append(record.loss)
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
 def test_budget_counts_rows() -> None:
     config = RePreMPretrainingConfig(n_epochs=2, batch_size=10)
     assert config.n_updates(n_transitions=1001, window=4) == 2 * 26
