@@ -23,6 +23,7 @@ from spin_d3rlpy.errors import InvalidActionSpaceError
 from spin_d3rlpy.nvec import nvec_from_space
 
 if TYPE_CHECKING:  # importing d3rlpy imports gym, before `silence_gym_notice` could be called
+    from d3rlpy.logging import LoggerAdapterFactory
     from d3rlpy.optimizers.optimizers import OptimizerWrapper
 
 
@@ -49,6 +50,23 @@ def import_d3rlpy_quietly() -> None:
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import d3rlpy  # noqa: F401
+
+
+def log_folders(factory: LoggerAdapterFactory, name: str) -> list[Path]:
+    """Returns the folders that a run of this name would log to.
+
+    d3rlpy 2.8 names them after the second in which a run starts and writes on in a folder that is
+    there: runs that start together, of which one machine can hold many, mix their files.
+    """
+    from d3rlpy.logging import CombineAdapterFactory, FileAdapterFactory, TensorboardAdapterFactory
+
+    if isinstance(factory, CombineAdapterFactory):
+        return [folder for part in factory._adapter_factories for folder in log_folders(part, name)]
+    if isinstance(factory, FileAdapterFactory):
+        return [Path(factory._root_dir, name)]
+    if isinstance(factory, TensorboardAdapterFactory):
+        return [Path(factory._root_dir, "runs", name)]
+    return []
 
 
 class _DiscreteSpace(Discrete):

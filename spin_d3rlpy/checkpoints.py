@@ -2,8 +2,9 @@
 
 A file holds everything a run depends on (weights, optimizers, counters, random numbers) as torch
 saves it, behind a line with the format's version and a checksum. It is written beside its place
-and moved there, so that a kill at any moment leaves either the old file or the new one. Nothing
-in it is ever executed: it is loaded with `weights_only=True`.
+and moved there, so that a kill at any moment, or a full disk, leaves either the old file or the
+new one. Nothing in it is ever executed: it is loaded with `weights_only=True`. What is not finite
+is never written: a run that diverged leaves the last checkpoint from before.
 """
 
 from __future__ import annotations
@@ -11,30 +12,40 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import math
 import os
-import pickle
 import random
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 
+from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.distributed import Processes, SingleProcess
-from spin_d3rlpy.errors import InvalidCheckpointError
+from spin_d3rlpy.errors import CheckpointWriteError, DivergenceError, InvalidCheckpointError
+from spin_d3rlpy.locks import exclusive_folder
 
 MAGIC = "spin-d3rlpy checkpoint"
 VERSION = 1
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
+ADVICE = (
+    "The same run would diverge again: lower the learning rate, clip gradients or scale rewards "
+    "and observations, and start anew."
+)
 State = dict[str, Any]
+_KEYS = {"identity", "stage", "step", "shared", "state", "random"}
 
 
 class Checkpoints:
     """The checkpoints of one run, in one folder.
+
+    A folder is one run's at a time: from `start` to `close` (or the end of a `with` block) another
+    run is refused.
 
     Where several processes train one model, process 0 writes and reads the files, and all have to
     call the same methods at the same steps. A file then holds everybody's random numbers, and of
@@ -47,9 +58,10 @@ class Checkpoints:
             checkpoint with the same identity is resumed from.
         shared_state: returns what every checkpoint holds beside its stage's own state.
         processes: those that train the model.
+        kept: how many of the newest checkpoints stay.
 
     Raises:
-        ValueError: an interval below 1.
+        ValueError: an interval or a number of kept checkpoints below 1.
     """
 
     def __init__(
@@ -59,10 +71,15 @@ class Checkpoints:
         identity: State,
         shared_state: Callable[[], State],
         processes: Processes | None = None,
+        kept: int = KEPT,
     ) -> None:
         if interval < 1:
             raise ValueError(f"Expected checkpoint_interval of at least 1, got {interval}.")
+        if kept < 1:
+            raise ValueError(f"Expected keep_checkpoints of at least 1, got {kept}.")
         self.folder = Path(folder)
+        self._kept = kept
+        self._lock = contextlib.ExitStack()
         self._processes = processes or SingleProcess()
         self._interval = interval
         self._identity = {**identity, "processes": self._processes.count}
@@ -70,6 +87,16 @@ class Checkpoints:
         self._resumed: State | None = None
         self._signal: int | None = None
         self._handlers: dict[int, Any] = {}  # what handled signals before
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets other runs use the folder."""
+        self._lock.close()
 
     # -- going on --------------------------------------------------------------------------
 
@@ -79,12 +106,18 @@ class Checkpoints:
         Raises:
             InvalidCheckpointError: no checkpoint can be read, they are another run's, or there
                 are some although `resume` is False.
+            FolderInUseError: another run is using the folder.
+            CheckpointWriteError: nothing can be written there.
         """
-        self._resumed = self._processes.from_first(lambda: self._newest(resume))
+        try:
+            self._resumed = self._processes.from_first(lambda: self._newest(resume))
+        except BaseException:
+            self.close()
+            raise
         return None if self._resumed is None else self._resumed["shared"]
 
     def _newest(self, resume: bool) -> State | None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._claim()
         for partial in self.folder.glob(".*.partial"):  # of a run that was killed while writing
             partial.unlink()
         paths = self._paths()
@@ -114,6 +147,20 @@ class Checkpoints:
             return content
         raise InvalidCheckpointError(f"{' '.join(problems)} Remove {self.folder} to start anew.")
 
+    def _claim(self) -> None:
+        """Makes the folder this run's, or says now, not at the first checkpoint, why not."""
+        probe = self.folder / f".{os.getpid()}.partial"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock.enter_context(exclusive_folder(self.folder, wait=False))
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise CheckpointWriteError(
+                f"Checkpoints cannot be written to {self.folder} ({error.strerror}). Make the "
+                "folder writable, or choose another checkpoint_dir."
+            ) from error
+
     @property
     def stage(self) -> str | None:
         """Stage of the checkpoint that `start` found."""
@@ -142,20 +189,48 @@ class Checkpoints:
         self._deliver()
 
     def save(self, stage: str, step: int, state: State) -> None:
-        """Writes a checkpoint and removes those that are no longer needed."""
+        """Writes a checkpoint and removes those that are no longer needed.
+
+        Raises:
+            DivergenceError: it would hold numbers that are not finite.
+            CheckpointWriteError: there is no room, or the folder is read-only. Earlier checkpoints
+                are as they were.
+        """
+        shared = self._shared_state()
+        # The same in all processes, but for the means in their logs, so all stop here or none.
+        if broken := _not_finite({**shared, **state}):
+            raise DivergenceError(
+                f"The run diverged: {broken} is not finite at step {step} of {stage}. {self.advice}"
+            )
         content = {
             "identity": self._identity,
             "stage": stage,
             "step": step,
-            "shared": self._shared_state(),
+            "shared": shared,
             "state": state,
             "random": self._processes.gather(random_state()),
         }
         if not self.writes:
             return
-        write_checkpoint(self.folder / f"{stage}_{step:010d}.ckpt", content)
-        for path in self._paths()[:-KEPT]:
-            path.unlink()
+        path = self.folder / f"{stage}_{step:010d}.ckpt"
+        try:
+            write_checkpoint(path, content)
+            for old in self._paths()[: -self._kept]:
+                old.unlink()
+        except OSError as error:
+            left = self._paths()
+            raise CheckpointWriteError(
+                f"{path} could not be written ({error.strerror}). "
+                + (f"{left[-1].name} is intact. " if left else "")
+                + "Make room, or the folder writable, and go on with resume=True."
+            ) from error
+
+    @property
+    def advice(self) -> str:
+        """What to do about a run that diverged."""
+        left = self._paths()
+        kept = f"The last good checkpoint is {left[-1]}." if left else "There is no checkpoint yet."
+        return f"{kept} {ADVICE}"
 
     def _deliver(self) -> None:
         """Lets a signal that was held back do what it would have done."""
@@ -197,22 +272,57 @@ class Checkpoints:
         return sorted(self.folder.glob("*.ckpt"))
 
 
+def require_finite(
+    losses: Mapping[str, float], stage: str, step: int, checkpoints: Checkpoints | None = None
+) -> None:
+    """Stops a run whose losses, fetched for the log, are not finite.
+
+    Args:
+        losses: means since the last log, by name.
+        stage: of training.
+        step: the last one of them.
+        checkpoints: of the run, if it has any.
+
+    Raises:
+        DivergenceError: one is NaN or infinite.
+    """
+    for name, value in losses.items():
+        if not math.isfinite(value):
+            raise DivergenceError(
+                f"The run diverged: {name} is {value} at step {step} of {stage} or before. "
+                f"{ADVICE if checkpoints is None else checkpoints.advice}"
+            )
+
+
+def _not_finite(content: State) -> str | None:
+    """Returns where a tensor with NaN or infinite entries is, or None."""
+    found = dict(_tensors(content, ""))
+    checks = [tensor.isfinite().all() for tensor in found.values()]
+    # One wait for the device, however many tensors.
+    if not checks or bool(torch.stack([check.to(checks[0].device) for check in checks]).all()):
+        return None
+    return next(name for name, check in zip(found, checks, strict=True) if not check)
+
+
+def _tensors(content: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(content, torch.Tensor):
+        if content.is_floating_point():
+            yield path, content
+    elif isinstance(content, dict | list | tuple):
+        items = content.items() if isinstance(content, dict) else enumerate(content)
+        for key, value in items:
+            yield from _tensors(value, f"{path}.{key}" if path else str(key))
+
+
 def write_checkpoint(path: Path, content: State) -> None:
-    """Writes a file that `read_checkpoint` reads, in one step."""
+    """Writes a file that `read_checkpoint` reads, whole or not at all."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     payload = buffer.getbuffer()
     header = f"{MAGIC} {VERSION} {hashlib.sha256(payload).hexdigest()}\n"
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as f:
-            f.write(header.encode())
-            f.write(payload)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with written_whole(path) as partial, partial.open("wb") as f:
+        f.write(header.encode())
+        f.write(payload)
 
 
 def read_checkpoint(path: Path) -> State:
@@ -221,7 +331,10 @@ def read_checkpoint(path: Path) -> State:
     Raises:
         InvalidCheckpointError: it is damaged, of another version or no checkpoint.
     """
-    header, _, payload = path.read_bytes().partition(b"\n")
+    try:
+        header, _, payload = path.read_bytes().partition(b"\n")
+    except OSError as error:
+        raise InvalidCheckpointError(f"{path} cannot be read ({error.strerror}).") from error
     words = header.decode(errors="replace").split()
     if " ".join(words[:-2]) != MAGIC:
         raise InvalidCheckpointError(f"{path} is not a checkpoint of spin-d3rlpy.")
@@ -233,8 +346,10 @@ def read_checkpoint(path: Path) -> State:
         raise InvalidCheckpointError(f"{path} is damaged: its checksum is wrong.")
     try:
         content: State = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
+    except Exception as error:  # what a stranger's file ends in is not foreseeable
         raise InvalidCheckpointError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(content, dict) or content.keys() != _KEYS:
+        raise InvalidCheckpointError(f"{path} is not a checkpoint of spin-d3rlpy.")
     return content
 
 

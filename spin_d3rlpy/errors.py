@@ -31,5 +31,17 @@ class InvalidCheckpointError(SpinError, ValueError):
     """A saved file that is damaged, of an unknown version or not what was asked for."""
 
 
+class CheckpointWriteError(SpinError, OSError):
+    """A checkpoint cannot be written: no space left, a read-only folder."""
+
+
+class FolderInUseError(SpinError, RuntimeError):
+    """Another run is writing to the folder."""
+
+
+class DivergenceError(SpinError, ArithmeticError):
+    """Losses or weights are no longer finite numbers."""
+
+
 class RemoteError(SpinError, RuntimeError):
     """Where datasets are shared cannot be used: not set, no token, name taken, no network."""

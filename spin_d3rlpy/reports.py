@@ -15,26 +15,21 @@ import torch
 
 from spin_d3rlpy._compat import cpu_multiplies_bfloat16
 from spin_d3rlpy._version import __version__
+from spin_d3rlpy.atomic import written_whole
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes rows with the first row's keys as header, in one step."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("w", newline="") as f:
-            writer = csv.DictWriter(f, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with written_whole(path) as partial, partial.open("w", newline="") as f:
+        writer = csv.DictWriter(f, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file in one step."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(partial, path)
+    with written_whole(path) as partial:
+        partial.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def format_table(rows: Sequence[Mapping[str, Any]]) -> str:

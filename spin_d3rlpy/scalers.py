@@ -20,6 +20,7 @@ from d3rlpy.serializable_config import SerializableConfig
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.errors import InvalidCheckpointError
 
 
 @dataclasses.dataclass()
@@ -70,13 +71,12 @@ def fit_observation_scaler(scaler: ObservationScaler | None, buffer: DeviceRepla
     if scaler is None or scaler.built:
         return
     if isinstance(scaler, StandardObservationScaler | MinMaxObservationScaler):
-        states = buffer.observations.double()
         if isinstance(scaler, StandardObservationScaler):
-            scaler.mean = states.mean(0).float().cpu().numpy()
-            scaler.std = states.std(0, correction=0).float().cpu().numpy()
+            mean, std = buffer.moments()
+            scaler.mean, scaler.std = mean.float().cpu().numpy(), std.float().cpu().numpy()
         else:
-            scaler.minimum = states.amin(0).float().cpu().numpy()
-            scaler.maximum = states.amax(0).float().cpu().numpy()
+            scaler.minimum = buffer.observations.amin(0).cpu().numpy()
+            scaler.maximum = buffer.observations.amax(0).cpu().numpy()
     else:
         scaler.fit_with_transition_picker(buffer.episodes, buffer.transition_picker)
 
@@ -98,9 +98,26 @@ def scaler_to_dict(scaler: ObservationScaler | None) -> dict[str, Any] | None:
     return encoded
 
 
-def scaler_from_dict(encoded: dict[str, Any]) -> ObservationScaler | None:
-    """Inverse of `scaler_to_dict`."""
-    return _ScalerHolder.deserialize(json.dumps({"observation_scaler": encoded})).observation_scaler
+def scaler_from_dict(encoded: dict[str, Any], observation_size: int) -> ObservationScaler:
+    """Inverse of `scaler_to_dict`, for observations of this length.
+
+    Raises:
+        InvalidCheckpointError: it is no scaler's, or of other observations.
+    """
+    try:
+        holder = _ScalerHolder.deserialize(json.dumps({"observation_scaler": encoded}))
+        scaler = holder.observation_scaler
+        assert scaler is not None
+        example = torch.zeros(2, observation_size)
+        fits = bool(scaler.transform(example).isfinite().all())
+        fits = fits and scaler.transform(example).shape == example.shape
+    except Exception as error:  # what a stranger's file ends in is not foreseeable
+        raise InvalidCheckpointError(f"{encoded!r} is no observation scaler: {error!r}.") from error
+    if not fits:
+        raise InvalidCheckpointError(
+            f"{encoded!r} is no observation scaler for {observation_size} features."
+        )
+    return scaler
 
 
 @dataclasses.dataclass()

@@ -44,7 +44,8 @@ def run_python(code: str, *arguments: str) -> str:
 
 
 @contextlib.contextmanager
-def _import_path_for_children() -> Iterator[None]:
+def import_path_for_children() -> Iterator[None]:
+    """Lets processes that are started in the block import what this one can."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = import_path()
     try:
@@ -71,7 +72,7 @@ def run_processes(
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([target.__module__])
-    with _import_path_for_children():
+    with import_path_for_children():
         forkserver.ensure_running()
     processes: list[tuple[BaseProcess, Any]] = []
     for values in arguments:

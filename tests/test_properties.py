@@ -6,6 +6,7 @@ every time.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from minari.storage import get_dataset_path
 from safetensors import safe_open
 
 from spin_d3rlpy import FactoredIQL, load_policy, save_policy
+from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
+from spin_d3rlpy.checkpoints import Checkpoints, read_checkpoint, write_checkpoint
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer, load_dataset
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.importer import _read_transitions
@@ -43,7 +46,7 @@ from spin_d3rlpy.errors import (
     SpinError,
 )
 from spin_envs.errors import InvalidActionError
-from tests.algos.problems import NVEC, OBSERVATION_SIZE, random_buffer, tiny_fields
+from tests.algos.problems import NVEC, OBSERVATION_SIZE, TINY, random_buffer, tiny_fields
 
 
 def few_and_many(few: int, many: int) -> pytest.MarkDecorator:
@@ -348,6 +351,75 @@ def test_damaged_policies_are_refused_or_usable(n: int, algo: FactoredIQL, tmp_p
     check_cases(check, n, change=damage(header))
 
 
+@pytest.fixture
+def asm() -> ActionStructureModel:
+    return ActionStructureModel(OBSERVATION_SIZE, NVEC, TINY)
+
+
+def _check_asm(path: Path) -> None:
+    """An ASM that is not refused answers."""
+    try:
+        loaded = load_asm(path)
+    except InvalidCheckpointError:
+        return
+    logits = loaded(torch.zeros(2, OBSERVATION_SIZE), torch.zeros(2, len(NVEC), dtype=torch.long))
+    assert torch.isfinite(logits).all()
+
+
+@few_and_many(40, 300)
+def test_damaged_asms_are_refused_or_usable(
+    n: int, asm: ActionStructureModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "asm"
+    save_asm(asm, path)
+    content = path.read_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+
+    def check(change: Callable[[bytes], bytes]) -> None:
+        path.write_bytes(change(content[:header]) + content[header:])
+        _check_asm(path)
+
+    check_cases(check, n, change=damage(header))
+
+
+@few_and_many(30, 300)
+def test_damaged_checkpoints_are_refused(n: int, tmp_path: Path) -> None:
+    path = tmp_path / "training_0000000001.ckpt"
+    with Checkpoints(tmp_path, 1, {"run": 1}, dict) as checkpoints:
+        checkpoints.start(resume=True)
+        checkpoints.save("training", 1, {"weights": torch.arange(9.0)})
+    content = path.read_bytes()
+
+    def check(change: Callable[[bytes], bytes]) -> None:
+        changed = change(content)
+        path.write_bytes(changed)
+        if changed == content:
+            read_checkpoint(path)
+            return
+        with pytest.raises(InvalidCheckpointError):
+            read_checkpoint(path)
+
+    check_cases(check, n, change=damage(len(content)))
+
+
+@few_and_many(30, 300)
+def test_checkpoints_with_a_right_checksum_and_anything_behind_it_are_refused(
+    n: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "training_0000000001.ckpt"
+    write_checkpoint(path, {"step": 1, "state": {"weights": torch.arange(9.0)}})
+    payload = path.read_bytes().partition(b"\n")[2]
+
+    def check(change: Callable[[bytes], bytes]) -> None:
+        changed = change(payload)
+        checksum = hashlib.sha256(changed).hexdigest()
+        path.write_bytes(f"spin-d3rlpy checkpoint 1 {checksum}\n".encode() + changed)
+        with pytest.raises(InvalidCheckpointError):
+            read_checkpoint(path)
+
+    check_cases(check, n, change=damage(len(payload)))
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
@@ -355,17 +427,13 @@ JSON = st.recursive(
 )
 
 
-@few_and_many(40, 300)
-def test_configurations_with_other_values_are_refused_or_usable(
-    n: int, algo: FactoredIQL, tmp_path: Path
-) -> None:
-    path = tmp_path / "policy"
-    save_policy(algo, path)
+def _with_other_value(path: Path) -> Callable[[Any, Any], None]:
+    """Returns what puts a value anywhere into the header of the file."""
     with safe_open(path, framework="pt") as file:
         text = file.metadata()["spin"]
         weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
 
-    def check(where: Any, value: Any) -> None:
+    def change(where: Any, value: Any) -> None:
         header = json.loads(text)
         inner: Any = header
         while True:
@@ -377,6 +445,35 @@ def test_configurations_with_other_values_are_refused_or_usable(
                 break
             inner = inner[key]
         safetensors.torch.save_file(weights, path, {"spin": json.dumps(header)})
+
+    return change
+
+
+@few_and_many(40, 300)
+def test_asms_with_other_values_are_refused_or_usable(
+    n: int, asm: ActionStructureModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "asm"
+    save_asm(asm, path)
+    change = _with_other_value(path)
+
+    def check(where: Any, value: Any) -> None:
+        change(where, value)
+        _check_asm(path)
+
+    check_cases(check, n, where=st.data(), value=JSON)
+
+
+@few_and_many(40, 300)
+def test_configurations_with_other_values_are_refused_or_usable(
+    n: int, algo: FactoredIQL, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy"
+    save_policy(algo, path)
+    change = _with_other_value(path)
+
+    def check(where: Any, value: Any) -> None:
+        change(where, value)
         try:
             loaded = load_policy(path)
         except InvalidCheckpointError:

@@ -131,7 +131,7 @@ def _params(header: Any) -> Any:
 Change = Callable[[Any, dict[str, torch.Tensor]], object]
 
 CHANGES: dict[str, tuple[Change, str]] = {
-    "other format": (lambda h, w: h.update(format="other"), "another kind"),
+    "other format": (lambda h, w: h.update(format="other"), "not a spin-d3rlpy policy"),
     "other version": (lambda h, w: h.update(version=2), "format version 2"),
     "no steps": (lambda h, w: h.update(grad_step="many"), "no number"),
     "negative steps": (lambda h, w: h.update(grad_step=-1), "no number"),
@@ -163,7 +163,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     ),
     "not finite": (lambda h, w: w[sorted(w)[0]].view(-1)[0].fill_(torch.nan), "not finite"),
     "no nvec": (lambda h, w: _params(h).update(nvec=None), "NoneType"),
-    "empty nvec": (lambda h, w: _params(h).update(nvec=[]), "max|empty"),
+    "empty nvec": (lambda h, w: _params(h).update(nvec=[]), "positive"),
     "negative nvec": (lambda h, w: _params(h).update(nvec=[3, -5, 2]), "positive"),
     "text nvec": (lambda h, w: _params(h).update(nvec="325"), "positive"),
     "other nvec": (lambda h, w: _params(h).update(nvec=[5, 3, 3]), "it holds"),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Generator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
 from d3rlpy.algos.qlearning.base import QLearningAlgoBase
-from d3rlpy.base import DeviceArg, register_learnable, save_config
+from d3rlpy.base import DeviceArg, register_learnable
 from d3rlpy.constants import ActionSpace, LoggingStrategy
 from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory, LoggerAdapterFactory
@@ -22,14 +22,16 @@ from tqdm.auto import tqdm
 
 from spin_d3rlpy._compat import DiscreteView, export_onnx, keep_freed_memory, quiet_tracing
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl
-from spin_d3rlpy.algos.progress import Progress, run_identity
+from spin_d3rlpy.algos.logs import open_logger
+from spin_d3rlpy.algos.progress import BestIs, Progress, Selection, run_identity
 from spin_d3rlpy.algos.recorded_update import RecordedUpdate
-from spin_d3rlpy.checkpoints import Checkpoints
+from spin_d3rlpy.checkpoints import KEPT, Checkpoints, require_finite
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.data.buffer import FeatureMiniBatch
 from spin_d3rlpy.distributed import ProcessGroup, share_training
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
+    InvalidCheckpointError,
     InvalidDatasetError,
     InvalidObservationError,
     NvecMismatchError,
@@ -38,6 +40,8 @@ from spin_d3rlpy.graphs import can_record
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
 from spin_d3rlpy.precision import autocast
 from spin_d3rlpy.scalers import fit_observation_scaler, fit_reward_scaler
+
+BEST_FILE = "best.safetensors"  # in a run's folder of checkpoints
 
 TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
@@ -265,6 +269,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """Hook around a gradient step; only what the device does here is replayed."""
         if self._impl is None:
             raise RuntimeError("Call fit, build_with_dataset or build_with_env before update.")
+        keep_freed_memory()
         with autocast(self._device, self._config.precision):
             return self._impl.update_without_sync(self._scale(batch), self._grad_step)
 
@@ -329,12 +334,16 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         checkpoint_dir: str | Path | None = None,
         resume: bool = False,
         checkpoint_interval: int = 10_000,
+        keep_checkpoints: int = KEPT,
+        best_by: str | None = None,
+        best_is: BestIs = "highest",
+        patience: int | None = None,
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
-        """Trains epoch by epoch, like d3rlpy's `fitter`, with three differences.
+        """Trains epoch by epoch, like d3rlpy's `fitter`, with four differences.
 
         Exactly `n_steps` steps are made (d3rlpy drops what does not fill an epoch; here the last
-        epoch is shorter), the dataset is moved to the training device once, and losses are
-        fetched from the device only when they are logged.
+        epoch is shorter), the dataset is moved to the training device once, losses are fetched
+        from the device only when they are logged, and runs never write to one log folder at once.
 
         Args:
             dataset: a dataset's name, a `minari.MinariDataset`, a d3rlpy `ReplayBuffer` or a
@@ -358,14 +367,24 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 started again so ends with the weights and metrics it would have had (on a CPU to
                 the last bit). Results of epochs before come first; loggers get only later ones.
             checkpoint_interval: steps of either stage between checkpoints.
+            keep_checkpoints: how many of the newest ones stay.
+            best_by: name of the evaluator that says which epoch is best. With `checkpoint_dir`,
+                that epoch's policy is there as `best.safetensors`, for `load_policy`.
+            best_is: whether its highest or its lowest value is best.
+            patience: stop after so many epochs without a better one. The algorithm is then as
+                the last epoch left it.
 
         Yields:
             `(epoch, metrics)`.
 
         Raises:
-            ValueError: step counts are not positive.
+            ValueError: step counts are not positive, or `best_by` is no evaluator.
             InvalidCheckpointError: checkpoints are damaged, of another run, or there are some
                 although `resume` is False.
+            CheckpointWriteError: a checkpoint cannot be written; earlier ones are as they were.
+            FolderInUseError: another run is using `checkpoint_dir` or the log folder.
+            DivergenceError: losses or weights are NaN or infinite, which is seen when losses are
+                logged or a checkpoint is due. The last checkpoint from before stays.
             InvalidDatasetError: the dataset cannot be used.
             NvecMismatchError: the dataset has another action space than the algorithm.
         """
@@ -375,68 +394,107 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 f"Expected n_steps and n_steps_per_epoch of at least 1, got {n_steps} and "
                 f"{n_steps_per_epoch}."
             )
-        keep_freed_memory()
+        evaluators = evaluators or {}
+        selection = self._selection(best_by, best_is, patience, evaluators, checkpoint_dir)
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
-        checkpoints = None
-        if checkpoint_dir is not None:
-            identity = {
-                **run_identity(self._config, buffer),
-                "n_steps_per_epoch": n_steps_per_epoch,
-            }
-            checkpoints = self._open_checkpoints(
-                checkpoint_dir, resume, checkpoint_interval, identity
-            )
         name = experiment_name or type(self).__name__
         adapter = logger_adapter or FileAdapterFactory()
         progress = Progress()
-        if checkpoints is None or checkpoints.stage != "training":
-            self._before_fit(buffer, adapter, name, with_timestamp, show_progress, checkpoints)
-        elif (state := checkpoints.resume("training")) is not None:
-            progress.load_state_dict(state, self._device)
-        yield from list(progress.results)
-        logger = D3RLPyLogger(self, adapter, name, n_steps_per_epoch, with_timestamp)
-        save_config(self, logger)
-        source = buffer
-        n_epochs = -(-n_steps // n_steps_per_epoch)
-        for epoch in range(len(progress.results) + 1, n_epochs + 1):
-            end = min(epoch * n_steps_per_epoch, n_steps)
-            bar = tqdm(
-                range(progress.step, end),
-                desc=f"Epoch {epoch}/{n_epochs}",
-                disable=not show_progress,
+        with ExitStack() as stack:
+            checkpoints = None
+            if checkpoint_dir is not None:
+                identity = run_identity(self._config, buffer)
+                checkpoints = self._open_checkpoints(
+                    checkpoint_dir,
+                    resume,
+                    checkpoint_interval,
+                    {**identity, "n_steps_per_epoch": n_steps_per_epoch},
+                    keep_checkpoints,
+                )
+                stack.enter_context(checkpoints)
+            if checkpoints is None or checkpoints.stage != "training":
+                self._before_fit(buffer, adapter, name, with_timestamp, show_progress, checkpoints)
+            elif (state := checkpoints.resume("training")) is not None:
+                progress.load_state_dict(state, self._device)
+            yield from list(progress.results)
+            logger = stack.enter_context(
+                open_logger(self, adapter, name, n_steps_per_epoch, with_timestamp)
             )
-            holding = checkpoints.saving_on_interrupt() if checkpoints else nullcontext()
-            with holding, logger.measure_time("epoch"):
-                for _ in bar:
-                    source = self._prepare_source(source)
-                    progress.losses.add(self._sample_and_update(source))
-                    progress.step += 1
-                    step = progress.step
-                    if logging_strategy == LoggingStrategy.STEPS and step % logging_steps == 0:
-                        progress.losses.log(logger)
-                        progress.metrics = logger.commit(epoch, step)
-                    if callback:
-                        callback(self, epoch, step)
-                    if checkpoints:
-                        checkpoints.after_step("training", step, progress.state_dict)
-            progress.losses.log(logger)
-            if epoch_callback:
-                epoch_callback(self, epoch, progress.step)
-            for metric, evaluator in (evaluators or {}).items():
-                logger.add_metric(metric, evaluator(self, buffer))
-            if logging_strategy == LoggingStrategy.EPOCH:
-                progress.metrics = logger.commit(epoch, progress.step)
-            if epoch % save_interval == 0 or epoch == n_epochs:
-                logger.save_model(progress.step, self)
-            progress.results.append((epoch, progress.metrics))
-            if checkpoints and epoch == n_epochs:
-                checkpoints.save("training", progress.step, progress.state_dict())
-            yield epoch, progress.metrics
-        logger.close()
+            source = buffer
+            n_epochs = -(-n_steps // n_steps_per_epoch)
+            for epoch in range(len(progress.results) + 1, n_epochs + 1):
+                if selection and selection.is_over(progress.results):
+                    break
+                end = min(epoch * n_steps_per_epoch, n_steps)
+                bar = tqdm(
+                    range(progress.step, end),
+                    desc=f"Epoch {epoch}/{n_epochs}",
+                    disable=not show_progress,
+                )
+                holding = checkpoints.saving_on_interrupt() if checkpoints else nullcontext()
+                with holding, logger.measure_time("epoch"):
+                    for _ in bar:
+                        source = self._prepare_source(source)
+                        progress.losses.add(self._sample_and_update(source))
+                        progress.step += 1
+                        step = progress.step
+                        if logging_strategy == LoggingStrategy.STEPS and step % logging_steps == 0:
+                            _log_losses(progress, logger, checkpoints)
+                            progress.metrics = logger.commit(epoch, step)
+                        if callback:
+                            callback(self, epoch, step)
+                        if checkpoints:
+                            checkpoints.after_step("training", step, progress.state_dict)
+                _log_losses(progress, logger, checkpoints)
+                if epoch_callback:
+                    epoch_callback(self, epoch, progress.step)
+                measured = {name: evaluator(self, buffer) for name, evaluator in evaluators.items()}
+                for metric, value in measured.items():
+                    logger.add_metric(metric, value)
+                if logging_strategy == LoggingStrategy.EPOCH:
+                    progress.metrics = logger.commit(epoch, progress.step)
+                progress.results.append((epoch, {**progress.metrics, **measured}))
+                ends = epoch == n_epochs or bool(selection and selection.is_over(progress.results))
+                if epoch % save_interval == 0 or ends:
+                    logger.save_model(progress.step, self)
+                if checkpoints and selection and selection.best(progress.results) == epoch:
+                    self._save_best(checkpoints)
+                if checkpoints and ends:
+                    checkpoints.save("training", progress.step, progress.state_dict())
+                yield progress.results[-1]
+
+    def _selection(
+        self,
+        best_by: str | None,
+        best_is: BestIs,
+        patience: int | None,
+        evaluators: dict[str, EvaluatorProtocol],
+        checkpoint_dir: str | Path | None,
+    ) -> Selection | None:
+        """Checks what `fitter` is told about the best epoch."""
+        if best_by is None:
+            if patience is not None:
+                raise ValueError("patience needs best_by=, the evaluator that it waits for.")
+            return None
+        if best_by not in evaluators:
+            raise ValueError(
+                f"Expected best_by to be one of the evaluators ({', '.join(evaluators) or 'none'}),"
+                f" got {best_by!r}."
+            )
+        if patience is None and checkpoint_dir is None:
+            raise ValueError(
+                "best_by needs checkpoint_dir=, where the best policy is kept, or patience=."
+            )
+        return Selection(best_by, best_is, patience)
 
     def _open_checkpoints(
-        self, folder: str | Path, resume: bool, interval: int, identity: dict[str, Any]
+        self,
+        folder: str | Path,
+        resume: bool,
+        interval: int,
+        identity: dict[str, Any],
+        kept: int,
     ) -> Checkpoints:
         """Opens the run's checkpoints and takes over the newest one's networks."""
         assert self._impl is not None
@@ -447,14 +505,28 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             return {"networks": networks, "grad_step": self._grad_step}
 
         processes = ProcessGroup() if self._enable_ddp else None
-        checkpoints = Checkpoints(folder, interval, identity, shared_state, processes)
+        checkpoints = Checkpoints(folder, interval, identity, shared_state, processes, kept)
         shared = checkpoints.start(resume)
-        if shared is not None:
+        if shared is None:
+            return checkpoints
+        try:
             for name, part in parts.items():
                 part.load_state_dict(shared["networks"][name])
-            self._grad_step = shared["grad_step"]
-            self._after_resume(checkpoints)
+            self._grad_step = int(shared["grad_step"])
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            checkpoints.close()
+            raise InvalidCheckpointError(
+                f"The checkpoint in {checkpoints.folder} does not hold what this algorithm needs "
+                f"({error}). Remove the folder to start anew."
+            ) from error
+        self._after_resume(checkpoints)
         return checkpoints
+
+    def _save_best(self, checkpoints: Checkpoints) -> None:
+        from spin_d3rlpy.saving import save_policy  # it imports this module
+
+        if checkpoints.writes:
+            save_policy(self, checkpoints.folder / BEST_FILE)
 
     def _after_resume(self, checkpoints: Checkpoints) -> None:
         """Hook for what an algorithm keeps beside its networks (SPIN's ASM)."""
@@ -491,3 +563,11 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def _prepare_source(self, source: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Hook, before every step, for what batches are drawn from (SPIN's cached features)."""
         return source
+
+
+def _log_losses(progress: Progress, logger: D3RLPyLogger, checkpoints: Checkpoints | None) -> None:
+    """Hands the means since the last log to the logger, if the run is still a sound one."""
+    means = progress.losses.take()
+    require_finite(means, "training", progress.step, checkpoints)
+    for name, value in means.items():
+        logger.add_metric(name, value)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections import defaultdict
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
-from d3rlpy.logging import D3RLPyLogger
 
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
+
+Results: TypeAlias = list[tuple[int, dict[str, float]]]  # epochs, from 1, and their metrics
+BestIs = Literal["highest", "lowest"]
+# Rows of observations that tell datasets apart: hashing all of a large one would take seconds.
+IDENTITY_ROWS = 4096
 
 
 class MeanMetrics:
@@ -28,12 +33,12 @@ class MeanMetrics:
             self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
             self._counts[name] += 1
 
-    def log(self, logger: D3RLPyLogger) -> None:
-        """Hands the means to the logger and starts anew."""
-        for name, total in self._sums.items():
-            logger.add_metric(name, total.item() / self._counts[name])
+    def take(self) -> dict[str, float]:
+        """Fetches the means from the device and starts anew."""
+        means = {name: total.item() / self._counts[name] for name, total in self._sums.items()}
         self._sums.clear()
         self._counts.clear()
+        return means
 
     def state_dict(self) -> dict[str, Any]:
         """Returns sums and counts."""
@@ -43,6 +48,43 @@ class MeanMetrics:
         """Inverse of `state_dict`, on `device`."""
         self._sums = {name: value.to(device) for name, value in state["sums"].items()}
         self._counts = defaultdict(int, state["counts"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Which epoch is the best one, and when to stop because no better one comes.
+
+    Args:
+        metric: name of an evaluator.
+        best_is: which of its values are better.
+        patience: epochs without a better one after which training stops, or None.
+
+    Raises:
+        ValueError: an unknown `best_is`, or a `patience` below 1.
+    """
+
+    metric: str
+    best_is: BestIs = "highest"
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.best_is not in get_args(BestIs):
+            raise ValueError(f"Expected best_is 'highest' or 'lowest', got {self.best_is!r}.")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"Expected patience of at least 1, got {self.patience}.")
+
+    def best(self, results: Results) -> int:
+        """Returns the first of the best epochs; 0 if there is none. NaN is never better."""
+        sign = 1.0 if self.best_is == "highest" else -1.0
+        best, best_value = 0, -math.inf
+        for epoch, metrics in results:
+            if sign * metrics[self.metric] > best_value:
+                best, best_value = epoch, sign * metrics[self.metric]
+        return best
+
+    def is_over(self, results: Results) -> bool:
+        """Whether to stop after these epochs."""
+        return self.patience is not None and len(results) - self.best(results) >= self.patience
 
 
 @dataclasses.dataclass
@@ -57,7 +99,7 @@ class Progress:
     """
 
     step: int = 0
-    results: list[tuple[int, dict[str, float]]] = dataclasses.field(default_factory=list)
+    results: Results = dataclasses.field(default_factory=list)
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     losses: MeanMetrics = dataclasses.field(default_factory=MeanMetrics)
 
@@ -85,8 +127,11 @@ def _plain(metrics: dict[str, float]) -> dict[str, float]:
 def run_identity(config: MultiDiscreteConfig, buffer: DeviceReplayBuffer) -> dict[str, Any]:
     """Returns what a checkpoint must have in common with the run that goes on from it."""
     digest = hashlib.sha256()
-    for array in (buffer.rewards, buffer.actions, buffer.terminals):
-        digest.update(array.cpu().numpy().tobytes())
+    # Every k-th observation is enough to tell scaled ones from others.
+    step = max(1, len(buffer.observations) // IDENTITY_ROWS)
+    observations = buffer.observations[::step].contiguous()
+    for array in (buffer.rewards, buffer.actions, buffer.terminals, observations):
+        digest.update(array.cpu().numpy().data)
     fields = json.loads(config.serialize())
     del fields["n_steps"]  # a run may be made longer
     return {

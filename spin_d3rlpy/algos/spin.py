@@ -79,7 +79,7 @@ class SPINMixin(TwoStageMixin):
         if config.nvec is None:
             config.nvec = list(asm.nvec)
         require_same_nvec(config.nvec, asm.nvec, type(self).__name__, "the ASM")
-        self._adopt_scaling(asm.observation_scaler)
+        self._adopt_scaling(asm)
         if config.actor_encoder_factory.transformer != asm.config:
             config.actor_encoder_factory = dataclasses.replace(
                 config.actor_encoder_factory, transformer=asm.config
@@ -93,13 +93,15 @@ class SPINMixin(TwoStageMixin):
         if self._impl is not None:
             self._slot_policy.load_asm(asm)
 
-    def _adopt_scaling(self, encoded: dict[str, Any] | None) -> None:
+    def _adopt_scaling(self, asm: ActionStructureModel) -> None:
         """Takes over the ASM's observation scaler, or checks that it is the one in use."""
-        scaler = self._config.observation_scaler
+        scaler, encoded = self._config.observation_scaler, asm.observation_scaler
         if scaler is None or (
             not scaler.built and encoded is not None and scaler.get_type() == encoded["type"]
         ):
-            self._config.observation_scaler = encoded and scaler_from_dict(encoded)
+            self._config.observation_scaler = (
+                None if encoded is None else scaler_from_dict(encoded, asm.observation_size)
+            )
         elif not scaler.built or scaler_to_dict(scaler) != encoded:
             raise NvecMismatchError(
                 "The ASM was pre-trained with other observation scaling "

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from d3rlpy.base import DeviceArg, save_config
+from d3rlpy.base import DeviceArg
 from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.torch_utility import TorchMiniBatch
 
 from spin_d3rlpy.algos.actor_critic import PolicyAlgo
+from spin_d3rlpy.algos.logs import open_logger
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.policies import SlotPolicy
@@ -96,20 +97,18 @@ class TwoStageMixin(PolicyAlgo[Any, Any]):
         checkpoints: Checkpoints | None,
     ) -> Iterator[D3RLPyLogger]:
         """A logger with a folder of its own, `<experiment>_<stage>`; holds back interrupts."""
-        logger = D3RLPyLogger(
-            self,
-            logger_adapter or FileAdapterFactory(),
-            f"{experiment_name or type(self).__name__}_{stage}",
-            n_steps_per_epoch,
-            with_timestamp,
-        )
-        save_config(self, logger)
-        if checkpoints is None:
+        holding = nullcontext() if checkpoints is None else checkpoints.saving_on_interrupt()
+        with (
+            open_logger(
+                self,
+                logger_adapter or FileAdapterFactory(),
+                f"{experiment_name or type(self).__name__}_{stage}",
+                n_steps_per_epoch,
+                with_timestamp,
+            ) as logger,
+            holding,
+        ):
             yield logger
-        else:
-            with checkpoints.saving_on_interrupt():
-                yield logger
-        logger.close()
 
     def _before_fit(
         self,

@@ -15,6 +15,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from spin_d3rlpy.asm.dropout import dropout_factor
 
+# torch's softmax works row after row; shorter rows cost less by passes over all of them at once.
+LONG_ROW = 16
+
 
 def attend(projected: torch.Tensor, n_heads: int, dropout: float) -> torch.Tensor:
     """Multi-head scaled dot-product attention of all tokens to all.
@@ -40,7 +43,7 @@ class _Attend(torch.autograd.Function):
     def forward(ctx: Any, projected: torch.Tensor, n_heads: int, dropout: float) -> torch.Tensor:
         q, k, v = _split_heads(projected, 3, n_heads).contiguous()
         scale = q.shape[-1] ** -0.5
-        weights = (q @ k.mT).mul_(scale).softmax(-1)  # (B, H, T, T)
+        weights = _softmax(q @ k.mT, scale)  # (B, H, T, T)
         factor = dropout_factor(weights, dropout) if dropout > 0.0 else None
         dropped = weights if factor is None else weights * factor
         ctx.save_for_backward(q, k, v, weights, factor, dropped)
@@ -55,13 +58,28 @@ class _Attend(torch.autograd.Function):
         of_weights = mixed @ v.mT
         if factor is not None:
             of_weights *= factor
-        # Through softmax: w * (g - sum(w * g)).
-        of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-        of_scores *= ctx.scale
+        of_scores = _softmax_backward(of_weights, weights).mul_(ctx.scale)
         result = gradient.new_empty(b, t, 3, h, d)
         for i, part in enumerate((of_scores @ k, of_scores.mT @ q, dropped.mT @ mixed)):
             result[:, :, i] = part.transpose(1, 2)
         return result.flatten(2), None, None
+
+
+def _softmax(scores: torch.Tensor, scale: float) -> torch.Tensor:
+    """Returns `softmax(scale * scores)` over the last axis; overwrites scores in float32."""
+    x = scores.float()
+    if x.shape[-1] > LONG_ROW:
+        return x.mul_(scale).softmax(-1).to(scores.dtype)
+    x = x.sub_(x.amax(-1, keepdim=True)).mul_(scale).exp_()
+    return x.div_(x.sum(-1, keepdim=True)).to(scores.dtype)
+
+
+def _softmax_backward(gradient: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Returns `w * (g - sum(w * g))`, the gradient of what softmax was taken of."""
+    if weights.shape[-1] > LONG_ROW:
+        return torch._softmax_backward_data(gradient, weights, -1, weights.dtype)
+    g, w = gradient.float(), weights.float()
+    return (g - (w * g).sum(-1, keepdim=True)).mul_(w).to(weights.dtype)
 
 
 def _split_heads(x: torch.Tensor, parts: int, n_heads: int) -> torch.Tensor:

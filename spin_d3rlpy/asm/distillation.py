@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from spin_d3rlpy._compat import keep_freed_memory
 from spin_d3rlpy.asm.pretraining import VALIDATION_ROWS, StateActionSource
-from spin_d3rlpy.checkpoints import Checkpoints
+from spin_d3rlpy.checkpoints import Checkpoints, require_finite
 from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.precision import Precision, autocast, backward, check_precision, in_float32
 
@@ -127,6 +127,9 @@ def distill(
 
     Returns:
         One entry per measurement.
+
+    Raises:
+        DivergenceError: losses or weights are no longer finite.
     """
     keep_freed_memory()
     if enable_ddp:
@@ -203,6 +206,7 @@ def distill(
                     seconds=time.monotonic() - started,
                 )
             )
+            require_finite({"loss": records[-1].loss}, "student", step, checkpoints)
             total.zero_()
             since = 0
             if on_record is not None:

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
 from torch.nn.functional import embedding, gelu, layer_norm, linear
 
 from spin_d3rlpy.asm.attention import attend
-from spin_d3rlpy.asm.dropout import Dropout, dropout
+from spin_d3rlpy.asm.dropout import Dropout, add_dropout, dropout
+from spin_d3rlpy.asm.kept import Kept
 from spin_d3rlpy.asm.support import LogLikelihood, complete, log_likelihood
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.precision import in_float32
@@ -49,6 +50,12 @@ class TransformerConfig:
     attention_dropout: float = 0.1
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name.endswith("dropout"):
+                if not (isinstance(value, float | int) and 0.0 <= value < 1.0):
+                    raise ValueError(f"Expected {name} in [0, 1), got {value!r}.")
+            elif type(value) is not int or value < 1:
+                raise ValueError(f"Expected {name} to be a number of at least 1, got {value!r}.")
         if self.width % self.n_heads:
             raise ValueError(f"Expected n_heads={self.n_heads} to divide width={self.width}.")
 
@@ -73,11 +80,33 @@ class Attention(nn.Module):
         return attend(projected, self.n_heads, self.dropout if self.training else 0.0)
 
 
+class Affine(NamedTuple):
+    """Weight `(out, in)` and bias `(out,)` of a linear layer."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+
+def after_norm(layer: nn.Linear, norm: nn.LayerNorm) -> Affine:
+    """A linear layer that takes in the scale and shift of the normalization before it."""
+    weight, bias = layer.weight, layer.bias
+    return Affine(weight * norm.weight, bias + weight @ norm.bias)
+
+
+class BlockWeights(NamedTuple):
+    """The linear layers of a block; those after a normalization contain its scale and shift."""
+
+    projection: Affine  # to queries, keys and values
+    out: Affine
+    up: Affine
+    down: Affine
+
+
 class Block(nn.Module):
     """A pre-LN block with separate norms for queries and for keys and values.
 
-    It comes in two parts, so that what is the same in all rows (the projections of embeddings)
-    and what nothing reads (outputs of some tokens) need not be computed.
+    It comes in parts, so that what is the same in all rows (the projections of embeddings) and
+    what nothing reads (outputs of some tokens) need not be computed.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -86,7 +115,7 @@ class Block(nn.Module):
         self.query_norm = nn.LayerNorm(d)
         self.context_norm = nn.LayerNorm(d)
         self.attention = Attention(config)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = config.dropout
         self.ffn = nn.Sequential(
             nn.LayerNorm(d),
             nn.Linear(d, hidden),
@@ -96,32 +125,59 @@ class Block(nn.Module):
             Dropout(config.dropout),
         )
 
-    def project(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Queries, keys and values of tokens: `(..., D)` gives `(..., 3D)`."""
-        q, kv = self.attention.query, self.attention.key_value
-        q_norm, kv_norm = self.query_norm, self.context_norm
-        if tokens.numel() < kv.weight.numel():
-            return torch.cat([q(q_norm(tokens)), kv(kv_norm(tokens))], dim=-1)
-        # Both norms standardize the same vectors and differ only in scale and shift. With many
-        # tokens it is cheaper to do that once and to put scales and shifts into the weights.
-        weight = torch.cat([q.weight * q_norm.weight, kv.weight * kv_norm.weight])
-        bias = torch.cat(
-            [
-                q.bias + q.weight @ q_norm.bias,
-                kv.bias + kv.weight @ kv_norm.bias,
-            ]
-        )
-        return linear(layer_norm(tokens, tokens.shape[-1:], eps=q_norm.eps), weight, bias)
+    def weights(self) -> BlockWeights:
+        """What `project` and `finish` compute with.
 
-    def finish(self, tokens: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
+        Both norms before attention standardize the same vectors and differ only in scale and
+        shift, so it is cheaper to do that once and to put scales and shifts into the weights.
+        """
+        q = after_norm(self.attention.query, self.query_norm)
+        kv = after_norm(self.attention.key_value, self.context_norm)
+        out, down = self.attention.out, cast(nn.Linear, self.ffn[4])
+        return BlockWeights(
+            Affine(torch.cat([q.weight, kv.weight]), torch.cat([q.bias, kv.bias])),
+            Affine(out.weight, out.bias),
+            after_norm(cast(nn.Linear, self.ffn[1]), cast(nn.LayerNorm, self.ffn[0])),
+            Affine(down.weight, down.bias),
+        )
+
+    def project(self, tokens: torch.Tensor, weights: BlockWeights) -> torch.Tensor:
+        """Queries, keys and values of tokens: `(..., D)` gives `(..., 3D)`."""
+        return linear(self._standardize(tokens), *weights.projection)
+
+    def finish(
+        self, tokens: torch.Tensor, mixed: torch.Tensor, weights: BlockWeights
+    ) -> torch.Tensor:
         """The rest of the block for tokens `(..., D)` and what they attended to `(..., D)`."""
-        x = tokens + self.dropout(self.attention.out(mixed))
-        out: torch.Tensor = x + self.ffn(x)
-        return out
+        p, training = self.dropout, self.training
+        x = add_dropout(tokens, linear(mixed, *weights.out), p, training)
+        hidden = dropout(gelu(linear(self._standardize(x), *weights.up)), p, training)
+        return add_dropout(x, linear(hidden, *weights.down), p, training)
+
+    def _standardize(self, tokens: torch.Tensor) -> torch.Tensor:
+        return layer_norm(tokens, tokens.shape[-1:], eps=self.query_norm.eps)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Maps tokens `(B, T, D)` to `(B, T, D)`."""
-        return self.finish(tokens, self.attention(self.project(tokens)))
+        weights = self.weights()
+        return self.finish(tokens, self.attention(self.project(tokens, weights)), weights)
+
+
+class TrunkWeights(NamedTuple):
+    """The linear layers of a trunk, in the type that products are computed in."""
+
+    state: list[Affine]
+    blocks: list[BlockWeights]
+
+
+def _rounded(weights: TrunkWeights, dtype: torch.dtype) -> TrunkWeights:
+    def rounded(affine: Affine) -> Affine:
+        return Affine(affine.weight.to(dtype), affine.bias.to(dtype))
+
+    state, blocks = weights
+    return TrunkWeights(
+        [rounded(a) for a in state], [BlockWeights(*map(rounded, b)) for b in blocks]
+    )
 
 
 class SlotTransformer(nn.Module):
@@ -143,6 +199,20 @@ class SlotTransformer(nn.Module):
         )
         self.n_state_tokens = m
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_blocks))
+        self._kept: Kept[TrunkWeights] = Kept()
+
+    def weights(self) -> TrunkWeights:
+        """What `forward` computes with; kept while the trunk is frozen."""
+        return self._kept.get(list(self.parameters()), self._compute_weights)
+
+    def _compute_weights(self) -> TrunkWeights:
+        up, down = (cast(nn.Linear, self.state_encoder[i]) for i in (0, 2))
+        kind = up.weight.device.type
+        if torch.is_autocast_enabled(kind):  # what is made of weights is rounded once, at the end
+            with torch.autocast(kind, enabled=False):
+                return _rounded(self._compute_weights(), torch.get_autocast_dtype(kind))
+        state = [Affine(layer.weight, layer.bias) for layer in (up, down)]
+        return TrunkWeights(state, [b.weights() for b in cast("list[Block]", list(self.blocks))])
 
     def forward(
         self,
@@ -163,9 +233,11 @@ class SlotTransformer(nn.Module):
             rows: `(C, N)`: of slot i, only the features in rows `rows[:, i]` of the batch.
         """
         m = self.n_state_tokens
-        blocks = cast("list[Block]", list(self.blocks))
-        first, last = blocks[0], blocks[-1]
-        state = self.state_encoder(observations).unflatten(-1, (m, -1))  # (B, M, D)
+        weights = self.weights()
+        blocks = list(zip(cast("list[Block]", list(self.blocks)), weights.blocks, strict=True))
+        first = blocks[0]
+        up, down = weights.state
+        state = linear(gelu(linear(observations, *up)), *down).unflatten(-1, (m, -1))  # (B, M, D)
 
         def beside_state(of_state: torch.Tensor, of_table: torch.Tensor) -> torch.Tensor:
             slots = (
@@ -174,15 +246,15 @@ class SlotTransformer(nn.Module):
             return torch.cat([of_state, slots.to(of_state.dtype)], dim=1)  # (B, M + N, ...)
 
         tokens = beside_state(state, table)
-        projected = beside_state(first.project(state), first.project(table))
-        for block in blocks:
-            if block is not first:
-                projected = block.project(tokens)
+        projected = beside_state(*(first[0].project(x, first[1]) for x in (state, table)))
+        for i, (block, of_block) in enumerate(blocks):
+            if i > 0:
+                projected = block.project(tokens, of_block)
             mixed = block.attention(projected)
-            if block is last:  # nothing reads what is left out here
+            if i == len(blocks) - 1:  # nothing reads what is left out here
                 tokens = _slot_major(tokens[:, m:], rows)
                 mixed = _slot_major(mixed[:, m:], rows)
-            tokens = block.finish(tokens, mixed)
+            tokens = block.finish(tokens, mixed, of_block)
         features: torch.Tensor = tokens
         return features.transpose(0, 1)
 
@@ -257,7 +329,7 @@ class ActionStructureModel(nn.Module):
         self.observation_scaler: dict[str, Any] | None = None
         rows = torch.tensor([m + 1 for m in self.nvec])
         # One table of all slots' rows; slot i's rows are its m_i choices, then its mask token.
-        self.embedding = nn.Embedding(int(rows.sum()), self.config.width)
+        self.embedding = nn.Embedding(self.layout.total + self.layout.n_slots, self.config.width)
         self.register_buffer("row_offsets", rows.cumsum(0) - rows, persistent=False)
         self.register_buffer("mask_ids", torch.tensor(self.nvec), persistent=False)
         self.trunk = SlotTransformer(observation_size, self.config)

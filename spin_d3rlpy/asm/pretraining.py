@@ -21,7 +21,7 @@ from spin_d3rlpy.asm.objectives import (
     Validation,
     VariationalActionModelling,
 )
-from spin_d3rlpy.checkpoints import Checkpoints
+from spin_d3rlpy.checkpoints import Checkpoints, require_finite
 from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.graphs import CudaRecorder, GraphedStep, can_record
 from spin_d3rlpy.precision import Precision, autocast, check_precision
@@ -224,6 +224,7 @@ def pretrain(
 
     Raises:
         ValueError: `config.patience` is set and `held_out` is missing.
+        DivergenceError: losses or weights are no longer finite.
     """
     if config.patience is not None and held_out is None:
         raise ValueError("patience needs held_out data to stop by.")
@@ -287,6 +288,7 @@ def pretrain(
         since += 1
         if step % per_epoch == 0 or step == total:
             loss, accuracy = (sums / since).tolist()
+            require_finite({"loss": loss}, "pretraining", step, checkpoints)
             validation: Mapping[str, float] = {}
             if held_out is not None:
                 score, validation = _validate(objective, held_out, scaled, config.precision)

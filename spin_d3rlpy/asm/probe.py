@@ -147,7 +147,8 @@ def attention_maps(
     x = torch.cat([state, asm.embedding(tokens + asm.row_offsets)], dim=1)  # (B, T, D)
     maps = []
     for block in cast("list[Block]", list(asm.trunk.blocks)):
-        query, key, _ = block.project(x).unflatten(-1, (3, asm.config.n_heads, -1)).unbind(2)
+        projected = block.project(x, block.weights())
+        query, key, _ = projected.unflatten(-1, (3, asm.config.n_heads, -1)).unbind(2)
         scores = torch.einsum("bihd,bjhd->bhij", query, key) / query.shape[-1] ** 0.5
         maps.append(scores.softmax(-1).mean(0))
         x = block(x)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import d3rlpy
 import minari
 from minari import MinariDataset
 
+from spin_d3rlpy.benchmark.process_memory import array_bytes, resident_bytes
 from spin_d3rlpy.benchmark.speed import best_seconds
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.loader import open_dataset
@@ -34,12 +34,6 @@ WAYS: dict[str, Callable[[MinariDataset], Any]] = {
     "d3rlpy get_minari": lambda dataset: d3rlpy.datasets.get_minari(dataset.id),
 }
 _OURS = "spin_d3rlpy"
-
-
-def array_bytes(buffer: DeviceReplayBuffer) -> int:
-    """Returns the size of a buffer's arrays."""
-    arrays = ("observations", "actions", "rewards", "terminals", "observation_index")
-    return sum(int(getattr(buffer, name).nbytes) for name in arrays)
 
 
 def rows(dataset: MinariDataset, turns: int = 5) -> list[dict[str, Any]]:
@@ -81,26 +75,11 @@ def _measure_peak(way: str, name: str) -> int:
     dataset = minari.load_dataset(name)
     # What is imported and allocated on first use is not part of loading.
     DeviceReplayBuffer.from_minari(dataset, max_episodes=1)
-    before = _resident_bytes("VmRSS")
+    before = resident_bytes("VmRSS")
     loaded = WAYS[way](dataset)
-    peak = _resident_bytes("VmHWM") - before
+    peak = resident_bytes("VmHWM") - before
     del loaded
     return peak
-
-
-def _resident_bytes(field: str) -> int:
-    """Returns what the process holds now (VmRSS) or held at most (VmHWM).
-
-    Where that is not to be had, both are what `getrusage` counts: on Linux it is wrong, because a
-    process inherits the peak of the one that started it.
-    """
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    [line] = [line for line in status.splitlines() if line.startswith(f"{field}:")]
-    return int(line.split()[1]) * 1024
 
 
 def run_loading_benchmark(

@@ -24,7 +24,7 @@ from spin_d3rlpy.policies.slot import QueryFeatures
 
 def plain_block(block: Block, tokens: torch.Tensor) -> torch.Tensor:
     """Maps tokens `(B, T, D)` to `(B, T, D)`."""
-    attention, p = block.attention, block.dropout.p
+    attention, p = block.attention, block.dropout
     context = block.context_norm(tokens)
     q = attention.query(block.query_norm(tokens))
     weight_k, weight_v = attention.key_value.weight.chunk(2)

@@ -25,6 +25,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.torch_utility import TorchMiniBatch
 
 from spin_d3rlpy import algos
+from spin_d3rlpy._compat import keep_freed_memory
 from spin_d3rlpy.asm import (
     ActionStructureModel,
     PretrainingConfig,
@@ -37,7 +38,7 @@ from spin_d3rlpy.benchmark.floors import Problem
 from spin_d3rlpy.benchmark.plain import PlainIQL, plain_masked_action_loss
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.policies import AutoregressiveConfig
-from spin_d3rlpy.precision import Precision
+from spin_d3rlpy.precision import Precision, autocast
 from spin_d3rlpy.reports import describe_machine, format_table, write_csv
 
 CHEETAH = Problem("cheetah-run, 3 bins", 17, (3,) * 6)
@@ -97,12 +98,13 @@ class Rates:
 
     @staticmethod
     def measure(device: str, turns: int = 5) -> Rates:
-        """Multiplies matrices of a Transformer's shape."""
+        """Multiplies matrices of a Transformer's shape, by the library that updates use."""
         rates = {}
         for dtype in (torch.float32, torch.bfloat16):
             a = torch.randn(8192, 512, device=device, dtype=dtype)
             b = torch.randn(512, 512, device=device, dtype=dtype)
-            seconds = best_seconds({"product": partial(torch.matmul, a, b)}, turns)["product"]
+            with autocast(device, "float32"):
+                seconds = best_seconds({"product": partial(torch.matmul, a, b)}, turns)["product"]
             rates[dtype] = a.numel() * b.shape[1] / seconds
         return Rates(rates[torch.float32], rates[torch.bfloat16])
 
@@ -204,6 +206,7 @@ def iql_row(
     batch = _fixed_batch(problem, device, batch_size)
     steps: dict[str, Step] = {}
     if plain:
+        keep_freed_memory()  # as our updates do
         plain_algo = PlainIQL(_built(name, problem, device))
         steps["plain"] = lambda: plain_algo.update(batch)
     for precision in ("float32", "bfloat16"):
@@ -378,16 +381,16 @@ def run_speed_benchmark(
         log: gets tables as text.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    turns = 1 if quick else 3
+    turns = 1 if quick else 9
     rates = Rates.measure(device)
     tables: dict[str, Callable[[], list[Row]]] = {
         "training": lambda: _training_rows(rates, device, turns, quick),
         "loop": lambda: [sampling_row(turns=turns), fit_overhead_row(turns=turns)],
-        "evaluation": lambda: evaluation_speed.rows(1 if quick else 3),
+        "evaluation": lambda: evaluation_speed.rows(min(turns, 3)),
     }
     if not quick:
-        tables["twenty_thousand_updates"] = lambda: time_to_many_updates_rows(rates, turns)
-        tables["scaling"] = lambda: scaling_rows(turns)
+        tables["twenty_thousand_updates"] = lambda: time_to_many_updates_rows(rates)
+        tables["scaling"] = lambda: scaling_rows()
     for name, measure in tables.items():
         rows = measure()
         write_csv(folder / f"{name}.csv", rows)

@@ -185,3 +185,43 @@ def loading(
     from spin_d3rlpy.benchmark.loading import run_loading_benchmark
 
     run_loading_benchmark(out, size, log=typer.echo)
+
+
+@command(app)
+def soak(
+    out: Annotated[Path, typer.Option(help="Folder for table and picture.")] = Path("spin-soak"),
+    minutes: Annotated[float, typer.Option(help="How long.")] = 65.0,
+    preset: Annotated[str, typer.Option(help="Sizes: cpu-small, paper or smoke.")] = "cpu-small",
+    size: Annotated[int | None, typer.Option(help="Transitions; default: 200,000.")] = None,
+) -> None:
+    """Train for an hour, with evaluation, and see whether memory and speed stay flat."""
+    from spin_d3rlpy.benchmark.soak import run_soak
+
+    run_soak(out, minutes, preset, size, log=typer.echo)
+
+
+@command(app)
+def kills(
+    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("kills.csv"),
+    kills: Annotated[int, typer.Option(min=1, help="How many.")] = 50,
+) -> None:
+    """Kill small runs at random moments, go on, and compare with one left alone."""
+    from spin_d3rlpy.benchmark.kills import run_kill_benchmark
+
+    if not run_kill_benchmark(out, kills, log=typer.echo):
+        raise typer.Exit(1)
+
+
+@command(app)
+def memory(
+    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("memory.csv"),
+    transitions: Annotated[int, typer.Option(min=1000, help="In episodes of 1,000.")] = 2_000_000,
+    features: Annotated[int, typer.Option(min=1, help="Length of an observation.")] = 223,
+    folder: Annotated[
+        Path | None, typer.Option(help="For the dataset; default: a temporary folder.")
+    ] = None,
+) -> None:
+    """Measure what training on a large made-up dataset takes, in memory and mapped."""
+    from spin_d3rlpy.benchmark.memory import run_memory_benchmark
+
+    run_memory_benchmark(out, transitions, features, folder, log=typer.echo)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
@@ -26,10 +27,12 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation
 from minari import MinariDataset
 
-from spin_d3rlpy.data.episodes import StackedEpisodes
+from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.views import EpisodeViews, TransitionIndex
 from spin_d3rlpy.reprem.pretraining import Windows
+
+_ROWS_AT_ONCE = 65_536
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +77,12 @@ class DeviceReplayBuffer(ReplayBufferBase):
     All T transitions of an episode are used, also the last one of an episode that a time limit
     ended, because its next observation is known. (d3rlpy's stock transition picker drops it.)
 
+    Observations that are mapped (`map_in`) stay in their file, in host memory as far as there is
+    room, also when the rest is moved to a GPU.
+
     Args:
         data: checked episodes (see `from_minari` and `from_replay_buffer`).
+        map_in: folder of the file that holds `data.observations`, if a file does.
 
     Attributes:
         nvec: number of choices of each of the N sub-actions.
@@ -90,7 +97,8 @@ class DeviceReplayBuffer(ReplayBufferBase):
             `with_features`.
     """
 
-    def __init__(self, data: StackedEpisodes) -> None:
+    def __init__(self, data: StackedEpisodes, map_in: Path | None = None) -> None:
+        self._map_in = map_in
         lengths = torch.tensor(data.lengths)
         n = len(data.rewards)
         self.nvec = list(data.nvec)
@@ -113,6 +121,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         dataset: MinariDataset,
         max_episodes: int | None = None,
         bins: int | Sequence[int] | None = None,
+        map_in: Path | None = None,
     ) -> DeviceReplayBuffer:
         """Reads a Minari dataset with MultiDiscrete, MultiBinary, Discrete or `Box` actions.
 
@@ -120,11 +129,13 @@ class DeviceReplayBuffer(ReplayBufferBase):
             dataset: the dataset.
             max_episodes: read only the first ones.
             bins: values of each dimension of a `Box` action, of which the nearest is taken.
+            map_in: keep observations in a file in this folder instead of in memory. It has no
+                name and is gone when the buffer is.
 
         Raises:
             InvalidDatasetError: other spaces, actions out of range, NaN or infinite entries.
         """
-        return cls(read_minari(dataset, max_episodes, bins))
+        return cls(read_minari(dataset, max_episodes, bins, map_in), map_in)
 
     @classmethod
     def from_replay_buffer(
@@ -158,14 +169,16 @@ class DeviceReplayBuffer(ReplayBufferBase):
             return self
         moved = copy.copy(self)
         for name, value in vars(self).items():
-            if isinstance(value, torch.Tensor):
+            stays = name == "observations" and self._map_in is not None
+            if isinstance(value, torch.Tensor) and not stays:
                 setattr(moved, name, value.to(device))
         return moved
 
     @property
     def is_on_one_device(self) -> bool:
-        """Whether features, if there are any, are where everything else is."""
-        return self.features is None or self.features.device == self.device
+        """Whether observations and features, if there are any, are where everything else is."""
+        large = (self.observations, self.features)
+        return all(part is None or part.device == self.device for part in large)
 
     def select(self, episodes: Sequence[int]) -> DeviceReplayBuffer:
         """Returns a copy with the episodes of these indices, in this order, on the same device.
@@ -180,15 +193,21 @@ class DeviceReplayBuffer(ReplayBufferBase):
         steps = torch.cat([torch.arange(starts[i], starts[i + 1]) for i in chosen]).to(self.device)
         # Episode i's T + 1 observations begin i rows after its first transition's number.
         rows = torch.cat([torch.arange(starts[i] + i, starts[i + 1] + i + 1) for i in chosen])
+        observations = allocate_observations(len(rows), self.observations.shape[1], self._map_in)
+        rows = rows.to(self.observations.device)
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            chosen_rows = self.observations.index_select(0, rows[start : start + _ROWS_AT_ONCE])
+            observations[start : start + _ROWS_AT_ONCE] = chosen_rows.cpu().numpy()
         return DeviceReplayBuffer(
             StackedEpisodes(
-                observations=self.observations.index_select(0, rows.to(self.device)).cpu().numpy(),
+                observations=observations,
                 actions=self.actions.index_select(0, steps).cpu().numpy(),
                 rewards=self.rewards.index_select(0, steps).cpu().numpy(),
                 terminals=self.terminals.index_select(0, steps).cpu().numpy(),
                 lengths=[starts[i + 1] - starts[i] for i in chosen],
                 nvec=self.nvec,
-            )
+            ),
+            self._map_in,
         ).to(self.device)
 
     def split(self, share: float, seed: int = 0) -> tuple[DeviceReplayBuffer, DeviceReplayBuffer]:
@@ -213,18 +232,23 @@ class DeviceReplayBuffer(ReplayBufferBase):
         order = np.random.default_rng(seed).permutation(n)
         return self.select(sorted(order[held_out:])), self.select(sorted(order[:held_out]))
 
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns mean and standard deviation of the observations, `(obs,)` each, in float64."""
+        chunks = self.observations.split(_ROWS_AT_ONCE)  # views: no second copy in memory
+        n = len(self.observations)
+        mean = torch.stack([chunk.double().sum(0) for chunk in chunks]).sum(0) / n
+        squares = torch.stack([(chunk - mean).square().sum(0) for chunk in chunks]).sum(0)
+        return mean, (squares / n).sqrt()
+
     def standardize(self, eps: float = 1e-3) -> tuple[NDArray, NDArray]:
         """Scales observations in place by their own mean and standard deviation + `eps`.
 
         Returns:
             What was subtracted and what was divided by, `(obs,)` each.
         """
-        chunks = self.observations.split(65_536)  # views: memory is needed once
-        n = len(self.observations)
-        mean = torch.stack([chunk.double().sum(0) for chunk in chunks]).sum(0) / n
-        squares = torch.stack([(chunk - mean).square().sum(0) for chunk in chunks]).sum(0)
-        scale = (squares / n).sqrt() + eps
-        for chunk in chunks:
+        mean, std = self.moments()
+        scale = std + eps
+        for chunk in self.observations.split(_ROWS_AT_ONCE):
             chunk.copy_((chunk - mean) / scale)
         self._episodes = None
         return mean.cpu().numpy(), scale.cpu().numpy()
@@ -255,10 +279,10 @@ class DeviceReplayBuffer(ReplayBufferBase):
         rewards = self.rewards.index_select(0, index)[:, None]
         following = index + self._continues.index_select(0, index)
         batch = TorchMiniBatch(
-            observations=self.observations.index_select(0, row),
+            observations=self._observations_at(row),
             actions=self.actions.index_select(0, index).long(),
             rewards=rewards,
-            next_observations=self.observations.index_select(0, row + 1),
+            next_observations=self._observations_at(row + 1),
             next_actions=self.actions.index_select(0, following).long(),
             returns_to_go=torch.zeros_like(rewards),
             terminals=self.terminals.index_select(0, index)[:, None],
@@ -273,7 +297,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         """Draws observations `(B, obs)` and their actions `(B, N)` int64, like batches."""
         index = self._sample_index(batch_size)
         row = self.observation_index.index_select(0, index)
-        return self.observations.index_select(0, row), self.actions.index_select(0, index).long()
+        return self._observations_at(row), self.actions.index_select(0, index).long()
 
     def sample_windows(self, batch_size: int, length: int) -> Windows:
         """Draws pieces of trajectories that begin anywhere and end with their episode at latest.
@@ -289,7 +313,12 @@ class DeviceReplayBuffer(ReplayBufferBase):
         valid = index < end
         index = torch.minimum(index, end - 1)
         rows = self.observation_index[index]
-        return Windows(self.observations[rows], self.actions[index].long(), valid)
+        observations = self._observations_at(rows.flatten()).unflatten(0, rows.shape)
+        return Windows(observations, self.actions[index].long(), valid)
+
+    def _observations_at(self, rows: torch.Tensor) -> torch.Tensor:
+        source = self.observations
+        return source.index_select(0, rows.to(source.device)).to(self.device)
 
     def _sample_index(self, batch_size: int) -> torch.Tensor:
         return torch.randint(self.transition_count, (batch_size,), device=self.device)

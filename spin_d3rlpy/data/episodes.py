@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
+from spin_d3rlpy.mapping import mapped_array
 
 DISCRETIZE_ADVICE = (
     "Discretize continuous actions first (for example by collecting data with the environments "
@@ -74,6 +76,7 @@ def stack_episodes(
     lengths: Sequence[int],
     nvec: Sequence[int],
     integral_floats: bool = False,
+    map_in: Path | None = None,
 ) -> StackedEpisodes:
     """Checks episodes one by one and copies each to its place, so memory is needed once.
 
@@ -82,6 +85,7 @@ def stack_episodes(
         lengths: number of transitions of each.
         nvec: number of choices of each sub-action (N of them).
         integral_floats: accept float actions that are whole numbers.
+        map_in: keep observations in a file in this folder instead of in memory.
 
     Raises:
         InvalidDatasetError: no transitions, actions that are no choices, entries that are not
@@ -96,10 +100,9 @@ def stack_episodes(
     for episode, length in zip(episodes, lengths, strict=True):
         _check_shapes(episode, length)
         if stacked is None:
-            _check_memory(n + len(lengths), episode.observations.shape[1])
             stacked = StackedEpisodes(
-                observations=np.empty(
-                    (n + len(lengths), episode.observations.shape[1]), np.float32
+                observations=allocate_observations(
+                    n + len(lengths), episode.observations.shape[1], map_in
                 ),
                 actions=np.empty((n, len(nvec)), action_dtype(nvec)),
                 rewards=np.empty(n, np.float32),
@@ -128,17 +131,36 @@ def stack_episodes(
     return stacked
 
 
-def _check_memory(rows: int, features: int) -> None:
-    """Refuses what a damaged or malicious file claims, which is taken only as it is filled."""
-    needed = rows * features * np.dtype(np.float32).itemsize
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if needed > available:
+def allocate_observations(rows: int, features: int, map_in: Path | None) -> NDArray[np.float32]:
+    """Returns an array for observations, in memory or in a file of a folder.
+
+    Raises:
+        InvalidDatasetError: there is no room for what a damaged or malicious file may claim; memory
+            itself is taken only as it is filled.
+    """
+    if map_in is not None:
+        try:
+            return mapped_array((rows, features), np.float32, map_in)
+        except OSError as error:
             raise InvalidDatasetError(
-                f"{rows} observations of {features} features take {needed / 1e9:.0f} GB, this "
-                f"machine has {available / 1e9:.0f} GB. Pass max_episodes= to read fewer, or look "
-                "at whether the dataset is damaged."
-            )
+                f"{rows} observations of {features} features cannot be mapped: {error.strerror}. "
+                "Pass memory_map= a folder with room, or max_episodes= to read fewer."
+            ) from error
+    needed = rows * features * np.dtype(np.float32).itemsize
+    room = None
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        if room is not None and needed > room:
+            raise MemoryError
+        return np.empty((rows, features), np.float32)
+    except MemoryError as error:
+        has = "has less" if room is None else f"has {room / 1e9:.0f} GB in all"
+        raise InvalidDatasetError(
+            f"{rows} observations of {features} features take {needed / 1e9:.0f} GB, this machine "
+            f"{has}. Pass memory_map=True to keep them in a file, max_episodes= to read fewer, or "
+            "look at whether the dataset is damaged."
+        ) from error
 
 
 def _check_shapes(episode: EpisodeArrays, length: int) -> None:

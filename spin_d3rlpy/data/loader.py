@@ -26,6 +26,7 @@ from spin_d3rlpy.data.sources import largest_choices
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name, parse_name
 from spin_d3rlpy.data.staging import is_complete
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, SpinError
+from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_envs import DiscretizeAction, MissingDependencyError, StandardizeObservation
 
@@ -41,6 +42,7 @@ def load_dataset(
     max_episodes: int | None = None,
     bins: int | Sequence[int] | None = None,
     normalize_observations: bool = False,
+    memory_map: bool | str | Path = False,
     trust: bool = False,
 ) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any, Any]]:
     """Loads a dataset and its environment, building the dataset on first use.
@@ -61,6 +63,9 @@ def load_dataset(
             for all, or one each) of which the nearest is taken. The environment takes these.
         normalize_observations: subtract the dataset's mean and divide by its standard deviation
             + 0.001; the environment's observations are scaled the same.
+        memory_map: keep observations in a file instead of in memory, for datasets larger than
+            that: True beside the dataset, or in this folder. It takes as much room on the disk as
+            the observations would in memory, until the process ends.
         trust: make the environment whatever function the dataset's metadata name for that.
             Otherwise only environments that are registered with Gymnasium: import the package
             that registers a third party's first.
@@ -77,7 +82,10 @@ def load_dataset(
         ValueError: `size` or `jobs` is out of range.
     """
     found = open_dataset(dataset, size, jobs, progress, trust)
-    buffer = DeviceReplayBuffer.from_minari(found, max_episodes, bins)
+    map_in = None
+    if memory_map is not False:
+        map_in = Path(found.storage.data_path if memory_map is True else memory_map)
+    buffer = DeviceReplayBuffer.from_minari(found, max_episodes, bins, map_in)
     env = make_environment(found, trust)
     if isinstance(env.observation_space, Dict | Tuple):
         env = FlattenObservation(env)
@@ -149,7 +157,11 @@ def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> s
         if size is not None:
             raise ValueError("size= is for datasets that are built by name, spin/...")
         if not is_complete(name):
-            _download_foreign(name)
+            root = Path(get_dataset_path(""))
+            root.mkdir(parents=True, exist_ok=True)
+            with exclusive_folder(root):  # one download at a time
+                if not is_complete(name):  # another process may have been first
+                    _download_foreign(name)
         return name
     if size is None and is_dataset_name(name) and is_complete(name):
         return name

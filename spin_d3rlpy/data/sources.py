@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -37,6 +38,7 @@ def read_minari(
     dataset: MinariDataset,
     max_episodes: int | None = None,
     bins: int | Sequence[int] | None = None,
+    map_in: Path | None = None,
 ) -> StackedEpisodes:
     """Reads a Minari dataset's episodes: T + 1 observations against T actions each.
 
@@ -49,6 +51,7 @@ def read_minari(
         max_episodes: read only the first ones.
         bins: values of each dimension of a continuous action (one number for all, or one each):
             the nearest of these is taken.
+        map_in: see `stack_episodes`.
 
     Raises:
         InvalidDatasetError: other spaces, or see `stack_episodes`.
@@ -66,7 +69,7 @@ def read_minari(
     try:
         lengths, episodes = _open_episodes(dataset, indices)
         with closing(episodes):
-            return stack_episodes(_discretized(episodes, grid), lengths, nvec)
+            return stack_episodes(_discretized(episodes, grid), lengths, nvec, map_in=map_in)
     except SpinError:
         raise
     except DAMAGE as error:

@@ -15,6 +15,7 @@ import numpy as np
 from minari.storage import get_dataset_path
 
 from spin_d3rlpy.data.collect import Chunk
+from spin_d3rlpy.locks import exclusive_folder
 from spin_envs.rollout import EpisodeRecord
 
 
@@ -46,7 +47,7 @@ def staged_dataset(name: str) -> Iterator[Staging | None]:
     target = get_dataset_path(name)
     target.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{target.name}.staging-"
-    with _exclusive(target.parent) as exclusive:
+    with exclusive_folder(target.parent) as exclusive:
         if exclusive:  # what is there is of a process that was killed
             for leftover in target.parent.glob(f"{prefix}*"):
                 shutil.rmtree(leftover)
@@ -65,28 +66,6 @@ def staged_dataset(name: str) -> Iterator[Staging | None]:
                     raise
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-
-
-@contextmanager
-def _exclusive(folder: Path) -> Iterator[bool]:
-    """Waits until no other process builds in `folder`; yields False where locks do not exist.
-
-    The lock is on the folder itself and ends with the process, so nothing is left behind.
-    """
-    descriptor = None
-    try:
-        import fcntl
-
-        descriptor = os.open(folder, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        locked = True
-    except (ImportError, OSError):  # Windows, some network file systems
-        locked = False
-    try:
-        yield locked
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
 
 
 class PlayedChunks:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from spin_d3rlpy.mapping import mapped_array
 from spin_d3rlpy.policies.slot import SlotFeatures
 from spin_d3rlpy.precision import Precision, autocast
 
@@ -33,7 +34,7 @@ def compute_features(
 
     Args:
         network: what gives the features.
-        observations: `(n, obs)` on the network's device.
+        observations: `(n, obs)`, on the network's device or in host memory.
         transform: applied to observations (an observation scaler).
         precision: number format of the computation.
         show_progress: draw a progress bar.
@@ -44,17 +45,18 @@ def compute_features(
     Raises:
         OSError: neither memory nor the temporary folder has room; the message says how much.
     """
-    features = _allocate((len(observations), *network.shape), observations.device)
+    device = next(network.parameters()).device
+    features = _allocate((len(observations), *network.shape), device)
     was_training = network.training
     network.eval()
-    with torch.no_grad(), autocast(observations.device, precision):
+    with torch.no_grad(), autocast(device, precision):
         for start in tqdm(
             range(0, len(observations), ROWS_AT_ONCE),
             desc="Caching features",
             unit="chunk",
             disable=not show_progress,
         ):
-            rows = observations[start : start + ROWS_AT_ONCE]
+            rows = observations[start : start + ROWS_AT_ONCE].to(device)
             features[start : start + ROWS_AT_ONCE] = network(
                 rows if transform is None else transform(rows)
             )
@@ -68,16 +70,13 @@ def _allocate(shape: tuple[int, int, int], device: torch.device) -> torch.Tensor
         return torch.empty(shape, dtype=torch.bfloat16, device=device)
     if size < LARGEST_SHARE * _available_host_bytes():
         return torch.empty(shape, dtype=torch.bfloat16, pin_memory=device.type == "cuda")
-    with tempfile.TemporaryFile() as file:  # the mapping keeps it when it is closed
-        try:
-            os.posix_fallocate(file.fileno(), 0, size)
-        except OSError as error:
-            raise OSError(
-                f"Cached features need {size / 2**30:.1f} GiB, for which there is room neither in "
-                f"memory nor in {tempfile.gettempdir()} ({error.strerror}). Set TMPDIR to a folder "
-                "with room, or cache_features=False."
-            ) from error
-        mapped = np.memmap(file, dtype=np.int16, mode="r+", shape=shape)
+    try:
+        mapped = mapped_array(shape, np.int16, tempfile.gettempdir())
+    except OSError as error:
+        raise OSError(
+            f"There is no room for cached features in memory, nor in a file: {error.strerror}. Set "
+            "TMPDIR to a folder with room, or cache_features=False."
+        ) from error
     return torch.from_numpy(mapped).view(torch.bfloat16)
 
 

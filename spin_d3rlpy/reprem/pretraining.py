@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, normalize
 from tqdm import tqdm
 
 from spin_d3rlpy._compat import keep_freed_memory
-from spin_d3rlpy.checkpoints import Checkpoints
+from spin_d3rlpy.checkpoints import Checkpoints, require_finite
 from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.precision import Precision, autocast, backward, check_precision
 from spin_d3rlpy.reprem.model import RePreM
@@ -154,6 +154,9 @@ def pretrain_reprem(
 
     Returns:
         One entry per `log_interval` updates, and one at the end.
+
+    Raises:
+        DivergenceError: losses or weights are no longer finite.
     """
     keep_freed_memory()
     if enable_ddp:
@@ -207,6 +210,7 @@ def pretrain_reprem(
         since += 1
         if step % config.log_interval == 0 or step == total:
             loss, accuracy = (sums / since).tolist()
+            require_finite({"loss": loss}, "pretraining", step, checkpoints)
             seconds = time.monotonic() - started
             samples = step * config.batch_size * window
             records.append(RePreMRecord(step, loss, accuracy, seconds, samples))

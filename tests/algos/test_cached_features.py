@@ -172,7 +172,7 @@ def test_no_room_anywhere_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.posix_fallocate", full)
-    with pytest.raises(OSError, match=r"need 0\.0 GiB.*No space left.*TMPDIR"):
+    with pytest.raises(OSError, match=r"0\.0 GiB are needed.*No space left.*TMPDIR"):
         fit(make(train_queries=False, cache_features=True))
 
 

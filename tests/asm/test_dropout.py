@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spin_d3rlpy.asm.dropout import Dropout, dropout
+from spin_d3rlpy.asm.dropout import Dropout, add_dropout, dropout, random_words
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -31,6 +31,39 @@ def test_neighbors_are_independent() -> None:
     assert correlation.abs().max() < 4 / 100_000**0.5
     following = dropped.flatten()
     assert torch.corrcoef(torch.stack([following[:-4], following[4:]]).double())[0, 1].abs() < 0.01
+
+
+def test_words_made_of_the_same_numbers_have_no_common_pattern() -> None:
+    torch.manual_seed(2)
+    n, p = 8192, 0.1
+    # Rows come from the same 8,192 numbers, combined with another one each.
+    dropped = (random_words(16 * n).view(torch.int16) & 0x7FFF) >= round(2**15 * (1 - p))
+    for field in dropped.view(16, n, 4).unbind(-1):
+        together = field.double() @ field.double().T / n
+        pairs = together[*torch.triu_indices(16, 16, 1)]
+        deviation = (p**2 * (1 - p**2) / n) ** 0.5
+        assert (pairs - p**2).abs().max() < 5 * deviation
+        assert pairs.std().item() == pytest.approx(deviation, rel=0.5)
+
+
+def test_the_share_of_zeros_varies_as_that_of_independent_entries() -> None:
+    torch.manual_seed(3)
+    n, p = 1_000, 0.1
+    counts = torch.stack([(dropout(torch.ones(n), p, True) == 0).sum() for _ in range(2_000)])
+    assert counts.double().mean().item() == pytest.approx(n * p, rel=0.01)
+    assert counts.double().var().item() == pytest.approx(n * p * (1 - p), rel=0.15)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_adding_equals_dropout_then_addition(dtype: torch.dtype) -> None:
+    x, y = torch.randn(1000).to(dtype), torch.randn(1000).to(dtype)
+    torch.manual_seed(4)
+    added = add_dropout(x, y, 0.3, training=True)
+    torch.manual_seed(4)
+    # In one pass the sum is rounded once, else the dropped part is rounded, too.
+    atol = 0.02 if dtype == torch.bfloat16 else 1e-6
+    torch.testing.assert_close(added, x + dropout(y, 0.3, training=True), atol=atol, rtol=1e-2)
+    assert torch.equal(add_dropout(x, y, 0.3, training=False), x + y)
 
 
 def test_nothing_is_dropped_in_evaluation_or_at_zero() -> None:

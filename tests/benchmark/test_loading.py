@@ -15,6 +15,7 @@ from minari.storage import get_dataset_path
 from typer.testing import CliRunner
 
 from spin_d3rlpy.benchmark import loading
+from spin_d3rlpy.benchmark.process_memory import array_bytes
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.data import DeviceReplayBuffer
 
@@ -47,7 +48,7 @@ def _write(episodes: int, length: int, size: int) -> MinariDataset:
 
 def test_loading_takes_little_more_memory_than_the_arrays() -> None:
     dataset = _write(episodes=300, length=1000, size=17)  # 26 MB
-    size = loading.array_bytes(DeviceReplayBuffer.from_minari(dataset))
+    size = array_bytes(DeviceReplayBuffer.from_minari(dataset))
     assert size == 300 * (1001 * 17 * 4 + 1000 * (2 + 4 + 4 + 4))
     peak = loading.peak_bytes("spin_d3rlpy", dataset.id)
     assert size <= peak < 1.5 * size

@@ -32,6 +32,7 @@ from spin_d3rlpy.asm.pretraining import PretrainingEpoch
 from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
+from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.metrics import ActingAlgo, ActionMode, LockstepEvaluator
 from spin_d3rlpy.reports import describe_machine, write_csv, write_json
 from spin_d3rlpy.training import create_algorithm
@@ -101,17 +102,22 @@ class Job:
 def run_job(root: Path, name: str) -> None:
     """Does what `job.json` says, going on from where an earlier attempt was.
 
+    Whoever else does the same job (a worker that outlived a killed `bench run`) is waited for.
+
     Args:
         root: folder of all jobs.
         name: folder in it.
     """
     folder = root / name
     job = Job.from_json(json.loads((folder / "job.json").read_text()))
-    write_json(folder / "machine.json", {**describe_machine(), "git_commit": _git_commit()})
-    started = time.monotonic()
-    result = {"pretrain": _pretrain, "train": _train, "probe": _probe}[job.kind](root, job)
-    attempt = time.monotonic() - started
-    write_json(folder / RESULT, {**result, "seconds_of_last_attempt": attempt})
+    with exclusive_folder(folder):
+        if (folder / RESULT).exists():
+            return
+        write_json(folder / "machine.json", {**describe_machine(), "git_commit": _git_commit()})
+        started = time.monotonic()
+        result = {"pretrain": _pretrain, "train": _train, "probe": _probe}[job.kind](root, job)
+        attempt = time.monotonic() - started
+        write_json(folder / RESULT, {**result, "seconds_of_last_attempt": attempt})
 
 
 def _pretrain(root: Path, job: Job) -> dict[str, Any]:
@@ -125,23 +131,23 @@ def _pretrain(root: Path, job: Job) -> dict[str, Any]:
     held_out = None
     if config.validation_share:
         buffer, held_out = buffer.split(config.validation_share)
-    checkpoints = _checkpoints(folder)
-    if checkpoints.start(resume=True) is None:
-        save_asm(asm, folder / "asm_0.safetensors")
 
     def on_epoch(epoch: PretrainingEpoch) -> None:
         if epoch.epoch % config.checkpoint_interval == 0:
             save_asm(asm, folder / f"asm_{epoch.epoch}.safetensors")
 
-    epochs = pretrain(
-        asm,
-        buffer,
-        config,
-        on_epoch=on_epoch,
-        show_progress=False,
-        checkpoints=checkpoints,
-        held_out=held_out,
-    )
+    with _checkpoints(folder) as checkpoints:
+        if checkpoints.start(resume=True) is None:
+            save_asm(asm, folder / "asm_0.safetensors")
+        epochs = pretrain(
+            asm,
+            buffer,
+            config,
+            on_epoch=on_epoch,
+            show_progress=False,
+            checkpoints=checkpoints,
+            held_out=held_out,
+        )
     save_asm(asm, folder / "asm.safetensors")
     rows = [epoch.row() for epoch in epochs]
     if rows:

@@ -1,0 +1,43 @@
+"""Locks on folders. They end with the process that holds them and leave no file behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from spin_d3rlpy.errors import FolderInUseError
+
+
+@contextmanager
+def exclusive_folder(folder: Path, wait: bool = True) -> Iterator[bool]:
+    """Holds the lock on a folder while the block runs.
+
+    Yields False where locks do not exist (Windows, some network file systems).
+
+    Args:
+        folder: exists.
+        wait: until whoever has the lock gives it back.
+
+    Raises:
+        FolderInUseError: another has it, and `wait` is False.
+    """
+    descriptor = None
+    try:
+        try:
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            locked = True
+        except BlockingIOError as error:
+            raise FolderInUseError(
+                f"Another run is using {folder}. Wait until it has ended, or choose another folder."
+            ) from error
+        except (ImportError, OSError):
+            locked = False
+        yield locked
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
