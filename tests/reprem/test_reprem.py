@@ -6,6 +6,7 @@ import torch
 
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
+from spin_d3rlpy.precision import Precision
 from spin_d3rlpy.reprem import RePreM, RePreMConfig, RePreMPretrainingConfig, pretrain_reprem
 from spin_d3rlpy.reprem.model import Gate
 from spin_d3rlpy.reprem.pretraining import contrastive_loss
@@ -122,10 +123,11 @@ def test_learns_to_predict_states_from_their_neighbours() -> None:
 def test_pretraining_in_bfloat16_learns_the_same() -> None:
     """The gates mix what is in bfloat16 into a stream that is not."""
     losses = []
-    for precision in ("float32", "bfloat16"):
+    precisions: list[Precision] = ["float32", "bfloat16"]
+    for precision in precisions:
         torch.manual_seed(0)
         config = RePreMPretrainingConfig(batch_size=32, max_updates=5, log_interval=5)
-        config.precision = precision  # type: ignore[assignment]
+        config.precision = precision
         [record] = pretrain_reprem(
             RePreM(2, NVEC, SMALL), buffer([30, 40]), config, show_progress=False
         )
