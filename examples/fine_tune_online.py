@@ -16,7 +16,9 @@ from spin_d3rlpy import (
 )
 
 
-def main(size: int, pretraining_updates: int, steps: int, online_steps: int, folder: str) -> None:
+def main(
+    size: int, episodes: int, pretraining_updates: int, steps: int, online_steps: int, folder: str
+) -> None:
     dataset, env = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
     algo = SPINIQL(
         actor_encoder_factory=SPINEncoderFactory(
@@ -24,7 +26,7 @@ def main(size: int, pretraining_updates: int, steps: int, online_steps: int, fol
         ),
         pretraining=PretrainingConfig(max_updates=pretraining_updates),
     )
-    evaluator = LockstepEvaluator(env, n_trials=10)
+    evaluator = LockstepEvaluator(env, episodes)
     algo.fit(dataset, n_steps=steps, n_steps_per_epoch=1_000)
     print(f"Mean return after training offline: {evaluator(algo):.1f}")
 
@@ -39,9 +41,17 @@ def main(size: int, pretraining_updates: int, steps: int, online_steps: int, fol
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=100_000, help="transitions of the dataset")
+    parser.add_argument("--episodes", type=int, default=10, help="of an evaluation")
     parser.add_argument("--pretraining-updates", type=int, default=1_000)
     parser.add_argument("--steps", type=int, default=5_000, help="gradient steps offline")
     parser.add_argument("--online-steps", type=int, default=5_000, help="environment steps")
     parser.add_argument("--folder", default=".", help="where the policy goes")
     args = parser.parse_args()
-    main(args.size, args.pretraining_updates, args.steps, args.online_steps, args.folder)
+    main(
+        args.size,
+        args.episodes,
+        args.pretraining_updates,
+        args.steps,
+        args.online_steps,
+        args.folder,
+    )

@@ -16,7 +16,7 @@ from spin_d3rlpy import (
 )
 
 
-def main(size: int, pretraining_updates: int, steps: int, folder: str) -> None:
+def main(size: int, episodes: int, pretraining_updates: int, steps: int, folder: str) -> None:
     dataset, env = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
     algo = SPINIQL(
         actor_encoder_factory=SPINEncoderFactory(
@@ -24,19 +24,20 @@ def main(size: int, pretraining_updates: int, steps: int, folder: str) -> None:
         ),
         pretraining=PretrainingConfig(max_updates=pretraining_updates),
     )
-    evaluator = LockstepEvaluator(env, n_trials=10)
+    evaluator = LockstepEvaluator(env, episodes)
     algo.fit(dataset, n_steps=steps, n_steps_per_epoch=1_000, evaluators={"return": evaluator})
     assert algo.asm is not None
     save_asm(algo.asm, f"{folder}/asm.safetensors")  # SPINIQL(asm=...) takes it over later
     algo.save(f"{folder}/policy.d3")
-    print(f"Mean return of 10 episodes: {evaluator(algo):.1f}")
+    print(f"Mean return: {evaluator(algo):.1f}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=100_000, help="transitions of the dataset")
+    parser.add_argument("--episodes", type=int, default=10, help="of an evaluation")
     parser.add_argument("--pretraining-updates", type=int, default=1_000)
     parser.add_argument("--steps", type=int, default=5_000, help="gradient steps")
     parser.add_argument("--folder", default=".", help="where the policy goes")
     args = parser.parse_args()
-    main(args.size, args.pretraining_updates, args.steps, args.folder)
+    main(args.size, args.episodes, args.pretraining_updates, args.steps, args.folder)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import configparser
+import os
+import re
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +63,49 @@ def test_command_line_program_is_an_entry_point(wheel: zipfile.ZipFile) -> None:
 
 def test_license_is_included(wheel: zipfile.ZipFile) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
+
+
+def test_version_and_changelog_agree() -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    released = [h.split()[0] for h in headings if not h.startswith("Unreleased")]
+    if headings[0].startswith("Unreleased"):
+        # The version is that of the next release.
+        assert __version__ not in released
+    else:
+        assert released[0] == __version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_works_without_the_repository(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    """From the wheel alone: build a dataset, train, evaluate, export."""
+    site, work = tmp_path / "site", tmp_path / "work"
+    work.mkdir()
+    install = ["-m", "pip", "install", "--no-deps", "--quiet", "--target", str(site)]
+    subprocess.run([sys.executable, *install, str(wheel.filename)], check=True)
+    variables = {
+        **os.environ,
+        "PYTHONPATH": str(site),
+        "MINARI_DATASETS_PATH": str(tmp_path / "datasets"),
+    }
+
+    def run(*arguments: str) -> str:
+        result = subprocess.run(
+            [sys.executable, *arguments], cwd=work, env=variables, capture_output=True, text=True
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    for package in ("spin_d3rlpy", "spin_envs"):
+        found = run("-c", f"import {package}; print({package}.__file__)")
+        assert Path(found.strip()).is_relative_to(site)
+    program = str(site / "bin" / "spin-d3rlpy")
+    dataset = "spin/maze-a5/medium-expert-v0"
+    assert dataset in run(program, "data", "list")
+    small = ["--size", "2000", "--preset", "smoke", "--episodes", "2", "--no-progress"]
+    assert "Saved" in run(program, "train", dataset, *small, "--out", "run")
+    assert "return" in run(program, "evaluate", "run", "--episodes", "2")
+    assert "bytes" in run(program, "export", "run", "--out", "policy.pt")
+    assert __version__ in run(program, "info")

@@ -69,7 +69,8 @@ class Gate(nn.Module):
         reset = torch.sigmoid(r_update + r_stream)
         share = torch.sigmoid(z_update + z_stream)
         candidate = torch.tanh(h_update + self.of_reset(reset * stream))
-        mixed: torch.Tensor = torch.lerp(stream, candidate, share)
+        # In bfloat16 the products are, the stream is not.
+        mixed: torch.Tensor = torch.lerp(stream, candidate.to(stream), share.to(stream))
         return mixed
 
 

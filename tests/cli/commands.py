@@ -48,3 +48,11 @@ def parse(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         name, command, arguments = command.resolve_command(
             context, [*context._protected_args, *context.args]
         )
+
+
+def require_command(words: list[str]) -> None:
+    """Checks that the words begin with the name of a command or of a group of commands."""
+    commands: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert words[0] in commands, words[0]
+    inner = getattr(commands[words[0]], "commands", None)
+    assert inner is None or words[1:2] == [] or words[1].strip(",") in inner, words[:2]

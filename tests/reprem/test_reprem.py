@@ -6,6 +6,7 @@ import torch
 
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
+from spin_d3rlpy.precision import Precision
 from spin_d3rlpy.reprem import RePreM, RePreMConfig, RePreMPretrainingConfig, pretrain_reprem
 from spin_d3rlpy.reprem.model import Gate
 from spin_d3rlpy.reprem.pretraining import contrastive_loss
@@ -117,6 +118,22 @@ def test_learns_to_predict_states_from_their_neighbours() -> None:
     assert records[-1].loss < 0.8 * records[0].loss
     assert records[-1].accuracy > 2 * records[0].accuracy
     assert not model.training
+
+
+def test_pretraining_in_bfloat16_learns_the_same() -> None:
+    """The gates mix what is in bfloat16 into a stream that is not."""
+    losses = []
+    precisions: list[Precision] = ["float32", "bfloat16"]
+    for precision in precisions:
+        torch.manual_seed(0)
+        config = RePreMPretrainingConfig(batch_size=32, max_updates=5, log_interval=5)
+        config.precision = precision
+        [record] = pretrain_reprem(
+            RePreM(2, NVEC, SMALL), buffer([30, 40]), config, show_progress=False
+        )
+        losses.append(record.loss)
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
 
 
 def test_budget_counts_rows() -> None:

@@ -1,0 +1,73 @@
+"""SPIN-Distill: train, write ONNX, and compare size and latency with SPIN's Transformer.
+
+Run with `python examples/distill_and_export.py` (extra `onnx`, and onnxruntime); minutes on a CPU.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from spin_d3rlpy import (
+    SPINIQL,
+    DistillationConfig,
+    LockstepEvaluator,
+    PretrainingConfig,
+    SPINDistillIQL,
+    TransformerConfig,
+    load_dataset,
+)
+
+
+def latency(path: Path, observation: Any, repeats: int) -> float:
+    """Median milliseconds of one decision on one core."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options)
+    name = session.get_inputs()[0].name
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        session.run(None, {name: observation})
+        times.append(time.perf_counter() - started)
+    return 1_000 * float(np.median(times))
+
+
+def main(
+    size: int, episodes: int, pretraining_updates: int, steps: int, repeats: int, folder: Path
+) -> None:
+    dataset, env = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
+    evaluator = LockstepEvaluator(env, episodes)
+    common: dict[str, Any] = {
+        "transformer": TransformerConfig(width=128, n_blocks=2),
+        "pretraining": PretrainingConfig(max_updates=pretraining_updates, precision="auto"),
+    }
+    spin = SPINIQL(**common)
+    spin.fit(dataset, n_steps=steps, n_steps_per_epoch=steps)
+    student = SPINDistillIQL(
+        asm=spin.asm, distillation=DistillationConfig(n_updates=pretraining_updates), **common
+    )
+    student.fit(dataset, n_steps=steps, n_steps_per_epoch=steps)
+    for name, algo in {"spin": spin, "distill": student}.items():
+        path = folder / f"{name}.onnx"
+        algo.save_policy(str(path))
+        milliseconds = latency(path, dataset.observations[:1].numpy(), repeats)
+        print(
+            f"{name:8} {path.stat().st_size / 1e3:7.0f} kB  {milliseconds:6.3f} ms a decision  "
+            f"return {evaluator(algo):.1f}"
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=100_000, help="transitions of the dataset")
+    parser.add_argument("--episodes", type=int, default=10, help="of an evaluation")
+    parser.add_argument("--pretraining-updates", type=int, default=1_000)
+    parser.add_argument("--steps", type=int, default=2_000, help="gradient steps")
+    parser.add_argument("--repeats", type=int, default=200, help="decisions that are timed")
+    parser.add_argument("--folder", type=Path, default=Path(), help="where the policies go")
+    args = parser.parse_args()
+    main(args.size, args.episodes, args.pretraining_updates, args.steps, args.repeats, args.folder)

@@ -1,0 +1,69 @@
+"""From a log of treatments (CSV) to a policy, what it is worth, and when not to trust it.
+
+Run with `python examples/treatment/from_log_to_policy.py`; about two minutes on a CPU.
+"""
+
+import argparse
+import csv
+
+import numpy as np
+from simulator import DOSES, GAMMA, STATES, doctor, simulate, value
+
+from spin_d3rlpy import SPINIQL, MultiDiscreteFQE, PretrainingConfig, TransformerConfig, from_table
+
+
+def main(patients: int, pretraining_updates: int, steps: int, folder: str) -> None:
+    rng = np.random.default_rng(0)
+    log = simulate(lambda states: doctor(states, rng), patients, seed=0)
+    with open(f"{folder}/log.csv", "w", newline="") as file:
+        csv.writer(file).writerows([log.keys(), *zip(*log.values(), strict=True)])
+
+    data = from_table(  # from here on, only the log is known
+        f"{folder}/log.csv",
+        observations=STATES,
+        actions=list(DOSES),
+        reward="reward",
+        episode="patient",
+        time="day",
+        terminal="ended",
+        choices=DOSES,
+    )
+    algo = SPINIQL(
+        transformer=TransformerConfig(width=64, n_blocks=2, dropout=0.0, attention_dropout=0.0),
+        pretraining=PretrainingConfig(max_updates=pretraining_updates, mask_prob_max=1.0),
+        query_init="mask",
+        head_init="asm",
+        train_queries=False,
+        cache_features=True,  # few states: seconds instead of minutes
+        gamma=GAMMA,
+    )
+    algo.fit(data, n_steps=steps, n_steps_per_epoch=steps)
+    fqe = MultiDiscreteFQE(algo)
+    fqe.fit(data, n_steps=steps, n_steps_per_epoch=steps)
+    first = np.stack([episode.observations[0] for episode in data.episodes])
+    estimated = fqe.predict_value(first, algo.predict(first)).mean()
+
+    print(f"value of the log:       {value(log):6.2f}")
+    print(f"policy, estimated:      {estimated:6.2f}  (fitted Q evaluation on the log)")
+    print(f"policy, in simulation:  {value(simulate(algo.predict, patients, seed=1)):6.2f}")
+
+    # How likely each dose is beside the others; the log's own actions say what is usual.
+    seen = data.observations[data.observation_index].numpy()
+    usual = np.quantile(algo.support(seen, data.actions.numpy()).min(1), 0.01)
+    both = np.tile([3, 0, 2], (len(seen), 1))
+    actions = {"the policy's own": algo.predict(seen), "chemotherapy with cells": both}
+    for name, action in actions.items():
+        support = algo.support(seen, action).min(1)
+        rare = (support < usual).mean()
+        warning = "  WARNING: the log does not show this" if rare > 0.5 else ""
+        print(f"{name} doses: unusual in {rare:.1%} of the states{warning}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--patients", type=int, default=1_000)
+    parser.add_argument("--pretraining-updates", type=int, default=1_500)
+    parser.add_argument("--steps", type=int, default=5_000, help="gradient steps of IQL and FQE")
+    parser.add_argument("--folder", default=".", help="where the log goes")
+    args = parser.parse_args()
+    main(args.patients, args.pretraining_updates, args.steps, args.folder)

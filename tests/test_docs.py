@@ -1,0 +1,136 @@
+"""What the documentation shows works: its code runs, its commands parse, its pictures are there.
+
+A page's Python blocks run in order, in one namespace and in an empty folder. Comments say how a
+test makes them short: `<!-- test: n_steps=5_000 => n_steps=2 -->` replaces text in the page's
+blocks, and fails if it is not there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+import types
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import PROGRAM, parse, require_command, spin_arguments
+from tests.subprocesses import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+_BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```", re.M | re.S)
+_CHANGE = re.compile(r"^<!-- test: (.+?) => (.+?) -->$", re.M)
+_INLINE = re.compile(rf"`({PROGRAM} [^`\n]+)`")
+_LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(text: str, *languages: str) -> list[str]:
+    return [m["code"] for m in _BLOCK.finditer(text) if m["language"] in languages]
+
+
+def python_of(page: Path) -> str:
+    """Returns a page's Python blocks, made short."""
+    text = page.read_text()
+    shown = code = "\n".join(blocks(text, "python"))
+    for old, new in dict(_CHANGE.findall(text)).items():
+        assert old in shown, f"{name_of(page)} has no {old!r}"
+        code = code.replace(old, new)
+    return code
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder, so that pages share a dataset."""
+    return tmp_path_factory.mktemp("datasets")
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if python_of(p)], ids=name_of)
+def test_the_code_of_a_page_runs(
+    page: Path, datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets))
+    monkeypatch.delenv("MINARI_REMOTE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    # A module of its own, because classes that are defined in it may be looked up by name.
+    module = types.ModuleType("page")
+    monkeypatch.setitem(__import__("sys").modules, "page", module)
+    exec(compile(python_of(page), name_of(page), "exec"), module.__dict__)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_commands_of_a_page_can_be_parsed(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = page.read_text()
+    lines = [line for block in blocks(text, "sh") for line in block.splitlines()]
+    # Commands also stand in indented blocks.
+    lines += [line.strip() for line in text.splitlines() if line.startswith(f"    {PROGRAM} ")]
+    for part in (part for line in lines for part in line.split("&&")):
+        arguments = spin_arguments(part)
+        if arguments is not None and not set(arguments) & {"--help", "--install-completion"}:
+            parse(arguments, monkeypatch)
+    for words in (shown.split()[1:] for shown in _INLINE.findall(text)):
+        if words[0] != "<command>":
+            require_command(words)
+    check_extras(text)
+
+
+def check_extras(text: str) -> None:
+    """Looks up the extras that are to be installed."""
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extras in re.findall(r"(?:spin-d3rlpy|\"\.)\[([\w,]+)\]", text):
+        assert set(extras.split(",")) <= known.keys(), extras
+
+
+def test_the_checks_above_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError):
+        check_extras('pip install "spin-d3rlpy[onnxx]"')
+    arguments = spin_arguments("MINARI_REMOTE=hf://me spin-d3rlpy data posh x | cat")
+    assert arguments == ["data", "posh", "x"]
+    with pytest.raises(Exception, match="posh"):
+        parse(arguments, monkeypatch)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_between_files_lead_somewhere(page: Path) -> None:
+    text = _BLOCK.sub("", page.read_text())
+    for target in _LINK.findall(text):
+        assert (page.parent / target.split(" ")[0]).exists(), target
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    missing = [p for p in DOCS.rglob("*.md") if p.relative_to(DOCS).as_posix() not in navigation]
+    assert not missing
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    import spin_d3rlpy
+
+    text = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    named = set(re.findall(r"\b[A-Za-z_]\w+\b", text))
+    configs = {n for n in spin_d3rlpy.__all__ if n.removesuffix("Config") in named}
+    missing = set(spin_d3rlpy.__all__) - named - configs - {"__version__", "spin_envs"}
+    assert not missing
+
+
+def test_the_dependency_diagram_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("dependencies", DOCS / "figures/dependencies.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    [drawn] = blocks((DOCS / "explanation/architecture.md").read_text(), "mermaid")
+    assert drawn == module.diagram(), "python docs/figures/dependencies.py --write"
+
+
+def test_pages_name_files_that_exist() -> None:
+    for page in PAGES:
+        for path in re.findall(
+            r"`((?:examples|docs|envs|spin_d3rlpy)/[\w./-]+)`", page.read_text()
+        ):
+            assert (ROOT / path).exists() or "<" in path, f"{name_of(page)}: {path}"
