@@ -23,6 +23,7 @@ from spin_d3rlpy.cli.program import command, group
 app = group("bench", "Benchmarks: the paper's experiments, and this package's speed.")
 
 Where = Literal["local", "ray"]
+Tracking = Literal["tensorboard", "wandb"]
 Experiments = Annotated[
     list[str] | None, typer.Argument(help="Experiments, see `bench list`; or in --config's file.")
 ]
@@ -80,6 +81,10 @@ def run(
         str | None, typer.Option(help="ray: the cluster's; default: one on this machine.")
     ] = None,
     cpus: Annotated[int, typer.Option(min=1, help="ray: cores of a job.")] = 1,
+    track: Annotated[
+        list[Tracking] | None,
+        typer.Option(help="Log to tensorboard or wandb beside CSV files; repeatable."),
+    ] = None,
     config: Config = None,
     print_config: PrintConfig = False,
     progress: Progress = True,
@@ -101,7 +106,7 @@ def run(
     on_gpu = settings.device.startswith("cuda")
     gpus = [int(settings.device.partition(":")[2] or 0)] if on_gpu else []
     runs = RayEngine(address, cpus, len(gpus)) if engine == "ray" else LocalEngine(workers, gpus)
-    failed = run_grid(jobs, folder, runs, progress)
+    failed = run_grid(jobs, folder, runs, progress, trackers=track or [])
     for job in failed:
         log(f"failed: {folder / job.name} (see error.txt)")
     result = {"folder": str(folder), "cells": len(jobs), "failed": [job.name for job in failed]}

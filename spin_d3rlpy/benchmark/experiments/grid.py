@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
 from spin_d3rlpy.benchmark.experiments.engines import Engine, LocalEngine, Running
-from spin_d3rlpy.benchmark.experiments.jobs import ERROR, LOG, RESULT, Job
+from spin_d3rlpy.benchmark.experiments.jobs import ERROR, LOG, RESULT, TRACKERS, Job, Tracker
 from spin_d3rlpy.data import load_dataset
 
 
@@ -43,6 +43,7 @@ def run_grid(
     engine: Engine | None = None,
     show_progress: bool = True,
     poll_seconds: float = 0.2,
+    trackers: Sequence[Tracker] = (),
 ) -> list[Job]:
     """Runs jobs that have no result yet, and what they need first.
 
@@ -55,6 +56,7 @@ def run_grid(
         engine: where they run; all of this machine's cores if None.
         show_progress: draw a bar with the time left.
         poll_seconds: how often jobs are looked after.
+        trackers: where trainings are logged to beside CSV files.
 
     Returns:
         The jobs that failed or could not be run.
@@ -92,7 +94,7 @@ def run_grid(
                 if slot in running or ready is None:
                     continue
                 waiting.remove(ready)
-                _prepare(root / ready.name, ready)
+                _prepare(root / ready.name, ready, trackers)
                 running[slot] = (ready, engine.start(root, ready.name, slot))
             bar.set_postfix_str(f"{len(running)} running, {len(failed)} failed", refresh=False)
             bar.update(0)
@@ -105,9 +107,10 @@ def run_grid(
     return list(failed.values())
 
 
-def _prepare(folder: Path, job: Job) -> None:
+def _prepare(folder: Path, job: Job, trackers: Sequence[Tracker] = ()) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ERROR).unlink(missing_ok=True)
+    (folder / TRACKERS).write_text(json.dumps(list(trackers)))
     (folder / "job.json").write_text(json.dumps(job.to_json(), indent=1) + "\n")
 
 
