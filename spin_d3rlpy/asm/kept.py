@@ -32,7 +32,8 @@ class Kept(Generic[T]):
         except on CPUs: a recorded CUDA graph would not see the change.
         """
         device = parameters[0].device.type
-        if any(p.requires_grad for p in parameters) or device != "cpu" or is_tracing():
+        exporting = is_tracing() or torch.compiler.is_compiling()
+        if any(p.requires_grad for p in parameters) or device != "cpu" or exporting:
             return compute()
         rounding = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
         key = (rounding, *((p.data_ptr(), p._version) for p in parameters))

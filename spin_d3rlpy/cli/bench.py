@@ -23,7 +23,6 @@ from spin_d3rlpy.cli.program import command, group
 app = group("bench", "Benchmarks: the paper's experiments, and this package's speed.")
 
 Where = Literal["local", "ray"]
-Tracking = Literal["tensorboard", "wandb"]
 Experiments = Annotated[
     list[str] | None, typer.Argument(help="Experiments, see `bench list`; or in --config's file.")
 ]
@@ -82,7 +81,7 @@ def run(
     ] = None,
     cpus: Annotated[int, typer.Option(min=1, help="ray: cores of a job.")] = 1,
     track: Annotated[
-        list[Tracking] | None,
+        list[str] | None,
         typer.Option(help="Log to tensorboard or wandb beside CSV files; repeatable."),
     ] = None,
     config: Config = None,

@@ -274,6 +274,8 @@ def test_trainings_are_tracked_elsewhere_if_asked(
     assert (tmp_path / job.name / "log" / "return.csv").exists()
     assert runs[0] == {"project": "spin-d3rlpy", "name": job.name}
     assert any("return" in values for values in runs[1:])
+    with pytest.raises(ValueError, match="tensorboard, wandb; got 'no-such'"):
+        run_grid([job], tmp_path, InProcess(), False, 0.0, ["no-such"])
 
 
 def test_pretraining_jobs_differ_by_objective() -> None:

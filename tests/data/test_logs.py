@@ -66,6 +66,17 @@ def test_rows_are_ordered_by_time(tmp_path: Path) -> None:
         from_table(path, terminal="died", **READING)
 
 
+@pytest.mark.parametrize("row", [5, 6])
+def test_an_end_may_be_noted_at_the_last_step_or_in_the_state_after_it(
+    row: int, tmp_path: Path
+) -> None:
+    rows = [list(r) for r in ROWS]
+    rows[row][HEADER.index("died")] = 1
+    buffer = from_table(write(tmp_path / "log.csv", rows), terminal="died", **READING)
+    assert buffer.terminals.tolist() == [0, 0, 0, 1, 1]
+    assert buffer.observations[-2:, 0].tolist() == [80, 81]
+
+
 def test_parquet_files_are_read(tmp_path: Path) -> None:
     columns: dict[str, Any] = dict(zip(HEADER, map(list, zip(*ROWS, strict=True)), strict=True))
     for name in ("drug", "dose", "reward", "died"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from spin_d3rlpy.benchmark.experiments.engines import Engine, LocalEngine, Running
-from spin_d3rlpy.benchmark.experiments.jobs import ERROR, LOG, RESULT, TRACKERS, Job, Tracker
+from spin_d3rlpy.benchmark.experiments.jobs import ERROR, LOG, RESULT, TRACKER_NAMES, TRACKERS, Job
 from spin_d3rlpy.data import load_dataset
 
 
@@ -43,7 +43,7 @@ def run_grid(
     engine: Engine | None = None,
     show_progress: bool = True,
     poll_seconds: float = 0.2,
-    trackers: Sequence[Tracker] = (),
+    trackers: Sequence[str] = (),
 ) -> list[Job]:
     """Runs jobs that have no result yet, and what they need first.
 
@@ -56,11 +56,17 @@ def run_grid(
         engine: where they run; all of this machine's cores if None.
         show_progress: draw a bar with the time left.
         poll_seconds: how often jobs are looked after.
-        trackers: where trainings are logged to beside CSV files.
+        trackers: `"tensorboard"` or `"wandb"`, to which trainings are logged beside CSV files.
 
     Returns:
         The jobs that failed or could not be run.
+
+    Raises:
+        ValueError: an unknown tracker.
     """
+    for tracker in trackers:
+        if tracker not in TRACKER_NAMES:
+            raise ValueError(f"Expected trackers of {', '.join(TRACKER_NAMES)}; got {tracker!r}.")
     engine = engine or LocalEngine()
     everything = with_requirements(jobs)
     waiting = [job for job in everything if not is_done(root, job)]
@@ -107,7 +113,7 @@ def run_grid(
     return list(failed.values())
 
 
-def _prepare(folder: Path, job: Job, trackers: Sequence[Tracker] = ()) -> None:
+def _prepare(folder: Path, job: Job, trackers: Sequence[str] = ()) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ERROR).unlink(missing_ok=True)
     (folder / TRACKERS).write_text(json.dumps(list(trackers)))
