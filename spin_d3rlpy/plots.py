@@ -125,7 +125,7 @@ def plot_time_to_target(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.set_ylabel("gradient steps to target")
     axes.set_title("Seeds that reach it; empty bars: none within these steps", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     save_figure(figure, path)
 
 

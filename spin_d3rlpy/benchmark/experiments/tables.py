@@ -211,13 +211,13 @@ def scores_by_method(cells: Sequence[Cell]) -> dict[str, list[Values]]:
 
     Methods can only be compared over the same datasets, so others are left out.
     """
-    labels = {cell.label for cell in cells}
+    labels = list(dict.fromkeys(cell.label for cell in cells))
     found: dict[str, dict[str, Values]] = {}
     for cell in cells:
         scores = cell.scores
         if scores is not None:
             found.setdefault(cell.dataset, {})[cell.label] = scores
-    shared = [by_label for by_label in found.values() if set(by_label) == labels]
+    shared = [by_label for by_label in found.values() if set(by_label) == set(labels)]
     return {label: [by_label[label] for by_label in shared] for label in labels if shared}
 
 
