@@ -244,7 +244,9 @@ def onednn_multiplies_float32() -> bool:
         vendor_is_amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
     except OSError:
         return False
-    if not vendor_is_amd or getattr(torch.cpu, "_is_amx_tile_supported", lambda: True)():
+    has_choice = hasattr(torch.backends.mkldnn, "matmul")  # since torch 2.9
+    has_amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: True)()
+    if not vendor_is_amd or has_amx or not has_choice:
         return False
     generator = torch.Generator().manual_seed(0)
     with float32_products_by_onednn():

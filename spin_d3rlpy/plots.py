@@ -97,6 +97,61 @@ def plot_curve_panels(
     save_figure(figure, path)
 
 
+def plot_time_to_target(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draws bars of gradient steps to a target return, one group per dataset.
+
+    Args:
+        path: where the picture goes.
+        rows: with `dataset`, `method`, `reached` (such as "2 of 3"), `median_steps` ("" if the
+            target is not reached) and `of_all_steps`.
+    """
+    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    figure = _figure(max(5.2, 2.2 * len(datasets)), 3.6)
+    axes = figure.subplots()
+    width = 0.8 / len(methods)
+    for row in rows:
+        i = methods.index(row["method"])
+        x = datasets.index(row["dataset"]) + (i - (len(methods) - 1) / 2) * width
+        is_reached = row["median_steps"] != ""
+        height = row["median_steps"] if is_reached else row["of_all_steps"]
+        color = COLORS[i % len(COLORS)] if is_reached else "none"
+        axes.bar(x, height, width, color=color, edgecolor=COLORS[i % len(COLORS)])
+        axes.annotate(row["reached"], (x, height), ha="center", va="bottom", fontsize=6)
+    for i, method in enumerate(methods):
+        axes.bar(0, 0, color=COLORS[i % len(COLORS)], label=method)
+    names = [name.removeprefix("spin/").removesuffix("-v0") for name in datasets]
+    axes.set_xticks(range(len(datasets)), [name.replace("/", "\n") for name in names], fontsize=7)
+    axes.set_ylabel("gradient steps to target")
+    axes.set_title("Seeds that reach it; empty bars: none within these steps", fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    save_figure(figure, path)
+
+
+def plot_profiles(path: Path, scores: Mapping[str, Sequence[NDArray[Any]]]) -> None:
+    """Draws the share of runs above each normalized score, a line per method.
+
+    Args:
+        path: where the picture goes.
+        scores: by method, an array of scores per dataset.
+    """
+    together = {label: np.concatenate(list(strata)) for label, strata in scores.items()}
+    everything = np.concatenate(list(together.values()))
+    thresholds = np.linspace(min(0.0, everything.min()), max(100.0, everything.max()), 201)
+    figure = _figure(5.2, 3.6)
+    axes = figure.subplots()
+    for i, (label, values) in enumerate(together.items()):
+        shares = (values[:, None] > thresholds).mean(0)
+        axes.step(thresholds, shares, color=COLORS[i % len(COLORS)], label=label, where="post")
+    axes.set_xlabel("normalized score")
+    axes.set_ylabel("share of runs above it")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    save_figure(figure, path)
+
+
 def plot_returns(path: Path, groups: Mapping[str, Sequence[float]], title: str) -> None:
     """Draws a histogram of episodes' returns, stacked by group (who acted).
 

@@ -6,6 +6,7 @@ import dataclasses
 import platform
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -15,8 +16,18 @@ import numpy as np
 import pytest
 import torch
 from d3rlpy.optimizers import AdamFactory, AdamWFactory, SGDFactory
+from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
 
-from spin_d3rlpy._compat import DiscreteView, fuse_adam
+from spin_d3rlpy._compat import (
+    DiscreteView,
+    advance_schedule,
+    float32_products_by_onednn,
+    fuse_adam,
+    log_folders,
+    onednn_multiplies_float32,
+    step_without_schedule,
+)
+from tests.subprocesses import run_python_with_errors
 
 
 @pytest.mark.parametrize("factory_class", [AdamFactory, AdamWFactory])
@@ -104,6 +115,82 @@ def test_tracing_still_warns(tmp_path: Path) -> None:
     algo.create_impl((3,), 2)
     with pytest.warns(DeprecationWarning, match="jit"):
         algo.save_policy(str(tmp_path / "policy.pt"))
+
+
+def test_d3rlpys_import_still_prints() -> None:
+    """Why there are `silence_gym_notice` and `import_d3rlpy_quietly`."""
+    output, errors = run_python_with_errors("import d3rlpy")
+    assert "Register Shimmy environments" in output
+    assert "Gym has been unmaintained" in errors
+
+
+def test_d3rlpys_runs_still_write_into_each_others_folder(tmp_path: Path) -> None:
+    """Why there is `log_folders`."""
+    for value in (1.0, 2.0):
+        logger = d3rlpy.logging.D3RLPyLogger(
+            d3rlpy.algos.DQNConfig().create(),
+            d3rlpy.logging.FileAdapterFactory(str(tmp_path)),
+            "run_20261121000000",
+            n_steps_per_epoch=1,
+            with_timestamp=False,
+        )
+        logger.adapter.write_metric(1, 1, "loss", value)
+    assert (tmp_path / "run_20261121000000" / "loss.csv").read_text() == "1,1,1.0\n1,1,2.0\n"
+
+
+def test_log_folders_are_those_that_d3rlpy_makes(tmp_path: Path) -> None:
+    files = d3rlpy.logging.FileAdapterFactory(str(tmp_path / "files"))
+    board = d3rlpy.logging.TensorboardAdapterFactory(str(tmp_path / "board"))
+    factory = d3rlpy.logging.CombineAdapterFactory([files, board])
+    folders = log_folders(factory, "run")
+    assert len(folders) == 2
+    factory.create(d3rlpy.algos.DQNConfig().create(), "run", 1).close()
+    assert all(folder.is_dir() for folder in folders)
+    assert log_folders(d3rlpy.logging.NoopAdapterFactory(), "run") == []
+
+
+def test_d3rlpys_optimizer_still_advances_its_schedule_by_itself() -> None:
+    """Why there are `step_without_schedule` and `advance_schedule`."""
+    net = torch.nn.Linear(7, 3)
+    schedule = CosineAnnealingLRFactory(T_max=4)
+    factory = AdamFactory(lr_scheduler_factory=schedule)
+    optim = factory.create(net.named_modules(), lr=0.01, compiled=False)
+
+    def rate() -> float:
+        return float(optim.optim.param_groups[0]["lr"])
+
+    net(torch.ones(2, 7)).sum().backward()
+    step_without_schedule(optim)
+    assert rate() == 0.01
+    advance_schedule(optim)
+    advanced = rate()
+    assert advanced < 0.01
+    optim.step()
+    assert rate() < advanced
+
+
+def test_torch_still_has_no_public_question_for_bfloat16_units() -> None:
+    """Why `cpu_multiplies_bfloat16` asks private functions."""
+    public = [name for name in dir(torch.cpu) if not name.startswith("_")]
+    assert not [name for name in public if "bf16" in name or "amx" in name]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not onednn_multiplies_float32(), reason="needs AMD's processor without AMX")
+def test_torchs_own_float32_products_are_still_slower_on_amds_processors() -> None:
+    """Why there is `onednn_multiplies_float32`."""
+    a, b = torch.rand(2048, 256), torch.rand(256, 512)
+
+    def seconds() -> float:
+        started = time.process_time()
+        for _ in range(20):
+            a @ b
+        return time.process_time() - started
+
+    own = min(seconds() for _ in range(20))
+    with float32_products_by_onednn():
+        onednn = min(seconds() for _ in range(20))
+    assert onednn < 0.9 * own
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")

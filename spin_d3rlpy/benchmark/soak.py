@@ -177,13 +177,15 @@ def _plot(path: Path, rows: Sequence[Row], threads: int) -> None:
         minutes, [row["clock_ms_per_step"] for row in rows], color="0.75", label="on the clock"
     )
     speed.plot(minutes, [row["cpu_ms_per_step"] for row in rows], color=COLORS[1], label="CPU time")
+    speed.set_yscale("log")  # a busy machine's clock would hide everything else
     speed.set_ylabel("ms a gradient step")
     speed.legend(frameon=False)
     returns.plot(minutes, [row["return"] for row in rows], color=COLORS[2])
     returns.set_ylabel("mean return")
     returns.set_xlabel("minutes of stage 2")
+    memory.set_ylim(0, 1.2 * max(row["resident_mb"] for row in rows))
+    returns.set_ylim(bottom=0)
     for axes in (memory, speed, returns):
-        axes.set_ylim(bottom=0)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     memory.set_title(f"SPIN-IQL, {rows[-1]['step']:,} steps, {threads} thread(s)", fontsize=11)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -22,6 +22,7 @@ from spin_d3rlpy.cli.program import command, group
 
 app = group("bench", "Benchmarks: the paper's experiments, and this package's speed.")
 
+Where = Literal["local", "ray"]
 Experiments = Annotated[
     list[str] | None, typer.Argument(help="Experiments, see `bench list`; or in --config's file.")
 ]
@@ -61,6 +62,7 @@ def list_experiments(json: Json = False) -> None:
     "spin-d3rlpy bench run early --preset cpu --task cheetah-run",
     "spin-d3rlpy bench run returns maze --preset paper --print-config > bench.yaml",
     "spin-d3rlpy bench run --config bench.yaml --device cuda:0",
+    "spin-d3rlpy bench run early --engine ray --address auto --folder /shared/bench",
 )
 def run(
     names: Experiments = None,
@@ -70,8 +72,17 @@ def run(
     task: Tasks = None,
     folder: Folder = Path("spin-bench"),
     device: ConfiguredDevice = None,
+    engine: Annotated[Where, typer.Option(help="This machine's processes, or Ray's.")] = "local",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Jobs at once; default: all cores, or GPUs.")
+        int | None, typer.Option(min=1, help="local: jobs at once; default: all cores, or GPUs.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="ray: the cluster's; default: one on this machine.")
+    ] = None,
+    cpus: Annotated[int, typer.Option(min=1, help="ray: cores of a job.")] = 1,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="Log to tensorboard or wandb beside CSV files; repeatable."),
     ] = None,
     config: Config = None,
     print_config: PrintConfig = False,
@@ -82,7 +93,8 @@ def run(
 
     Exit code 1 if a job failed.
     """
-    from spin_d3rlpy.benchmark.experiments.grid import LocalEngine, run_grid
+    from spin_d3rlpy.benchmark.experiments.engines import LocalEngine, RayEngine
+    from spin_d3rlpy.benchmark.experiments.grid import run_grid
     from spin_d3rlpy.settings import format_settings
 
     settings = _settings(names, preset, changes, seeds, task, device, config)
@@ -92,7 +104,8 @@ def run(
     jobs = settings.jobs()
     on_gpu = settings.device.startswith("cuda")
     gpus = [int(settings.device.partition(":")[2] or 0)] if on_gpu else []
-    failed = run_grid(jobs, folder, LocalEngine(workers, gpus), progress)
+    runs = RayEngine(address, cpus, len(gpus)) if engine == "ray" else LocalEngine(workers, gpus)
+    failed = run_grid(jobs, folder, runs, progress, trackers=track or [])
     for job in failed:
         log(f"failed: {folder / job.name} (see error.txt)")
     result = {"folder": str(folder), "cells": len(jobs), "failed": [job.name for job in failed]}

@@ -164,6 +164,25 @@ def test_checkpoints_with_other_contents_are_refused(
         fit(make(FactoredIQL), tmp_path)
 
 
+class MakesFolder:
+    """What a stranger would put into a file: unpickling it runs something."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_what_a_checkpoint_wants_run_is_not_run(tmp_path: Path) -> None:
+    path = tmp_path / checkpoint(1)
+    content = dict.fromkeys(("identity", "stage", "step", "shared", "state", "random"), 0)
+    write_checkpoint(path, {**content, "state": MakesFolder(tmp_path / "made")})
+    with pytest.raises(InvalidCheckpointError, match="cannot be read"):
+        read_checkpoint(path)
+    assert not (tmp_path / "made").exists()
+
+
 def test_scaled_observations_are_other_data(tmp_path: Path) -> None:
     fit(make(FactoredIQL), tmp_path)
     scaled = random_buffer()

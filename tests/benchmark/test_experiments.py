@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,10 @@ import numpy as np
 import pytest
 
 from spin_d3rlpy import algos
-from spin_d3rlpy.benchmark.experiments import grid, jobs, report
-from spin_d3rlpy.benchmark.experiments.grid import LocalEngine, is_done, run_grid, with_requirements
-from spin_d3rlpy.benchmark.experiments.jobs import Job, run_job
+from spin_d3rlpy.benchmark.experiments import grid, jobs
+from spin_d3rlpy.benchmark.experiments.engines import LocalEngine
+from spin_d3rlpy.benchmark.experiments.grid import is_done, run_grid, with_requirements
+from spin_d3rlpy.benchmark.experiments.jobs import LOG, Job, run_job
 from spin_d3rlpy.benchmark.experiments.specs import (
     EXPERIMENTS,
     SCALES,
@@ -65,11 +68,11 @@ class InProcess:
 
     def start(self, root: Path, name: str, slot: int) -> InProcess:
         self.order.append(name.split("_")[0])
-        (root / name / grid.LOG).write_text(f"log of {name}")
+        (root / name / LOG).write_text(f"log of {name}")
         try:
             run_job(root, name)
         except RuntimeError as error:
-            (root / name / grid.LOG).write_text(str(error))
+            (root / name / LOG).write_text(str(error))
         return self
 
     def poll(self) -> int | None:
@@ -246,63 +249,33 @@ def test_a_worker_is_a_process_whose_log_tells_what_went_wrong(tmp_path: Path) -
     assert "DatasetNotFoundError" in (tmp_path / job.name / "error.txt").read_text()
 
 
-# -- reports ---------------------------------------------------------------------------------
+@maze
+def test_trainings_are_tracked_elsewhere_if_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
 
+    class Run:
+        def __init__(self, **options: Any) -> None:
+            self.config: dict[str, Any] = {}
+            runs.append(options)
 
-def finish(root: Path, job: Job, returns: list[float]) -> None:
-    folder = root / job.name
-    folder.mkdir(parents=True)
-    result = {"return": returns[-1], "update_seconds": 5.0, "evaluation_seconds": 1.0}
-    (folder / "result.json").write_text(json.dumps(result))
-    lines = [f"{10 * i},{value}" for i, value in enumerate(returns)]
-    (folder / "curve.csv").write_text("\n".join(["step,return", *lines]))
+        def watch(self, *_: Any, **__: Any) -> None: ...
 
+        def log(self, values: dict[str, float], step: int | None = None) -> None:
+            runs.append(values)
 
-def test_report_shows_means_over_seeds_beside_published_figures(tmp_path: Path) -> None:
-    seeds = [0, 1, 2]
-    dataset = "spin/cheetah-run-b3/medium-expert-v0"
-    for name, label, job in EXPERIMENTS["returns"].jobs(SMOKE, seeds, "cpu:0", [dataset]):
-        assert name == dataset
-        if label in ("F", "SPIN"):
-            base = 100.0 if label == "F" else 200.0
-            finish(tmp_path, job, [1.0, 50.0, base + 10 * job.seed])
-    rows, curves = report.collect(EXPERIMENTS["returns"], tmp_path, SMOKE, seeds, "cpu:0")
-    by_method = {row["method"]: row for row in rows}
-    assert set(by_method) == {"F", "SPIN"}
-    assert by_method["SPIN"]["return"] == 210.0
-    assert by_method["SPIN"]["std"] == 10.0
-    assert 200 <= by_method["SPIN"]["low"] < 210 < by_method["SPIN"]["high"] <= 220
-    assert by_method["SPIN"]["published"] == 651.1
-    assert by_method["F"]["published"] == 612.9
-    assert curves[dataset]["F"].returns.shape == (3, 3)
-    files = report.write_report(
-        tmp_path, tmp_path / "out", "smoke", SMOKE, ["returns", "early"], seeds, "cpu:0"
-    )
-    assert {file.name for file in files} == {
-        "returns.csv",
-        "returns.png",
-        "report.md",
-        "report.html",
-    }
-    text = (tmp_path / "out" / "report.html").read_text()
-    assert "http" not in text  # opens offline
-    assert "data:image/png;base64," in text
-    assert "651.1" in text
+        def finish(self) -> None: ...
 
-
-@pytest.mark.parametrize(
-    ("file", "key", "value"),
-    [
-        ("returns_iql.csv", ("spin/cheetah-run-b3/medium-v0", "AR"), 284.7),
-        ("returns_maze.csv", ("spin/maze-a5/medium-expert-v0", "F"), 98.2),
-        ("reprem.csv", ("spin/finger-spin-b3/random-medium-expert-v0", "RePreM"), 706.9),
-        ("returns_by_objective.csv", ("spin/cheetah-run-b3/medium-expert-v0", "VAM"), 607.5),
-        ("returns_dog_trot_bins.csv", ("spin/dog-trot-b3/medium-expert-v0", "SAINT"), 635.1),
-        ("percent_of_fiql_at_10k_steps.csv", ("spin/cheetah-run-b3/medium-v0", "SPIN"), 94.5),
-    ],
-)
-def test_published_tables_are_read(file: str, key: tuple[str, str], value: float) -> None:
-    assert report.read_published(file)[key] == value
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=Run))
+    job = training("F", "FactoredIQL")
+    assert not run_grid([job], tmp_path, InProcess(), False, 0.0, ["tensorboard", "wandb"])
+    assert any((tmp_path / job.name).glob("runs/log/events*"))
+    assert (tmp_path / job.name / "log" / "return.csv").exists()
+    assert runs[0] == {"project": "spin-d3rlpy", "name": job.name}
+    assert any("return" in values for values in runs[1:])
+    with pytest.raises(ValueError, match="tensorboard, wandb; got 'no-such'"):
+        run_grid([job], tmp_path, InProcess(), False, 0.0, ["no-such"])
 
 
 def test_pretraining_jobs_differ_by_objective() -> None:

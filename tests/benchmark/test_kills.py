@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -81,7 +80,8 @@ def test_digests_tell_contents_apart() -> None:
 # -- the command line ------------------------------------------------------------------------
 
 COMMAND = [sys.executable, "-W", "ignore", "-c", "from spin_d3rlpy.cli import main; main()"]
-BENCH = ["bench", "run", "early", "--preset", "smoke", "--task", "cheetah-run", "--workers", "2"]
+TASK = "cheetah-run-b3/medium-v0"
+BENCH = ["bench", "run", "early", "--preset", "smoke", "--task", TASK, "--workers", "2"]
 
 
 def _bench(folder: Path, kill_after: float | None = None, group: bool = True) -> int:
@@ -126,18 +126,17 @@ def test_bench_run_killed_with_and_without_its_workers(
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     started = time.monotonic()
-    assert _bench(tmp_path / "warm") == 0  # builds the dataset
     assert _bench(tmp_path / "whole") == 0
-    seconds = (time.monotonic() - started) / 2
-    shutil.rmtree(tmp_path / "warm")
+    seconds = time.monotonic() - started
+    assert len(_results(tmp_path / "whole")) > 5
     moments = random.Random(0)
     killed = 0
     for number in range(3):
         folder = tmp_path / f"killed_{number}"
-        for _ in range(6):
-            killed += (
-                _bench(folder, moments.uniform(0.2, 0.8) * seconds, moments.random() < 0.7) < 0
-            )
+        # Each attempt has less to do: jobs that are done stay done.
+        for share in (0.6, 0.4, 0.2):
+            after = moments.uniform(0.5, 1.0) * share * seconds
+            killed += _bench(folder, after, group=moments.random() < 0.7) < 0
         assert _bench(folder) == 0
         assert _results(folder) == _results(tmp_path / "whole")
-    assert killed >= 6
+    assert killed >= 3

@@ -36,8 +36,7 @@ def failing(_folder: Path, doing: Any) -> None:
 def benchmark_jobs(folder: Path, doing: Any) -> None:
     """Pre-trains an ASM and trains SPIN-IQL on it, as two benchmark jobs."""
     torch.set_num_threads(1)
-    vars(jobs).update(load_dataset=maze_data)
-    jobs.CHECKPOINT_INTERVAL = 1
+    vars(jobs).update(load_dataset=maze_data, CHECKPOINT_INTERVAL=1)
     scale = SCALES["smoke"]
     asm = pretraining_job(MAZE, 0, scale, "cpu:0", {"max_updates": 40})
     training = Job(

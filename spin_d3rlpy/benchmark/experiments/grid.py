@@ -1,85 +1,18 @@
-"""Runs jobs in parallel, each in a process of its own, in the order that they need each other."""
+"""Runs jobs in parallel, in the order that they need each other."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from tqdm import tqdm
 
-from spin_d3rlpy.benchmark.experiments.jobs import ERROR, RESULT, Job
+from spin_d3rlpy.benchmark.experiments.engines import Engine, LocalEngine, Running
+from spin_d3rlpy.benchmark.experiments.jobs import ERROR, LOG, RESULT, TRACKER_NAMES, TRACKERS, Job
 from spin_d3rlpy.data import load_dataset
-
-LOG = "log.txt"
-
-
-class Running(Protocol):
-    """A job that was started."""
-
-    def poll(self) -> int | None:
-        """Returns its exit status, or None while it runs."""
-
-    def kill(self) -> None:
-        """Ends it at once."""
-
-
-class Engine(Protocol):
-    """Where jobs run."""
-
-    @property
-    def n_slots(self) -> int:
-        """How many run at once."""
-
-    def start(self, root: Path, name: str, slot: int) -> Running:
-        """Starts the job in `root / name`."""
-
-
-class LocalEngine:
-    """Processes on this machine.
-
-    Args:
-        n_workers: processes at once; for CPU jobs all cores if None, else one a GPU.
-        devices: GPUs, of which each worker sees one.
-    """
-
-    def __init__(self, n_workers: int | None = None, devices: Sequence[int] = ()) -> None:
-        self._devices = list(devices)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        self._cores = cores or 1
-        self._n_slots = n_workers or (len(self._devices) or self._cores)
-
-    @property
-    def n_slots(self) -> int:
-        """How many run at once."""
-        return self._n_slots
-
-    def start(self, root: Path, name: str, slot: int) -> subprocess.Popen[bytes]:
-        """Starts `python -m spin_d3rlpy.benchmark.experiments.worker`."""
-        threads = str(max(1, self._cores // self._n_slots))
-        env = {**os.environ, "OMP_NUM_THREADS": threads}
-        if self._devices:
-            env["CUDA_VISIBLE_DEVICES"] = str(self._devices[slot % len(self._devices)])
-        with (root / name / LOG).open("ab") as log:
-            return subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "spin_d3rlpy.benchmark.experiments.worker",
-                    str(root),
-                    name,
-                    threads,
-                ],
-                env=env,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-            )
 
 
 def with_requirements(jobs: Iterable[Job]) -> list[Job]:
@@ -110,6 +43,7 @@ def run_grid(
     engine: Engine | None = None,
     show_progress: bool = True,
     poll_seconds: float = 0.2,
+    trackers: Sequence[str] = (),
 ) -> list[Job]:
     """Runs jobs that have no result yet, and what they need first.
 
@@ -122,10 +56,17 @@ def run_grid(
         engine: where they run; all of this machine's cores if None.
         show_progress: draw a bar with the time left.
         poll_seconds: how often jobs are looked after.
+        trackers: `"tensorboard"` or `"wandb"`, to which trainings are logged beside CSV files.
 
     Returns:
         The jobs that failed or could not be run.
+
+    Raises:
+        ValueError: an unknown tracker.
     """
+    for tracker in trackers:
+        if tracker not in TRACKER_NAMES:
+            raise ValueError(f"Expected trackers of {', '.join(TRACKER_NAMES)}; got {tracker!r}.")
     engine = engine or LocalEngine()
     everything = with_requirements(jobs)
     waiting = [job for job in everything if not is_done(root, job)]
@@ -137,6 +78,7 @@ def run_grid(
         initial=len(everything) - len(waiting),
         desc="Jobs",
         disable=not show_progress,
+        mininterval=0.1 if sys.stderr.isatty() else 60.0,  # a log file need not see it move
     )
     try:
         while waiting or running:
@@ -158,9 +100,10 @@ def run_grid(
                 if slot in running or ready is None:
                     continue
                 waiting.remove(ready)
-                _prepare(root / ready.name, ready)
+                _prepare(root / ready.name, ready, trackers)
                 running[slot] = (ready, engine.start(root, ready.name, slot))
-            bar.set_postfix_str(f"{len(running)} running, {len(failed)} failed")
+            bar.set_postfix_str(f"{len(running)} running, {len(failed)} failed", refresh=False)
+            bar.update(0)
             if running:
                 time.sleep(poll_seconds)
     finally:  # an interrupt: they go on from their checkpoints next time
@@ -170,9 +113,10 @@ def run_grid(
     return list(failed.values())
 
 
-def _prepare(folder: Path, job: Job) -> None:
+def _prepare(folder: Path, job: Job, trackers: Sequence[str] = ()) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ERROR).unlink(missing_ok=True)
+    (folder / TRACKERS).write_text(json.dumps(list(trackers)))
     (folder / "job.json").write_text(json.dumps(job.to_json(), indent=1) + "\n")
 
 

@@ -17,8 +17,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import d3rlpy
-import torch
-from d3rlpy.logging import FileAdapterFactory
+from d3rlpy.logging import (
+    CombineAdapterFactory,
+    FileAdapterFactory,
+    LoggerAdapterFactory,
+    TensorboardAdapterFactory,
+    WanDBAdapterFactory,
+)
+from d3rlpy.logging.logger import AlgProtocol, LoggerAdapter
 
 from spin_d3rlpy.asm import (
     ActionStructureModel,
@@ -40,6 +46,9 @@ from spin_d3rlpy.training import create_algorithm
 Kind = Literal["pretrain", "train", "probe"]
 RESULT = "result.json"
 ERROR = "error.txt"
+LOG = "log.txt"
+TRACKERS = "trackers.json"
+TRACKER_NAMES = ("tensorboard", "wandb")
 CHECKPOINT_INTERVAL = 1_000  # steps
 EVALUATION_SEED = 100
 HELD_OUT = 0.1  # share of the episodes that probes are tested on
@@ -201,7 +210,7 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
         n_steps_per_epoch=job.n_steps_per_epoch,
         experiment_name="log",
         with_timestamp=False,
-        logger_adapter=FileAdapterFactory(str(folder)),
+        logger_adapter=_loggers(folder),
         show_progress=False,
         save_interval=10**9,
         evaluators=measurement.evaluators(),
@@ -228,6 +237,31 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
         "evaluation_seconds": sum(row["evaluation_seconds"] for row in rows),
         **{k: v for k, v in of_asm.items() if k.startswith("pretraining_")},
     }
+
+
+class _NamedWandb(WanDBAdapterFactory):
+    """Calls its run as the job; all jobs' logs have the same name in d3rlpy."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("spin-d3rlpy")
+        self._name = name
+
+    def create(
+        self, algo: AlgProtocol, experiment_name: str, n_steps_per_epoch: int
+    ) -> LoggerAdapter:
+        return super().create(algo, self._name, n_steps_per_epoch)
+
+
+def _loggers(folder: Path) -> LoggerAdapterFactory:
+    """Files, and what `trackers.json` names: not part of the job, results are the same."""
+    factories: list[LoggerAdapterFactory] = [FileAdapterFactory(str(folder))]
+    if (folder / TRACKERS).exists():
+        for tracker in json.loads((folder / TRACKERS).read_text()):
+            if tracker == "tensorboard":
+                factories.append(TensorboardAdapterFactory(str(folder)))
+            else:
+                factories.append(_NamedWandb(folder.name))
+    return CombineAdapterFactory(factories)
 
 
 def _probe(root: Path, job: Job) -> dict[str, Any]:
@@ -264,8 +298,3 @@ def _git_commit() -> str | None:
     except FileNotFoundError:
         return None
     return found.stdout.strip() or None
-
-
-def set_threads(n: int) -> None:
-    """Limits a worker's torch to its share of the cores."""
-    torch.set_num_threads(n)

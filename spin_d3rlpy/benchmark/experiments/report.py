@@ -3,129 +3,24 @@
 from __future__ import annotations
 
 import base64
-import csv
 import html
-import io
-import json
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
-
-from spin_d3rlpy.benchmark.experiments.grid import is_done
-from spin_d3rlpy.benchmark.experiments.jobs import RESULT, Job
 from spin_d3rlpy.benchmark.experiments.specs import EXPERIMENTS, Experiment, Scale
-from spin_d3rlpy.plots import Curve, plot_curve_panels
+from spin_d3rlpy.benchmark.experiments.tables import (
+    Cell,
+    Row,
+    aggregate_rows,
+    final_returns_of_baseline,
+    probe_rows,
+    read_cells,
+    return_rows,
+    scores_by_method,
+    target_rows,
+)
+from spin_d3rlpy.plots import Curve, plot_curve_panels, plot_profiles, plot_time_to_target
 from spin_d3rlpy.reports import write_csv
-
-Row = dict[str, Any]
-RESAMPLES = 2_000
-
-
-def collect(
-    experiment: Experiment,
-    root: Path,
-    scale: Scale,
-    seeds: Sequence[int],
-    device: str,
-    tasks: Sequence[str] = (),
-) -> tuple[list[Row], dict[str, dict[str, Curve]]]:
-    """Reads finished jobs.
-
-    Returns:
-        One row per dataset and method (mean over seeds, standard deviation, interval), and the
-        learning curves by dataset and method.
-    """
-    cells: dict[tuple[str, str], list[Job]] = {}
-    for dataset, label, job in experiment.jobs(scale, seeds, device, tasks):
-        if is_done(root, job):
-            cells.setdefault((dataset, label), []).append(job)
-    published = read_published(experiment.published)
-    rows: list[Row] = []
-    curves: dict[str, dict[str, Curve]] = {}
-    for (dataset, label), jobs in cells.items():
-        results = [json.loads((root / job.name / RESULT).read_text()) for job in jobs]
-        row: Row = {"dataset": dataset, "method": label, "seeds": len(jobs)}
-        if jobs[0].kind == "probe":
-            for key in ("slot", "exact", "independent", "uniform_slot", "uniform_exact"):
-                row[key] = round(float(np.mean([r[key] for r in results])), 5)
-            rows.append(row)
-            continue
-        returns = np.array([r["return"] for r in results])
-        low, high = interval(returns)
-        row |= {
-            "return": round(float(returns.mean()), 1),
-            "std": round(float(returns.std(ddof=1)), 1) if len(returns) > 1 else "",
-            "low": round(low, 1),
-            "high": round(high, 1),
-            "published": published.get((dataset, label), ""),
-            "steps": jobs[0].n_steps,
-        }
-        for key in ("pretraining_seconds", "pretraining_samples"):
-            row[key] = round(float(np.mean([r.get(key, 0.0) for r in results])))
-        for key in ("update_seconds", "evaluation_seconds"):
-            row[key] = round(float(np.mean([r[key] for r in results])), 1)
-        rows.append(row)
-        curves.setdefault(dataset, {})[label] = _read_curves([root / j.name for j in jobs])
-    return rows, curves
-
-
-def interval(values: NDArray[np.float64]) -> tuple[float, float]:
-    """A 95 % bootstrap interval of the mean over seeds; the values themselves if there is one."""
-    if len(values) < 2 or np.ptp(values) == 0:
-        return float(values.min()), float(values.max())
-    result = stats.bootstrap(
-        (values,),
-        np.mean,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    )
-    return float(result.confidence_interval.low), float(result.confidence_interval.high)
-
-
-def _read_curves(folders: Sequence[Path]) -> Curve:
-    curves = []
-    for folder in folders:
-        with (folder / "curve.csv").open() as f:
-            rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(f)]
-        curves.append(rows)
-    return Curve(
-        np.array([row["step"] for row in curves[0]]),
-        np.array([[row["return"] for row in rows] for rows in curves]),
-    )
-
-
-def read_published(file: str) -> dict[tuple[str, str], float]:
-    """Returns published figures by (our dataset, our label), where a table has that form."""
-    if not file:
-        return {}
-    text = (resources.files(__package__) / "published" / file).read_text()
-    tasks = {
-        "cheetah": "cheetah-run-b3",
-        "finger": "finger-spin-b3",
-        "humanoid": "humanoid-stand-b3",
-        "quadruped": "quadruped-walk-b3",
-    }
-    only_level = "random-medium-expert" if file == "reprem.csv" else "medium-expert"
-    found = {}
-    for row in csv.DictReader(io.StringIO(text)):
-        if "actuators" in row:
-            task = f"maze-a{row['actuators']}"
-        elif "bins" in row:
-            task = f"dog-trot-b{row['bins']}"
-        else:
-            task = tasks.get(row["task"], row["task"])
-        level = row.get("dataset", only_level)
-        label = row["method"].split("-")[0] if row["method"] != "SPIN-Distill" else row["method"]
-        value = row.get("mean", row.get("percent"))
-        if value:
-            found[f"spin/{task}/{level}-v0", label] = float(value)
-    return found
 
 
 def write_report(
@@ -154,41 +49,116 @@ def write_report(
         The files.
     """
     out.mkdir(parents=True, exist_ok=True)
-    files = []
-    lines = [f"# Results at scale `{scale_name}`", "", _INTRODUCTION, ""]
-    parts = [f"<h1>Results at scale <code>{scale_name}</code></h1><p>{_INTRODUCTION}</p>"]
+    writer = _Writer(out, f"Results at scale {scale_name}", _INTRODUCTION)
+    baseline = final_returns_of_baseline(root, scale, seeds, device)
     for name in names:
         experiment = EXPERIMENTS[name]
-        rows, curves = collect(experiment, root, scale, seeds, device, tasks)
-        if not rows:
-            continue
-        table = out / f"{name}.csv"
-        write_csv(table, rows)
-        files.append(table)
-        lines += [f"## {experiment.title}", "", _markdown_table(rows), ""]
-        parts.append(f"<h2>{html.escape(experiment.title)}</h2>{_html_table(rows)}")
-        if curves:
-            picture = out / f"{name}.png"
-            plot_curve_panels(picture, curves)
-            files.append(picture)
-            encoded = base64.b64encode(picture.read_bytes()).decode()
-            lines += [f"![{experiment.title}]({picture.name})", ""]
-            parts.append(f'<img alt="{name}" src="data:image/png;base64,{encoded}">')
-    for file, text in (
-        (out / "report.md", "\n".join(lines)),
-        (out / "report.html", _PAGE.format("\n".join(parts))),
-    ):
-        file.write_text(text)
-        files.append(file)
-    return files
+        cells = read_cells(experiment, root, scale, seeds, device, tasks)
+        if cells:
+            _report_experiment(writer, experiment, cells, baseline)
+    return writer.finish()
 
+
+def _report_experiment(
+    writer: _Writer, experiment: Experiment, cells: Sequence[Cell], baseline: dict[str, float]
+) -> None:
+    name = experiment.name
+    writer.title(experiment.title)
+    if experiment.note:
+        writer.paragraph(experiment.note)
+    if experiment.probe:
+        writer.table(name, probe_rows(cells))
+        return
+    rows = return_rows(experiment, cells, baseline)
+    writer.table(name, rows)
+    curves: dict[str, dict[str, Curve]] = {}
+    for cell in cells:
+        curves.setdefault(cell.dataset, {})[cell.label] = cell.curve
+    ends = {
+        dataset: {
+            f"published {row['method']}": float(row["published"])
+            for row in rows
+            if row["dataset"] == dataset and row.get("published", "") != ""
+        }
+        for dataset in curves
+    }
+    plot_curve_panels(writer.picture(name, "learning curves"), curves, reference_lines=ends)
+    targets = target_rows(cells)
+    if targets:
+        writer.paragraph(
+            "Steps and minutes to 95 % of the factored method's final return in this table, "
+            "pre-training included in the minutes; medians of the seeds that reach it."
+        )
+        writer.table(f"{name}_time_to_target", targets)
+        plot_time_to_target(writer.picture(f"{name}_time_to_target", "time to target"), targets)
+    scores = scores_by_method(cells)
+    if scores:
+        writer.paragraph(
+            "Normalized scores (0 random, 100 expert) over the datasets that all methods have: "
+            "interquartile mean with its 95 % interval, and the share of runs above each score."
+        )
+        writer.table(f"{name}_aggregate", aggregate_rows(scores))
+        plot_profiles(writer.picture(f"{name}_profiles", "performance profiles"), scores)
+
+
+class _Writer:
+    """Writes the same report as Markdown and as one HTML file, its tables also as CSV."""
+
+    def __init__(self, out: Path, title: str, introduction: str) -> None:
+        self._out = out
+        self._files: list[Path] = []
+        self._markdown = [f"# {title}", "", introduction, ""]
+        self._html = [f"<h1>{html.escape(title)}</h1><p>{html.escape(introduction)}</p>"]
+
+    def title(self, text: str) -> None:
+        """Begins a section."""
+        self._markdown += [f"## {text}", ""]
+        self._html.append(f"<h2>{html.escape(text)}</h2>")
+
+    def paragraph(self, text: str) -> None:
+        """Adds a paragraph."""
+        self._markdown += [text, ""]
+        self._html.append(f"<p>{html.escape(text)}</p>")
+
+    def table(self, name: str, rows: Sequence[Row]) -> None:
+        """Adds a table."""
+        path = self._out / f"{name}.csv"
+        write_csv(path, rows)
+        self._files.append(path)
+        self._markdown += [_markdown_table(rows), ""]
+        self._html.append(_html_table(rows))
+
+    def picture(self, name: str, alternative: str) -> Path:
+        """Adds a picture, which is to be written to the path that is returned."""
+        path = self._out / f"{name}.png"
+        self._files.append(path)
+        self._markdown += [f"![{alternative}]({path.name})", ""]
+        self._html.append(f'<img alt="{html.escape(alternative)}" src="{_PICTURE}{path.name}">')
+        return path
+
+    def finish(self) -> list[Path]:
+        """Writes `report.md` and `report.html`, and returns all files."""
+        text = "\n".join(self._html)
+        for path in self._files:
+            if path.suffix == ".png":
+                encoded = base64.b64encode(path.read_bytes()).decode()
+                text = text.replace(f"{_PICTURE}{path.name}", f"data:image/png;base64,{encoded}")
+        for name, content in (
+            ("report.md", "\n".join(self._markdown)),
+            ("report.html", _PAGE.format(text)),
+        ):
+            (self._out / name).write_text(content)
+            self._files.append(self._out / name)
+        return self._files
+
+
+_PICTURE = "picture:"  # stands for a picture's bytes until it is drawn
 
 _INTRODUCTION = (
     "Returns are means over seeds of the mean return of seeded evaluation episodes; low and high "
     "bound a 95 % bootstrap interval of that mean. Published figures are of the published sizes, "
-    "steps and datasets, whose behavior policies were others: compare them with that in mind. For "
-    "early adaptation they are percentages of the factored method's final return. Seconds are of "
-    "this machine, steps are not."
+    "steps and datasets, whose behavior policies were others: compare them with that in mind. "
+    "Seconds are of this machine, steps are not."
 )
 
 _PAGE = """<!doctype html>

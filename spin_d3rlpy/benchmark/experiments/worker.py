@@ -7,10 +7,17 @@ import sys
 from pathlib import Path
 
 import structlog
+import torch
 
-from spin_d3rlpy.benchmark.experiments.jobs import run_job, set_threads
+from spin_d3rlpy.benchmark.experiments.jobs import run_job
+
+
+def work(root: Path, name: str, threads: int) -> None:
+    """Does the job in `root / name` with its share of the machine's cores."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    torch.set_num_threads(threads)
+    run_job(root, name)
+
 
 if __name__ == "__main__":
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    set_threads(int(sys.argv[3]))
-    run_job(Path(sys.argv[1]), sys.argv[2])
+    work(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

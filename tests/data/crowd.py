@@ -1,0 +1,21 @@
+"""What `test_dataset_crowd` has done in processes of their own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from spin_d3rlpy.benchmark.kills import digest
+from spin_d3rlpy.data import load_dataset
+
+NAME, SIZE = "spin/cheetah-run-b3/medium-v0", 1000
+
+
+def load(folder: Path, number: int) -> None:
+    """Loads the dataset, building it if it is not there, and says what it was given."""
+    os.environ["MINARI_DATASETS_PATH"] = str(folder / "datasets")
+    os.environ.pop("MINARI_REMOTE", None)
+    buffer, env = load_dataset(NAME, size=SIZE, jobs=1, progress=False)
+    env.close()
+    content = digest([buffer.observations, buffer.actions, buffer.rewards, buffer.terminals])
+    (folder / f"{number}.txt").write_text(content)
