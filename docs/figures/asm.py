@@ -84,7 +84,7 @@ def draw_support(true: np.ndarray, false: np.ndarray) -> None:
     """Draws how the scores of logged and corrupted actions differ."""
     figure = Figure(figsize=(6.4, 3.4), dpi=150, layout="constrained")
     axes = figure.subplots()
-    bins = np.linspace(min(true.min(), false.min()), 0.0, 60)
+    bins = np.linspace(min(true.min(), false.min()), 0.0, 60).tolist()
     for color, name, scores in (
         (COLORS[0], "as in the data", true),
         (COLORS[1], "one joint swapped", false),
