@@ -38,6 +38,7 @@ def finish(root: Path, job: Job, returns: list[float], pretraining_seconds: floa
     folder = root / job.name
     folder.mkdir(parents=True)
     result = {"return": returns[-1], "update_seconds": 5.0, "evaluation_seconds": 1.0}
+    result["greedy_return"] = returns[-1] + 1.0
     if pretraining_seconds:
         result["pretraining_seconds"] = pretraining_seconds
     (folder / "result.json").write_text(json.dumps(result))
@@ -71,6 +72,7 @@ def test_returns_are_means_over_seeds_beside_published_figures(root: Path) -> No
     assert rows["F"]["return"] == 110.0
     assert rows["F"]["std"] == 10.0
     assert 100 <= rows["F"]["low"] < 110 < rows["F"]["high"] <= 120
+    assert rows["F"]["greedy_return"] == 111.0
     assert rows["F"]["published"] == 612.9
     assert rows["F"]["difference"] == round(110.0 - 612.9, 1)
     assert rows["SPIN"]["published"] == 651.1

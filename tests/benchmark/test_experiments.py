@@ -196,7 +196,7 @@ def test_a_stopped_job_goes_on_and_ends_like_an_uninterrupted_one(
     def curve(root: Path) -> list[str]:
         rows = (root / training().name / "curve.csv").read_text().split()
         columns = rows[0].split(",")
-        kept = [columns.index(name) for name in ("step", "return", "return_std")]
+        kept = [columns.index(name) for name in ("step", "return", "return_std", "greedy_return")]
         return [str([row.split(",")[i] for i in kept]) for row in rows]
 
     run(tmp_path / "whole", training())

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import d3rlpy
+import gymnasium
 from d3rlpy.logging import (
     CombineAdapterFactory,
     FileAdapterFactory,
@@ -166,29 +167,38 @@ def _pretrain(root: Path, job: Job) -> dict[str, Any]:
 
 
 class _Measurement:
-    """Evaluators that play once and report several numbers."""
+    """Evaluators that play once and report several numbers.
 
-    def __init__(self, evaluator: LockstepEvaluator) -> None:
-        self._evaluator = evaluator
+    Whatever counts as the return, greedy actions are played, too: early in training a policy's
+    most likely action can be good while its samples are not.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], job: Job) -> None:
+        self._evaluator = LockstepEvaluator(env, job.episodes, EVALUATION_SEED, job.mode)
+        self._greedy = LockstepEvaluator(env, job.episodes, EVALUATION_SEED, "greedy")
         self.last: dict[str, float] = {}
 
     def play(self, algo: ActingAlgo) -> dict[str, float]:
         """Plays the episodes."""
         started = time.monotonic()
         returns = self._evaluator.returns(algo)
+        seconds = time.monotonic() - started
+        is_greedy = self._evaluator.mode == "greedy"
+        greedy = returns if is_greedy else self._greedy.returns(algo)
         self.last = {
             "return": float(returns.mean()),
             "return_std": float(returns.std()),
-            "evaluation_seconds": time.monotonic() - started,
+            "greedy_return": float(greedy.mean()),
+            "evaluation_seconds": seconds,
         }
         return self.last
 
     def evaluators(self) -> dict[str, Any]:
         """d3rlpy evaluators, of which the first one plays."""
+        names = ("return_std", "greedy_return", "evaluation_seconds")
         return {
             "return": lambda algo, _: self.play(algo)["return"],
-            "return_std": lambda _, __: self.last["return_std"],
-            "evaluation_seconds": lambda _, __: self.last["evaluation_seconds"],
+            **{name: lambda _, __, name=name: self.last[name] for name in names},
         }
 
 
@@ -200,7 +210,7 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
     if job.asm is not None:
         algo.set_asm(load_asm(_asm_path(root, job), job.device))
     algo.build_with_dataset(buffer)
-    measurement = _Measurement(LockstepEvaluator(env, job.episodes, EVALUATION_SEED, job.mode))
+    measurement = _Measurement(env, job)
     first = folder / "first.json"
     if not first.exists():
         write_json(first, measurement.play(algo))
@@ -224,15 +234,14 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
             {
                 "step": min(epoch * job.n_steps_per_epoch, job.n_steps),
                 "update_seconds": rows[-1]["update_seconds"] + metrics["time_epoch"],
-                "return": metrics["return"],
-                "return_std": metrics["return_std"],
-                "evaluation_seconds": metrics["evaluation_seconds"],
+                **{name: metrics[name] for name in measurement.last},
             }
         )
     write_csv(folder / "curve.csv", rows)
     of_asm = json.loads((root / job.asm.name / RESULT).read_text()) if job.asm else {}
     return {
         "return": rows[-1]["return"],
+        "greedy_return": rows[-1]["greedy_return"],
         "update_seconds": rows[-1]["update_seconds"],
         "evaluation_seconds": sum(row["evaluation_seconds"] for row in rows),
         **{k: v for k, v in of_asm.items() if k.startswith("pretraining_")},

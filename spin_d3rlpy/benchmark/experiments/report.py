@@ -156,9 +156,10 @@ _PICTURE = "picture:"  # stands for a picture's bytes until it is drawn
 
 _INTRODUCTION = (
     "Returns are means over seeds of the mean return of seeded evaluation episodes; low and high "
-    "bound a 95 % bootstrap interval of that mean. Published figures are of the published sizes, "
-    "steps and datasets, whose behavior policies were others: compare them with that in mind. "
-    "Seconds are of this machine, steps are not."
+    "bound a 95 % bootstrap interval of that mean. As published, actions of IQL and AWAC are "
+    "sampled; greedy_return is that of the most likely actions. Published figures are of the "
+    "published sizes, steps and datasets, whose behavior policies were others: compare them with "
+    "that in mind. Seconds are of this machine, steps are not."
 )
 
 _PAGE = """<!doctype html>

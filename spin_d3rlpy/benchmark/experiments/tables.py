@@ -154,6 +154,7 @@ def return_rows(
             "std": round(float(returns.std(ddof=1)), 1) if len(returns) > 1 else "",
             "low": round(low, 1),
             "high": round(high, 1),
+            "greedy_return": _mean_of(cell.results, "greedy_return"),
         }
         theirs = published.get((cell.dataset, cell.label))
         if experiment.early:
@@ -170,6 +171,13 @@ def return_rows(
             row[key] = round(float(np.mean([r[key] for r in cell.results])), 1)
         rows.append(row)
     return rows
+
+
+def _mean_of(results: Sequence[Mapping[str, float]], key: str) -> float | str:
+    """Mean over seeds; "" if a job of an earlier version has no such value."""
+    if any(key not in result for result in results):
+        return ""
+    return round(float(np.mean([result[key] for result in results])), 1)
 
 
 def final_returns_of_baseline(
