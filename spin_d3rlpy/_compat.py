@@ -121,11 +121,12 @@ class DiscreteView(gymnasium.Wrapper[Any, Any, Any, Any]):
 def quiet_tracing() -> Iterator[None]:
     """Silences what tracing a policy warns of.
 
-    torch 2.13 deprecates tracing, with which d3rlpy 2.8 exports; the loop over sub-actions that
-    tracing unrolls has a fixed length, so that is meant.
+    torch 2.13 deprecates tracing (2.15 by another kind of warning), with which d3rlpy 2.8 exports;
+    the loop over sub-actions that tracing unrolls has a fixed length, so that is meant.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", TracerWarning)
         yield
 
@@ -244,9 +245,7 @@ def onednn_multiplies_float32() -> bool:
         vendor_is_amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
     except OSError:
         return False
-    has_choice = hasattr(torch.backends.mkldnn, "matmul")  # since torch 2.9
-    has_amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: True)()
-    if not vendor_is_amd or has_amx or not has_choice:
+    if not vendor_is_amd or getattr(torch.cpu, "_is_amx_tile_supported", lambda: True)():
         return False
     generator = torch.Generator().manual_seed(0)
     with float32_products_by_onednn():

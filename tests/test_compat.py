@@ -113,7 +113,7 @@ def test_tracing_still_warns(tmp_path: Path) -> None:
     """Why there is `quiet_tracing`."""
     algo = d3rlpy.algos.DQNConfig().create()
     algo.create_impl((3,), 2)
-    with pytest.warns(DeprecationWarning, match="jit"):
+    with pytest.warns((DeprecationWarning, FutureWarning), match="jit"):
         algo.save_policy(str(tmp_path / "policy.pt"))
 
 
