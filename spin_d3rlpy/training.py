@@ -300,6 +300,7 @@ def run_training(
         logger_adapter=NoopAdapterFactory(),
         show_progress=show_progress,
         evaluators=evaluators,
+        best_by=next(iter(evaluators)),
         checkpoint_dir=folder / "checkpoints",
         resume=True,
         checkpoint_interval=settings.checkpoint_interval,

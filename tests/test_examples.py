@@ -35,6 +35,8 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     ],
 }
 MODULES = {"treatment/simulator.py"}  # imported by an example
+# What they show is tested elsewhere, too: exports, several processes.
+SLOW = {"distill_and_export.py", "several_processes.py"}
 # The others run in this process, which has imported everything already.
 IN_PROCESSES = {
     "several_processes.py": ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -68,7 +70,11 @@ def _surroundings(datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("name", "arguments", "files"),
-    [(name, *run) for name, runs in RUNS.items() for run in runs],
+    [
+        pytest.param(name, *run, marks=[pytest.mark.slow] if name in SLOW else [])
+        for name, runs in RUNS.items()
+        for run in runs
+    ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_example_runs(

@@ -77,6 +77,7 @@ def test_version_and_changelog_agree() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_installed_wheel_works_without_the_repository(
     wheel: zipfile.ZipFile, tmp_path: Path
 ) -> None:

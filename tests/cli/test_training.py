@@ -74,6 +74,7 @@ def test_training_leaves_policy_curve_and_complete_settings(trained: Path, asm: 
     result = json.loads((trained / "result.json").read_text())
     assert result["return"] == float(rows[-1]["return"])
     assert (result["env"], result["env_args"]["actuators"]) == ("spin/maze-v0", 5)
+    assert (trained / "checkpoints" / "best.safetensors").exists()
     policy = load_policy(trained / "policy.safetensors")
     assert policy.predict(np.zeros((2, 2), np.float32)).shape == (2, 5)
     assert policy.impl is not None  # the ASM's trunk is in it
