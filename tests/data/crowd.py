@@ -8,7 +8,8 @@ from pathlib import Path
 from spin_d3rlpy.benchmark.kills import digest
 from spin_d3rlpy.data import load_dataset
 
-NAME, SIZE = "spin/cheetah-run-b3/medium-v0", 1000
+NAME, SIZE = "spin/maze-a5/medium-v0", 1000
+FULL_NAME = "spin/maze-a5/medium-1k-v0"
 
 
 def load(folder: Path, number: int) -> None:

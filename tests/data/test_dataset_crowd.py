@@ -13,7 +13,6 @@ from minari.storage import get_dataset_path
 from spin_d3rlpy.data import loader
 from spin_d3rlpy.data.check import check_dataset
 from spin_d3rlpy.data.loader import open_local
-from spin_d3rlpy.data.specs import parse_name
 from spin_d3rlpy.data.staging import is_complete
 from tests.data import crowd
 from tests.subprocesses import run_processes
@@ -26,7 +25,7 @@ def test_ten_processes_end_with_one_good_dataset(
     contents = {path.read_text() for path in tmp_path.glob("*.txt")}
     assert len(list(tmp_path.glob("*.txt"))) == 10
     assert len(contents) == 1
-    name = parse_name(crowd.NAME, crowd.SIZE).name
+    name = crowd.FULL_NAME
     folder = tmp_path / "datasets" / Path(name).parent
     assert sorted(path.name for path in folder.iterdir()) == [
         f".{Path(name).name}.checksums.json",
