@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,15 @@ def test_a_run_killed_three_times_ends_like_an_uninterrupted_one(tmp_path: Path)
 # -- signals ---------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What a program in the foreground has: shells start those in the background without it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_saves_the_step_it_came_at(tmp_path: Path) -> None:
     seed(1)
     whole = make(FactoredIQL)
@@ -137,6 +147,7 @@ def test_an_interrupt_saves_the_step_it_came_at(tmp_path: Path) -> None:
     assert_equal(expected, outcome(again, fit(again, tmp_path)))
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_after_the_last_step_is_not_lost(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, 1_000, {}, dict)
     with pytest.raises(KeyboardInterrupt), checkpoints.saving_on_interrupt():
@@ -161,6 +172,7 @@ def test_termination_saves_and_then_does_what_it_did_before(tmp_path: Path) -> N
     assert "training_0000000002.ckpt" in {p.name for p in tmp_path.glob("*.ckpt")}
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_in_pretraining_is_saved_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

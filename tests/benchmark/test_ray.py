@@ -20,6 +20,7 @@ from spin_d3rlpy.benchmark.experiments.specs import SCALES, Method
 from spin_d3rlpy.data import load_dataset
 
 ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.slow  # Ray's own start takes longer than its patience on a busy machine
 
 MAZE, SIZE = "spin/maze-a3/medium-v0", 2_000
 LONG = Job(
