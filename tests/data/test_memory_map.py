@@ -155,9 +155,9 @@ print("trained")
 @linux
 def test_data_larger_than_the_memory_limit_train_mapped(make_minari: Make, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    episodes = [_episode(rng, 1000, 500) for _ in range(20)]  # 40 MB
+    episodes = [_episode(rng, 1000, 500) for _ in range(60)]  # 120 MB
     make_minari(MultiDiscrete([3, 5, 2]), episodes, Box(-9, 9, (500,), np.float32))
-    assert open_local(NAME).total_steps == 20_000
+    assert open_local(NAME).total_steps == 60_000
     printed = run_python(LIMITED, str(20 * 2**20), str(tmp_path)).splitlines()
     assert [line for line in printed if line in ("no limit", "refused", "trained")] == [
         "refused",
