@@ -18,11 +18,15 @@ from spin_d3rlpy.benchmark.experiments.statistics import (
 )
 from spin_d3rlpy.benchmark.experiments.tables import (
     aggregate_rows,
+    curve_rows,
     final_returns_of_baseline,
+    held_out_accuracies,
+    pretraining_rows,
     read_cells,
     read_published,
     return_rows,
     scores_by_method,
+    step_rows,
     target_rows,
 )
 from spin_envs import normalized_score
@@ -125,6 +129,62 @@ def test_scores_are_compared_over_the_datasets_that_all_methods_have(root: Path)
     assert rows["F"]["low"] < rows["F"]["interquartile_mean_score"] < rows["F"]["high"]
 
 
+def test_every_evaluation_of_every_seed_is_kept(root: Path) -> None:
+    cells = read_cells(EXPERIMENTS["returns"], root, SMOKE, SEEDS, "cpu:0", [CHEETAH])
+    rows = [row for row in curve_rows(cells) if row["method"] == "F"]
+    assert [(row["seed"], row["step"]) for row in rows] == [
+        (seed, step) for seed in SEEDS for step in (0, 10, 20)
+    ]
+    assert [row["return"] for row in rows[6:]] == [1.0, 50.0, 120.0]
+
+
+def test_returns_after_given_steps_by_both_ways_of_acting(tmp_path: Path) -> None:
+    experiment = EXPERIMENTS["mask-ratio"]
+    for _, label, job in experiment.jobs(SMOKE, SEEDS, "cpu:0", [CHEETAH]):
+        if label == "fixed 0.15":
+            finish(tmp_path, job, [1.0 + job.seed, 50.0, 80.0])
+    cells = read_cells(experiment, tmp_path, SMOKE, SEEDS, "cpu:0", [CHEETAH])
+    [row] = step_rows(cells, steps=(0, 20, 30))
+    assert row["sampled_at_0"] == 2.0
+    assert row["sampled_at_20"] == 80.0
+    assert row["sampled_at_30"] == ""  # not evaluated
+    assert row["greedy_at_0"] == ""  # not known
+
+
+def test_pretraining_is_told_once_for_the_methods_that_share_it(tmp_path: Path) -> None:
+    experiment = EXPERIMENTS["mask-ratio"]
+    for _, label, job in experiment.jobs(SMOKE, SEEDS[:2], "cpu:0", [CHEETAH]):
+        finish(tmp_path, job, [1.0, 2.0])
+        assert job.asm is not None
+        folder = tmp_path / job.asm.name
+        folder.mkdir(exist_ok=True)
+        accuracy = 0.9 if "uniform" in label else 0.5
+        header = "epoch,step,loss,validation_slot_accuracy_at_0.15,validation_exact_accuracy_at_1"
+        lines = [f"{e},{10 * e},0.5,{accuracy + e / 100},0.1" for e in (1, 2)]
+        (folder / "curve.csv").write_text("\n".join([header, *lines]))
+    cells = read_cells(experiment, tmp_path, SMOKE, SEEDS[:2], "cpu:0", [CHEETAH])
+    rows = pretraining_rows(cells)
+    assert [(row["method"], row["seed"], row["step"]) for row in rows] == [
+        (method, seed, step)
+        for method in ("fixed 0.15", "uniform [0.15, 1]")
+        for seed in (0, 1)
+        for step in (10, 20)
+    ]
+    curves = held_out_accuracies(rows)[CHEETAH]
+    assert set(curves) == {"fixed 0.15: 15% masked", "uniform [0.15, 1]: 15% masked"}
+    np.testing.assert_allclose(curves["uniform [0.15, 1]: 15% masked"].returns, [[0.91, 0.92]] * 2)
+    assert list(curves["fixed 0.15: 15% masked"].steps) == [10, 20]
+    out = tmp_path / "out"
+    files = write_report(tmp_path, out, "smoke", SMOKE, ["mask-ratio"], SEEDS[:2], "cpu:0")
+    names = {file.name for file in files}
+    assert names >= {
+        "mask-ratio_curves.csv",
+        "mask-ratio_by_step.csv",
+        "mask-ratio_pretraining.csv",
+        "mask-ratio_pretraining.png",
+    }
+
+
 def test_statistics() -> None:
     assert interquartile_mean(np.array([100.0, 1.0, 2.0, -50.0])) == 1.5
     assert first_reaching([1.0, 3.0, 2.0, 5.0], 2.5) == 1
@@ -144,6 +204,7 @@ def test_a_report_opens_offline_and_has_everything(root: Path) -> None:
     names = {"", "_time_to_target", "_aggregate"}
     assert {file.name for file in files} == {
         *(f"returns{name}.csv" for name in names),
+        "returns_curves.csv",
         "returns.png",
         "returns_time_to_target.png",
         "returns_profiles.png",

@@ -12,11 +12,15 @@ from spin_d3rlpy.benchmark.experiments.tables import (
     Cell,
     Row,
     aggregate_rows,
+    curve_rows,
     final_returns_of_baseline,
+    held_out_accuracies,
+    pretraining_rows,
     probe_rows,
     read_cells,
     return_rows,
     scores_by_method,
+    step_rows,
     target_rows,
 )
 from spin_d3rlpy.plots import Curve, plot_curve_panels, plot_profiles, plot_time_to_target
@@ -83,6 +87,21 @@ def _report_experiment(
         for dataset in curves
     }
     plot_curve_panels(writer.picture(name, "learning curves"), curves, reference_lines=ends)
+    writer.data(f"{name}_curves", curve_rows(cells))
+    if experiment.early:
+        writer.paragraph("Means over seeds after so many gradient steps, by both ways of acting.")
+        writer.table(f"{name}_by_step", step_rows(cells))
+    pretraining = pretraining_rows(cells)
+    if pretraining:
+        writer.data(f"{name}_pretraining", pretraining)
+    accuracies = held_out_accuracies(pretraining)
+    if accuracies:
+        writer.paragraph(
+            "Share of masked sub-actions of held-out episodes that the ASM predicts, by updates of "
+            "pre-training and the share of sub-actions that are masked when it is tested."
+        )
+        picture = writer.picture(f"{name}_pretraining", "held-out accuracy")
+        plot_curve_panels(picture, accuracies, ylabel="per-slot accuracy")
     targets = target_rows(cells)
     if targets:
         writer.paragraph(
@@ -120,11 +139,15 @@ class _Writer:
         self._markdown += [text, ""]
         self._html.append(f"<p>{html.escape(text)}</p>")
 
-    def table(self, name: str, rows: Sequence[Row]) -> None:
-        """Adds a table."""
+    def data(self, name: str, rows: Sequence[Row]) -> None:
+        """Adds a CSV file that is too long to be read as a table."""
         path = self._out / f"{name}.csv"
         write_csv(path, rows)
         self._files.append(path)
+
+    def table(self, name: str, rows: Sequence[Row]) -> None:
+        """Adds a table."""
+        self.data(name, rows)
         self._markdown += [_markdown_table(rows), ""]
         self._html.append(_html_table(rows))
 

@@ -40,7 +40,7 @@ class Scale:
     n_steps: int = 1_000_000
     n_early_steps: int = 10_000
     n_evaluations: int = 200
-    n_early_evaluations: int = 4
+    n_early_evaluations: int = 10
     episodes: int = 10
     size: int | None = None
     seeds: int = 5
@@ -58,9 +58,14 @@ SCALES: dict[str, Scale] = {
     # on two cores.
     "cpu": Scale(
         transformer={"width": 64, "n_blocks": 2, "head_hidden": 64, **NO_DROPOUT},
-        pretraining={"max_updates": 5_000, "precision": "auto", "checkpoint_interval": 1},
+        pretraining={
+            "max_updates": 5_000,
+            "precision": "auto",
+            "checkpoint_interval": 1,
+            "validation_share": 0.05,
+        },
         common={"precision": "auto"},
-        n_steps=50_000,
+        n_steps=20_000,
         n_evaluations=10,
         seeds=3,
         probe={"n_updates": 1_000},

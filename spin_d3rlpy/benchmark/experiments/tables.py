@@ -40,6 +40,7 @@ class Cell:
         jobs: one per seed.
         results: their results.
         evaluations: of each job, the rows of its learning curve; empty for probes.
+        pretraining: of each job with an ASM, the rows of that one's curve.
     """
 
     dataset: str
@@ -47,6 +48,7 @@ class Cell:
     jobs: Sequence[Job]
     results: Sequence[Mapping[str, float]]
     evaluations: Sequence[Sequence[Mapping[str, float]]]
+    pretraining: Sequence[Sequence[Mapping[str, float]]] = ()
 
     @property
     def returns(self) -> Values:
@@ -104,15 +106,99 @@ def read_cells(
             label,
             jobs,
             [json.loads((root / job.name / RESULT).read_text()) for job in jobs],
-            [_evaluations(root / job.name) for job in jobs if job.kind == "train"],
+            [_read_curve(root / job.name) for job in jobs if job.kind == "train"],
+            [_read_curve(root / job.asm.name) for job in jobs if job.asm is not None],
         )
         for (dataset, label), jobs in finished.items()
     ]
 
 
-def _evaluations(folder: Path) -> list[dict[str, float]]:
-    with (folder / "curve.csv").open() as file:
+def _read_curve(folder: Path) -> list[dict[str, float]]:
+    path = folder / "curve.csv"
+    if not path.exists():  # an ASM that is used untrained
+        return []
+    with path.open() as file:
         return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+
+
+def curve_rows(cells: Sequence[Cell]) -> list[Row]:
+    """Every evaluation of every seed."""
+    return [
+        {
+            "dataset": cell.dataset,
+            "method": cell.label,
+            "seed": job.seed,
+            "step": int(row["step"]),
+            **{key: round(row[key], 2) for key in ("return", "greedy_return") if key in row},
+            "update_seconds": round(row["update_seconds"], 1),
+        }
+        for cell in cells
+        for job, rows in zip(cell.jobs, cell.evaluations, strict=True)
+        for row in rows
+    ]
+
+
+def step_rows(cells: Sequence[Cell], steps: Sequence[int] = (0, 1_000, 10_000)) -> list[Row]:
+    """Sampled and greedy returns after so many gradient steps, means over seeds."""
+    rows = []
+    for cell in cells:
+        row: Row = {"dataset": cell.dataset, "method": cell.label, "seeds": len(cell.jobs)}
+        for key, name in (("return", "sampled"), ("greedy_return", "greedy")):
+            for step in steps:
+                found = [
+                    e.get(key) for curve in cell.evaluations for e in curve if e["step"] == step
+                ]
+                values = [value for value in found if value is not None]
+                complete = len(values) == len(cell.jobs)
+                row[f"{name}_at_{step}"] = round(float(np.mean(values)), 1) if complete else ""
+        rows.append(row)
+    return rows
+
+
+def pretraining_rows(cells: Sequence[Cell]) -> list[Row]:
+    """Every epoch of every ASM; one that several methods share is its first one's."""
+    rows: list[Row] = []
+    seen = set()
+    for cell in cells:
+        with_asm = [job for job in cell.jobs if job.asm is not None]
+        for job, curve in zip(with_asm, cell.pretraining, strict=True):
+            assert job.asm is not None
+            if job.asm.name in seen:
+                continue
+            seen.add(job.asm.name)
+            identity = {"dataset": cell.dataset, "method": cell.label, "seed": job.seed}
+            rows += [identity | {key: round(row[key], 4) for key in row} for row in curve]
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    return [{key: row.get(key, "") for key in columns} for row in rows]
+
+
+def held_out_accuracies(rows: Sequence[Row]) -> dict[str, dict[str, Curve]]:
+    """Per-slot accuracy on held-out data by updates: a line per method and mask ratio.
+
+    Args:
+        rows: of `pretraining_rows`.
+
+    Returns:
+        Curves by dataset and line; none where nothing was held out.
+    """
+    prefix = "validation_slot_accuracy_at_"
+    found: dict[str, dict[str, dict[int, list[tuple[float, float]]]]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if key.startswith(prefix) and value != "":
+                line = f"{row['method']}: {float(key.removeprefix(prefix)):.0%} masked"
+                by_seed = found.setdefault(row["dataset"], {}).setdefault(line, {})
+                by_seed.setdefault(row["seed"], []).append((row["step"], value))
+    return {
+        dataset: {
+            line: Curve(
+                np.array([step for step, _ in next(iter(by_seed.values()))]),
+                np.array([[value for _, value in curve] for curve in by_seed.values()]),
+            )
+            for line, by_seed in lines.items()
+        }
+        for dataset, lines in found.items()
+    }
 
 
 def probe_rows(cells: Sequence[Cell]) -> list[Row]:
