@@ -90,8 +90,7 @@ def plot_curve_panels(
             _line(axes, i, f"{label} ({seeds})", curve.steps, mean, low, high)
         for name, value in (reference_lines or {}).get(dataset, {}).items():
             _reference_line(axes, name, value)
-        title = dataset.removeprefix("spin/").removesuffix("-v0")
-        _finish_curves(axes, title, ylabel)
+        _finish_curves(axes, short_name(dataset), ylabel)
     for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
     save_figure(figure, path)
@@ -120,8 +119,8 @@ def plot_time_to_target(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         axes.annotate(row["reached"], (x, height), ha="center", va="bottom", fontsize=6)
     for i, method in enumerate(methods):
         axes.bar(0, 0, color=COLORS[i % len(COLORS)], label=method)
-    names = [name.removeprefix("spin/").removesuffix("-v0") for name in datasets]
-    axes.set_xticks(range(len(datasets)), [name.replace("/", "\n") for name in names], fontsize=7)
+    names = [short_name(name).replace("/", "\n") for name in datasets]
+    axes.set_xticks(range(len(datasets)), names, fontsize=7)
     axes.set_ylabel("gradient steps to target")
     axes.set_title("Seeds that reach it; empty bars: none within these steps", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
@@ -232,6 +231,11 @@ def plot_action_marginals(
     figure.colorbar(image, ax=all_axes, label="share of steps")
     figure.suptitle(title, fontsize=11)
     save_figure(figure, path)
+
+
+def short_name(dataset: str) -> str:
+    """A dataset's name without what all names have."""
+    return dataset.removeprefix("spin/").removesuffix("-v0")
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -18,6 +18,7 @@ from spin_d3rlpy.benchmark.experiments.statistics import (
 )
 from spin_d3rlpy.benchmark.experiments.tables import (
     aggregate_rows,
+    cost_rows,
     curve_rows,
     final_returns_of_baseline,
     held_out_accuracies,
@@ -80,6 +81,9 @@ def test_returns_are_means_over_seeds_beside_published_figures(root: Path) -> No
     assert rows["F"]["published"] == 612.9
     assert rows["F"]["difference"] == round(110.0 - 612.9, 1)
     assert rows["SPIN"]["published"] == 651.1
+    costs = {row["method"]: row for row in cost_rows(cells)}
+    assert (costs["F"]["pretraining_seconds"], costs["SPIN"]["pretraining_seconds"]) == (0, 120)
+    assert costs["F"]["update_seconds"] == 5.0
     assert cells[0].curve.returns.shape == (3, 3)
 
 
@@ -201,7 +205,7 @@ def test_statistics() -> None:
 def test_a_report_opens_offline_and_has_everything(root: Path) -> None:
     out = root / "out"
     files = write_report(root, out, "smoke", SMOKE, ["returns", "early"], SEEDS, "cpu:0")
-    names = {"", "_time_to_target", "_aggregate"}
+    names = {"", "_cost", "_time_to_target", "_aggregate"}
     assert {file.name for file in files} == {
         *(f"returns{name}.csv" for name in names),
         "returns_curves.csv",
@@ -217,6 +221,7 @@ def test_a_report_opens_offline_and_has_everything(root: Path) -> None:
     assert text.count("data:image/png;base64,") == 3
     assert "picture:" not in text
     assert "651.1" in text
+    assert "<td>cheetah-run-b3/medium-expert</td>" in text
     assert "70 epochs" in text  # what is known about the published figures
     assert "returns_profiles.png" in (out / "report.md").read_text()
 

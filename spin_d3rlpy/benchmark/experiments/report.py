@@ -12,6 +12,7 @@ from spin_d3rlpy.benchmark.experiments.tables import (
     Cell,
     Row,
     aggregate_rows,
+    cost_rows,
     curve_rows,
     final_returns_of_baseline,
     held_out_accuracies,
@@ -23,7 +24,13 @@ from spin_d3rlpy.benchmark.experiments.tables import (
     step_rows,
     target_rows,
 )
-from spin_d3rlpy.plots import Curve, plot_curve_panels, plot_profiles, plot_time_to_target
+from spin_d3rlpy.plots import (
+    Curve,
+    plot_curve_panels,
+    plot_profiles,
+    plot_time_to_target,
+    short_name,
+)
 from spin_d3rlpy.reports import write_csv
 
 
@@ -88,6 +95,8 @@ def _report_experiment(
     }
     plot_curve_panels(writer.picture(name, "learning curves"), curves, reference_lines=ends)
     writer.data(f"{name}_curves", curve_rows(cells))
+    writer.paragraph("What it took: means over seeds, on the machine of the run.")
+    writer.table(f"{name}_cost", cost_rows(cells))
     if experiment.early:
         writer.paragraph("Means over seeds after so many gradient steps, by both ways of acting.")
         writer.table(f"{name}_by_step", step_rows(cells))
@@ -135,7 +144,7 @@ class _Writer:
         self._html.append(f"<h2>{html.escape(text)}</h2>")
 
     def paragraph(self, text: str) -> None:
-        """Adds a paragraph."""
+        """Adds a paragraph of plain text."""
         self._markdown += [text, ""]
         self._html.append(f"<p>{html.escape(text)}</p>")
 
@@ -188,11 +197,16 @@ _INTRODUCTION = (
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>spin-d3rlpy: results</title>
 <style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto }}
+body {{ font: 15px/1.5 system-ui, sans-serif }}
+body {{ max-width: 72rem; margin: 2rem auto; padding: 0 1rem }}
+div {{ overflow-x: auto; margin: 1rem 0 }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px }}
 th, td {{ padding: .15rem .6rem; border-bottom: 1px solid #ddd; text-align: right }}
-th:nth-child(-n+2), td:nth-child(-n+2) {{ text-align: left }}
-img {{ max-width: 100% }}
+th {{ vertical-align: bottom }}
+th:nth-child(-n+2), td:nth-child(-n+2) {{ text-align: left; white-space: nowrap }}
+td {{ white-space: nowrap }}
+img {{ max-width: min(100%, 56rem) }}
+@media print {{ h2 {{ break-before: page }} img, tr {{ break-inside: avoid }} }}
 </style>
 {}
 </html>
@@ -201,14 +215,21 @@ img {{ max-width: 100% }}
 
 def _markdown_table(rows: Sequence[Row]) -> str:
     header = list(rows[0])
-    lines = [header, ["---"] * len(header), *([str(row[k]) for k in header] for row in rows)]
+    cells = [[_shown(row[key]) for key in header] for row in rows]
+    lines = [[name.replace("_", " ") for name in header], ["---"] * len(header), *cells]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _html_table(rows: Sequence[Row]) -> str:
-    def line(cells: Sequence[object], tag: str) -> str:
-        inner = "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells)
+    def line(cells: Sequence[str], tag: str) -> str:
+        inner = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
         return f"<tr>{inner}</tr>"
 
-    body = "".join(line(list(row.values()), "td") for row in rows)
-    return f"<table>{line(list(rows[0]), 'th')}{body}</table>"
+    header = line([name.replace("_", " ") for name in rows[0]], "th")
+    body = "".join(line([_shown(value) for value in row.values()], "td") for row in rows)
+    return f"<div><table>{header}{body}</table></div>"
+
+
+def _shown(value: object) -> str:
+    """As text; datasets without what all their names have."""
+    return f"{value:,}" if isinstance(value, int) else short_name(str(value))

@@ -286,7 +286,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "percent_of_fiql_at_10k_steps.csv",
             early=True,
             note="Published are percentages of the factored method's final return. Ours need the "
-            "experiment `returns`.",
+            "experiment 'returns'.",
         ),
         Experiment(
             "dog-bins",

@@ -250,13 +250,28 @@ def return_rows(
         else:
             row["published"] = "" if theirs is None else theirs
             row["difference"] = "" if theirs is None else round(mean - theirs, 1)
-        row["steps"] = cell.jobs[0].n_steps
-        for key in ("pretraining_seconds", "pretraining_samples"):
-            row[key] = round(float(np.mean([r.get(key, 0.0) for r in cell.results])))
-        for key in ("update_seconds", "evaluation_seconds"):
-            row[key] = round(float(np.mean([r[key] for r in cell.results])), 1)
         rows.append(row)
     return rows
+
+
+def cost_rows(cells: Sequence[Cell]) -> list[Row]:
+    """Gradient steps, and seconds of each stage and of evaluation, means over seeds."""
+    return [
+        {
+            "dataset": cell.dataset,
+            "method": cell.label,
+            "steps": cell.jobs[0].n_steps,
+            **{
+                key: round(float(np.mean([r.get(key, 0.0) for r in cell.results])))
+                for key in ("pretraining_seconds", "pretraining_samples")
+            },
+            **{
+                key: round(float(np.mean([r[key] for r in cell.results])), 1)
+                for key in ("update_seconds", "evaluation_seconds")
+            },
+        }
+        for cell in cells
+    ]
 
 
 def _mean_of(results: Sequence[Mapping[str, float]], key: str) -> float | str:
