@@ -33,7 +33,7 @@ class DecQNConfig(CriticConfig):
 
         Q(s, a) = \frac{1}{N} \sum_i U_i(s, a_i), \qquad
         y = \sum_{k<n} \gamma^k r_k + \gamma^n (1 - d)\,
-            \bar Q(s', \arg\max_{a'} \tilde Q(s', a'))
+            \bar Q(s', \operatorname{argmax}_{a'} \tilde Q(s', a'))
 
     where :math:`\tilde Q` is the mean of the online ensemble and :math:`\bar Q` that of the
     target ensemble. The maximum over the joint space is N independent maxima.

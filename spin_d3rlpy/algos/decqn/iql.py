@@ -33,7 +33,8 @@ class DecQNIQLConfig(WeighingDecQNConfig):
         y = r + \gamma (1 - d) V(s')
 
     with :math:`\bar Q` the target ensemble's mean; V is updated first. Actions are
-    :math:`\arg\max_k U_i(s, k) / \lambda + \log \pi_i(k|s)` with the behavior-cloned policy.
+    :math:`\operatorname{argmax}_k U_i(s, k) / \lambda + \log \pi_i(k|s)` with the
+    behavior-cloned policy.
 
     References:
         * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.

@@ -24,7 +24,7 @@ class DecQNOneStepConfig(WeighingDecQNConfig):
     .. math::
 
         y = r + \gamma (1 - d)\, \mathbb{E}_{a' \sim \pi} \bar Q(s', a'), \qquad
-        a_i = \arg\max_k U_i(s, k) / \lambda + \log \pi_i(k|s)
+        a_i = \operatorname{argmax}_k U_i(s, k) / \lambda + \log \pi_i(k|s)
 
     with the behavior-cloned :math:`\pi`. The expectation is exact, a sum of per-slot expectations.
 
