@@ -21,6 +21,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # From dark blue to yellow, even in lightness: reads the same with any form of color blindness.
 COLOR_MAP = "cividis"
 FORMATS = (".png", ".pdf", ".svg")
+OFFLINE_STEPS = "gradient steps of offline RL"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,7 @@ def plot_curve_panels(
     panels: Mapping[str, Mapping[str, Curve]],
     ylabel: str = "mean return of the evaluation episodes",
     reference_lines: Mapping[str, Mapping[str, float]] | None = None,
+    xlabel: str = OFFLINE_STEPS,
 ) -> None:
     """Draws one panel per dataset: each method's mean over seeds, and the range between them.
 
@@ -76,6 +78,7 @@ def plot_curve_panels(
         panels: curves by dataset and method.
         ylabel: label of the vertical axes.
         reference_lines: horizontal lines by dataset and name.
+        xlabel: label of the horizontal axes.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -90,7 +93,7 @@ def plot_curve_panels(
             _line(axes, i, f"{label} ({seeds})", curve.steps, mean, low, high)
         for name, value in (reference_lines or {}).get(dataset, {}).items():
             _reference_line(axes, name, value)
-        _finish_curves(axes, short_name(dataset), ylabel)
+        _finish_curves(axes, short_name(dataset), ylabel, xlabel)
     for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
     save_figure(figure, path)
@@ -286,8 +289,8 @@ def _reference_line(axes: Axes, name: str, value: float) -> None:
     )
 
 
-def _finish_curves(axes: Axes, title: str, ylabel: str) -> None:
-    axes.set_xlabel("gradient steps of offline RL")
+def _finish_curves(axes: Axes, title: str, ylabel: str, xlabel: str = OFFLINE_STEPS) -> None:
+    axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.set_title(title, fontsize=11)
     axes.grid(alpha=0.25)

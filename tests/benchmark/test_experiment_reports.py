@@ -47,8 +47,9 @@ def finish(root: Path, job: Job, returns: list[float], pretraining_seconds: floa
     if pretraining_seconds:
         result["pretraining_seconds"] = pretraining_seconds
     (folder / "result.json").write_text(json.dumps(result))
-    lines = [f"{10 * i},{value},{60 * i}" for i, value in enumerate(returns)]
-    (folder / "curve.csv").write_text("\n".join(["step,return,update_seconds", *lines]))
+    lines = [f"{10 * i},{value},{value + 1},{60 * i}" for i, value in enumerate(returns)]
+    header = "step,return,greedy_return,update_seconds"
+    (folder / "curve.csv").write_text("\n".join([header, *lines]))
 
 
 @pytest.fixture
@@ -85,6 +86,9 @@ def test_returns_are_means_over_seeds_beside_published_figures(root: Path) -> No
     assert (costs["F"]["pretraining_seconds"], costs["SPIN"]["pretraining_seconds"]) == (0, 120)
     assert costs["F"]["update_seconds"] == 5.0
     assert cells[0].curve.returns.shape == (3, 3)
+    greedy = cells[0].greedy_curve
+    assert greedy is not None
+    np.testing.assert_array_equal(greedy.returns, cells[0].curve.returns + 1)
 
 
 def test_early_returns_are_percentages_of_full_ones(root: Path) -> None:
@@ -152,7 +156,7 @@ def test_returns_after_given_steps_by_both_ways_of_acting(tmp_path: Path) -> Non
     assert row["sampled_at_0"] == 2.0
     assert row["sampled_at_20"] == 80.0
     assert row["sampled_at_30"] == ""  # not evaluated
-    assert row["greedy_at_0"] == ""  # not known
+    assert row["greedy_at_0"] == 3.0
 
 
 def test_pretraining_is_told_once_for_the_methods_that_share_it(tmp_path: Path) -> None:
@@ -210,6 +214,7 @@ def test_a_report_opens_offline_and_has_everything(root: Path) -> None:
         *(f"returns{name}.csv" for name in names),
         "returns_curves.csv",
         "returns.png",
+        "returns_greedy.png",
         "returns_time_to_target.png",
         "returns_profiles.png",
         "report.md",
@@ -218,7 +223,8 @@ def test_a_report_opens_offline_and_has_everything(root: Path) -> None:
     assert all(file.exists() for file in files)
     text = (out / "report.html").read_text()
     assert "http" not in text
-    assert text.count("data:image/png;base64,") == 3
+    assert text.count("data:image/png;base64,") == 4
+    assert "greedy return" in text
     assert "picture:" not in text
     assert "651.1" in text
     assert "<td>cheetah-run-b3/medium-expert</td>" in text

@@ -94,6 +94,14 @@ def _report_experiment(
         for dataset in curves
     }
     plot_curve_panels(writer.picture(name, "learning curves"), curves, reference_lines=ends)
+    greedy: dict[str, dict[str, Curve]] = {}
+    for cell in cells:
+        if (curve := cell.greedy_curve) is not None:
+            greedy.setdefault(cell.dataset, {})[cell.label] = curve
+    if greedy:
+        writer.paragraph("The same policies when they take their most likely actions:")
+        picture = writer.picture(f"{name}_greedy", "learning curves of greedy actions")
+        plot_curve_panels(picture, greedy, ylabel="mean return of greedy episodes")
     writer.data(f"{name}_curves", curve_rows(cells))
     writer.paragraph("What it took: means over seeds, on the machine of the run.")
     writer.table(f"{name}_cost", cost_rows(cells))
@@ -110,7 +118,9 @@ def _report_experiment(
             "pre-training and the share of sub-actions that are masked when it is tested."
         )
         picture = writer.picture(f"{name}_pretraining", "held-out accuracy")
-        plot_curve_panels(picture, accuracies, ylabel="per-slot accuracy")
+        plot_curve_panels(
+            picture, accuracies, ylabel="per-slot accuracy", xlabel="updates of pre-training"
+        )
     targets = target_rows(cells)
     if targets:
         writer.paragraph(
@@ -157,8 +167,9 @@ class _Writer:
     def table(self, name: str, rows: Sequence[Row]) -> None:
         """Adds a table."""
         self.data(name, rows)
-        self._markdown += [_markdown_table(rows), ""]
-        self._html.append(_html_table(rows))
+        shown = _without_empty_columns(rows)
+        self._markdown += [_markdown_table(shown), ""]
+        self._html.append(_html_table(shown))
 
     def picture(self, name: str, alternative: str) -> Path:
         """Adds a picture, which is to be written to the path that is returned."""
@@ -211,6 +222,11 @@ img {{ max-width: min(100%, 56rem) }}
 {}
 </html>
 """
+
+
+def _without_empty_columns(rows: Sequence[Row]) -> list[Row]:
+    keys = [key for key in rows[0] if any(row[key] != "" for row in rows)]
+    return [{key: row[key] for key in keys} for row in rows]
 
 
 def _markdown_table(rows: Sequence[Row]) -> str:

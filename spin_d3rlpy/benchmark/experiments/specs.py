@@ -298,14 +298,17 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "asm-epochs",
             "Returns by epochs of pre-training",
-            _datasets(TASKS, ["medium-expert"]),
+            MIXED,
             [Method("SPIN", "SPINIQL")],
             by_epoch=True,
         ),
         Experiment(
             "probe",
             "Linear probes of the trunk",
-            _datasets(["dog-trot-b30", "cheetah-run-b3"], ["medium-expert"]),
+            [
+                "spin/dog-trot-b30/medium-expert-v0",
+                *_datasets(["cheetah-run-b3"], ["medium-expert", "random-medium-expert"]),
+            ],
             probe=True,
         ),
         Experiment(

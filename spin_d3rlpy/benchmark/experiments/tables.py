@@ -58,9 +58,19 @@ class Cell:
     @property
     def curve(self) -> Curve:
         """Returns by gradient steps."""
+        return self._curve("return")
+
+    @property
+    def greedy_curve(self) -> Curve | None:
+        """Returns of the most likely actions; None if `curve` has them, or nobody measured."""
+        if self.jobs[0].mode == "greedy" or "greedy_return" not in self.evaluations[0][0]:
+            return None
+        return self._curve("greedy_return")
+
+    def _curve(self, column: str) -> Curve:
         return Curve(
             np.array([row["step"] for row in self.evaluations[0]]),
-            np.array([[row["return"] for row in rows] for rows in self.evaluations]),
+            np.array([[row[column] for row in rows] for rows in self.evaluations]),
         )
 
     @property
