@@ -1,35 +1,43 @@
 """A long run of `fit` with evaluation, checkpoints and logs: do memory and speed stay flat?
 
-Speed is given as time of this process's own on the processor (CPU time) and as time on the clock;
-only the latter changes with what else the machine does.
+Speed is given as time of this process's own on the processor (CPU time) and as time on the clock.
+Both change with what else the machine does (its clock rate, its caches and memory are shared, also
+with neighbors that a virtual machine cannot see). So every few epochs a process that has just
+started makes the same steps: a long run that slows down falls behind it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import d3rlpy
 import numpy as np
 import torch
-from d3rlpy.logging import FileAdapterFactory
+from d3rlpy.logging import FileAdapterFactory, NoopAdapterFactory
 
 from spin_d3rlpy.algos import SPINIQL
+from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.benchmark.process_memory import resident_bytes
 from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.metrics import LockstepEvaluator
 from spin_d3rlpy.plots import COLORS
 from spin_d3rlpy.policies import SPINEncoderFactory
-from spin_d3rlpy.presets import get_preset
+from spin_d3rlpy.presets import Preset, get_preset
 from spin_d3rlpy.reports import describe_machine, format_table, write_csv
 
 DATASET = "spin/cheetah-run-b3/random-medium-expert-v0"
 WARM_UP = 0.1  # share of the run after which memory and speed are expected to be flat
+COMPARISON_INTERVAL = 10  # epochs
 Row = dict[str, Any]
 
 
@@ -61,12 +69,7 @@ def run_soak(
     sizes = get_preset(preset)
     buffer, env = load_dataset(DATASET, size=size)
     d3rlpy.seed(0)
-    algo = SPINIQL(
-        batch_size=sizes.batch_size,
-        precision=sizes.precision,
-        actor_encoder_factory=SPINEncoderFactory(transformer=sizes.transformer),
-        pretraining=sizes.pretraining,
-    )
+    algo = _create(sizes, sizes.pretraining)
     rows: list[Row] = []
     updated = 0.0  # CPU time when an epoch's updates are done
 
@@ -107,6 +110,10 @@ def run_soak(
                     "return": round(metrics["return"], 2),
                 }
             )
+            if len(rows) % COMPARISON_INTERVAL == 1:
+                rows[-1]["fresh_cpu_ms_per_step"] = fresh_cpu_ms_per_step(preset, size)
+            else:
+                rows[-1]["fresh_cpu_ms_per_step"] = ""
             cpu = time.process_time()
         run.close()
     env.close()
@@ -129,8 +136,47 @@ def run_soak(
     return found
 
 
+def _create(sizes: Preset, pretraining: PretrainingConfig) -> SPINIQL:
+    return SPINIQL(
+        batch_size=sizes.batch_size,
+        precision=sizes.precision,
+        actor_encoder_factory=SPINEncoderFactory(transformer=sizes.transformer),
+        pretraining=pretraining,
+    )
+
+
+def fresh_cpu_ms_per_step(preset: str, size: int | None) -> float:
+    """Milliseconds of CPU time that a gradient step takes in a process that has just started."""
+    code = f"from spin_d3rlpy.benchmark.soak import measure; measure({preset!r}, {size!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=600
+    )
+    return float(done.stdout.splitlines()[-1])
+
+
+def measure(preset: str, size: int | None) -> None:
+    """Trains for two epochs, on an untrained trunk, and prints what a step of the second took."""
+    sizes = get_preset(preset)
+    buffer, env = load_dataset(DATASET, size=size)
+    env.close()
+    algo = _create(sizes, dataclasses.replace(sizes.pretraining, max_updates=1))
+    times: list[float] = []
+    algo.fit(
+        buffer,
+        n_steps=2 * sizes.n_steps_per_epoch,
+        n_steps_per_epoch=sizes.n_steps_per_epoch,
+        logger_adapter=NoopAdapterFactory(),
+        show_progress=False,
+        epoch_callback=lambda *_: times.append(time.process_time()),
+    )
+    print(round(1e3 * (times[1] - times[0]) / sizes.n_steps_per_epoch, 4))
+
+
 def trends(rows: Sequence[Row]) -> dict[str, float]:
-    """Returns how memory and speed change after the warm-up, by lines fitted to them.
+    """Returns how memory and speed change after the warm-up.
+
+    By lines fitted to them, and by the CPU time of a step over that in a fresh process at the
+    time, medians of the comparisons in either half of the run.
 
     Args:
         rows: of epochs, as in `soak.csv`.
@@ -146,12 +192,21 @@ def trends(rows: Sequence[Row]) -> dict[str, float]:
         return float(slope * (column("minutes")[-1] - column("minutes")[0]))
 
     cpu = "cpu_ms_per_step"
+    # The epochs before and after a comparison, beside it.
+    ratios = [
+        (float(before[cpu]) + float(after[cpu])) / 2 / float(before["fresh_cpu_ms_per_step"])
+        for before, after in pairwise(rows)
+        if before["fresh_cpu_ms_per_step"] != ""
+    ]
+    half = len(ratios) // 2
     return {
         "resident_mb": float(column("resident_mb").mean().round(1)),
         "resident_mb_growth": round(growth("resident_mb"), 2),
         "open_files_growth": round(growth("open_files"), 2),
         cpu: float(column(cpu).mean().round(3)),
         "cpu_growth_percent": round(100 * growth(cpu) / float(column(cpu).mean()), 2),
+        "over_fresh_first_half": round(float(np.median(ratios[: max(1, half)])), 3),
+        "over_fresh_second_half": round(float(np.median(ratios[half:])), 3),
     }
 
 
@@ -177,7 +232,16 @@ def _plot(path: Path, rows: Sequence[Row], threads: int) -> None:
         minutes, [row["clock_ms_per_step"] for row in rows], color="0.75", label="on the clock"
     )
     speed.plot(minutes, [row["cpu_ms_per_step"] for row in rows], color=COLORS[1], label="CPU time")
-    speed.set_yscale("log")  # a busy machine's clock would hide everything else
+    compared = [row for row in rows if row["fresh_cpu_ms_per_step"] != ""]
+    speed.plot(
+        [row["minutes"] for row in compared],
+        [row["fresh_cpu_ms_per_step"] for row in compared],
+        color=COLORS[0],
+        marker="o",
+        linestyle="none",
+        label="CPU time in a fresh process",
+    )
+    speed.set_ylim(0, 1.5 * max(row["cpu_ms_per_step"] for row in rows))
     speed.set_ylabel("ms a gradient step")
     speed.legend(frameon=False)
     returns.plot(minutes, [row["return"] for row in rows], color=COLORS[2])

@@ -26,6 +26,7 @@ def test_a_soak_writes_a_row_an_epoch_and_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(soak, "load_dataset", maze_data)
+    monkeypatch.setattr(soak, "fresh_cpu_ms_per_step", lambda *_: 2.0)
     arguments = ["--minutes", "0", "--preset", "smoke", "--out", str(tmp_path / "soak")]
     result = CliRunner().invoke(app, ["bench", "soak", *arguments])
     assert result.exit_code == 0, result.output
@@ -33,6 +34,7 @@ def test_a_soak_writes_a_row_an_epoch_and_a_picture(
     assert [row["step"] for row in rows] == ["40", "60", "80"]
     assert all(float(row["resident_mb"]) > 50 for row in rows)
     assert all(float(row["cpu_ms_per_step"]) > 0 for row in rows)
+    assert [row["fresh_cpu_ms_per_step"] for row in rows] == ["2.0", "", ""]
     found = json.loads((tmp_path / "soak" / "soak.json").read_text())
     assert found["steps"] == 80
     assert found["resident_mb_growth"] == pytest.approx(0.0, abs=200)
@@ -51,6 +53,7 @@ def test_trends_are_those_after_the_warm_up() -> None:
             "resident_mb": 900.0 if minute < 10 else 500.0 + 2.0 * minute,
             "open_files": 7,
             "cpu_ms_per_step": 10.0 + 0.01 * minute,
+            "fresh_cpu_ms_per_step": (10.0 if minute < 50 else 5.0) if minute % 10 == 0 else "",
         }
         for minute in range(100)
     ]
@@ -58,6 +61,16 @@ def test_trends_are_those_after_the_warm_up() -> None:
     assert found["resident_mb_growth"] == pytest.approx(2.0 * 89)
     assert found["open_files_growth"] == 0.0
     assert found["cpu_growth_percent"] == pytest.approx(100 * 0.89 / 10.545, abs=0.01)
+    assert found["over_fresh_first_half"] == pytest.approx(10.205 / 10, abs=0.001)
+    assert found["over_fresh_second_half"] == pytest.approx(10.705 / 5, abs=0.001)
+
+
+def test_a_fresh_process_measures_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(soak, "load_dataset", maze_data)
+    soak.measure("smoke", None)
+    assert float(capsys.readouterr().out.splitlines()[-1]) > 0
 
 
 @pytest.mark.parametrize("way", memory.WAYS)
