@@ -1,4 +1,4 @@
-"""Learning curves read back from the folders of trainings, grouped over seeds."""
+"""Learning curves read back from the folders of trainings and pre-trainings, over seeds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def read_curves(runs: Sequence[Path], metric: str = "return") -> dict[str, dict[
     """Reads learning curves; runs that differ in nothing but their seed are one line.
 
     Args:
-        runs: folders of `find_runs`; those without the metric (pre-trainings) are left out.
+        runs: folders of `find_runs`; those without the metric (pre-trainings have others than
+            trainings) are left out.
         metric: column of the curve.
 
     Returns:
@@ -101,8 +102,9 @@ def _labels(methods: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Names methods by their algorithm and what else tells those of one algorithm apart."""
     labels = {}
     for key, method in methods.items():
-        name = str(method.get("algorithm"))
-        same = [other for other in methods.values() if other.get("algorithm") == name]
+        algorithm = method.get("algorithm")
+        name = str(algorithm or "pre-training")
+        same = [other for other in methods.values() if other.get("algorithm") == algorithm]
         differing = sorted(
             field
             for field in {field for other in same for field in other}

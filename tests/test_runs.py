@@ -46,6 +46,15 @@ def test_jobs_of_a_benchmark_are_read(tmp_path: Path) -> None:
     assert read_curves(find_runs([tmp_path]))["d"]["SPINIQL"].returns.tolist() == [[1.0], [2.0]]
 
 
+def test_pretrainings_are_told_apart(tmp_path: Path) -> None:
+    for objective in ("masked", "contrastive"):
+        write_run(tmp_path / objective, [0.5], pretraining={"objective": objective}, seed=0)
+    assert sorted(read_curves(find_runs([tmp_path]))["d"]) == [
+        "pre-training, pretraining.objective=contrastive",
+        "pre-training, pretraining.objective=masked",
+    ]
+
+
 def test_folders_without_curves_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no curve\.csv of a training"):
         find_runs([tmp_path])

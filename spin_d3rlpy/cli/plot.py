@@ -17,9 +17,10 @@ app = group("plot", "Pictures of trainings, datasets and pre-trained models (.pn
     app,
     "spin-d3rlpy plot curves runs/spin-0 runs/spin-1 runs/factored-0",
     "spin-d3rlpy plot curves spin-bench --metric critic_loss --out losses.svg",
+    "spin-d3rlpy plot curves runs/asm --metric validation_slot_accuracy_at_0.15",
 )
 def curves(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of trainings, or above them.")],
+    folders: Annotated[list[Path], typer.Argument(help="Folders of (pre-)trainings, or above.")],
     out: Annotated[Path, typer.Option(help="The picture.")] = Path("curves.png"),
     metric: Annotated[str, typer.Option(help="Column of curve.csv.")] = "return",
     json: Json = False,
@@ -34,7 +35,7 @@ def curves(
     if metric == "return":
         scores = {name: reference_scores(name) for name in panels if name.startswith("spin/")}
         lines = {name: {"published expert": s[1]} for name, s in scores.items() if s is not None}
-    plot_curve_panels(out, panels, metric.replace("_", " "), lines)
+    plot_curve_panels(out, panels, metric.replace("_", " "), lines, "gradient steps")
     found = {
         dataset: {label: len(curve.returns) for label, curve in methods.items()}
         for dataset, methods in panels.items()
