@@ -45,6 +45,11 @@ class FusedAdam(torch.optim.Adam):
             )
         )
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters, as in torch."""
+        super().add_param_group(param_group)
+        self._state_of_lists = None
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops gradients, or sets them to zero."""
         if not set_to_none:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 import tomllib
 import types
 from pathlib import Path
@@ -93,6 +94,15 @@ def test_the_checks_above_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     assert arguments == ["data", "posh", "x"]
     with pytest.raises(Exception, match="posh"):
         parse(arguments, monkeypatch)
+
+
+def test_equations_are_mathml_or_refused() -> None:
+    to_mathml = runpy.run_path(str(ROOT / "docs" / "extensions" / "mathml.py"))["to_mathml"]
+    page = '<p>a</p><div class="arithmatex">\\[x_i %s\\]</div>'
+    assert "<msub>" in to_mathml(page % "")
+    for unknown in (r"\arg", "&amp; y"):
+        with pytest.raises(ValueError, match="latex2mathml knows"):
+            to_mathml(page % unknown)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

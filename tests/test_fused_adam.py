@@ -77,6 +77,21 @@ def test_a_changed_learning_rate_counts() -> None:
     assert_same(net, other)
 
 
+def test_groups_can_be_added_between_steps() -> None:
+    (net, theirs), (other, ours) = pair()
+    for optim, module in ((theirs, net), (ours, other)):
+        more = nn.Parameter(torch.ones(3))
+        module.register_parameter("more", more)
+        train(module, optim)
+        optim.add_param_group({"params": [more], "lr": 0.2, "fused": True, "foreach": False})
+        for _ in range(3):
+            optim.zero_grad()
+            (more.square().sum() + module(torch.ones(1, 7)).sum()).backward()
+            optim.step()
+        assert not torch.equal(more, torch.ones(3))
+    assert_same(net, other)
+
+
 def test_parameters_without_gradients_stay_as_they_are() -> None:
     """At first, then with, then again without."""
     (net, theirs), (other, ours) = pair()
