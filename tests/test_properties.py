@@ -6,8 +6,8 @@ every time.
 
 from __future__ import annotations
 
+import copy
 import hashlib
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,6 @@ import gymnasium
 import minari
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from gymnasium.spaces import Box, MultiDiscrete
 from hypothesis import HealthCheck, given, settings
@@ -26,7 +25,6 @@ from hypothesis.extra import numpy as hnp
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 from minari.storage import get_dataset_path
-from safetensors import safe_open
 
 from spin_d3rlpy import FactoredIQL, load_policy, save_policy
 from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
@@ -47,6 +45,7 @@ from spin_d3rlpy.errors import (
 )
 from spin_envs.errors import InvalidActionError
 from tests.algos.problems import NVEC, OBSERVATION_SIZE, TINY, random_buffer, tiny_fields
+from tests.saved_files import read_saved, write_saved
 
 
 def few_and_many(few: int, many: int) -> pytest.MarkDecorator:
@@ -429,12 +428,10 @@ JSON = st.recursive(
 
 def _with_other_value(path: Path) -> Callable[[Any, Any], None]:
     """Returns what puts a value anywhere into the header of the file."""
-    with safe_open(path, framework="pt") as file:
-        text = file.metadata()["spin"]
-        weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+    original, weights = read_saved(path)
 
     def change(where: Any, value: Any) -> None:
-        header = json.loads(text)
+        header = copy.deepcopy(original)
         inner: Any = header
         while True:
             keys = list(inner) if isinstance(inner, dict) else list(range(len(inner)))
@@ -444,7 +441,7 @@ def _with_other_value(path: Path) -> Callable[[Any, Any], None]:
                 inner[key] = value
                 break
             inner = inner[key]
-        safetensors.torch.save_file(weights, path, {"spin": json.dumps(header)})
+        write_saved(path, header, weights)
 
     return change
 

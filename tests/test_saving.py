@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -12,12 +11,10 @@ from typing import Any
 import d3rlpy
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from d3rlpy.algos import DiscreteBCConfig, DQNConfig
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.preprocessing import StandardObservationScaler
-from safetensors import safe_open
 
 from spin_d3rlpy import FactoredBCQ, FactoredIQL, SPINEncoderFactory, load_policy, save_policy
 from spin_d3rlpy.asm import ActionStructureModel, save_asm
@@ -31,6 +28,7 @@ from tests.algos.problems import (
     random_buffer,
     tiny_fields,
 )
+from tests.saved_files import read_saved, write_saved
 
 
 def _trained(algo_class: Any, **fields: Any) -> Any:
@@ -118,12 +116,6 @@ def test_a_missing_file_says_how_to_write_one(tmp_path: Path) -> None:
         load_policy(tmp_path / "nothing")
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    with safe_open(path, framework="pt") as file:
-        header = json.loads(file.metadata()["spin"])
-        return header, {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
-
-
 def _params(header: Any) -> Any:
     return header["algorithm"]["config"]["params"]
 
@@ -187,9 +179,9 @@ CHANGES: dict[str, tuple[Change, str]] = {
 
 
 def _rewrite(path: Path, change: Change) -> None:
-    header, weights = _read(path)
+    header, weights = read_saved(path)
     change(header, weights)
-    safetensors.torch.save_file(weights, path, {"spin": json.dumps(header)})
+    write_saved(path, header, weights)
 
 
 @pytest.mark.parametrize("kind", sorted(CHANGES))

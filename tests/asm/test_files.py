@@ -1,19 +1,18 @@
 from __future__ import annotations
 
-import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors
 import safetensors.torch
 import torch
 
 from spin_d3rlpy import SPINIQL
 from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, load_asm, save_asm
 from spin_d3rlpy.errors import InvalidCheckpointError
+from tests.saved_files import read_saved, write_saved
 
 
 @pytest.fixture
@@ -102,11 +101,9 @@ def test_files_of_strangers_are_refused_in_little_memory(
     change, problem = CHANGES[kind]
     path = tmp_path / "asm.safetensors"
     save_asm(asm, path)
-    with safetensors.safe_open(path, framework="pt") as file:
-        header = json.loads(file.metadata()["spin"])
-        weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+    header, weights = read_saved(path)
     change(header, weights)
-    safetensors.torch.save_file(weights, path, {"spin": json.dumps(header)})
+    write_saved(path, header, weights)
     tracemalloc.start()
     try:
         with pytest.raises(InvalidCheckpointError, match=problem) as caught:
