@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import mmap
+import os
 import platform
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -27,6 +30,30 @@ from spin_d3rlpy._compat import (
     step_without_schedule,
 )
 from tests.subprocesses import run_python, run_python_with_errors
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import spin_d3rlpy",
+        "import gymnasium, spin_envs; gymnasium.make('spin/cartpole-swingup-v0')",
+        "import gymnasium, spin_envs; gymnasium.make('spin/discretized-v0', env_id='dm_control/cartpole-swingup-v0')",
+    ],
+)
+def test_triton_is_imported_before_dm_control(code: str, tmp_path: Path) -> None:
+    (tmp_path / "triton.py").write_text("import sys; print('dm_control' in sys.modules)")
+    assert run_python(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{code}") == "False"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="NVIDIA's EGL has no LLVM")
+def test_triton_after_graphics_still_ends_the_process() -> None:
+    """Why `import_triton_before_graphics` is there."""
+    triton = pytest.importorskip("triton", "3.9", reason="needs triton of torch 2.15")
+    if os.environ.get("MUJOCO_GL") != "egl":
+        pytest.skip(f"needs EGL; triton {triton.__version__} is there")
+    code = "from dm_control import suite\nimport triton"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode < 0
+    run_python(f"import spin_d3rlpy\n{code}")
 
 
 @pytest.mark.parametrize("factory_class", [AdamFactory, AdamWFactory])
