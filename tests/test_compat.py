@@ -37,7 +37,7 @@ from tests.subprocesses import run_python, run_python_with_errors
     [
         "import spin_d3rlpy",
         "import gymnasium, spin_envs; gymnasium.make('spin/cartpole-swingup-v0')",
-        "import gymnasium, spin_envs; gymnasium.make('spin/discretized-v0', env_id='dm_control/cartpole-swingup-v0')",
+        "from spin_envs.discretized import _register_shimmy; _register_shimmy()",
     ],
 )
 def test_triton_is_imported_before_dm_control(code: str, tmp_path: Path) -> None:
