@@ -22,7 +22,7 @@ from torch.jit._trace import TracerWarning
 from spin_d3rlpy.errors import InvalidActionSpaceError
 from spin_d3rlpy.fused_adam import FusedAdam
 from spin_d3rlpy.nvec import nvec_from_space
-from spin_envs.graphics import import_triton_before_graphics
+from spin_envs.graphics import import_triton_beside_graphics
 
 if TYPE_CHECKING:  # importing d3rlpy imports gym, before `silence_gym_notice` could be called
     from d3rlpy.logging import LoggerAdapterFactory
@@ -49,7 +49,7 @@ def import_d3rlpy_quietly() -> None:
     which belongs to the program; without a display, glfw warns. To be called before the first
     import of d3rlpy.
     """
-    import_triton_before_graphics()
+    import_triton_beside_graphics()
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import d3rlpy  # noqa: F401

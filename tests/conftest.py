@@ -7,8 +7,6 @@ import sys
 import pytest
 import torch
 
-from spin_envs.graphics import import_triton_before_graphics
-
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_torch_thread() -> None:
@@ -40,9 +38,6 @@ if "DISPLAY" not in os.environ and "MUJOCO_GL" not in os.environ:
         if _draws(MUJOCO_GL=_backend):
             os.environ["MUJOCO_GL"] = _backend
             break
-
-# Some tests import d3rlpy before this package.
-import_triton_before_graphics()
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,8 @@ from spin_d3rlpy._compat import (
 )
 from tests.subprocesses import run_python, run_python_with_errors
 
+DRAW = "from dm_control import suite; suite.load('pendulum', 'swingup').physics.render(8, 8)"
+
 
 @pytest.mark.parametrize(
     "code",
@@ -45,15 +47,25 @@ def test_triton_is_imported_before_dm_control(code: str, tmp_path: Path) -> None
     assert run_python(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{code}") == "False"
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="NVIDIA's EGL has no LLVM")
+def _needs_triton_and_mesa() -> None:
+    pytest.importorskip("triton", "3.9", reason="needs triton of torch 2.15")
+    if os.environ.get("MUJOCO_GL") != "egl" or torch.cuda.is_available():
+        pytest.skip("needs EGL of Mesa: NVIDIA's has no LLVM")
+
+
+@pytest.mark.parametrize(
+    "before", ["import spin_d3rlpy", "import d3rlpy, spin_d3rlpy", f"{DRAW}\nimport spin_d3rlpy"]
+)
+def test_triton_works_beside_graphics(before: str) -> None:
+    _needs_triton_and_mesa()
+    run_python(f"{before}\n{DRAW}\nimport torch._inductor, triton\n{DRAW}")
+
+
 def test_triton_after_graphics_still_ends_the_process() -> None:
-    """Why `import_triton_before_graphics` is there."""
-    triton = pytest.importorskip("triton", "3.9", reason="needs triton of torch 2.15")
-    if os.environ.get("MUJOCO_GL") != "egl":
-        pytest.skip(f"needs EGL; triton {triton.__version__} is there")
-    code = "from dm_control import suite\nimport triton"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode < 0
-    run_python(f"import spin_d3rlpy\n{code}")
+    """Why `import_triton_beside_graphics` is there."""
+    _needs_triton_and_mesa()
+    code = [sys.executable, "-c", f"{DRAW}\nimport triton"]
+    assert subprocess.run(code, capture_output=True).returncode < 0
 
 
 @pytest.mark.parametrize("factory_class", [AdamFactory, AdamWFactory])

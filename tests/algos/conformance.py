@@ -361,7 +361,7 @@ def exports_to_torchscript(case: Case) -> None:
     frozen = frozen_parameters(algo)
     path = str(case.folder / "policy.pt")
     algo.save_policy(path)
-    with pytest.warns(DeprecationWarning, match=r"torch.jit.load"):
+    with pytest.warns((DeprecationWarning, FutureWarning), match=r"torch.jit.load"):
         policy = torch.jit.load(path)
     # Of 11 rows, though policies are exported with fewer.
     found = policy(torch.from_numpy(case.observations))

@@ -325,7 +325,7 @@ def exported_actions(algo: Any, path: Path) -> np.ndarray:
         session = runtime.InferenceSession(str(path))
         actions: np.ndarray = session.run(["actions"], {"observations": OBSERVATIONS})[0]
         return actions
-    with pytest.warns(DeprecationWarning, match=r"torch.jit.load"):
+    with pytest.warns((DeprecationWarning, FutureWarning), match=r"torch.jit.load"):
         policy = torch.jit.load(str(path))
     found: np.ndarray = policy(torch.from_numpy(OBSERVATIONS)).numpy()
     return found
