@@ -16,6 +16,10 @@ from spin_d3rlpy._compat import (
 
 Precision = Literal["float32", "bfloat16", "auto"]
 
+# From how many rows on oneDNN acts faster than MKL, where it does: SPIN's trunk of width 256 takes
+# the same time for 10 rows and 0.6 times for 100.
+MANY_ROWS = 32
+
 
 def check_precision(precision: str) -> None:
     """Raises ValueError unless `precision` is one of `Precision`."""
@@ -43,12 +47,26 @@ def autocast(device: torch.device | str, precision: Precision) -> Iterator[None]
         enabled = fast
     else:
         enabled = precision == "bfloat16"
-    by_onednn = kind == "cpu" and onednn_multiplies_float32()
     with (
         torch.autocast(kind, torch.bfloat16, enabled=enabled, cache_enabled=False),
-        float32_products_by_onednn() if by_onednn else contextlib.nullcontext(),
+        fast_products(device),
     ):
         yield
+
+
+def fast_products(
+    device: torch.device | str, n_rows: int | None = None
+) -> contextlib.AbstractContextManager[None]:
+    """Context in which float32 products are left to the faster one of torch's libraries.
+
+    Args:
+        device: of the products.
+        n_rows: of the batch, if it can be small: for few rows it is torch's usual one.
+    """
+    small = n_rows is not None and n_rows < MANY_ROWS
+    if small or torch.device(device).type != "cpu" or not onednn_multiplies_float32():
+        return contextlib.nullcontext()
+    return float32_products_by_onednn()
 
 
 def backward(loss: torch.Tensor) -> None:

@@ -5,13 +5,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from spin_d3rlpy import SPINIQL, _compat, precision
 from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.precision import autocast, backward, in_float32
-from tests.algos.problems import ALGORITHMS, NVEC, random_buffer, tiny_fields
+from tests.algos.problems import (
+    ALGORITHMS,
+    NVEC,
+    OBSERVATION_SIZE,
+    random_buffer,
+    tiny_fields,
+)
 
 
 def product_type(name: precision.Precision) -> torch.dtype:
@@ -126,3 +133,30 @@ def test_losses_in_bfloat16_are_those_in_float32_within_two_percent(algo_class: 
     assert losses[0] != losses[1]
     for key, value in losses[0].items():
         assert losses[1][key] == pytest.approx(value, rel=0.02, abs=0.002), key
+
+
+def test_values_of_many_rows_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    algo = SPINIQL(**tiny_fields(SPINIQL))
+    algo.build_with_dataset(random_buffer())
+    n = 2 * precision.MANY_ROWS
+    observations = np.random.default_rng(0).normal(size=(n, OBSERVATION_SIZE)).astype(np.float32)
+    few = np.split(observations, n // 8)
+    chosen: list[bool] = []
+
+    @contextlib.contextmanager
+    def choosing() -> Iterator[None]:
+        chosen.append(True)
+        with _compat.float32_products_by_onednn():
+            yield
+
+    chooses = _compat.onednn_multiplies_float32()
+    if chooses:  # elsewhere it would round to bfloat16
+        monkeypatch.setattr(precision, "float32_products_by_onednn", choosing)
+    actions = algo.predict(observations)
+    values = algo.predict_value(observations, actions)
+    assert len(chosen) == 2 * chooses
+    chosen.clear()
+    np.testing.assert_array_equal(actions, np.concatenate([algo.predict(x) for x in few]))
+    expected = [algo.predict_value(x, algo.predict(x)) for x in few]
+    np.testing.assert_allclose(values, np.concatenate(expected), rtol=1e-5, atol=1e-6)
+    assert not chosen

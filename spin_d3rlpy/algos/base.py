@@ -38,7 +38,7 @@ from spin_d3rlpy.errors import (
 )
 from spin_d3rlpy.graphs import can_record
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
-from spin_d3rlpy.precision import autocast
+from spin_d3rlpy.precision import autocast, fast_products
 from spin_d3rlpy.scalers import fit_observation_scaler, fit_reward_scaler
 
 BEST_FILE = "best.safetensors"  # in a run's folder of checkpoints
@@ -174,7 +174,9 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         Raises:
             InvalidObservationError: wrong shape, or not finite.
         """
-        return super().predict(self._check_observations(x))
+        observations = self._check_observations(x)
+        with fast_products(self._device, len(observations)):
+            return super().predict(observations)
 
     def sample_action(self, x: Observation) -> NDArray:
         """Returns sampled actions `(B, N)` for observations `(B, obs)`.
@@ -182,7 +184,9 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         Raises:
             InvalidObservationError: wrong shape, or not finite.
         """
-        return super().sample_action(self._check_observations(x))
+        observations = self._check_observations(x)
+        with fast_products(self._device, len(observations)):
+            return super().sample_action(observations)
 
     def predict_value(self, x: Observation, action: NDArray) -> NDArray:
         """Returns `Q(s, a)` of shape `(B,)` for observations `(B, obs)`, actions `(B, N)`.
@@ -192,7 +196,9 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             InvalidActionSpaceError: actions that are not in the action space.
         """
         observations = self._check_observations(x)
-        return super().predict_value(observations, self._check_actions(action, len(observations)))
+        actions = self._check_actions(action, len(observations))
+        with fast_products(self._device, len(observations)):
+            return super().predict_value(observations, actions)
 
     def _check_actions(self, action: NDArray, n_rows: int) -> NDArray:
         nvec = np.asarray(self._config.nvec)
