@@ -131,10 +131,12 @@ def test_the_command_writes_the_file_and_says_the_return(saved: str, tmp_path: P
 
 
 def test_the_help_warns_of_pickles() -> None:
-    # As wide as to break no line of the help inside the sentence.
     result = CliRunner().invoke(app, ["record", "--help"], env={"COLUMNS": "300"})
-    assert "is a pickle" in result.output
-    assert "only files you trust" in result.output
+    words = " ".join(
+        result.output.split()
+    )  # older versions of typer break lines at 80 all the same
+    assert "is a pickle" in words
+    assert "only files you trust" in words
 
 
 def test_bad_input_is_refused(saved: str, tmp_path: Path) -> None:
