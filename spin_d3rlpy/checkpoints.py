@@ -335,7 +335,7 @@ def read_checkpoint(path: Path) -> State:
         header, _, payload = path.read_bytes().partition(b"\n")
     except OSError as error:
         raise InvalidCheckpointError(f"{path} cannot be read ({error.strerror}).") from error
-    words = header.decode(errors="replace").split()
+    words = header.decode(errors="replace").split(" ")
     if " ".join(words[:-2]) != MAGIC:
         raise InvalidCheckpointError(f"{path} is not a checkpoint of spin-d3rlpy.")
     if words[-2] != str(VERSION):
