@@ -16,8 +16,8 @@ from spin_d3rlpy._compat import (
 
 Precision = Literal["float32", "bfloat16", "auto"]
 
-# From how many rows on oneDNN acts faster than MKL, where it does: SPIN's trunk of width 256 takes
-# the same time for 10 rows and 0.6 times for 100.
+# From how many rows on oneDNN acts faster than MKL, where it does: with few rows calling it costs
+# more than the products.
 MANY_ROWS = 32
 
 

@@ -47,6 +47,19 @@ def test_triton_is_imported_before_dm_control(code: str, tmp_path: Path) -> None
     assert run_python(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{code}") == "False"
 
 
+@pytest.mark.skipif(not hasattr(os, "RTLD_DEEPBIND"), reason="needs Linux")
+def test_triton_after_dm_control_is_bound_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "triton.py").write_text("import sys; print(sys.getdlopenflags())")
+    during, before, after = run_python(
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "before = sys.getdlopenflags()\n"
+        "import dm_control, spin_d3rlpy\n"
+        "print(before, sys.getdlopenflags())"
+    ).split()
+    assert int(during) == int(before) | os.RTLD_DEEPBIND
+    assert after == before
+
+
 def _needs_triton_and_mesa() -> None:
     pytest.importorskip("triton", "3.9", reason="needs triton of torch 2.15")
     if os.environ.get("MUJOCO_GL") != "egl" or torch.cuda.is_available():
