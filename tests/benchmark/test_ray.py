@@ -84,6 +84,16 @@ def test_jobs_wait_for_those_they_need_and_failures_are_noted(tmp_path: Path) ->
     assert is_done(tmp_path, spin)
 
 
+def test_why_a_machine_cannot_run_a_job_is_noted(tmp_path: Path) -> None:
+    def worker(root: Path, name: str, threads: int) -> None:
+        raise ModuleNotFoundError("No module named 'spin_d3rlpy'")
+
+    engine = RayEngine()
+    engine._task = ray.remote(worker)
+    assert run_grid([LONG], tmp_path, engine, False) == [LONG]
+    assert "No module named 'spin_d3rlpy'" in (tmp_path / LONG.name / ERROR).read_text()
+
+
 def test_more_than_the_cluster_has_is_refused() -> None:
     with pytest.raises(ValueError, match="a job needs"):
         RayEngine(cpus=3)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -114,7 +113,7 @@ class RayEngine:
     def start(self, root: Path, name: str, slot: int) -> RayTask:
         """Has Ray run the job."""
         reference = self._task.remote(root.absolute(), name, self._needs["CPU"])
-        return RayTask(self._ray, reference)
+        return RayTask(self._ray, reference, root / name / LOG)
 
 
 class RayTask:
@@ -123,11 +122,14 @@ class RayTask:
     Args:
         ray: the module.
         reference: to the task's result.
+        log: where the error goes that ends it, which need not be one of the job: the package may
+            be missing on a machine.
     """
 
-    def __init__(self, ray: Any, reference: Any) -> None:
+    def __init__(self, ray: Any, reference: Any, log: Path) -> None:
         self._ray = ray
         self._reference = reference
+        self._log = log
 
     def poll(self) -> int | None:
         """Returns 0 or 1 (failed), or None while it runs."""
@@ -136,7 +138,9 @@ class RayTask:
             return None
         try:
             self._ray.get(self._reference)
-        except self._ray.exceptions.RayError:
+        except self._ray.exceptions.RayError as error:
+            with self._log.open("a") as log:
+                print(error, file=log)
             return 1
         return 0
 
@@ -151,8 +155,4 @@ def _logged_work(root: Path, name: str, threads: int) -> None:
         contextlib.redirect_stdout(log),
         contextlib.redirect_stderr(log),
     ):
-        try:
-            work(root, name, threads)
-        except BaseException:
-            traceback.print_exc()
-            raise
+        work(root, name, threads)
