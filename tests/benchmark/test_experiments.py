@@ -26,6 +26,7 @@ from spin_d3rlpy.benchmark.experiments.specs import (
 )
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
+from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_d3rlpy.training import create_algorithm
 
 SMOKE = dataclasses.replace(SCALES["smoke"], n_steps=6, n_evaluations=3)
@@ -182,6 +183,26 @@ def test_a_failure_is_noted_and_stops_only_what_needs_it(
     failed, order = run(tmp_path, training(), training("F", "FactoredIQL"))
     assert (failed, order) == ([], ["pretrain", "SPINIQL"])
     assert not list(tmp_path.glob("*/error.txt"))
+
+
+@maze
+def test_a_dataset_that_cannot_be_built_stops_only_its_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(name: str, **options: Any) -> Any:
+        if name != MAZE:
+            raise DatasetNotFoundError(f"No policy has learned {name}.")
+        return maze_data()
+
+    f = Method("F", "FactoredIQL")
+    unknown = f.job("spin/walker-walk-b3/expert-v0", 0, SMOKE, False, "cpu:0")
+    with monkeypatch.context() as patch:
+        patch.setattr(grid, "load_dataset", load)
+        failed, order = run(tmp_path, unknown, training("F", "FactoredIQL"))
+    assert failed == [unknown]
+    assert order == ["FactoredIQL"]
+    assert "No policy has learned" in (tmp_path / unknown.name / "error.txt").read_text()
+    assert run(tmp_path, unknown) == ([], ["FactoredIQL"])
 
 
 class CrashError(RuntimeError):

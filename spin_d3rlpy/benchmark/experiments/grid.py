@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -30,11 +31,22 @@ def is_done(root: Path, job: Job) -> bool:
     return (root / job.name / RESULT).exists()
 
 
-def build_datasets(jobs: Iterable[Job], show_progress: bool = True) -> None:
-    """Builds the datasets that jobs need, one after the other, each by all cores."""
+def build_datasets(
+    jobs: Iterable[Job], show_progress: bool = True
+) -> dict[tuple[str, int | None], str]:
+    """Builds the datasets that jobs need, one after the other, each by all cores.
+
+    Returns:
+        Name and size of each dataset that could not be built, and why.
+    """
+    missing = {}
     for name, size in dict.fromkeys((job.dataset, job.size) for job in jobs):
-        _, env = load_dataset(name, size=size, progress=show_progress)
-        env.close()
+        try:
+            _, env = load_dataset(name, size=size, progress=show_progress)
+            env.close()
+        except Exception:  # whatever it is, other datasets' jobs are to run
+            missing[name, size] = traceback.format_exc()
+    return missing
 
 
 def run_grid(
@@ -47,8 +59,9 @@ def run_grid(
 ) -> list[Job]:
     """Runs jobs that have no result yet, and what they need first.
 
-    A job that fails leaves `error.txt` (the end of its log) and does not stop the others; those
-    that need it are left out. Called again, it goes on where it was.
+    A job that fails, or whose dataset cannot be built, leaves `error.txt` (the end of its log) and
+    does not stop the others; those that need it are left out. Called again, it goes on where it
+    was.
 
     Args:
         jobs: what to run.
@@ -70,7 +83,7 @@ def run_grid(
     engine = engine or LocalEngine()
     everything = with_requirements(jobs)
     waiting = [job for job in everything if not is_done(root, job)]
-    build_datasets(waiting, show_progress)
+    missing = build_datasets(waiting, show_progress)
     running: dict[int, tuple[Job, Running]] = {}
     failed: dict[str, Job] = {}
     bar = tqdm(
@@ -80,6 +93,12 @@ def run_grid(
         disable=not show_progress,
         mininterval=0.1 if sys.stderr.isatty() else 60.0,  # a log file need not see it move
     )
+    for job in [j for j in waiting if (j.dataset, j.size) in missing]:
+        waiting.remove(job)
+        failed[job.name] = job
+        _prepare(root / job.name, job)
+        (root / job.name / ERROR).write_text(missing[job.dataset, job.size])
+        bar.update()
     try:
         while waiting or running:
             for slot, (job, process) in list(running.items()):
