@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -227,9 +228,18 @@ def test_a_report_opens_offline_and_has_everything(root: Path) -> None:
     assert "greedy return" in text
     assert "picture:" not in text
     assert "651.1" in text
+    assert "<h1>Results at scale smoke</h1>" in text
     assert "<td>cheetah-run-b3/medium-expert</td>" in text
     assert "70 epochs" in text  # what is known about the published figures
     assert "returns_profiles.png" in (out / "report.md").read_text()
+
+
+def test_a_report_says_what_differs_from_the_preset(root: Path) -> None:
+    epochs = list(SMOKE.asm_epochs)  # as from a YAML file
+    scale = dataclasses.replace(SMOKE, n_steps=8, asm_epochs=epochs, seeds=2)
+    write_report(root, root / "out", "smoke", scale, [], SEEDS, "cpu:0")
+    text = (root / "out" / "report.md").read_text()
+    assert text.startswith("# Results at scale smoke, n_steps=8\n")
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from spin_d3rlpy.benchmark.experiments.specs import EXPERIMENTS, Experiment, Scale
+from spin_d3rlpy.benchmark.experiments.specs import EXPERIMENTS, SCALES, Experiment, Scale
 from spin_d3rlpy.benchmark.experiments.tables import (
     Cell,
     Row,
@@ -50,7 +51,7 @@ def write_report(
         root: folder of the jobs' folders.
         out: where the report goes.
         scale_name: name of the scale, for the text.
-        scale: the scale.
+        scale: the scale; what differs from the one of that name is said.
         names: experiments.
         seeds: that are asked for; fewer are reported as such.
         device: as in d3rlpy.
@@ -60,7 +61,8 @@ def write_report(
         The files.
     """
     out.mkdir(parents=True, exist_ok=True)
-    writer = _Writer(out, f"Results at scale {scale_name}", _INTRODUCTION)
+    title = ", ".join([f"Results at scale {scale_name}", *_changes(scale, SCALES[scale_name])])
+    writer = _Writer(out, title, _INTRODUCTION)
     baseline = final_returns_of_baseline(root, scale, seeds, device)
     for name in names:
         experiment = EXPERIMENTS[name]
@@ -68,6 +70,13 @@ def write_report(
         if cells:
             _report_experiment(writer, experiment, cells, baseline)
     return writer.finish()
+
+
+def _changes(scale: Scale, base: Scale) -> list[str]:
+    """Says what differs but the number of seeds, which tables have."""
+    mine, theirs = dataclasses.asdict(scale), dataclasses.asdict(base)
+    mine["asm_epochs"], theirs["asm_epochs"] = (list(x.asm_epochs) for x in (scale, base))
+    return [f"{k}={v}" for k, v in mine.items() if v != theirs[k] and k != "seeds"]
 
 
 def _report_experiment(
