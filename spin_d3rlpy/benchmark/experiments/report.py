@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import dataclasses
 import html
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from spin_d3rlpy.benchmark.experiments.specs import EXPERIMENTS, SCALES, Experiment, Scale
+from spin_d3rlpy.benchmark.experiments.specs import EXPERIMENTS, Experiment, Scale, get_scale
 from spin_d3rlpy.benchmark.experiments.tables import (
     Cell,
     Row,
@@ -61,7 +62,7 @@ def write_report(
         The files.
     """
     out.mkdir(parents=True, exist_ok=True)
-    title = ", ".join([f"Results at scale {scale_name}", *_changes(scale, SCALES[scale_name])])
+    title = ", ".join([f"Results at scale {scale_name}", *_changes(scale, get_scale(scale_name))])
     writer = _Writer(out, title, _INTRODUCTION)
     baseline = final_returns_of_baseline(root, scale, seeds, device)
     for name in names:
@@ -74,8 +75,8 @@ def write_report(
 
 def _changes(scale: Scale, base: Scale) -> list[str]:
     """Says what differs but the number of seeds, which tables have."""
-    mine, theirs = dataclasses.asdict(scale), dataclasses.asdict(base)
-    mine["asm_epochs"], theirs["asm_epochs"] = (list(x.asm_epochs) for x in (scale, base))
+    # By way of JSON tuples and lists, as files have them, are the same.
+    mine, theirs = (json.loads(json.dumps(dataclasses.asdict(x))) for x in (scale, base))
     return [f"{k}={v}" for k, v in mine.items() if v != theirs[k] and k != "seeds"]
 
 
