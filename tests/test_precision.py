@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from spin_d3rlpy import SPINIQL, _compat, precision
+from spin_d3rlpy import SPINIQL, DecQN, FactoredIQL, _compat, precision
 from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.precision import autocast, backward, in_float32
 from tests.algos.problems import (
@@ -133,6 +133,28 @@ def test_losses_in_bfloat16_are_those_in_float32_within_two_percent(algo_class: 
     assert losses[0] != losses[1]
     for key, value in losses[0].items():
         assert losses[1][key] == pytest.approx(value, rel=0.02, abs=0.002), key
+
+
+@pytest.mark.parametrize(
+    ("algo_class", "n_tokens"), [(SPINIQL, 1 + len(NVEC)), (FactoredIQL, 1), (DecQN, 1)]
+)
+def test_rows_of_products_are_counted_not_observations(
+    monkeypatch: pytest.MonkeyPatch, algo_class: Any, n_tokens: int
+) -> None:
+    counted: list[int | None] = []
+
+    def products(_: Any, n_rows: int | None = None) -> contextlib.nullcontext[None]:
+        counted.append(n_rows)
+        return contextlib.nullcontext()
+
+    algo = algo_class(**tiny_fields(algo_class))
+    algo.build_with_dataset(random_buffer())
+    monkeypatch.setattr("spin_d3rlpy.algos.base.fast_products", products)
+    observations = np.zeros((5, OBSERVATION_SIZE), np.float32)
+    actions = algo.predict(observations)
+    algo.sample_action(observations)
+    algo.predict_value(observations, actions)  # of a critic, which has no tokens
+    assert counted == [5 * n_tokens, 5 * n_tokens, 5]
 
 
 def test_values_of_many_rows_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,11 @@ class PolicyImpl(MultiDiscreteImpl):
 
     _modules: PolicyModules
 
+    @property
+    def n_tokens(self) -> int:
+        """Rows of the policy's matrix products for one observation."""
+        return self._modules.policy.n_tokens
+
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
         """Greedy actions `(B, N)`."""
         return self._modules.policy.greedy(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -175,7 +175,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             InvalidObservationError: wrong shape, or not finite.
         """
         observations = self._check_observations(x)
-        with fast_products(self._device, len(observations)):
+        with self._acting_on(len(observations)):
             return super().predict(observations)
 
     def sample_action(self, x: Observation) -> NDArray:
@@ -185,7 +185,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             InvalidObservationError: wrong shape, or not finite.
         """
         observations = self._check_observations(x)
-        with fast_products(self._device, len(observations)):
+        with self._acting_on(len(observations)):
             return super().sample_action(observations)
 
     def predict_value(self, x: Observation, action: NDArray) -> NDArray:
@@ -199,6 +199,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         actions = self._check_actions(action, len(observations))
         with fast_products(self._device, len(observations)):
             return super().predict_value(observations, actions)
+
+    def _acting_on(self, n_observations: int) -> AbstractContextManager[None]:
+        assert self._impl is not None
+        return fast_products(self._device, n_observations * self._impl.n_tokens)
 
     def _check_actions(self, action: NDArray, n_rows: int) -> NDArray:
         nvec = np.asarray(self._config.nvec)

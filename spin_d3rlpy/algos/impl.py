@@ -98,6 +98,11 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         self._layout = layout
         self._gamma = config.gamma
 
+    @property
+    def n_tokens(self) -> int:
+        """Rows of matrix products when it acts on one observation."""
+        return 1
+
     def bootstrap(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
         """Returns `r + gamma^n (1 - terminal) next_values` for next values `(..., B)`."""
         discount = self._gamma ** batch.intervals.squeeze(-1)

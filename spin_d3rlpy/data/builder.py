@@ -281,7 +281,10 @@ def _metadata(
     return {
         "dataset_id": spec.name,
         "minari_version": minari.__version__,
-        "algorithm_name": "DecQN (greedy), uniformly random",
+        "algorithm_name": ", ".join(
+            (["DecQN (greedy)"] if policies else [])
+            + (["uniformly random"] if "random" in {p["policy"] for p in composition} else [])
+        ),
         "author": {"The spin-d3rlpy developers"},
         "description": (
             f"Episodes of {spec.task.env_id} ({arguments}): "

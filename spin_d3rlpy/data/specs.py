@@ -7,6 +7,7 @@ import difflib
 import re
 from typing import Literal
 
+import gymnasium
 from minari.dataset.minari_dataset import DATASET_ID_RE
 
 from spin_d3rlpy.errors import DatasetNotFoundError
@@ -16,8 +17,10 @@ from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
 PolicyKind = Literal["random", "medium", "expert"]
 
 NAMESPACE = "spin/"
-# Level -> (published number of transitions, each policy's share of them, in their order).
+# Level -> (number of transitions, each policy's share of them, in their order). "random" is this
+# project's, for tasks that no behavior policy has learned; the others are as published.
 LEVELS: dict[str, tuple[int, dict[PolicyKind, float]]] = {
+    "random": (1_000_000, {"random": 1.0}),
     "medium": (1_000_000, {"medium": 1.0}),
     "expert": (1_000_000, {"expert": 1.0}),
     "medium-expert": (2_000_000, {"medium": 0.5, "expert": 0.5}),
@@ -108,7 +111,7 @@ class DatasetSpec:
 def usual_size(task: BenchmarkTask, level: str) -> int:
     """Returns the number of transitions that a dataset has if its name gives none.
 
-    That of the published dataset; for the maze, whose episodes are short, a tenth of it.
+    A level's; for the maze, whose episodes are short, a tenth of it.
     """
     return LEVELS[level][0] // (_MAZE_SIZE_DIVISOR if task.ends_early else 1)
 
@@ -131,7 +134,7 @@ def parse_name(name: str, size: int | None = None) -> DatasetSpec:
     Raises:
         DatasetNotFoundError: another format, or no such level, task or policy; near matches
             among the datasets that can be built are listed.
-        ValueError: a size that is not a positive multiple of 1,000, exceeds the published one or
+        ValueError: a size that is not a positive multiple of 1,000, exceeds the level's or
             contradicts the name's.
     """
     match = _NAME.fullmatch(name)
@@ -147,6 +150,8 @@ def parse_name(name: str, size: int | None = None) -> DatasetSpec:
     if size is not None and named_size is not None and size != named_size:
         raise ValueError(f"size={size} contradicts the size in the name {name!r}.")
     task = BenchmarkTask.parse(match["task"])
+    if task.env_id not in gymnasium.registry:
+        raise _not_found(name, f"There is no environment {task.env_id!r}.")
     wanted = named_size if size is None else size
     if wanted is None:
         wanted = usual_size(task, level)
@@ -171,11 +176,11 @@ def buildable_datasets() -> list[str]:
 
 
 def _check_size(size: int, level: str) -> int:
-    published = LEVELS[level][0]
-    if size < _SIZE_UNIT or size % _SIZE_UNIT or size > published:
+    largest = LEVELS[level][0]
+    if size < _SIZE_UNIT or size % _SIZE_UNIT or size > largest:
         raise ValueError(
-            f"Expected size to be a multiple of {_SIZE_UNIT} up to {published}, the published "
-            f"size of level {level!r}; got {size}."
+            f"Expected size to be a multiple of {_SIZE_UNIT} up to {largest}, the size of level "
+            f"{level!r}; got {size}."
         )
     return size
 

@@ -23,6 +23,11 @@ class Policy(nn.Module):
         super().__init__()
         self.layout = layout
 
+    @property
+    def n_tokens(self) -> int:
+        """Rows of its matrix products for one observation."""
+        return 1
+
     @abstractmethod
     def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
         """Joint log-probability `(B,)` of actions `(B, N)`: the sum over slots."""

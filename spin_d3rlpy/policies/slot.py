@@ -50,6 +50,7 @@ class SlotFeatures(nn.Module):
     """
 
     pretrained: torch.Tensor
+    n_tokens = 1  # rows of its matrix products for one observation
 
     def __init__(self, n_slots: int, width: int, frozen: bool = True) -> None:
         super().__init__()
@@ -108,6 +109,7 @@ class QueryFeatures(SlotFeatures):
         self.frozen_dropout = frozen_dropout
         self.train_queries = train_queries
         self.query_init: QueryInit = query_init
+        self.n_tokens = n_slots + 1
         self.trunk = SlotTransformer(observation_size, config)
         self.queries = ActionQueries(n_slots, config.width)
         self.freeze(0)
@@ -190,6 +192,11 @@ class SlotPolicy(IndependentPolicy):
         self.head_init: HeadInit = head_init
         self.features = features
         self.heads = SlotHeads(nvec, config)
+
+    @property
+    def n_tokens(self) -> int:
+        """Rows of its matrix products for one observation."""
+        return self.features.n_tokens
 
     @property
     def is_pretrained(self) -> bool:

@@ -33,7 +33,7 @@ from spin_d3rlpy.benchmark.experiments.tables import (
 )
 from spin_envs import normalized_score
 
-SMOKE = SCALES["smoke"]
+SMOKE = dataclasses.replace(SCALES["smoke"], level=None)
 SEEDS = [0, 1, 2]
 CHEETAH = "spin/cheetah-run-b3/medium-expert-v0"
 FINGER = "spin/finger-spin-b3/medium-expert-v0"
@@ -228,7 +228,7 @@ def test_a_report_opens_offline_and_has_everything(root: Path) -> None:
     assert "greedy return" in text
     assert "picture:" not in text
     assert "651.1" in text
-    assert "<h1>Results at scale smoke</h1>" in text
+    assert "<h1>Results at scale smoke, level=None</h1>" in text
     assert "<td>cheetah-run-b3/medium-expert</td>" in text
     assert "70 epochs" in text  # what is known about the published figures
     assert "returns_profiles.png" in (out / "report.md").read_text()
@@ -239,7 +239,7 @@ def test_a_report_says_what_differs_from_the_preset(root: Path) -> None:
     scale = dataclasses.replace(SMOKE, n_steps=8, asm_epochs=epochs, seeds=2)
     write_report(root, root / "out", "smoke", scale, [], SEEDS, "cpu:0")
     text = (root / "out" / "report.md").read_text()
-    assert text.startswith("# Results at scale smoke, n_steps=8\n")
+    assert text.startswith("# Results at scale smoke, n_steps=8, level=None\n")
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,14 @@ def _counts(spec: DatasetSpec) -> dict[str, int | None]:
 @pytest.mark.parametrize(
     ("level", "size", "counts"),
     [
+        ("random", 1_000_000, {"random": 1000}),
         ("medium", 1_000_000, {"medium": 1000}),
         ("expert", 1_000_000, {"expert": 1000}),
         ("medium-expert", 2_000_000, {"medium": 1000, "expert": 1000}),
         ("random-medium-expert", 200_000, {"random": 90, "medium": 90, "expert": 20}),
     ],
 )
-def test_levels_have_their_published_size_and_composition(
+def test_levels_have_their_size_and_composition(
     level: str, size: int, counts: dict[str, int]
 ) -> None:
     spec = parse_name(f"{ROOT}/{level}-v0")
@@ -98,12 +99,19 @@ def test_levels_share_the_seeds_of_a_policy_and_no_seed_is_used_by_two() -> None
 
 
 def test_what_can_be_built_follows_from_the_policies() -> None:
-    levels = ["medium", "expert", "medium-expert", "random-medium-expert"]
+    levels = ["random", "medium", "expert", "medium-expert", "random-medium-expert"]
     assert buildable_datasets() == [
         *(f"{ROOT}/{level}-v0" for level in levels),
+        "spin/finger-spin-b3/random-v0",
         "spin/finger-spin-b3/expert-v0",
         *(f"{MAZE}/{level}-v0" for level in levels),
     ]
+
+
+def test_random_actions_need_no_policy() -> None:
+    spec = parse_name("spin/dog-trot-b100/random-v0", 2_000)
+    assert (spec.name, spec.policy_names()) == ("spin/dog-trot-b100/random-2k-v0", {})
+    assert _counts(spec) == {"random": 2}
 
 
 @pytest.mark.parametrize(
@@ -114,6 +122,7 @@ def test_what_can_be_built_follows_from_the_policies() -> None:
         ("spin/cheetah-run-b5/expert-v0", f"{ROOT}/expert-v0"),
         ("spin/chetah-run-b3/medium-v0", f"{ROOT}/medium-v0"),
         ("spin/finger-spin-b3/medium-v0", "spin/finger-spin-b3/expert-v0"),
+        ("spin/chetah-run-b3/random-v0", f"{ROOT}/random-v0"),
         ("spin/utter nonsense", f"{ROOT}/medium-v0"),
         ("spin/maze-b3/medium-v0", f"{MAZE}/medium-v0"),
         ("spin/maze-a4/medium-v0", f"{MAZE}/medium-v0"),
