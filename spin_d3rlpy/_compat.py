@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from torch import nn
-from torch.jit._trace import TracerWarning
+from torch.jit._trace import TracerWarning, is_tracing
 
 from spin_d3rlpy.errors import InvalidActionSpaceError
 from spin_d3rlpy.fused_adam import FusedAdam
@@ -284,3 +284,8 @@ def cpu_multiplies_bfloat16() -> bool:
     """
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in names)
+
+
+def is_exporting() -> bool:
+    """Whether this call is recorded into a file, which must hold for other inputs, too."""
+    return is_tracing() or torch.compiler.is_compiling()

@@ -7,7 +7,8 @@ from typing import Generic, TypeVar
 
 import torch
 from torch import nn
-from torch.jit._trace import is_tracing
+
+from spin_d3rlpy._compat import is_exporting
 
 T = TypeVar("T")
 
@@ -32,8 +33,7 @@ class Kept(Generic[T]):
         except on CPUs: a recorded CUDA graph would not see the change.
         """
         device = parameters[0].device.type
-        exporting = is_tracing() or torch.compiler.is_compiling()
-        if any(p.requires_grad for p in parameters) or device != "cpu" or exporting:
+        if any(p.requires_grad for p in parameters) or device != "cpu" or is_exporting():
             return compute()
         rounding = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
         key = (rounding, *((p.data_ptr(), p._version) for p in parameters))

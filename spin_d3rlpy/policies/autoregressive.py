@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
+from spin_d3rlpy._compat import is_exporting
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import Policy, joint_log_prob
 from spin_d3rlpy.precision import in_float32
+
+# From how many rows on oneDNN's LSTM is the faster one on a CPU: each call brings the weights into
+# its own layout first, which with one row takes fifteen times as long as a step of the LSTM.
+MANY_ROWS = 128
+
+Memory = list[tuple[torch.Tensor, torch.Tensor]]  # hidden and cell state (B, D) of each layer
 
 
 @dataclasses.dataclass()
@@ -119,12 +127,39 @@ class AutoregressivePolicy(Policy):
         noises = (
             [None] * self.layout.n_slots if noise is None else noise.split(self.layout.nvec, -1)
         )
-        memory: tuple[torch.Tensor, torch.Tensor] | None = None
+        step: Callable[[torch.Tensor, Any], tuple[torch.Tensor, Any]] = self._step
+        if _by_cells(state):
+            step = self._step_by_cells
+        memory: Any = None
         choices = []
         for i, slot_noise in enumerate(noises):
             token = torch.cat([state, self.embedding(previous)], dim=-1)
-            hidden, memory = self.lstm(token[None], memory)
-            logits = self.heads.of_slot(i, hidden[0])
+            hidden, memory = step(token, memory)
+            logits = self.heads.of_slot(i, hidden)
             previous = (logits if slot_noise is None else logits + slot_noise).argmax(-1)
             choices.append(previous)
         return torch.stack(choices, dim=-1)
+
+    def _step(self, token: torch.Tensor, memory: Any) -> tuple[torch.Tensor, Any]:
+        """One step of the LSTM: tokens `(B, ...)` give hidden states `(B, D)`, and its memory."""
+        hidden, updated = self.lstm(token[None], memory)
+        return hidden[0], updated
+
+    def _step_by_cells(
+        self, token: torch.Tensor, memory: Memory | None
+    ) -> tuple[torch.Tensor, Memory]:
+        """The same for few rows, layer by layer."""
+        if memory is None:
+            zeros = token.new_zeros(len(token), self.lstm.hidden_size)
+            memory = [(zeros, zeros)] * self.lstm.num_layers
+        updated: Memory = []
+        for state, weights in zip(memory, self.lstm.all_weights, strict=True):
+            token, cell = torch.lstm_cell(token, state, *weights)
+            updated.append((token, cell))
+        return token, updated
+
+
+def _by_cells(rows: torch.Tensor) -> bool:
+    """Whether a step on these rows is faster by cells. Exports hold the LSTM as one operation."""
+    on_cpu = rows.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    return on_cpu and not is_exporting() and len(rows) < MANY_ROWS

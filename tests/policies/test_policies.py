@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -20,8 +21,10 @@ from spin_d3rlpy.policies import (
     SAINTEncoderFactory,
     SlotPolicy,
     SPINEncoderFactory,
+    autoregressive,
     create_policy,
 )
+from spin_d3rlpy.policies.base import gumbel_noise
 from spin_d3rlpy.policies.slot import QueryFeatures
 
 NVEC = [3, 4, 2]
@@ -95,6 +98,26 @@ def test_autoregressive_slots_depend_on_the_choices_before_and_no_others() -> No
     assert torch.equal(first, first2)
     assert torch.equal(second, second2)
     assert not torch.equal(third, third2)
+
+
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_autoregressive_actions_do_not_depend_on_how_the_lstm_is_computed(
+    monkeypatch: pytest.MonkeyPatch, n_layers: int
+) -> None:
+    torch.manual_seed(0)
+    sizes = dataclasses.replace(SMALL_LSTM, n_layers=n_layers)
+    policy = AutoregressivePolicy(5, NVEC, sizes)
+    observations = 3.0 * torch.randn(100, 5)
+    noise = gumbel_noise(torch.empty(100, sum(NVEC)))
+    by_cells = policy.decode(observations, noise)
+    calls: list[int] = []
+    policy.lstm.register_forward_hook(lambda *_: calls.append(1))
+    monkeypatch.setattr(autoregressive, "MANY_ROWS", 101)
+    assert torch.equal(policy.decode(observations, noise), by_cells)
+    assert not calls
+    monkeypatch.setattr(autoregressive, "MANY_ROWS", 100)
+    assert torch.equal(policy.decode(observations, noise), by_cells)
+    assert len(calls) == len(NVEC)
 
 
 def test_autoregressive_greedy_decoding_is_not_the_joint_mode() -> None:
