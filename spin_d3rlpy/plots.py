@@ -21,6 +21,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # From dark blue to yellow, even in lightness: reads the same with any form of color blindness.
 COLOR_MAP = "cividis"
 FORMATS = (".png", ".pdf", ".svg")
+LABEL_HEIGHT = 0.06  # of the name of a horizontal line, as a share of the axis
 OFFLINE_STEPS = "gradient steps of offline RL"
 
 
@@ -58,8 +59,7 @@ def plot_learning_curves(
     for i, (name, (steps, means, bands)) in enumerate(curves.items()):
         half = np.asarray(bands)
         _line(axes, i, name, np.asarray(steps), np.asarray(means), -half, half)
-    for name, value in (reference_lines or {}).items():
-        _reference_line(axes, name, value)
+    _reference_lines(axes, reference_lines or {})
     _finish_curves(axes, title, ylabel)
     save_figure(figure, path)
 
@@ -91,8 +91,7 @@ def plot_curve_panels(
             low, high = curve.returns.min(0) - mean, curve.returns.max(0) - mean
             seeds = f"{n} seed{'s' if n > 1 else ''}"
             _line(axes, i, f"{label} ({seeds})", curve.steps, mean, low, high)
-        for name, value in (reference_lines or {}).get(dataset, {}).items():
-            _reference_line(axes, name, value)
+        _reference_lines(axes, (reference_lines or {}).get(dataset, {}))
         _finish_curves(axes, short_name(dataset), ylabel, xlabel)
     for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
@@ -275,18 +274,35 @@ def _line(
     axes.fill_between(steps, mean + low, mean + high, color=color, alpha=0.15, linewidth=0)
 
 
-def _reference_line(axes: Axes, name: str, value: float) -> None:
-    axes.axhline(value, color="0.5", linewidth=1.0, linestyle="--")
-    axes.annotate(
-        name,
-        (1.0, value),
-        xycoords=("axes fraction", "data"),
-        xytext=(-4, 3),
-        textcoords="offset points",
-        ha="right",
-        color="0.35",
-        fontsize=8,
-    )
+def _reference_lines(axes: Axes, lines: Mapping[str, float]) -> None:
+    """Draws horizontal lines; those too close to each other for two names share one."""
+    low, high = axes.get_ylim()
+    span = max(high, *lines.values()) - min(low, *lines.values()) if lines else 0.0
+    groups: list[list[str]] = []
+    for name in sorted(lines, key=lambda name: lines[name]):
+        axes.axhline(lines[name], color="0.5", linewidth=1.0, linestyle="--")
+        if groups and lines[name] - lines[groups[-1][0]] < LABEL_HEIGHT * span:
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+    for names in groups:
+        axes.annotate(
+            _joined(names),
+            (1.0, lines[names[-1]]),
+            xycoords=("axes fraction", "data"),
+            xytext=(-4, 3),
+            textcoords="offset points",
+            ha="right",
+            color="0.35",
+            fontsize=8,
+        )
+
+
+def _joined(names: Sequence[str]) -> str:
+    """`["published F", "published AR"]` as `published F, AR`."""
+    first, *others = names
+    prefix = first.partition(" ")[0] + " "
+    return ", ".join([first, *(name.removeprefix(prefix) for name in others)])
 
 
 def _finish_curves(axes: Axes, title: str, ylabel: str, xlabel: str = OFFLINE_STEPS) -> None:

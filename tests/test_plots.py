@@ -50,6 +50,15 @@ def test_more_lines_than_colors_are_all_drawn(tmp_path: Path) -> None:
     assert f"<!-- {len(COLORS) + 1} (1 seed) -->" in (tmp_path / "curves.svg").read_text()
 
 
+def test_lines_close_to_each_other_share_a_name(tmp_path: Path) -> None:
+    curve = Curve(np.arange(2.0), np.array([[0.0, 100.0]]))
+    lines = {"published A": 99.0, "published B": 40.0, "published C": 98.0, "published D": 100.0}
+    plot_curve_panels(tmp_path / "curves.svg", {"d": {"one": curve}}, reference_lines={"d": lines})
+    text = (tmp_path / "curves.svg").read_text()
+    assert "<!-- published C, A, D -->" in text
+    assert "<!-- published B -->" in text
+
+
 def test_returns_are_stacked_by_policy(tmp_path: Path) -> None:
     path = tmp_path / "returns.png"
     plot_returns(path, {"random": [0.0, 1.0], "expert": [9.0] * 5}, "title")
