@@ -255,7 +255,7 @@ def return_rows(
         theirs = published.get((cell.dataset, cell.label))
         if experiment.early:
             final = final_of_baseline.get(cell.dataset)
-            row["percent_of_final_F"] = "" if final is None else round(100.0 * mean / final, 1)
+            row["percent_of_final_F"] = round(100.0 * mean / final, 1) if final else ""
             row["published_percent"] = "" if theirs is None else theirs
         else:
             row["published"] = "" if theirs is None else theirs
