@@ -8,9 +8,13 @@ import pytest
 import torch
 
 
+# Networks here are tiny: threads cost more than they save, and far more beside other work, which
+# other tests are. The variable is for the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_torch_thread() -> None:
-    # Networks here are tiny: threads cost more than they save, and far more beside other work.
     torch.set_num_threads(1)
 
 
