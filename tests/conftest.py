@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 
-
 # Networks here are tiny: threads cost more than they save, and far more beside other work, which
 # other tests are. The variable is for the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
