@@ -16,6 +16,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# The command line, by this interpreter.
+COMMAND = [sys.executable, "-W", "ignore", "-c", "from spin_d3rlpy.cli import main; main()"]
+
 
 def import_path() -> str:
     """As pytest's `pythonpath` setting: works with and without an editable installation."""

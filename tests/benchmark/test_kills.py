@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from spin_d3rlpy.asm import load_asm
 from spin_d3rlpy.benchmark import kills
 from spin_d3rlpy.benchmark.kills import digest, kill_until_done, run_kill_benchmark
 from tests.benchmark import victims
-from tests.subprocesses import import_path, import_path_for_children
+from tests.subprocesses import COMMAND, import_path, import_path_for_children
 
 
 def test_a_run_killed_at_random_moments_ends_like_one_left_alone(tmp_path: Path) -> None:
@@ -79,7 +78,6 @@ def test_digests_tell_contents_apart() -> None:
 
 # -- the command line ------------------------------------------------------------------------
 
-COMMAND = [sys.executable, "-W", "ignore", "-c", "from spin_d3rlpy.cli import main; main()"]
 TASK = "cheetah-run-b3/medium-v0"
 BENCH = ["bench", "run", "early", "--preset", "smoke", "--task", TASK, "--workers", "2"]
 

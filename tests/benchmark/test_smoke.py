@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,9 +13,7 @@ import pytest
 from spin_d3rlpy.benchmark.experiments.grid import is_done, with_requirements
 from spin_d3rlpy.benchmark.experiments.report import write_report
 from spin_d3rlpy.benchmark.experiments.specs import EXPERIMENTS, SCALES
-from tests.subprocesses import import_path
-
-COMMAND = [sys.executable, "-W", "ignore", "-c", "from spin_d3rlpy.cli import main; main()"]
+from tests.subprocesses import COMMAND, import_path
 
 
 def smoke(tmp_path: Path, names: Sequence[str], tasks: Sequence[str] = ()) -> str:
