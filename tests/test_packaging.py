@@ -50,7 +50,8 @@ def test_both_packages_are_typed(wheel: zipfile.ZipFile) -> None:
 
 def test_behavior_policies_are_included(wheel: zipfile.ZipFile) -> None:
     folder = ROOT / "envs" / POLICIES
-    files = {f"{POLICIES}/{p.name}" for p in folder.glob("*") if p.suffix in (".npz", ".json")}
+    suffixes = (".npz", ".json", ".csv")
+    files = {f"{POLICIES}/{p.name}" for p in folder.glob("*") if p.suffix in suffixes}
     assert files == {name for name in wheel.namelist() if name.startswith(POLICIES)}
 
 

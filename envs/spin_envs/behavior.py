@@ -111,10 +111,30 @@ def load_behavior_policy(name: str) -> BehaviorPolicy:
     Raises:
         FileNotFoundError: there is no such policy; the message lists those that exist.
     """
+    arrays = _shipped_file(name, ".npz")
+    return BehaviorPolicy.from_files(arrays, arrays.with_suffix(".json"))
+
+
+def learning_curve(name: str) -> NDArray[np.float64]:
+    """Returns how a shipped policy was trained, until the snapshot that is shipped.
+
+    Args:
+        name: of the policy.
+
+    Returns:
+        `(T, 3)`: environment steps, mean and standard deviation of greedy episodes' returns.
+
+    Raises:
+        FileNotFoundError: as `load_behavior_policy`.
+    """
+    path = _shipped_file(name, ".csv")
+    return np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2, dtype=np.float64)
+
+
+def _shipped_file(name: str, suffix: str) -> Path:
     shipped = shipped_policies()
     if name not in shipped:
         raise FileNotFoundError(
             f"No behavior policy {name!r}. Shipped: {', '.join(shipped) or 'none'}."
         )
-    folder = _policy_folder()
-    return BehaviorPolicy.from_files(folder / f"{name}.npz", folder / f"{name}.json")
+    return _policy_folder() / f"{name}{suffix}"

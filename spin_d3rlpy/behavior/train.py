@@ -22,6 +22,7 @@ from spin_d3rlpy.behavior.export import policy_arrays
 from spin_d3rlpy.behavior.recipes import Recipe
 from spin_d3rlpy.behavior.replay import NStepReplay
 from spin_d3rlpy.nvec import nvec_from_space
+from spin_d3rlpy.reports import write_csv
 from spin_d3rlpy.scalers import ClippedStandardObservationScaler
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.rollout import rollout
@@ -259,8 +260,8 @@ def select_policy(recipe: Recipe, folder: Path, destination: Path) -> Path:
     Args:
         recipe: what was trained.
         folder: the trainer's folder.
-        destination: where `<name>.npz` (arrays) and `<name>.json` (scores, versions, command,
-            training curve) go.
+        destination: where `<name>.npz` (arrays), `<name>.json` (scores, versions, command) and
+            `<name>.csv` (learning curve until the snapshot) go.
 
     Returns:
         The path of the arrays.
@@ -299,13 +300,11 @@ def select_policy(recipe: Recipe, folder: Path, destination: Path) -> Path:
                 for p in ("torch", "d3rlpy", "gymnasium", "mujoco", "dm_control", "numpy")
             },
         },
-        "curve": [
-            [int(r["env_steps"]), round(r["mean_return"], 1), round(r["std_return"], 1)]
-            for r in curve
-            if r["env_steps"] <= row["env_steps"]
-        ],
     }
     arrays = destination / f"{recipe.name}.npz"
     arrays.write_bytes(path.read_bytes())
     arrays.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+    columns = ("env_steps", "mean_return", "std_return")
+    until = [r for r in curve if r["env_steps"] <= row["env_steps"]]
+    write_csv(arrays.with_suffix(".csv"), [{c: f"{r[c]:.6g}" for c in columns} for r in until])
     return arrays

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from spin_d3rlpy.cli.options import Json, emit
 from spin_d3rlpy.cli.program import command, group
 
-app = group("behaviour", "Behavior policies: train them.")
+app = group("behaviour", "Behavior policies: train them, see what the shipped ones score.")
 
 
 @command(app, "spin-d3rlpy behaviour train maze-a10 --level medium")
@@ -26,3 +27,17 @@ def train(
     folder = out / recipe.name
     BehaviorTrainer(recipe, folder).train()
     typer.echo(f"Selected: {select_policy(recipe, folder, folder)}")
+
+
+@command(app)
+def table(
+    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("policies.csv"),
+    json: Json = False,
+) -> None:
+    """Write returns and training costs of the shipped behavior policies as CSV."""
+    from spin_d3rlpy.behavior.shipped import policy_rows
+    from spin_d3rlpy.reports import format_table, write_csv
+
+    rows = policy_rows()
+    write_csv(out, rows)
+    emit(json, rows, format_table(rows))

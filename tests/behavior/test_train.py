@@ -54,6 +54,10 @@ def test_a_run_leaves_a_curve_snapshots_and_selected_policies(tmp_path: Path) ->
     assert record["min_return"] <= record["mean_return"] <= record["max_return"]
     assert record["env_steps"] in (800, 1600)
     assert {"mujoco", "dm_control", "torch", "spin-d3rlpy"} <= record["versions"].keys()
+    curve = (destination / "cheetah-run-b3-medium.csv").read_text().splitlines()
+    whole = (tmp_path / "run" / "curve.csv").read_text().splitlines()
+    assert curve == [row.rpartition(",")[0] for row in whole[: len(curve)]]  # without seconds
+    assert curve[-1].startswith(f"{record['env_steps']},")
     policy = BehaviorPolicy.from_files(
         destination / "cheetah-run-b3-medium.npz", destination / "cheetah-run-b3-medium.json"
     )

@@ -17,6 +17,7 @@ from spin_d3rlpy.behavior.export import policy_arrays
 from spin_d3rlpy.scalers import ClippedStandardObservationScaler
 from spin_envs.behavior import (
     BehaviorPolicy,
+    learning_curve,
     load_behavior_policy,
     policy_name,
     policy_task,
@@ -138,6 +139,10 @@ def test_every_shipped_policy_acts_in_its_environment(name: str) -> None:
     task = policy_task(name)
     assert name == policy_name(task, record["level"])
     assert {"task": task.task, **task.env_kwargs}.items() <= record.items()
+    curve = learning_curve(name)
+    assert curve.shape[1] == 3
+    assert (np.diff(curve[:, 0]) > 0).all()
+    assert curve[-1, 0] == record["env_steps"]
     env = gymnasium.make(task.env_id, **task.env_kwargs)
     observation, _ = env.reset(seed=0)
     assert env.action_space.contains(policy(observation[None])[0])

@@ -1,0 +1,72 @@
+"""What the shipped behavior policies score and how they learned, as a table and as curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spin_d3rlpy.plots import Curve
+from spin_envs.behavior import learning_curve, load_behavior_policy, policy_task, shipped_policies
+from spin_envs.scores import reference_scores
+from spin_envs.tasks import BenchmarkTask
+
+_RECORDED = (
+    *("target_return", "mean_return", "std_return", "min_return", "max_return", "episodes"),
+    *("env_steps", "training_seconds"),
+)
+
+
+def policy_rows() -> list[dict[str, Any]]:
+    """Returns one row for each shipped policy: returns of greedy episodes and cost of training."""
+    rows = []
+    for name in _in_order():
+        record = load_behavior_policy(name).record
+        scores = reference_scores(f"spin/{policy_task(name).name}")
+        rows.append(
+            {
+                "policy": name,
+                "level": record["level"],
+                "published_expert": "" if scores is None else scores[1],
+                **{column: round(record[column], 2) for column in _RECORDED},
+            }
+        )
+    return rows
+
+
+def learning_curves(
+    tasks: Sequence[str] = (),
+) -> tuple[dict[str, dict[str, Curve]], dict[str, dict[str, float]]]:
+    """Returns shipped policies' learning curves over environment steps, and their targets.
+
+    Args:
+        tasks: such as `cheetah-run-b3`; all that have policies if there are none.
+
+    Returns:
+        Curves by task and level, and target returns by task and name.
+
+    Raises:
+        ValueError: a task without shipped policies; the message lists those that have some.
+    """
+    curves: dict[str, dict[str, Curve]] = {}
+    targets: dict[str, dict[str, float]] = {}
+    for name in _in_order():
+        record, rows = load_behavior_policy(name).record, learning_curve(name)
+        task, level = policy_task(name).name, record["level"]
+        curves.setdefault(task, {})[level] = Curve(rows[:, 0], rows[None, :, 1])
+        targets.setdefault(task, {})[f"target {level}"] = record["target_return"]
+    if unknown := set(tasks) - curves.keys():
+        raise ValueError(
+            f"Expected tasks with shipped behavior policies ({', '.join(curves)}); got "
+            f"{', '.join(sorted(unknown))}."
+        )
+    chosen = tasks or list(curves)
+    return {task: curves[task] for task in chosen}, targets
+
+
+def _in_order() -> list[str]:
+    """Shipped policies by task, numbers in their order, the medium one before the expert."""
+
+    def key(name: str) -> tuple[BenchmarkTask, bool]:
+        return policy_task(name), name.endswith("expert")
+
+    return sorted(shipped_policies(), key=key)
