@@ -33,6 +33,8 @@ class Recipe:
         n_explorers: of the environments, those that only explore: uniformly random actions, each
             kept for a random time. For tasks whose reward other exploration never meets.
         persistence: mean number of steps (of a geometric distribution) that they keep an action.
+        episode_steps: where episodes of training are cut off, for more starts; evaluation does not.
+            None is the environment's own limit.
     """
 
     task: str
@@ -48,6 +50,7 @@ class Recipe:
     seed: int = 0
     n_explorers: int = 0
     persistence: float = 4.0
+    episode_steps: int | None = None
 
     @property
     def benchmark_task(self) -> BenchmarkTask:
@@ -110,7 +113,8 @@ RECIPES: dict[str, Recipe] = {
         Recipe("fish-swim", 3, "medium", 167.0, 200_000, evaluation_interval=8_000),
         Recipe("fish-swim", 3, "expert", 418.58, 600_000, evaluation_interval=8_000),
         Recipe("quadruped-walk", 3, "medium", 351.0, 200_000, evaluation_interval=8_000),
-        Recipe("quadruped-walk", 3, "expert", 781.19, 1_200_000, evaluation_interval=8_000),
+        # It starts in any orientation. Whole episodes did not teach it to get up from its side.
+        Recipe("quadruped-walk", 3, "expert", 781.19, 240_000, episode_steps=150),
         # An update costs as much as 20 environment steps, fresh ones are cheap.
         Recipe("humanoid-stand", 3, "medium", 331.0, 1_200_000, steps_per_update=4),
         Recipe("humanoid-stand", 3, "expert", 711.9, 4_000_000, steps_per_update=4),

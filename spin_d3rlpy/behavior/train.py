@@ -107,7 +107,8 @@ class BehaviorTrainer:
         self.folder = folder
         (folder / "snapshots").mkdir(parents=True, exist_ok=True)
         task = recipe.benchmark_task
-        self._envs = make_batch(task.env_id, N_ENVS, **task.env_kwargs)
+        limit = {"max_episode_steps": recipe.episode_steps} if recipe.episode_steps else {}
+        self._envs = make_batch(task.env_id, N_ENVS, **task.env_kwargs, **limit)
         space = self._envs.single_observation_space
         assert space.shape is not None
         self._nvec = nvec_from_space(self._envs.single_action_space)

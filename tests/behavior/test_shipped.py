@@ -56,7 +56,7 @@ def test_picture_is_drawn_of_the_tasks_asked_for(tmp_path: Path) -> None:
     command = ["plot", "behaviour", "maze-a10", "--out", str(out), "--json"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
-    expected = {"file": str(out), "levels": {"maze-a10": ["medium", "expert"]}}
+    expected = {"file": str(out), "levels": {"maze-a10": ["expert", "medium"]}}
     assert json.loads(result.stdout) == expected
     assert out.read_text().count("<svg ") == 1
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,6 +112,35 @@ def test_a_maze_run_learns_from_steps_of_episodes_only(
     free = [over for env in steps.values() for reward, over in env if reward == 0]
     assert all(free)
     assert (tmp_path / "snapshots" / f"{trainer.env_steps}.npz").exists()
+
+
+def test_episodes_of_training_are_cut_off_and_bootstrapped_those_of_evaluation_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = dataclasses.replace(TINY, env_steps=800, episode_steps=20)
+    trainer = BehaviorTrainer(recipe, tmp_path)
+    ends: list[tuple[bool, bool]] = []
+    original = trainer._replay.append
+
+    def append(env: int, *step: Any) -> None:
+        ends.append(step[-2:])
+        original(env, *step)
+
+    monkeypatch.setattr(trainer._replay, "append", append)
+    lengths = []
+    evaluated = train.rollout
+
+    def rollout(*args: Any, **kwargs: Any) -> Any:
+        for episode in evaluated(*args, **kwargs):
+            lengths.append(len(episode.rewards))
+            yield episode
+
+    monkeypatch.setattr(train, "rollout", rollout)
+    trainer.train(progress=False)
+    of_one_environment = ends[::N_ENVS]
+    assert [i for i, end in enumerate(of_one_environment) if end == (False, True)][:2] == [19, 39]
+    assert not any(terminated for terminated, _ in ends)
+    assert lengths == [1000, 1000]
 
 
 def test_maze_targets_follow_the_published_expert() -> None:
