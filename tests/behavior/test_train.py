@@ -23,6 +23,7 @@ from spin_d3rlpy.behavior.train import (
 from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.maze import START
+from spin_envs.rollout import rollout
 
 TINY = dataclasses.replace(
     RECIPES["cheetah-run-b3-medium"],
@@ -128,14 +129,13 @@ def test_episodes_of_training_are_cut_off_and_bootstrapped_those_of_evaluation_a
 
     monkeypatch.setattr(trainer._replay, "append", append)
     lengths = []
-    evaluated = train.rollout
 
-    def rollout(*args: Any, **kwargs: Any) -> Any:
-        for episode in evaluated(*args, **kwargs):
+    def measured_rollout(*args: Any, **kwargs: Any) -> Any:
+        for episode in rollout(*args, **kwargs):
             lengths.append(len(episode.rewards))
             yield episode
 
-    monkeypatch.setattr(train, "rollout", rollout)
+    monkeypatch.setattr(train, "rollout", measured_rollout)
     trainer.train(progress=False)
     of_one_environment = ends[::N_ENVS]
     assert [i for i, end in enumerate(of_one_environment) if end == (False, True)][:2] == [19, 39]
