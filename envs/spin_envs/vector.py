@@ -154,6 +154,13 @@ class InProcessVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], NDArr
         self._over = terminated | truncated
         return out, rewards, terminated, truncated, infos
 
+    def end_episodes(self, over: NDArray[np.bool_]) -> None:
+        """Lets the next step start the next episodes of the instances where `over` `(num_envs,)`.
+
+        For callers that end episodes by rules of their own.
+        """
+        self._over |= over
+
     def _advance_all(
         self, rows: Sequence[int], actions: NDArray[np.int64], out: Observations
     ) -> list[StepResult]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from d3rlpy.models.encoders import SimBaEncoderFactory
 from d3rlpy.optimizers import AdamWFactory
@@ -35,6 +36,9 @@ class Recipe:
         persistence: mean number of steps (of a geometric distribution) that they keep an action.
         episode_steps: where episodes of training are cut off, for more starts; evaluation does not.
             None is the environment's own limit.
+        fall_reward: a training's episode is over, as in a fall, when rewards have been below this
+            for a while: else most transitions show how the robot lies. None for never.
+        initial: name of the recipe whose networks, when it has ended, this training begins with.
     """
 
     task: str
@@ -51,6 +55,8 @@ class Recipe:
     n_explorers: int = 0
     persistence: float = 4.0
     episode_steps: int | None = None
+    fall_reward: float | None = None
+    initial: str | None = None
 
     @property
     def benchmark_task(self) -> BenchmarkTask:
@@ -101,6 +107,33 @@ def _maze(actuators: int, level: str) -> Recipe:
     )
 
 
+def _dog(task: str, bins: int, level: str, target: float, env_steps: int, **changes: Any) -> Recipe:
+    """A dog's recipe: 38 actuators need an ensemble; an update costs as much as 20 steps."""
+    return Recipe(
+        task=task,
+        number=bins,
+        level=level,
+        target=target,
+        env_steps=env_steps,
+        evaluation_interval=32_000,
+        n_critics=5,
+        steps_per_update=4,
+        **changes,
+    )
+
+
+def _dog_trot(bins: int, level: str) -> Recipe:
+    """Trotting begins with networks that stand: alone it learned to leap and fall.
+
+    Both levels are snapshots of the same training.
+    """
+    expert = PUBLISHED_SCORES[f"spin/dog-trot-b{bins}"][1]
+    target = 0.4 * expert if level == "medium" else expert
+    return _dog("dog-trot", bins, level, target, 6_000_000, fall_reward=0.1, initial=DOG_STAND)
+
+
+DOG_STAND = "dog-stand-b3-medium"
+
 # Expert targets are the published expert scores, medium targets the published returns on the
 # medium datasets. A medium policy is an early one: short runs with narrow steps between snapshots.
 RECIPES: dict[str, Recipe] = {
@@ -118,6 +151,8 @@ RECIPES: dict[str, Recipe] = {
         # An update costs as much as 20 environment steps, fresh ones are cheap.
         Recipe("humanoid-stand", 3, "medium", 331.0, 1_200_000, steps_per_update=4),
         Recipe("humanoid-stand", 3, "expert", 711.9, 4_000_000, steps_per_update=4),
+        _dog("dog-stand", 3, "medium", 400.0, 640_000, fall_reward=0.3),
+        *(_dog_trot(bins, level) for bins in (3, 10, 30) for level in ("medium", "expert")),
         *(_maze(n, level) for n in MAZE_ACTUATORS for level in ("medium", "expert")),
     )
 }
@@ -132,3 +167,9 @@ def get_recipe(name: str) -> Recipe:
     if name not in RECIPES:
         raise DatasetNotFoundError(f"No recipe named {name!r}. There are: {', '.join(RECIPES)}.")
     return RECIPES[name]
+
+
+def lineage(recipe: Recipe) -> list[Recipe]:
+    """Returns the recipes to train one after the other: those that others begin with first."""
+    before = [] if recipe.initial is None else lineage(get_recipe(recipe.initial))
+    return [*before, recipe]

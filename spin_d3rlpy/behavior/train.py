@@ -19,14 +19,15 @@ from tqdm import tqdm
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.algos.decqn import DecQN
 from spin_d3rlpy.behavior.export import policy_arrays
-from spin_d3rlpy.behavior.recipes import Recipe
+from spin_d3rlpy.behavior.recipes import Recipe, get_recipe
 from spin_d3rlpy.behavior.replay import NStepReplay
+from spin_d3rlpy.behavior.transfer import interpolation, transferred
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_d3rlpy.reports import write_csv
 from spin_d3rlpy.scalers import ClippedStandardObservationScaler
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.rollout import rollout
-from spin_envs.vector import make_batch
+from spin_envs.vector import InProcessVectorEnv, make_batch
 
 # Probability, per environment, that a sub-action is replaced by a random one; scaled down when
 # there are many sub-actions, so that the joint action does not become noise.
@@ -40,6 +41,7 @@ SCALER_INTERVAL = 1_000
 EVALUATION_EPISODES = 20
 EVALUATION_SEED = 10_000
 RECORD_EPISODES = 100
+FALL_STEPS = 10
 
 
 class RunningMoments:
@@ -90,6 +92,21 @@ class _Explorers:
         actions[N_ENVS - n :] = self._actions
 
 
+class _Falls:
+    """Notices environments whose last `FALL_STEPS` rewards were all below the recipe's."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._bound = -np.inf if recipe.fall_reward is None else recipe.fall_reward
+        self._n_low = np.zeros(N_ENVS, dtype=np.int64)
+
+    def notice(self, rewards: NDArray[np.float64], over: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Returns who has fallen `(N_ENVS,)` after a step; those `over` begin an episode next."""
+        self._n_low = np.where(rewards < self._bound, self._n_low + 1, 0)
+        fallen = self._n_low >= FALL_STEPS
+        self._n_low[fallen | over] = 0
+        return fallen & ~over
+
+
 class BehaviorTrainer:
     """Trains one recipe in `folder`, leaving a snapshot of the policy at every evaluation.
 
@@ -99,7 +116,11 @@ class BehaviorTrainer:
 
     Args:
         recipe: what to train.
-        folder: where everything goes.
+        folder: where everything goes. A recipe with an `initial` one begins with the checkpoint in
+            the folder of that name beside it.
+
+    Raises:
+        FileNotFoundError: the initial recipe has no checkpoint there.
     """
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
@@ -108,7 +129,9 @@ class BehaviorTrainer:
         (folder / "snapshots").mkdir(parents=True, exist_ok=True)
         task = recipe.benchmark_task
         limit = {"max_episode_steps": recipe.episode_steps} if recipe.episode_steps else {}
-        self._envs = make_batch(task.env_id, N_ENVS, **task.env_kwargs, **limit)
+        envs = make_batch(task.env_id, N_ENVS, **task.env_kwargs, **limit)
+        assert isinstance(envs, InProcessVectorEnv), "Benchmark tasks have one of ours."
+        self._envs = envs
         space = self._envs.single_observation_space
         assert space.shape is not None
         self._nvec = nvec_from_space(self._envs.single_action_space)
@@ -131,7 +154,11 @@ class BehaviorTrainer:
         )
         self.env_steps = 0
         self.seconds = 0.0
-        self._resume()
+        self._falls = _Falls(recipe)
+        if (folder / "checkpoint.pt").exists():
+            self._resume()
+        elif recipe.initial is not None:
+            self._begin_with(get_recipe(recipe.initial), folder.parent / recipe.initial)
 
     def train(self, progress: bool = True) -> None:
         """Trains until the recipe's number of environment steps."""
@@ -164,6 +191,10 @@ class BehaviorTrainer:
             actions[running] = np.where(explore, random_actions, greedy[running])
             explorers.act(actions)
             following, rewards, terminated, truncated, _ = self._envs.step(actions)
+            if recipe.fall_reward is not None:
+                fallen = self._falls.notice(rewards, over | terminated | truncated)
+                self._envs.end_episodes(fallen)
+                terminated |= fallen
             for i in running.tolist():
                 self._replay.append(
                     i,
@@ -208,9 +239,8 @@ class BehaviorTrainer:
         return float(returns.mean())
 
     def _save(self) -> None:
-        assert self.algo.impl is not None
         state = {
-            "modules": {k: v.state_dict() for k, v in self.algo.impl._checkpointer.modules.items()},
+            "modules": {k: v.state_dict() for k, v in self._modules().items()},
             "moments": (
                 self._moments.count,
                 torch.from_numpy(self._moments.mean),
@@ -225,20 +255,40 @@ class BehaviorTrainer:
         os.replace(partial, self.folder / "checkpoint.pt")
 
     def _resume(self) -> None:
-        path = self.folder / "checkpoint.pt"
-        if not path.exists():
-            return
-        state: dict[str, Any] = torch.load(path, weights_only=True)
-        assert self.algo.impl is not None
-        for name, module in self.algo.impl._checkpointer.modules.items():
+        state = self._load(self.folder)
+        for name, module in self._modules().items():
             module.load_state_dict(state["modules"][name])
+        self.env_steps, self.seconds = state["env_steps"], state["seconds"]
+        # Other episodes and exploration than the first part's.
+        self._rng = np.random.default_rng([self.recipe.seed, self.env_steps])
+
+    def _begin_with(self, initial: Recipe, folder: Path) -> None:
+        """Takes over networks and observations' moments, but not the optimizer's."""
+        if not (folder / "checkpoint.pt").exists():
+            raise FileNotFoundError(
+                f"Expected {folder}/checkpoint.pt, with which {self.recipe.name} begins. Train "
+                f"{initial.name} first."
+            )
+        state = self._load(folder)
+        task = initial.benchmark_task
+        with closing(make_batch(task.env_id, 1, **task.env_kwargs)) as envs:
+            matrix = interpolation(nvec_from_space(envs.single_action_space), self._nvec)
+        modules = self._modules()
+        for name in ("q_funcs", "targ_q_funcs"):
+            modules[name].load_state_dict(transferred(state["modules"][name], matrix))
+
+    def _load(self, folder: Path) -> dict[str, Any]:
+        """Reads a checkpoint and takes over what every continuation needs."""
+        state: dict[str, Any] = torch.load(folder / "checkpoint.pt", weights_only=True)
         self._moments.count, mean, m2 = state["moments"]
         self._moments.mean, self._moments.m2 = mean.numpy(), m2.numpy()
         self.algo.config.observation_scaler = self._moments.scaler()
-        self.env_steps, self.seconds = state["env_steps"], state["seconds"]
         self.algo.set_grad_step(state["grad_step"])
-        # Other episodes and exploration than the first part's.
-        self._rng = np.random.default_rng([self.recipe.seed, self.env_steps])
+        return state
+
+    def _modules(self) -> dict[str, Any]:
+        assert self.algo.impl is not None
+        return dict(self.algo.impl._checkpointer.modules)
 
 
 def evaluate_policy(

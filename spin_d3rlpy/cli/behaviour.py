@@ -20,12 +20,13 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder of checkpoint and snapshots.")] = Path("runs"),
 ) -> None:
     """Train a behavior policy (resumes a run that was stopped) and select a snapshot."""
-    from spin_d3rlpy.behavior.recipes import get_recipe
+    from spin_d3rlpy.behavior.recipes import get_recipe, lineage
     from spin_d3rlpy.behavior.train import BehaviorTrainer, select_policy
 
     recipe = get_recipe(f"{task}-{level}")
+    for each in lineage(recipe):
+        BehaviorTrainer(each, out / each.name).train()
     folder = out / recipe.name
-    BehaviorTrainer(recipe, folder).train()
     typer.echo(f"Selected: {select_policy(recipe, folder, folder)}")
 
 

@@ -12,14 +12,17 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.behavior import train
 from spin_d3rlpy.behavior.export import policy_arrays
-from spin_d3rlpy.behavior.recipes import RECIPES, get_recipe
+from spin_d3rlpy.behavior.recipes import RECIPES, get_recipe, lineage
 from spin_d3rlpy.behavior.train import (
+    FALL_STEPS,
     N_ENVS,
     BehaviorTrainer,
     RunningMoments,
     _Explorers,
+    _Falls,
     select_policy,
 )
+from spin_d3rlpy.behavior.transfer import interpolation
 from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.maze import START
@@ -141,6 +144,84 @@ def test_episodes_of_training_are_cut_off_and_bootstrapped_those_of_evaluation_a
     assert [i for i, end in enumerate(of_one_environment) if end == (False, True)][:2] == [19, 39]
     assert not any(terminated for terminated, _ in ends)
     assert lengths == [1000, 1000]
+
+
+def test_a_fall_is_a_low_reward_for_a_while_and_ends_the_episode(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(TINY, fall_reward=0.5)
+    falls, never = _Falls(recipe), _Falls(TINY)
+    over = np.zeros(N_ENVS, dtype=np.bool_)
+    rewards = np.full(N_ENVS, 0.4)
+    rewards[0] = 0.6
+    for step in range(FALL_STEPS):
+        low = rewards.copy()
+        low[1] = 0.6 if step == 3 else 0.4  # gets up in between
+        ended = over.copy()
+        ended[2] = step == FALL_STEPS - 1  # its episode is over anyway
+        fallen = falls.notice(low, ended)
+        assert not never.notice(low, ended).any()
+        if step < FALL_STEPS - 1:
+            assert not fallen.any()
+    assert fallen.tolist() == [False, False, False, *[True] * (N_ENVS - 3)]
+    assert not falls.notice(rewards, over).any()  # counted anew
+
+
+def test_training_episodes_end_in_falls_and_the_next_ones_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An untrained cheetah is never as fast as that: every episode ends after FALL_STEPS.
+    recipe = dataclasses.replace(TINY, env_steps=800, fall_reward=1.0)
+    trainer = BehaviorTrainer(recipe, tmp_path)
+    steps: list[tuple[NDArray[np.float32], bool]] = []
+    original = trainer._replay.append
+
+    def append(env: int, observation: NDArray[np.float32], *step: Any) -> None:
+        if env == 0:
+            steps.append((observation.copy(), step[-2]))
+        original(env, observation, *step)
+
+    monkeypatch.setattr(trainer._replay, "append", append)
+    trainer.train(progress=False)
+    terminals = [terminated for _, terminated in steps]
+    assert [i for i, t in enumerate(terminals) if t] == list(range(9, len(steps), 10))
+    speeds = np.array([np.abs(observation[8:]).max() for observation, _ in steps])
+    assert speeds[10::10].max() < 0.5 < speeds[15::10].min()  # episodes begin at rest
+
+
+def test_training_begins_with_the_networks_of_the_initial_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = dataclasses.replace(TINY, number=5, initial="cheetah-run-b3-medium")
+    monkeypatch.setattr(train, "get_recipe", lambda name: TINY)
+    with pytest.raises(FileNotFoundError, match="Train cheetah-run-b3-medium first"):
+        BehaviorTrainer(recipe, tmp_path / "after")
+    BehaviorTrainer(TINY, tmp_path / TINY.name).train(progress=False)
+    first = BehaviorTrainer(TINY, tmp_path / TINY.name)
+    second = BehaviorTrainer(recipe, tmp_path / "after")
+    assert second.env_steps == 0
+    before, after = (BehaviorPolicy(policy_arrays(t.algo), {}) for t in (first, second))
+    observations = np.random.default_rng(0).normal(size=(50, 17)).astype(np.float32)
+    old = before.utilities(observations).reshape(50, 6, 3)
+    new = after.utilities(observations).reshape(50, 6, 5)
+    np.testing.assert_allclose(new[..., ::2], old, atol=2e-3)  # half precision
+    np.testing.assert_allclose(new[..., 1], old[..., :2].mean(-1), atol=2e-3)
+    second.train(progress=False)
+    assert BehaviorTrainer(recipe, tmp_path / "after").env_steps == 1600  # its own checkpoint
+
+
+def test_interpolation_is_by_places_in_the_range() -> None:
+    matrix = interpolation((3, 2), (4, 2))
+    utilities = np.array([0.0, 3.0, 9.0, 5.0, 7.0], np.float32)
+    np.testing.assert_allclose(matrix @ utilities, [0, 2, 5, 9, 5, 7], rtol=1e-6)
+    with pytest.raises(ValueError, match=r"\(2\); got 1"):
+        interpolation((3, 2), (4,))
+
+
+def test_initial_recipes_exist_and_fit() -> None:
+    for recipe in RECIPES.values():
+        *before, last = lineage(recipe)
+        assert last is recipe
+        for other in before:
+            assert (other.width, other.n_critics) == (recipe.width, recipe.n_critics)
 
 
 def test_maze_targets_follow_the_published_expert() -> None:
