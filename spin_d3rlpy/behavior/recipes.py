@@ -108,7 +108,10 @@ def _maze(actuators: int, level: str) -> Recipe:
 
 
 def _dog(task: str, bins: int, level: str, target: float, env_steps: int, **changes: Any) -> Recipe:
-    """A dog's recipe: 38 actuators need an ensemble; an update costs as much as 20 steps."""
+    """A dog's recipe: an update costs as much as 20 environment steps.
+
+    Five narrow networks learned like two of twice the width, at the same cost.
+    """
     return Recipe(
         task=task,
         number=bins,
@@ -123,7 +126,7 @@ def _dog(task: str, bins: int, level: str, target: float, env_steps: int, **chan
 
 
 def _dog_trot(bins: int, level: str) -> Recipe:
-    """Trotting begins with networks that stand: alone it learned to leap and fall.
+    """Trotting begins with networks that stand: without, it still fell after 128,000 steps.
 
     Both levels are snapshots of the same training.
     """

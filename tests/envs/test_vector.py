@@ -106,6 +106,24 @@ def test_the_step_after_an_end_ignores_the_action_and_pays_nothing() -> None:
     np.testing.assert_array_equal(observation, fresh.reset()[0])
 
 
+def test_callers_end_episodes_of_single_instances() -> None:
+    envs = make_batch("spin/maze-v0", 2, actuators=3, max_episode_steps=5)
+    first, _ = envs.reset(seed=0)
+    assert isinstance(envs, InProcessVectorEnv)
+    actions = np.array([[1, 0, 0], [1, 0, 0]])
+    for _ in range(2):
+        moved = envs.step(actions)[0]
+    envs.end_episodes(np.array([True, False]))
+    observations, rewards, terminated, truncated, _ = envs.step(actions)
+    np.testing.assert_array_equal(observations[0], first[0])
+    assert (rewards == 0).tolist() == [True, False]
+    assert not (terminated | truncated).any()
+    assert (observations[1] != moved[1]).any()
+    ends = [envs.step(actions)[3].tolist() for _ in range(5)]
+    assert ends[1] == [False, True]  # after five steps of its first episode
+    assert ends[4][0]  # after five of its second
+
+
 def test_a_reset_starts_the_count_of_steps_anew() -> None:
     env = fast("spin/maze-v0", max_episode_steps=3)
     for _ in range(2):
