@@ -191,10 +191,9 @@ class BehaviorTrainer:
             actions[running] = np.where(explore, random_actions, greedy[running])
             explorers.act(actions)
             following, rewards, terminated, truncated, _ = self._envs.step(actions)
-            if recipe.fall_reward is not None:
-                fallen = self._falls.notice(rewards, over | terminated | truncated)
-                self._envs.end_episodes(fallen)
-                terminated |= fallen
+            fallen = self._falls.notice(rewards, over | terminated | truncated)
+            self._envs.end_episodes(fallen)
+            terminated |= fallen
             for i in running.tolist():
                 self._replay.append(
                     i,
