@@ -115,6 +115,16 @@ def load_behavior_policy(name: str) -> BehaviorPolicy:
     return BehaviorPolicy.from_files(arrays, arrays.with_suffix(".json"))
 
 
+def policy_record(name: str) -> dict[str, Any]:
+    """Returns how a shipped policy was trained and what it scores, without reading its weights.
+
+    Raises:
+        FileNotFoundError: as `load_behavior_policy`.
+    """
+    record: dict[str, Any] = json.loads(_shipped_file(name, ".json").read_text())
+    return record
+
+
 def learning_curve(name: str) -> NDArray[np.float64]:
     """Returns how a shipped policy was trained, until the snapshot that is shipped.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spin_d3rlpy.plots import Curve
-from spin_envs.behavior import learning_curve, load_behavior_policy, policy_task, shipped_policies
+from spin_envs.behavior import learning_curve, policy_record, policy_task, shipped_policies
 from spin_envs.scores import reference_scores
 from spin_envs.tasks import BenchmarkTask
 
@@ -20,7 +20,7 @@ def policy_rows() -> list[dict[str, Any]]:
     """Returns one row for each shipped policy: returns of greedy episodes and cost of training."""
     rows = []
     for name in _in_order():
-        record = load_behavior_policy(name).record
+        record = policy_record(name)
         scores = reference_scores(f"spin/{policy_task(name).name}")
         rows.append(
             {
@@ -50,7 +50,7 @@ def learning_curves(
     curves: dict[str, dict[str, Curve]] = {}
     targets: dict[str, dict[str, float]] = {}
     for name in _in_order():
-        record, rows = load_behavior_policy(name).record, learning_curve(name)
+        record, rows = policy_record(name), learning_curve(name)
         task, level = policy_task(name).name, record["level"]
         curves.setdefault(task, {})[level] = Curve(rows[:, 0], rows[None, :, 1])
         targets.setdefault(task, {})[f"target {level}"] = record["target_return"]

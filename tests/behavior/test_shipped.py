@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from spin_d3rlpy.behavior.shipped import learning_curves, policy_rows
 from spin_d3rlpy.cli import app
-from spin_envs.behavior import learning_curve, load_behavior_policy, shipped_policies
+from spin_envs.behavior import learning_curve, policy_record, shipped_policies
 from tests.subprocesses import ROOT
 
 
@@ -22,7 +22,7 @@ def test_table_has_a_row_for_each_policy_as_its_record_has_it(tmp_path: Path) ->
     with out.open() as f:
         rows = {row["policy"]: row for row in csv.DictReader(f)}
     assert sorted(rows) == shipped_policies()
-    record = load_behavior_policy("cheetah-run-b3-medium").record
+    record = policy_record("cheetah-run-b3-medium")
     row = rows["cheetah-run-b3-medium"]
     assert float(row["mean_return"]) == record["mean_return"]
     assert float(row["published_expert"]) == 664.57
