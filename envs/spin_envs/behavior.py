@@ -60,6 +60,11 @@ class BehaviorPolicy:
         utilities = self.utilities(observations)
         return np.stack([utilities[:, slot].argmax(1) for slot in self._slots], axis=1)
 
+    @property
+    def arrays(self) -> Mapping[str, NDArray[np.float64]]:
+        """What the policy consists of, by the names of `arrays` above."""
+        return self._w
+
     def digest(self) -> str:
         """Returns a SHA-256 of the arrays: policies with the same one act the same."""
         digest = hashlib.sha256()

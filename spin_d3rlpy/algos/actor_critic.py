@@ -168,6 +168,11 @@ class CriticImpl(MultiDiscreteImpl):
         """The online ensemble."""
         return self._modules.q_funcs
 
+    @property
+    def target_q_function(self) -> nn.ModuleList:
+        """The target ensemble."""
+        return self._modules.targ_q_funcs
+
 
 # -- both ------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from d3rlpy.optimizers import AdamWFactory
 
 from spin_d3rlpy.algos.decqn import DecQNConfig
 from spin_d3rlpy.errors import DatasetNotFoundError
-from spin_envs.behavior import policy_name
+from spin_envs.behavior import policy_name, shipped_policies
 from spin_envs.scores import PUBLISHED_SCORES
 from spin_envs.tasks import BenchmarkTask
 
@@ -38,7 +38,10 @@ class Recipe:
             None is the environment's own limit.
         fall_reward: a training's episode is over, as in a fall, when rewards have been below this
             for a while: else most transitions show how the robot lies. None for never.
-        initial: name of the recipe whose networks, when it has ended, this training begins with.
+        averaged: whether the policy is the target networks', averages of the last ones, instead of
+            the last ones'. It is steadier.
+        initial: name of the recipe whose policy this training begins with.
+        initial_scale: what that policy's utilities are multiplied by: the ratio of rewards.
     """
 
     task: str
@@ -56,7 +59,9 @@ class Recipe:
     persistence: float = 4.0
     episode_steps: int | None = None
     fall_reward: float | None = None
+    averaged: bool = False
     initial: str | None = None
+    initial_scale: float = 1.0
 
     @property
     def benchmark_task(self) -> BenchmarkTask:
@@ -150,7 +155,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("fish-swim", 3, "expert", 418.58, 600_000, evaluation_interval=8_000),
         Recipe("quadruped-walk", 3, "medium", 351.0, 200_000, evaluation_interval=8_000),
         # It starts in any orientation. Whole episodes did not teach it to get up from its side.
-        Recipe("quadruped-walk", 3, "expert", 781.19, 240_000, episode_steps=150),
+        Recipe("quadruped-walk", 3, "expert", 781.19, 320_000, episode_steps=150, averaged=True),
         # An update costs as much as 20 environment steps, fresh ones are cheap.
         Recipe("humanoid-stand", 3, "medium", 331.0, 1_200_000, steps_per_update=4),
         Recipe("humanoid-stand", 3, "expert", 711.9, 4_000_000, steps_per_update=4),
@@ -173,6 +178,7 @@ def get_recipe(name: str) -> Recipe:
 
 
 def lineage(recipe: Recipe) -> list[Recipe]:
-    """Returns the recipes to train one after the other: those that others begin with first."""
-    before = [] if recipe.initial is None else lineage(get_recipe(recipe.initial))
-    return [*before, recipe]
+    """Returns the recipes to train one after the other: those first whose policies are missing."""
+    if recipe.initial is None or recipe.initial in shipped_policies():
+        return [recipe]
+    return [*lineage(get_recipe(recipe.initial)), recipe]

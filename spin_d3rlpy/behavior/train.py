@@ -18,14 +18,14 @@ from tqdm import tqdm
 
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.algos.decqn import DecQN
-from spin_d3rlpy.behavior.export import policy_arrays
-from spin_d3rlpy.behavior.recipes import Recipe, get_recipe
+from spin_d3rlpy.behavior.export import load_policy_arrays, policy_arrays
+from spin_d3rlpy.behavior.recipes import Recipe
 from spin_d3rlpy.behavior.replay import NStepReplay
-from spin_d3rlpy.behavior.transfer import interpolation, transferred
+from spin_d3rlpy.behavior.transfer import transferred
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_d3rlpy.reports import write_csv
 from spin_d3rlpy.scalers import ClippedStandardObservationScaler
-from spin_envs.behavior import BehaviorPolicy
+from spin_envs.behavior import BehaviorPolicy, load_behavior_policy, shipped_policies
 from spin_envs.rollout import rollout
 from spin_envs.vector import InProcessVectorEnv, make_batch
 
@@ -116,11 +116,11 @@ class BehaviorTrainer:
 
     Args:
         recipe: what to train.
-        folder: where everything goes. A recipe with an `initial` one begins with the checkpoint in
-            the folder of that name beside it.
+        folder: where everything goes. A recipe with an `initial` one begins with the policy of that
+            name which is shipped or, where none is, selected in the folder of that name beside it.
 
     Raises:
-        FileNotFoundError: the initial recipe has no checkpoint there.
+        FileNotFoundError: there is no such policy.
     """
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
@@ -158,7 +158,7 @@ class BehaviorTrainer:
         if (folder / "checkpoint.pt").exists():
             self._resume()
         elif recipe.initial is not None:
-            self._begin_with(get_recipe(recipe.initial), folder.parent / recipe.initial)
+            self._begin_with(self._initial_policy(recipe.initial))
 
     def train(self, progress: bool = True) -> None:
         """Trains until the recipe's number of environment steps."""
@@ -223,7 +223,7 @@ class BehaviorTrainer:
         bar.close()
 
     def _evaluate(self) -> float:
-        arrays = policy_arrays(self.algo)
+        arrays = policy_arrays(self.algo, self.recipe.averaged)
         returns = evaluate_policy(
             BehaviorPolicy(arrays, {}), self.recipe, EVALUATION_EPISODES, EVALUATION_SEED
         )
@@ -254,36 +254,38 @@ class BehaviorTrainer:
         os.replace(partial, self.folder / "checkpoint.pt")
 
     def _resume(self) -> None:
-        state = self._load(self.folder)
+        state = torch.load(self.folder / "checkpoint.pt", weights_only=True)
         for name, module in self._modules().items():
             module.load_state_dict(state["modules"][name])
-        self.env_steps, self.seconds = state["env_steps"], state["seconds"]
-        # Other episodes and exploration than the first part's.
-        self._rng = np.random.default_rng([self.recipe.seed, self.env_steps])
-
-    def _begin_with(self, initial: Recipe, folder: Path) -> None:
-        """Takes over networks and observations' moments, but not the optimizer's."""
-        if not (folder / "checkpoint.pt").exists():
-            raise FileNotFoundError(
-                f"Expected {folder}/checkpoint.pt, with which {self.recipe.name} begins. Train "
-                f"{initial.name} first."
-            )
-        state = self._load(folder)
-        task = initial.benchmark_task
-        with closing(make_batch(task.env_id, 1, **task.env_kwargs)) as envs:
-            matrix = interpolation(nvec_from_space(envs.single_action_space), self._nvec)
-        modules = self._modules()
-        for name in ("q_funcs", "targ_q_funcs"):
-            modules[name].load_state_dict(transferred(state["modules"][name], matrix))
-
-    def _load(self, folder: Path) -> dict[str, Any]:
-        """Reads a checkpoint and takes over what every continuation needs."""
-        state: dict[str, Any] = torch.load(folder / "checkpoint.pt", weights_only=True)
         self._moments.count, mean, m2 = state["moments"]
         self._moments.mean, self._moments.m2 = mean.numpy(), m2.numpy()
         self.algo.config.observation_scaler = self._moments.scaler()
         self.algo.set_grad_step(state["grad_step"])
-        return state
+        self.env_steps, self.seconds = state["env_steps"], state["seconds"]
+        # Other episodes and exploration than the first part's.
+        self._rng = np.random.default_rng([self.recipe.seed, self.env_steps])
+
+    def _begin_with(self, policy: BehaviorPolicy) -> None:
+        """Takes over a policy's networks and its observations' moments."""
+        arrays, env_steps = policy.arrays, policy.record["env_steps"]
+        load_policy_arrays(self.algo, transferred(arrays, self._nvec, self.recipe.initial_scale))
+        self._moments.count, self._moments.mean = float(env_steps), arrays["mean"].copy()
+        std = arrays["std"] - self._moments.scaler().eps  # which policies add once, too
+        self._moments.m2 = std**2 * env_steps
+        self.algo.config.observation_scaler = self._moments.scaler()
+        # Not zero: there is something to act by.
+        self.algo.set_grad_step(env_steps // self.recipe.steps_per_update)
+
+    def _initial_policy(self, name: str) -> BehaviorPolicy:
+        if name in shipped_policies():
+            return load_behavior_policy(name)
+        arrays = self.folder.parent / name / f"{name}.npz"
+        if not arrays.exists():
+            raise FileNotFoundError(
+                f"Expected {arrays}, with which {self.recipe.name} begins. Train and select it "
+                "first."
+            )
+        return BehaviorPolicy.from_files(arrays, arrays.with_suffix(".json"))
 
     def _modules(self) -> dict[str, Any]:
         assert self.algo.impl is not None

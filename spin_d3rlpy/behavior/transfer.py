@@ -1,14 +1,12 @@
-"""Networks of one training as the beginning of another's, also with other numbers of choices."""
+"""A policy's networks as the beginning of another training, also with other choices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-
-State = dict[str, torch.Tensor]
 
 
 def interpolation(old: Sequence[int], new: Sequence[int]) -> NDArray[np.float32]:
@@ -40,9 +38,19 @@ def interpolation(old: Sequence[int], new: Sequence[int]) -> NDArray[np.float32]
     return matrix
 
 
-def transferred(weights: Mapping[str, torch.Tensor], matrix: NDArray[np.float32]) -> State:
-    """Returns the state of a factored critic with its heads' outputs multiplied by `matrix`."""
-    stretch = torch.from_numpy(matrix)
-    return {
-        name: stretch @ tensor if ".head." in name else tensor for name, tensor in weights.items()
-    }
+def transferred(
+    arrays: Mapping[str, NDArray[Any]], nvec: Sequence[int], scale: float
+) -> dict[str, NDArray[Any]]:
+    """Returns a policy's arrays for other numbers of choices and another scale of rewards.
+
+    Args:
+        arrays: of the policy, as `spin_envs.behavior.BehaviorPolicy` takes them.
+        nvec: number of choices of each sub-action that it shall have.
+        scale: what its utilities are multiplied by.
+
+    Raises:
+        ValueError: another number of sub-actions.
+    """
+    stretch = scale * interpolation(arrays["nvec"].astype(int).tolist(), nvec).T
+    head = {name: arrays[name] @ stretch for name in ("head.weight", "head.bias")}
+    return {**arrays, **head, "nvec": np.array(nvec)}

@@ -25,9 +25,9 @@ def train(
 
     recipe = get_recipe(f"{task}-{level}")
     for each in lineage(recipe):
-        BehaviorTrainer(each, out / each.name).train()
-    folder = out / recipe.name
-    typer.echo(f"Selected: {select_policy(recipe, folder, folder)}")
+        folder = out / each.name
+        BehaviorTrainer(each, folder).train()
+        typer.echo(f"Selected: {select_policy(each, folder, folder)}")
 
 
 @command(app)

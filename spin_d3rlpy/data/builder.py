@@ -10,7 +10,7 @@ import os
 import platform
 import time
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -290,6 +290,7 @@ def _metadata(
             f"Episodes of {spec.task.env_id} ({arguments}): "
             + ", ".join(f"{p['episodes']} {p['policy']}" for p in composition)
             + ", in this order. Episode i of a part was reset with seed first_seed + i."
+            + "".join(_shortfall(kind, p.record) for kind, p in policies.items())
         ),
         "requirements": ["spin-d3rlpy"],
         **({} if scores is None else {"ref_min_score": scores[0], "ref_max_score": scores[1]}),
@@ -303,6 +304,14 @@ def _metadata(
             },
         },
     }
+
+
+def _shortfall(kind: PolicyKind, record: Mapping[str, Any]) -> str:
+    """Returns a sentence, with a space before it, if the policy is far from what it should be."""
+    mean, target = record["mean_return"], record["target_return"]
+    if mean > 0.8 * target:
+        return ""
+    return f" Out of reach: the {kind} policy returns {mean:.1f}; it should return {target:.1f}."
 
 
 def return_statistics(returns: Sequence[float]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from spin_d3rlpy.behavior.train import (
 )
 from spin_d3rlpy.behavior.transfer import interpolation
 from spin_d3rlpy.errors import DatasetNotFoundError
-from spin_envs.behavior import BehaviorPolicy
+from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
 from spin_envs.maze import START
 from spin_envs.rollout import rollout
 
@@ -187,25 +187,48 @@ def test_training_episodes_end_in_falls_and_the_next_ones_begin(
     assert speeds[10::10].max() < 0.5 < speeds[15::10].min()  # episodes begin at rest
 
 
-def test_training_begins_with_the_networks_of_the_initial_recipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = dataclasses.replace(TINY, number=5, initial="cheetah-run-b3-medium")
-    monkeypatch.setattr(train, "get_recipe", lambda name: TINY)
-    with pytest.raises(FileNotFoundError, match="Train cheetah-run-b3-medium first"):
+def test_training_begins_with_the_policy_of_the_initial_recipe(tmp_path: Path) -> None:
+    first = dataclasses.replace(TINY, number=4)  # no policy of it is shipped
+    recipe = dataclasses.replace(TINY, number=7, initial=first.name, initial_scale=0.5)
+    with pytest.raises(FileNotFoundError, match="cheetah-run-b7-medium begins"):
         BehaviorTrainer(recipe, tmp_path / "after")
-    BehaviorTrainer(TINY, tmp_path / TINY.name).train(progress=False)
-    first = BehaviorTrainer(TINY, tmp_path / TINY.name)
+    folder = tmp_path / first.name
+    BehaviorTrainer(first, folder).train(progress=False)
+    arrays = select_policy(first, folder, folder)
+    before = BehaviorPolicy.from_files(arrays, arrays.with_suffix(".json"))
     second = BehaviorTrainer(recipe, tmp_path / "after")
     assert second.env_steps == 0
-    before, after = (BehaviorPolicy(policy_arrays(t.algo), {}) for t in (first, second))
-    observations = np.random.default_rng(0).normal(size=(50, 17)).astype(np.float32)
-    old = before.utilities(observations).reshape(50, 6, 3)
-    new = after.utilities(observations).reshape(50, 6, 5)
-    np.testing.assert_allclose(new[..., ::2], old, atol=2e-3)  # half precision
-    np.testing.assert_allclose(new[..., 1], old[..., :2].mean(-1), atol=2e-3)
+    for averaged in (False, True):
+        after = BehaviorPolicy(policy_arrays(second.algo, averaged), {})
+        observations = np.random.default_rng(0).normal(size=(50, 17)).astype(np.float32)
+        old = 0.5 * before.utilities(observations).reshape(50, 6, 4)
+        new = after.utilities(observations).reshape(50, 6, 7)
+        np.testing.assert_allclose(new[..., ::2], old, atol=2e-3)  # half precision
+        np.testing.assert_allclose(new[..., 1], old[..., :2].mean(-1), atol=2e-3)
     second.train(progress=False)
     assert BehaviorTrainer(recipe, tmp_path / "after").env_steps == 1600  # its own checkpoint
+
+
+def test_training_begins_with_a_shipped_policy(tmp_path: Path) -> None:
+    shipped = "cheetah-run-b3-expert"
+    recipe = dataclasses.replace(TINY, width=128, number=5, initial=shipped)
+    trainer = BehaviorTrainer(recipe, tmp_path)
+    observations = np.random.default_rng(0).normal(size=(50, 17)).astype(np.float32)
+    old = load_behavior_policy(shipped).utilities(observations).reshape(50, 6, 3)
+    new = BehaviorPolicy(policy_arrays(trainer.algo), {}).utilities(observations)
+    np.testing.assert_allclose(new.reshape(50, 6, 5)[..., ::2], old, atol=0.1, rtol=2e-3)
+    with pytest.raises(ValueError, match=r"input.weight of shape \(2, 17, 16\)"):
+        BehaviorTrainer(dataclasses.replace(recipe, width=16), tmp_path / "narrow")
+
+
+def test_snapshots_are_of_averaged_networks_where_the_recipe_says_so(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(TINY, env_steps=800, averaged=True)
+    trainer = BehaviorTrainer(recipe, tmp_path)
+    trainer.train(progress=False)
+    with np.load(tmp_path / "snapshots" / "800.npz") as snapshot:
+        weights = snapshot["head.weight"]
+    assert (weights == policy_arrays(trainer.algo, averaged=True)["head.weight"]).all()
+    assert (weights != policy_arrays(trainer.algo)["head.weight"]).any()
 
 
 def test_interpolation_is_by_places_in_the_range() -> None:
@@ -218,10 +241,16 @@ def test_interpolation_is_by_places_in_the_range() -> None:
 
 def test_initial_recipes_exist_and_fit() -> None:
     for recipe in RECIPES.values():
-        *before, last = lineage(recipe)
-        assert last is recipe
-        for other in before:
+        if recipe.initial is not None:
+            other = RECIPES[recipe.initial]
             assert (other.width, other.n_critics) == (recipe.width, recipe.n_critics)
+
+
+def test_recipes_are_trained_whose_policies_are_missing() -> None:
+    missing = dataclasses.replace(TINY, initial="dog-trot-b30-expert", number=4)
+    assert lineage(missing)[1:] == [RECIPES["dog-trot-b30-expert"], missing]
+    shipped = dataclasses.replace(TINY, initial="cheetah-run-b3-expert")
+    assert lineage(shipped) == [shipped]
 
 
 def test_maze_targets_follow_the_published_expert() -> None:

@@ -18,7 +18,9 @@ def test_the_initial_training_comes_first_and_a_snapshot_is_selected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = RECIPES["cheetah-run-b3-medium"]
-    first = dataclasses.replace(recipe, width=8, env_steps=800, evaluation_interval=400)
+    first = dataclasses.replace(  # no policy of it is shipped
+        recipe, number=4, width=8, env_steps=800, evaluation_interval=400
+    )
     second = dataclasses.replace(first, number=5, initial=first.name)
     monkeypatch.setattr(recipes, "RECIPES", {r.name: r for r in (first, second)})
     for constant, value in {

@@ -26,7 +26,13 @@ MIX = "spin/cheetah-run-b3/random-medium-expert-v0"
 
 
 def _write_policy(
-    folder: Path, name: str, seed: int, obs: int = 17, n: int = 6, choices: int = 3
+    folder: Path,
+    name: str,
+    seed: int,
+    obs: int = 17,
+    n: int = 6,
+    choices: int = 3,
+    target: float = 290.0,
 ) -> None:
     rng = np.random.default_rng(seed)
     width, hidden, slots = 8, 16, choices * n
@@ -50,14 +56,19 @@ def _write_policy(
         arrays[f"{layer}.weight"] = rng.normal(size=(2, rows, columns))
         arrays[f"{layer}.bias"] = rng.normal(size=(2, columns))
     np.savez(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
-    (folder / f"{name}.json").write_text(json.dumps({"trained_by": f"random weights {seed}"}))
+    record = {
+        "trained_by": f"random weights {seed}",
+        "mean_return": 300.0,
+        "target_return": target,
+    }
+    (folder / f"{name}.json").write_text(json.dumps(record))
 
 
 @pytest.fixture(scope="session")
 def policy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("policies")
     _write_policy(folder, "cheetah-run-b3-medium", seed=1)
-    _write_policy(folder, "cheetah-run-b3-expert", seed=2)
+    _write_policy(folder, "cheetah-run-b3-expert", seed=2, target=664.57)
     _write_policy(folder, "finger-spin-b3-expert", seed=3, obs=9, n=2)
     for seed, level in enumerate(("medium", "expert"), start=4):
         _write_policy(folder, f"maze-a3-{level}", seed, obs=2, n=3, choices=2)

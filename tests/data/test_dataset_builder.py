@@ -176,9 +176,20 @@ def test_scores_statistics_and_provenance_are_stored(built: MinariDataset) -> No
         "name": "cheetah-run-b3-expert",
         "sha256": load_behavior_policy("cheetah-run-b3-expert").digest(),
         "trained_by": "random weights 2",
+        "mean_return": 300.0,
+        "target_return": 664.57,
     }
     versions = {"spin-d3rlpy", "mujoco", "dm_control", "numpy", "gymnasium", "minari"}
     assert set(provenance["versions"]) == versions
+
+
+def test_policies_far_from_what_they_should_be_are_named_in_the_description(
+    built: MinariDataset,
+) -> None:
+    description = built.storage.metadata["description"]
+    assert description.endswith(
+        "first_seed + i. Out of reach: the expert policy returns 300.0; it should return 664.6."
+    )
 
 
 def test_the_environment_is_recovered_without_importing_this_package(
