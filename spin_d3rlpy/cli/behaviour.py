@@ -26,6 +26,8 @@ def train(
     recipe = get_recipe(f"{task}-{level}")
     for each in lineage(recipe):
         folder = out / each.name
+        if each is not recipe and (folder / f"{each.name}.npz").exists():
+            continue  # selected before a stop
         BehaviorTrainer(each, folder).train()
         typer.echo(f"Selected: {select_policy(each, folder, folder)}")
 

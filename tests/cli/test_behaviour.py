@@ -39,3 +39,8 @@ def test_the_initial_training_comes_first_and_a_snapshot_is_selected(
     record = json.loads((tmp_path / second.name / f"{second.name}.json").read_text())
     assert record["bins"] == 5
     assert record["command"] == "spin-d3rlpy behaviour train cheetah-run-b5 --level medium"
+    selected = tmp_path / first.name / f"{first.name}.npz"
+    before = selected.stat().st_mtime_ns
+    again = CliRunner().invoke(app, ["behaviour", "train", *arguments])
+    assert again.exit_code == 0, again.output
+    assert selected.stat().st_mtime_ns == before
