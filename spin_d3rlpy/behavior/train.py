@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import importlib.metadata
 import json
-import os
 import time
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +17,7 @@ from tqdm import tqdm
 
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.algos.decqn import DecQN
+from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.behavior.export import load_policy_arrays, policy_arrays
 from spin_d3rlpy.behavior.recipes import Recipe
 from spin_d3rlpy.behavior.replay import NStepReplay
@@ -180,11 +180,11 @@ class BehaviorTrainer:
             # no random numbers: where all episodes are equally long, nothing depends on it.
             running = np.flatnonzero(~over)
             # Not while a resumed run refills its replay: the networks do not adapt meanwhile.
-            adapts = self.algo.grad_step == 0 or self.env_steps >= fill_until
+            adapts = not self._has_policy() or self.env_steps >= fill_until
             if adapts and len(running):
                 self._moments.update(observations[running])
             explore = self._rng.random((len(running), len(nvec))) < epsilons[running, None]
-            if self.algo.grad_step == 0:
+            if not self._has_policy():
                 explore[:] = True
             random_actions = self._rng.integers(nvec, size=(len(running), len(nvec)))
             greedy = self.algo.predict(observations)
@@ -249,9 +249,8 @@ class BehaviorTrainer:
             "grad_step": self.algo.grad_step,
             "seconds": self.seconds,
         }
-        partial = self.folder / "checkpoint.partial"
-        torch.save(state, partial)
-        os.replace(partial, self.folder / "checkpoint.pt")
+        with written_whole(self.folder / "checkpoint.pt") as partial:
+            torch.save(state, partial)
 
     def _resume(self) -> None:
         state = torch.load(self.folder / "checkpoint.pt", weights_only=True)
@@ -273,8 +272,10 @@ class BehaviorTrainer:
         std = arrays["std"] - self._moments.scaler().eps  # which policies add once, too
         self._moments.m2 = std**2 * env_steps
         self.algo.config.observation_scaler = self._moments.scaler()
-        # Not zero: there is something to act by.
-        self.algo.set_grad_step(env_steps // self.recipe.steps_per_update)
+
+    def _has_policy(self) -> bool:
+        """Whether there is something better to act by than chance."""
+        return self.recipe.initial is not None or self.algo.grad_step > 0
 
     def _initial_policy(self, name: str) -> BehaviorPolicy:
         if name in shipped_policies():
@@ -354,9 +355,10 @@ def select_policy(recipe: Recipe, folder: Path, destination: Path) -> Path:
         },
     }
     arrays = destination / f"{recipe.name}.npz"
-    arrays.write_bytes(path.read_bytes())
     arrays.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
     columns = ("env_steps", "mean_return", "std_return")
     until = [r for r in curve if r["env_steps"] <= row["env_steps"]]
     write_csv(arrays.with_suffix(".csv"), [{c: f"{r[c]:.6g}" for c in columns} for r in until])
+    with written_whole(arrays) as partial:  # the last one: who finds it finds the others
+        partial.write_bytes(path.read_bytes())
     return arrays

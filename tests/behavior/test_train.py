@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from spin_d3rlpy.behavior import train
+from spin_d3rlpy.behavior import recipes, train
 from spin_d3rlpy.behavior.export import policy_arrays
 from spin_d3rlpy.behavior.recipes import RECIPES, get_recipe, lineage
 from spin_d3rlpy.behavior.train import (
@@ -187,7 +187,9 @@ def test_training_episodes_end_in_falls_and_the_next_ones_begin(
     assert speeds[10::10].max() < 0.5 < speeds[15::10].min()  # episodes begin at rest
 
 
-def test_training_begins_with_the_policy_of_the_initial_recipe(tmp_path: Path) -> None:
+def test_training_begins_with_the_policy_of_the_initial_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = dataclasses.replace(TINY, number=4)  # no policy of it is shipped
     recipe = dataclasses.replace(TINY, number=7, initial=first.name, initial_scale=0.5)
     with pytest.raises(FileNotFoundError, match="cheetah-run-b7-medium begins"):
@@ -205,7 +207,23 @@ def test_training_begins_with_the_policy_of_the_initial_recipe(tmp_path: Path) -
         new = after.utilities(observations).reshape(50, 6, 7)
         np.testing.assert_allclose(new[..., ::2], old, atol=2e-3)  # half precision
         np.testing.assert_allclose(new[..., 1], old[..., :2].mean(-1), atol=2e-3)
+    started: list[tuple[NDArray[np.float32], NDArray[np.int64]]] = []
+    original = second._replay.append
+
+    def append(
+        env: int, observation: NDArray[np.float32], action: NDArray[np.int64], *step: Any
+    ) -> None:
+        if env == 0:  # does not explore
+            started.append((observation.copy(), action.copy()))
+        original(env, observation, action, *step)
+
+    monkeypatch.setattr(second._replay, "append", append)
     second.train(progress=False)
+    assert second.algo.grad_step == pytest.approx(1200 / TINY.steps_per_update, abs=8)
+    # Before the first update it acts by the policy: coarse choices are every other fine one.
+    by_policy = [2 * before(observation[None])[0] for observation, _ in started[:20]]
+    agreement = np.mean([a == b for (_, a), b in zip(started, by_policy, strict=False)])
+    assert agreement > 0.95
     assert BehaviorTrainer(recipe, tmp_path / "after").env_steps == 1600  # its own checkpoint
 
 
@@ -246,7 +264,8 @@ def test_initial_recipes_exist_and_fit() -> None:
             assert (other.width, other.n_critics) == (recipe.width, recipe.n_critics)
 
 
-def test_recipes_are_trained_whose_policies_are_missing() -> None:
+def test_recipes_are_trained_whose_policies_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipes, "shipped_policies", lambda: ["cheetah-run-b3-expert"])
     missing = dataclasses.replace(TINY, initial="dog-trot-b30-expert", number=4)
     assert lineage(missing)[1:] == [RECIPES["dog-trot-b30-expert"], missing]
     shipped = dataclasses.replace(TINY, initial="cheetah-run-b3-expert")
