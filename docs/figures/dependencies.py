@@ -14,7 +14,7 @@ START, END = "```mermaid\n", "```\n"
 # What everything may use says nothing about the structure.
 FOUNDATION = {
     *("_compat", "_version", "errors", "nvec", "precision", "settings", "reports", "plots"),
-    *("atomic", "locks", "mapping", "untrusted"),
+    *("atomic", "threads", "locks", "mapping", "untrusted"),
 }
 
 

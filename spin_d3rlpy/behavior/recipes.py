@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import ClassVar
 
 from d3rlpy.models.encoders import SimBaEncoderFactory
 from d3rlpy.optimizers import AdamWFactory
@@ -17,7 +17,7 @@ from spin_envs.tasks import BenchmarkTask
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How one behavior policy is trained and chosen.
+    """What every recipe says of a behavior policy.
 
     Args:
         task: the suite's `<domain>-<task>`, or `"maze"`.
@@ -26,22 +26,10 @@ class Recipe:
         target: wanted mean return; the snapshot closest to it is shipped.
         env_steps: environment steps of training, all environments together.
         evaluation_interval: environment steps between snapshots.
-        width: width of the Q networks; hidden layers are twice as wide.
-        steps_per_update: environment steps between gradient steps.
-        n_critics: members of the ensemble.
-        n_steps: length of returns.
         seed: of networks, exploration and environments.
-        n_explorers: of the environments, those that only explore: uniformly random actions, each
-            kept for a random time. For tasks whose reward other exploration never meets.
-        persistence: mean number of steps (of a geometric distribution) that they keep an action.
         episode_steps: where episodes of training are cut off, for more starts; evaluation does not.
             None is the environment's own limit.
-        fall_reward: a training's episode is over, as in a fall, when rewards have been below this
-            for a while: else most transitions show how the robot lies. None for never.
-        averaged: whether the policy is the target networks', averages of the last ones, instead of
-            the last ones'. On quadruped-walk it returned more in nine of twelve evaluations.
         initial: name of the recipe whose policy this training begins with.
-        initial_scale: what that policy's utilities are multiplied by: the ratio of rewards.
     """
 
     task: str
@@ -50,18 +38,11 @@ class Recipe:
     target: float
     env_steps: int
     evaluation_interval: int = 16_000
-    width: int = 128
-    steps_per_update: int = 2
-    n_critics: int = 2
-    n_steps: int = 3
     seed: int = 0
-    n_explorers: int = 0
-    persistence: float = 4.0
     episode_steps: int | None = None
-    fall_reward: float | None = None
-    averaged: bool = False
     initial: str | None = None
-    initial_scale: float = 1.0
+
+    algorithm: ClassVar[str]
 
     @property
     def benchmark_task(self) -> BenchmarkTask:
@@ -73,25 +54,69 @@ class Recipe:
         """Name of the policy, unique among recipes."""
         return policy_name(self.benchmark_task, self.level)
 
+
+@dataclasses.dataclass(frozen=True)
+class DecQNRecipe(Recipe):
+    """How one behavior policy is trained with DecQN.
+
+    Args:
+        width: width of the Q networks; hidden layers are twice as wide.
+        steps_per_update: environment steps between gradient steps.
+        n_explorers: of the environments, those that only explore: uniformly random actions, each
+            kept for a random time. For tasks whose reward other exploration never meets.
+        persistence: mean number of steps (of a geometric distribution) that they keep an action.
+        averaged: whether the policy is the target networks', averages of the last ones, instead of
+            the last ones'. On quadruped-walk it returned more in nine of twelve evaluations.
+    """
+
+    width: int = 128
+    steps_per_update: int = 2
+    n_explorers: int = 0
+    persistence: float = 4.0
+    averaged: bool = False
+
+    algorithm: ClassVar[str] = "DecQN"
+
     def config(self) -> DecQNConfig:
         """The algorithm's config (nvec and the observation scaler are filled in training)."""
         return DecQNConfig(
             learning_rate=3e-4,
             optim_factory=AdamWFactory(weight_decay=1e-3, clip_grad_norm=40.0),
-            encoder_factory=SimBaEncoderFactory(
-                feature_size=self.width, hidden_size=2 * self.width, n_blocks=1
-            ),
+            encoder_factory=_encoder_factory(self.width),
             batch_size=256,
             gamma=0.99,
             tau=0.005,
-            n_critics=self.n_critics,
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PPORecipe(Recipe):
+    """How one behavior policy is trained with PPO, see `spin_d3rlpy.behavior.ppo`.
+
+    Args:
+        fall_reward: a training's episode is over, as in a fall, when rewards have been below this
+            for a while: else most steps show how the robot lies.
+        width: width of policy and value function; hidden layers are twice as wide.
+    """
+
+    fall_reward: float
+    width: int = 256
+
+    algorithm: ClassVar[str] = "PPO"
+
+    def encoder_factory(self) -> SimBaEncoderFactory:
+        """Hidden layers of the policy and of the value function."""
+        return _encoder_factory(self.width)
+
+
+def _encoder_factory(width: int) -> SimBaEncoderFactory:
+    return SimBaEncoderFactory(feature_size=width, hidden_size=2 * width, n_blocks=1)
 
 
 MAZE_ACTUATORS = (3, 5, 7, 10, 12, 15)
 
 
-def _maze(actuators: int, level: str) -> Recipe:
+def _maze(actuators: int, level: str) -> DecQNRecipe:
     """A maze's recipe: an episode without the goal returns -7.45, one with it about 99.
 
     A medium policy returns 40: it finds the goal in 45 of 100 episodes. Few snapshots are between
@@ -100,7 +125,7 @@ def _maze(actuators: int, level: str) -> Recipe:
     """
     expert = PUBLISHED_SCORES[f"spin/maze-a{actuators}"][1]
     medium = level == "medium"
-    return Recipe(
+    return DecQNRecipe(
         task="maze",
         number=actuators,
         level=level,
@@ -112,64 +137,41 @@ def _maze(actuators: int, level: str) -> Recipe:
     )
 
 
-def _dog(task: str, bins: int, level: str, target: float, env_steps: int, **changes: Any) -> Recipe:
-    """A dog's recipe: an update costs as much as 20 environment steps.
-
-    Five narrow networks learned like two of twice the width, at the same cost.
-    """
-    return Recipe(
-        task=task,
+def _dog_trot(bins: int, level: str) -> PPORecipe:
+    """Both levels are snapshots of the same training; that of more bins begins with three."""
+    expert = PUBLISHED_SCORES[f"spin/dog-trot-b{bins}"][1]
+    return PPORecipe(
+        task="dog-trot",
         number=bins,
         level=level,
-        target=target,
-        env_steps=env_steps,
-        evaluation_interval=32_000,
-        n_critics=5,
-        steps_per_update=4,
-        **changes,
-    )
-
-
-def _dog_trot(bins: int, level: str) -> Recipe:
-    """Trotting begins with a policy that stands: without, it still fell after 128,000 steps.
-
-    Standing still pays a fifth of trotting. Both levels are snapshots of the same training. Not
-    yet shown to work: within 32,000 steps the policy forgot to stand (return 80, then 19).
-    """
-    expert = PUBLISHED_SCORES[f"spin/dog-trot-b{bins}"][1]
-    target = 0.4 * expert if level == "medium" else expert
-    return _dog(
-        "dog-trot",
-        bins,
-        level,
-        target,
-        6_000_000,
+        target=0.4 * expert if level == "medium" else expert,
+        env_steps=20_000_000,
+        evaluation_interval=250_000,
+        episode_steps=400,
         fall_reward=0.06,
-        initial=DOG_STAND,
-        initial_scale=0.2,
+        initial=None if bins == 3 else f"dog-trot-b3-{level}",
     )
 
-
-DOG_STAND = "dog-stand-b3-medium"
 
 # Expert targets are the published expert scores, medium targets the published returns on the
 # medium datasets. A medium policy is an early one: short runs with narrow steps between snapshots.
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
-        Recipe("cheetah-run", 3, "medium", 290.0, 56_000, evaluation_interval=4_000, seed=1),
-        Recipe("cheetah-run", 3, "expert", 664.57, 400_000, evaluation_interval=8_000, seed=2),
-        Recipe("finger-spin", 3, "medium", 388.0, 56_000, evaluation_interval=1_000),
-        Recipe("finger-spin", 3, "expert", 853.62, 56_000, evaluation_interval=1_000),
-        Recipe("fish-swim", 3, "medium", 167.0, 200_000, evaluation_interval=8_000),
-        Recipe("fish-swim", 3, "expert", 418.58, 600_000, evaluation_interval=8_000),
-        Recipe("quadruped-walk", 3, "medium", 351.0, 200_000, evaluation_interval=8_000),
+        DecQNRecipe("cheetah-run", 3, "medium", 290.0, 56_000, evaluation_interval=4_000, seed=1),
+        DecQNRecipe("cheetah-run", 3, "expert", 664.57, 400_000, evaluation_interval=8_000, seed=2),
+        DecQNRecipe("finger-spin", 3, "medium", 388.0, 56_000, evaluation_interval=1_000),
+        DecQNRecipe("finger-spin", 3, "expert", 853.62, 56_000, evaluation_interval=1_000),
+        DecQNRecipe("fish-swim", 3, "medium", 167.0, 200_000, evaluation_interval=8_000),
+        DecQNRecipe("fish-swim", 3, "expert", 418.58, 600_000, evaluation_interval=8_000),
+        DecQNRecipe("quadruped-walk", 3, "medium", 351.0, 200_000, evaluation_interval=8_000),
         # It starts in any orientation. Whole episodes did not teach it to get up from its side.
-        Recipe("quadruped-walk", 3, "expert", 781.19, 240_000, episode_steps=150, averaged=True),
+        DecQNRecipe(
+            "quadruped-walk", 3, "expert", 781.19, 240_000, episode_steps=150, averaged=True
+        ),
         # An update costs as much as 20 environment steps, fresh ones are cheap.
-        Recipe("humanoid-stand", 3, "medium", 331.0, 1_200_000, steps_per_update=4),
-        Recipe("humanoid-stand", 3, "expert", 711.9, 4_000_000, steps_per_update=4),
-        _dog("dog-stand", 3, "medium", 400.0, 640_000, fall_reward=0.3),
+        DecQNRecipe("humanoid-stand", 3, "medium", 331.0, 1_200_000, steps_per_update=4),
+        DecQNRecipe("humanoid-stand", 3, "expert", 711.9, 4_000_000, steps_per_update=4),
         *(_dog_trot(bins, level) for bins in (3, 10, 30) for level in ("medium", "expert")),
         *(_maze(n, level) for n in MAZE_ACTUATORS for level in ("medium", "expert")),
     )

@@ -38,19 +38,16 @@ def interpolation(old: Sequence[int], new: Sequence[int]) -> NDArray[np.float32]
     return matrix
 
 
-def transferred(
-    arrays: Mapping[str, NDArray[Any]], nvec: Sequence[int], scale: float
-) -> dict[str, NDArray[Any]]:
-    """Returns a policy's arrays for other numbers of choices and another scale of rewards.
+def transferred(arrays: Mapping[str, NDArray[Any]], nvec: Sequence[int]) -> dict[str, NDArray[Any]]:
+    """Returns a policy's arrays for other numbers of choices.
 
     Args:
         arrays: of the policy, as `spin_envs.behavior.BehaviorPolicy` takes them.
         nvec: number of choices of each sub-action that it shall have.
-        scale: what its utilities are multiplied by.
 
     Raises:
         ValueError: another number of sub-actions.
     """
-    stretch = scale * interpolation(arrays["nvec"].astype(int).tolist(), nvec).T
+    stretch = interpolation(arrays["nvec"].astype(int).tolist(), nvec).T
     head = {name: arrays[name] @ stretch for name in ("head.weight", "head.bias")}
     return {**arrays, **head, "nvec": np.array(nvec)}

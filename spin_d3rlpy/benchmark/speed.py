@@ -41,6 +41,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.policies import AutoregressiveConfig
 from spin_d3rlpy.precision import Precision, autocast
 from spin_d3rlpy.reports import describe_machine, format_table, write_csv
+from spin_d3rlpy.threads import one_thread
 
 CHEETAH = Problem("cheetah-run, 3 bins", 17, (3,) * 6)
 DOG = Problem("dog-trot, 30 bins", 223, (30,) * 38)
@@ -296,13 +297,9 @@ def fit_overhead_row(problem: Problem = CHEETAH, n_steps: int = 300, turns: int 
 
     # A few percent are less than what the machine varies by from minute to minute: neighbors in
     # time are compared, by the processor's time of one thread.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         updates()
         rounds = [(seconds(fit), seconds(updates), seconds(sampled)) for _ in range(turns)]
-    finally:
-        torch.set_num_threads(threads)
     return {
         "measurement": "fit of F-IQL over bare updates",
         "ratio": f"{statistics.median(f / u for f, u, _ in rounds):.3f}",

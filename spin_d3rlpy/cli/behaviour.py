@@ -20,15 +20,16 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder of checkpoint and snapshots.")] = Path("runs"),
 ) -> None:
     """Train a behavior policy (resumes a run that was stopped) and select a snapshot."""
+    from spin_d3rlpy.behavior import make_trainer
     from spin_d3rlpy.behavior.recipes import get_recipe, lineage
-    from spin_d3rlpy.behavior.train import BehaviorTrainer, select_policy
+    from spin_d3rlpy.behavior.selection import select_policy
 
     recipe = get_recipe(f"{task}-{level}")
     for each in lineage(recipe):
         folder = out / each.name
         if each is not recipe and (folder / f"{each.name}.npz").exists():
             continue  # selected before a stop
-        BehaviorTrainer(each, folder).train()
+        make_trainer(each, folder).train()
         typer.echo(f"Selected: {select_policy(each, folder, folder)}")
 
 

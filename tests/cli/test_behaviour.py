@@ -9,32 +9,35 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from spin_d3rlpy.behavior import recipes, train
-from spin_d3rlpy.behavior.recipes import RECIPES
+from spin_d3rlpy.behavior import ppo, recipes, selection, trainer
+from spin_d3rlpy.behavior.recipes import PPORecipe
 from spin_d3rlpy.cli import app
 
 
 def test_the_initial_training_comes_first_and_a_snapshot_is_selected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = RECIPES["cheetah-run-b3-medium"]
-    first = dataclasses.replace(  # no policy of it is shipped
-        recipe, number=4, width=8, env_steps=800, evaluation_interval=400
+    first = PPORecipe(
+        task="cheetah-run",
+        number=4,  # no policy of it is shipped
+        level="medium",
+        target=3.0,
+        env_steps=320,
+        evaluation_interval=160,
+        fall_reward=-1.0,
+        width=8,
     )
     second = dataclasses.replace(first, number=5, initial=first.name)
     monkeypatch.setattr(recipes, "RECIPES", {r.name: r for r in (first, second)})
-    for constant, value in {
-        "WARMUP_STEPS": 400,
-        "EVALUATION_EPISODES": 1,
-        "RECORD_EPISODES": 1,
-    }.items():
-        monkeypatch.setattr(train, constant, value)
+    monkeypatch.setattr(ppo, "ROLLOUT_STEPS", 5)
+    monkeypatch.setattr(trainer, "EVALUATION_EPISODES", 1)
+    monkeypatch.setattr(selection, "RECORD_EPISODES", 1)
     arguments = ["cheetah-run-b5", "--level", "medium", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, ["behaviour", "train", *arguments])
     assert result.exit_code == 0, result.output
     assert {p.name for p in (tmp_path / first.name / "snapshots").iterdir()} == {
-        "400.npz",
-        "800.npz",
+        "160.npz",
+        "320.npz",
     }
     record = json.loads((tmp_path / second.name / f"{second.name}.json").read_text())
     assert record["bins"] == 5

@@ -55,6 +55,14 @@ def tiny_decqn(n_blocks: int) -> DecQN:
     return algo
 
 
+def arrays_of(algo: DecQN) -> dict[str, NDArray[Any]]:
+    """The greedy policy of its online networks."""
+    scaler = algo.config.observation_scaler
+    assert algo.impl is not None
+    assert isinstance(scaler, ClippedStandardObservationScaler)
+    return policy_arrays([(m.encoder, m.head) for m in algo.impl.q_function], NVEC, scaler)
+
+
 def random_observations() -> NDArray[np.float32]:
     rng = np.random.default_rng(1)
     return rng.normal(0, 2, (BATCH, OBSERVATION_SIZE)).astype(np.float32)
@@ -73,7 +81,7 @@ def test_utilities_are_those_of_the_torch_networks(n_blocks: int) -> None:
         outputs = torch.stack([m.head(m.encoder(scaled.double())) for m in members])
     expected = outputs.mean(0).numpy()
 
-    utilities = BehaviorPolicy(policy_arrays(algo), {}).utilities(observations)
+    utilities = BehaviorPolicy(arrays_of(algo), {}).utilities(observations)
 
     assert utilities.shape == (BATCH, sum(NVEC))
     np.testing.assert_allclose(utilities, expected, rtol=1e-5, atol=1e-5)
@@ -81,7 +89,7 @@ def test_utilities_are_those_of_the_torch_networks(n_blocks: int) -> None:
 
 def test_actions_are_the_greedy_ones_of_ragged_slots() -> None:
     algo, observations = tiny_decqn(1), random_observations()
-    policy = BehaviorPolicy(policy_arrays(algo), {})
+    policy = BehaviorPolicy(arrays_of(algo), {})
     actions = policy(observations)
     assert actions.shape == (BATCH, len(NVEC))
     assert actions.dtype == np.int64
@@ -90,8 +98,18 @@ def test_actions_are_the_greedy_ones_of_ragged_slots() -> None:
     assert actions[:, 1].max() > 2, "the wide slot must use its extra choices"
 
 
+def test_networks_with_other_encoders_are_refused() -> None:
+    algo = DecQN(nvec=NVEC)
+    algo.create_impl((OBSERVATION_SIZE,), len(NVEC))
+    algo.config.observation_scaler = ClippedStandardObservationScaler(
+        mean=np.zeros(OBSERVATION_SIZE), std=np.ones(OBSERVATION_SIZE)
+    )
+    with pytest.raises(ValueError, match="SimBaEncoder, got VectorEncoder"):
+        arrays_of(algo)
+
+
 def test_one_observation_gives_the_same_as_a_batch() -> None:
-    policy, observations = BehaviorPolicy(policy_arrays(tiny_decqn(1)), {}), random_observations()
+    policy, observations = BehaviorPolicy(arrays_of(tiny_decqn(1)), {}), random_observations()
     alone = np.concatenate([policy(observations[i : i + 1]) for i in range(BATCH)])
     np.testing.assert_array_equal(alone, policy(observations))
 
@@ -104,7 +122,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_shipped_policy_is_loaded_with_its_record(shipped: Path) -> None:
-    arrays = policy_arrays(tiny_decqn(1))
+    arrays = arrays_of(tiny_decqn(1))
     name = policy_name(BenchmarkTask("cheetah-run", 3), "expert")
     np.savez_compressed(shipped / f"{name}.npz", allow_pickle=False, **arrays)
     (shipped / f"{name}.json").write_text(json.dumps({"mean_return": 1.5}))
