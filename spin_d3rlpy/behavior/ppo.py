@@ -35,6 +35,7 @@ from spin_d3rlpy.critics import ValueFunction
 from spin_d3rlpy.data.workers import default_jobs
 from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.policies.base import gumbel_noise
+from spin_d3rlpy.precision import autocast, backward
 from spin_d3rlpy.threads import one_thread
 from spin_envs.behavior import BehaviorPolicy, load_behavior_policy, shipped_policies
 
@@ -222,14 +223,15 @@ class PPOTrainer(BehaviorTrainer):
             divergences = []
             order = torch.randperm(len(played), generator=self._generator)
             for chosen in order.split(BATCH_SIZE):
-                log_probs = self._log_probs(observations[chosen])
-                log_probs = log_probs.gather(-1, actions[chosen][..., None]).squeeze(-1)
-                log_ratio = log_probs - old[chosen]
-                loss = smooth_l1_loss(self.value(observations[chosen]), targets[chosen]) / 2
-                if not keeps_policy:
-                    loss = loss + clipped_loss(log_ratio, advantage[chosen])
                 self.optim.zero_grad(set_to_none=True)
-                loss.backward()
+                with autocast("cpu", "auto"):
+                    log_probs = self._log_probs(observations[chosen])
+                    log_probs = log_probs.gather(-1, actions[chosen][..., None]).squeeze(-1)
+                    log_ratio = log_probs - old[chosen]
+                    loss = smooth_l1_loss(self.value(observations[chosen]), targets[chosen]) / 2
+                    if not keeps_policy:
+                        loss = loss + clipped_loss(log_ratio, advantage[chosen])
+                    backward(loss)
                 for network in (self.policy, self.value):
                     nn.utils.clip_grad_norm_(network.parameters(), MAX_GRADIENT_NORM)
                 self.optim.step()

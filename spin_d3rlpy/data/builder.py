@@ -282,7 +282,7 @@ def _metadata(
         "dataset_id": spec.name,
         "minari_version": minari.__version__,
         "algorithm_name": ", ".join(
-            (["DecQN (greedy)"] if policies else [])
+            sorted({f"{p.record['algorithm']} (greedy)" for p in policies.values()})
             + (["uniformly random"] if "random" in {p["policy"] for p in composition} else [])
         ),
         "author": {"The spin-d3rlpy developers"},

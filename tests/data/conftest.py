@@ -57,7 +57,7 @@ def _write_policy(
         arrays[f"{layer}.bias"] = rng.normal(size=(2, columns))
     np.savez(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
     record = {
-        "trained_by": f"random weights {seed}",
+        "algorithm": f"random weights {seed}",
         "mean_return": 300.0,
         "target_return": target,
     }

@@ -168,6 +168,9 @@ def test_scores_statistics_and_provenance_are_stored(built: MinariDataset) -> No
     metadata = built.storage.metadata
     assert (metadata["ref_min_score"], metadata["ref_max_score"]) == (5.39, 664.57)
     assert minari.get_normalized_score(built, np.array([664.57])) == pytest.approx([1.0])
+    assert metadata["algorithm_name"] == (
+        "random weights 1 (greedy), random weights 2 (greedy), uniformly random"
+    )
     returns = [e.rewards.sum() for e in built]
     assert metadata["returns"]["mean"] == pytest.approx(np.mean(returns), rel=1e-5)
     assert metadata["composition"][1]["returns"]["max"] == pytest.approx(max(returns[2:4]))
@@ -175,7 +178,7 @@ def test_scores_statistics_and_provenance_are_stored(built: MinariDataset) -> No
     assert provenance["policies"]["expert"] == {
         "name": "cheetah-run-b3-expert",
         "sha256": load_behavior_policy("cheetah-run-b3-expert").digest(),
-        "trained_by": "random weights 2",
+        "algorithm": "random weights 2",
         "mean_return": 300.0,
         "target_return": 664.57,
     }
