@@ -86,9 +86,16 @@ def select_policy(recipe: Recipe, folder: Path, destination: Path) -> Path:
     }
     arrays = destination / f"{recipe.name}.npz"
     arrays.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-    columns = ("env_steps", "mean_return", "std_return")
-    until = [r for r in curve if r["env_steps"] <= row["env_steps"]]
-    write_csv(arrays.with_suffix(".csv"), [{c: f"{r[c]:.6g}" for c in columns} for r in until])
+    until = [
+        {
+            "env_steps": int(r["env_steps"]),
+            "mean_return": f"{r['mean_return']:.6g}",
+            "std_return": f"{r['std_return']:.6g}",
+        }
+        for r in curve
+        if r["env_steps"] <= row["env_steps"]
+    ]
+    write_csv(arrays.with_suffix(".csv"), until)
     with written_whole(arrays) as partial:  # the last one: who finds it finds the others
         partial.write_bytes(path.read_bytes())
     return arrays

@@ -97,12 +97,12 @@ class BehaviorTrainer(ABC):
         )
         snapshot = self.folder / "snapshots" / f"{self.env_steps}.npz"
         np.savez_compressed(snapshot, allow_pickle=False, **arrays)
-        row = [self.env_steps, returns.mean(), returns.std(), self.seconds]
+        measured = [returns.mean(), returns.std(), self.seconds]
         with (self.folder / "curve.csv").open("a", newline="") as f:
             writer = csv.writer(f)
             if f.tell() == 0:
                 writer.writerow(["env_steps", "mean_return", "std_return", "seconds"])
-            writer.writerow([f"{v:.6g}" for v in row])
+            writer.writerow([self.env_steps, *(f"{v:.6g}" for v in measured)])
         return float(returns.mean())
 
     def _save(self) -> None:

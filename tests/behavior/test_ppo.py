@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,16 @@ def test_a_run_leaves_a_curve_and_snapshots_and_a_stopped_one_resumes(tmp_path: 
         mode = resumed.policy.greedy(scaled).numpy()
     latest = BehaviorPolicy(resumed.policy_arrays(), {})
     assert (latest(observations) == mode).mean() > 0.98  # weights were rounded to half precision
+
+
+def test_the_snapshot_of_a_long_training_is_found(tmp_path: Path) -> None:
+    training = PPOTrainer(dataclasses.replace(TINY, env_steps=12_345_679), tmp_path)
+    training.env_steps = 12_345_678 - 639
+    training.train(progress=False)
+    assert [path.stem for path in (tmp_path / "snapshots").iterdir()] == ["12345679"]
+    arrays = select_policy(TINY, tmp_path, tmp_path)
+    assert json.loads(arrays.with_suffix(".json").read_text())["env_steps"] == 12_345_679
+    assert arrays.with_suffix(".csv").read_text().splitlines()[1].startswith("12345679,")
 
 
 def test_rollouts_hold_what_was_played(tmp_path: Path) -> None:
