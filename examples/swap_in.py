@@ -14,7 +14,9 @@ from spin_d3rlpy import PretrainingConfig, SPINEncoderFactory, SPINIQLConfig, Tr
 
 
 def main(before: bool, data_steps: int, steps: int, folder: str) -> None:
+    d3rlpy.seed(0)
     env = gymnasium.make("CartPole-v1")
+    d3rlpy.envs.seed_env(env, 0)
     buffer = d3rlpy.dataset.create_fifo_replay_buffer(limit=100_000, env=env)
     random_policy = d3rlpy.algos.DiscreteRandomPolicyConfig().create()
     dataset = random_policy.collect(env, buffer, n_steps=data_steps, show_progress=False)

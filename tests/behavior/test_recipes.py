@@ -27,7 +27,7 @@ def test_recipes_are_trained_whose_policies_are_missing(monkeypatch: pytest.Monk
     base = RECIPES["dog-trot-b3-expert"]
     missing = dataclasses.replace(base, initial="dog-trot-b30-expert", number=4)
     names = [recipe.name for recipe in lineage(missing)]
-    assert names == ["dog-trot-b3-expert", "dog-trot-b30-expert", "dog-trot-b4-expert"]
+    assert names == ["dog-trot-b3-medium", "dog-trot-b30-expert", "dog-trot-b4-expert"]
     shipped = dataclasses.replace(base, initial="cheetah-run-b3-expert")
     assert lineage(shipped) == [shipped]
 
