@@ -29,7 +29,6 @@ class Recipe:
         seed: of networks, exploration and environments.
         episode_steps: where episodes of training are cut off, for more starts; evaluation does not.
             None is the environment's own limit.
-        initial: name of the recipe whose policy this training begins with.
     """
 
     task: str
@@ -40,7 +39,6 @@ class Recipe:
     evaluation_interval: int = 16_000
     seed: int = 0
     episode_steps: int | None = None
-    initial: str | None = None
 
     algorithm: ClassVar[str]
 
@@ -96,10 +94,12 @@ class PPORecipe(Recipe):
     Args:
         fall_reward: a training's episode is over, as in a fall, when rewards have been below this
             for a while: else most steps show how the robot lies.
+        initial: name of the recipe whose policy this training begins with.
         width: width of policy and value function; hidden layers are twice as wide.
     """
 
     fall_reward: float
+    initial: str | None = None
     width: int = 256
 
     algorithm: ClassVar[str] = "PPO"
@@ -192,6 +192,7 @@ def get_recipe(name: str) -> Recipe:
 
 def lineage(recipe: Recipe) -> list[Recipe]:
     """Returns the recipes to train one after the other: those first whose policies are missing."""
-    if recipe.initial is None or recipe.initial in shipped_policies():
+    initial = recipe.initial if isinstance(recipe, PPORecipe) else None
+    if initial is None or initial in shipped_policies():
         return [recipe]
-    return [*lineage(get_recipe(recipe.initial)), recipe]
+    return [*lineage(get_recipe(initial)), recipe]

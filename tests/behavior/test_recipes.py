@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 
 from spin_d3rlpy.behavior import recipes
-from spin_d3rlpy.behavior.recipes import RECIPES, get_recipe, lineage
+from spin_d3rlpy.behavior.recipes import RECIPES, PPORecipe, get_recipe, lineage
 from spin_d3rlpy.behavior.transfer import interpolation
 from spin_d3rlpy.errors import DatasetNotFoundError
 
 
 def test_initial_recipes_exist_and_have_networks_of_the_same_size() -> None:
-    beginning = [r for r in RECIPES.values() if r.initial is not None]
+    beginning = [r for r in RECIPES.values() if isinstance(r, PPORecipe) and r.initial]
     assert beginning
     for recipe in beginning:
         assert recipe.initial is not None
         other = RECIPES[recipe.initial]
-        assert isinstance(recipe, recipes.PPORecipe)
-        assert isinstance(other, recipes.PPORecipe)
+        assert isinstance(other, PPORecipe)
         assert other.width == recipe.width
 
 
 def test_recipes_are_trained_whose_policies_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipes, "shipped_policies", lambda: ["cheetah-run-b3-expert"])
     base = RECIPES["dog-trot-b3-expert"]
+    assert isinstance(base, PPORecipe)
     missing = dataclasses.replace(base, initial="dog-trot-b30-expert", number=4)
     names = [recipe.name for recipe in lineage(missing)]
     assert names == ["dog-trot-b3-medium", "dog-trot-b30-expert", "dog-trot-b4-expert"]
