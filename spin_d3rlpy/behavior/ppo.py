@@ -1,4 +1,4 @@
-r"""Online training of PPO: for robots that fall, where a Q function of every joint is mostly noise.
+r"""Online training of PPO in environments stepped together.
 
 .. math::
 
@@ -6,8 +6,8 @@ r"""Online training of PPO: for robots that fall, where a Q function of every jo
     \big), \qquad \rho_i = \frac{\pi_i(a_i|s)}{\pi_i^{old}(a_i|s)}
 
 The ratio is clipped slot by slot: that of the joint action, a product of N, leaves the range when
-hardly any slot has moved. How far the joint policy moves is bounded by its KL divergence, after
-which the learning rate is adapted.
+hardly any slot has moved. How far the joint policy moves is up to its KL divergence: an update ends
+when that is too large, and the learning rate follows it.
 
 References:
     * Schulman et al., Proximal Policy Optimization Algorithms, 2017.
@@ -189,7 +189,7 @@ class PPOTrainer(BehaviorTrainer):
             self._envs.end_episodes(fallen)
             terminated |= fallen
             out.observations[t], out.values[t], out.actions[t] = scaled, values, actions
-            out.log_probs[t] = log_probs.gather(-1, actions[..., None]).squeeze(-1)
+            out.log_probs[t] = _of_chosen(log_probs, actions)
             out.rewards[t] = torch.from_numpy(rewards)
             out.played[t] = torch.from_numpy(played)
             self._over = terminated | truncated
@@ -226,8 +226,7 @@ class PPOTrainer(BehaviorTrainer):
                 self.optim.zero_grad(set_to_none=True)
                 with autocast("cpu", "auto"):
                     log_probs = self._log_probs(observations[chosen])
-                    log_probs = log_probs.gather(-1, actions[chosen][..., None]).squeeze(-1)
-                    log_ratio = log_probs - old[chosen]
+                    log_ratio = _of_chosen(log_probs, actions[chosen]) - old[chosen]
                     loss = smooth_l1_loss(self.value(observations[chosen]), targets[chosen]) / 2
                     if not keeps_policy:
                         loss = loss + clipped_loss(log_ratio, advantage[chosen])
@@ -295,6 +294,11 @@ class PPOTrainer(BehaviorTrainer):
         self.optim.load_state_dict(state["optim"])
         self._returns.load(state["returns"])
         self._n_rollouts = state["n_rollouts"]
+
+
+def _of_chosen(log_probs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    """Picks choices `(B, N)` of log-probabilities `(B, N, K)`."""
+    return log_probs.gather(-1, actions[..., None]).squeeze(-1)
 
 
 def clipped_loss(log_ratio: torch.Tensor, advantage: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from spin_d3rlpy.behavior import decqn, selection, trainer
+from spin_d3rlpy.behavior import decqn, selection
 from spin_d3rlpy.behavior.decqn import N_ENVS, DecQNTrainer, _Explorers
 from spin_d3rlpy.behavior.recipes import RECIPES, DecQNRecipe, Recipe
 from spin_d3rlpy.behavior.selection import select_policy
@@ -32,8 +32,6 @@ TINY = dataclasses.replace(tiny(RECIPES["cheetah-run-b3-medium"]), target=3.0)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decqn, "WARMUP_STEPS", 400)
     monkeypatch.setattr(decqn, "RESUME_FILL_STEPS", 400)
-    monkeypatch.setattr(trainer, "EVALUATION_EPISODES", 2)
-    monkeypatch.setattr(selection, "RECORD_EPISODES", 3)
 
 
 def test_a_run_leaves_a_curve_snapshots_and_selected_policies(tmp_path: Path) -> None:

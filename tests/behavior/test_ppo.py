@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from spin_d3rlpy.behavior import make_trainer, ppo, selection, trainer
+from spin_d3rlpy.behavior import make_trainer, ppo
 from spin_d3rlpy.behavior.decqn import DecQNTrainer
 from spin_d3rlpy.behavior.ppo import (
     CLIP,
@@ -42,8 +42,6 @@ TINY = PPORecipe(
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ppo, "ROLLOUT_STEPS", 20)
     monkeypatch.setattr(ppo, "BATCH_SIZE", 128)
-    monkeypatch.setattr(trainer, "EVALUATION_EPISODES", 2)
-    monkeypatch.setattr(selection, "RECORD_EPISODES", 3)
 
 
 def collected(training: PPOTrainer, n_rollouts: int) -> list[Rollout]:
@@ -233,9 +231,21 @@ def test_training_begins_with_the_policy_of_the_initial_recipe(tmp_path: Path) -
     assert (third.policy_arrays()["head.weight"] != begun["head.weight"]).any()
 
 
-def test_training_begins_with_a_shipped_policy(tmp_path: Path) -> None:
-    shipped = load_behavior_policy("cheetah-run-b3-expert")
+def test_dogs_with_more_choices_begin_with_the_shipped_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ppo, "N_ENVS", 1)
+    training = make_trainer(RECIPES["dog-trot-b10-medium"], tmp_path)
+    observations = np.random.default_rng(0).normal(size=(20, 223)).astype(np.float32)
+    shipped = load_behavior_policy("dog-trot-b3-medium")
+    old = shipped.utilities(observations).reshape(20, 38, 3)
+    new = BehaviorPolicy(training.policy_arrays(), {}).utilities(observations)
+    new = new.reshape(20, 38, 10)
+    np.testing.assert_allclose(new[..., [0, 9]], old[..., [0, 2]], atol=0.02)
+    assert training.env_steps == 0
+
+
+def test_a_policy_of_other_networks_is_refused(tmp_path: Path) -> None:
     recipe = dataclasses.replace(TINY, initial="cheetah-run-b3-expert")
     with pytest.raises(ValueError, match=r"input.weight of shape \(1, 17, 16\).*\(2, 17, 128\)"):
         PPOTrainer(recipe, tmp_path)
-    assert shipped.arrays["input.weight"].shape == (2, 17, 128)
