@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,27 @@ def test_each_slot_is_clipped_by_itself() -> None:
     assert log_ratio.grad.tolist() == [[-2.0, 0.0]]
     value = clipped_loss(log_ratio, torch.tensor([[2.0]]))
     assert value.item() == pytest.approx(-2.0 * (1 + 1 + CLIP))
+
+
+def test_a_slot_that_moved_the_wrong_way_is_never_clipped() -> None:
+    log_ratio = torch.tensor([[0.0, 1.0]], requires_grad=True)
+    clipped_loss(log_ratio, torch.tensor([[-2.0]])).backward()
+    assert log_ratio.grad is not None
+    torch.testing.assert_close(log_ratio.grad, torch.tensor([[2.0, 2.0 * math.e]]))
+
+
+def test_nothing_is_learned_from_steps_that_were_not_played(tmp_path: Path) -> None:
+    learned = []
+    for observation in (0.0, 100.0):
+        training = PPOTrainer(dataclasses.replace(TINY, episode_steps=15), tmp_path)
+        (rollout,) = collected(training, 1)
+        assert not rollout.played.all()
+        rollout.observations[~rollout.played] = observation
+        del training._learn
+        training._learn(rollout)
+        learned.append(training.policy_arrays())
+    for name, array in learned[0].items():
+        np.testing.assert_array_equal(array, learned[1][name])
 
 
 def test_learning_makes_better_actions_likelier_and_values_truer(tmp_path: Path) -> None:
