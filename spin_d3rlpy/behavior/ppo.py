@@ -51,8 +51,10 @@ LEARNING_RATE = 3e-4
 LEARNING_RATES = (1e-5, 1e-3)
 KL_TARGET = 0.05
 FALL_STEPS = 10
-# Rollouts in which a policy from elsewhere stays as it is: the value function is new.
-VALUE_ONLY = 5
+# Rollouts in which a policy from elsewhere stays as it is: the value function is new. The policy
+# then learns at the lowest rate first. At the usual one, and without the scale of `interpolation`,
+# dog-trot's return with 10 bins fell to 102 in 20 updates.
+VALUE_ONLY = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,14 +242,20 @@ class PPOTrainer(BehaviorTrainer):
                 break
         if not keeps_policy:
             self._adapt_learning_rate(float(np.mean(divergences)))
+        elif self._n_rollouts == VALUE_ONLY - 1:
+            self._set_learning_rate(LEARNING_RATES[0])
 
     def _adapt_learning_rate(self, divergence: float) -> None:
         lowest, highest = LEARNING_RATES
+        rate: float = self.optim.param_groups[0]["lr"]
+        if divergence > 1.5 * KL_TARGET:
+            self._set_learning_rate(max(rate / 1.5, lowest))
+        elif divergence < KL_TARGET / 1.5:
+            self._set_learning_rate(min(rate * 1.2, highest))
+
+    def _set_learning_rate(self, rate: float) -> None:
         for group in self.optim.param_groups:
-            if divergence > 1.5 * KL_TARGET:
-                group["lr"] = max(group["lr"] / 1.5, lowest)
-            elif divergence < KL_TARGET / 1.5:
-                group["lr"] = min(group["lr"] * 1.2, highest)
+            group["lr"] = rate
 
     def _log_probs(self, scaled: torch.Tensor) -> torch.Tensor:
         """Returns every choice's log-probability `(B, N, K)`."""

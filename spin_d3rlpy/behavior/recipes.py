@@ -138,19 +138,20 @@ def _maze(actuators: int, level: str) -> DecQNRecipe:
 
 
 def _dog_trot(bins: int, level: str) -> PPORecipe:
-    """Both levels are snapshots of the same training; that of more bins begins with three."""
+    """Both levels of 3 bins are snapshots of the same training; those of more begin with them."""
     expert = PUBLISHED_SCORES[f"spin/dog-trot-b{bins}"][1]
     medium = level == "medium"
+    short = medium and bins > 3  # begins near its target
     return PPORecipe(
         task="dog-trot",
         number=bins,
         level=level,
         target=0.4 * expert if medium else expert,
-        env_steps=4_000_000 if medium else 20_000_000,
-        evaluation_interval=250_000,
+        env_steps=600_000 if short else 4_000_000 if medium else 20_000_000,
+        evaluation_interval=100_000 if short else 250_000,
         episode_steps=400,
         fall_reward=0.06,
-        initial=None if bins == 3 else "dog-trot-b3-medium",
+        initial=None if bins == 3 else f"dog-trot-b3-{level}",
     )
 
 

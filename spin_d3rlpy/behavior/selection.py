@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.behavior.recipes import Recipe
+from spin_d3rlpy.data.workers import default_jobs
 from spin_d3rlpy.reports import write_csv
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.rollout import rollout
@@ -29,7 +30,10 @@ def evaluate_policy(
     """Returns the undiscounted returns of greedy episodes with seeds `seed ...`."""
     seeds = range(seed, seed + episodes)
     task = recipe.benchmark_task
-    with closing(make_batch(task.env_id, min(20, episodes), **task.env_kwargs)) as envs:
+    n_envs = min(20, episodes)
+    # The maze's steps are too short for threads.
+    threads = {} if task.ends_early else {"num_threads": default_jobs()}
+    with closing(make_batch(task.env_id, n_envs, **task.env_kwargs, **threads)) as envs:
         return np.array(
             [e.rewards.sum() for e in rollout(envs, lambda o, _: policy(o), seeds, record=False)]
         )

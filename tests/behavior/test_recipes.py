@@ -27,7 +27,7 @@ def test_recipes_are_trained_whose_policies_are_missing(monkeypatch: pytest.Monk
     assert isinstance(base, PPORecipe)
     missing = dataclasses.replace(base, initial="dog-trot-b30-expert", number=4)
     names = [recipe.name for recipe in lineage(missing)]
-    assert names == ["dog-trot-b3-medium", "dog-trot-b30-expert", "dog-trot-b4-expert"]
+    assert names == ["dog-trot-b3-expert", "dog-trot-b30-expert", "dog-trot-b4-expert"]
     shipped = dataclasses.replace(base, initial="cheetah-run-b3-expert")
     assert lineage(shipped) == [shipped]
 
@@ -45,8 +45,9 @@ def test_unknown_recipe_lists_those_that_exist() -> None:
 
 
 def test_interpolation_is_by_places_in_the_range() -> None:
-    matrix = interpolation((3, 2), (4, 2))
+    matrix = interpolation((3, 2), (5, 2))
     utilities = np.array([0.0, 3.0, 9.0, 5.0, 7.0], np.float32)
-    np.testing.assert_allclose(matrix @ utilities, [0, 2, 5, 9, 5, 7], rtol=1e-6)
+    # 0, 1.5, 3, 6, 9 and twice that: as many steps more, each as high.
+    np.testing.assert_allclose(matrix @ utilities, [0, 3, 6, 12, 18, 5, 7], rtol=1e-6)
     with pytest.raises(ValueError, match=r"\(2\); got 1"):
         interpolation((3, 2), (4,))
