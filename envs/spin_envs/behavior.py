@@ -21,16 +21,21 @@ class BehaviorPolicy:
     """The greedy policy of an ensemble of residual Q networks with per-slot utilities.
 
     Each of E networks is: linear to width D; blocks of LayerNorm, linear to hidden, ReLU, linear
-    to D, added to the input; LayerNorm; linear to `S = sum(nvec)` utilities. The action is the
+    to D, added to the input; LayerNorm; linear to `S = sum(head_nvec)` utilities. The action is the
     per-slot argmax of the ensemble's mean. Arithmetic is float64, so that rounding differences
     between BLAS libraries do not flip near ties.
 
+    A policy can act with other numbers of choices than its networks have, both being evenly spaced
+    over an actuator's range. Then utilities are logits, and a slot takes the choice that is nearest
+    to the mean of their distribution.
+
     Args:
-        arrays: `nvec (N,)`, `mean (obs,)`, `std (obs,)` (already with its epsilon), `clip ()`,
-            `input.weight (E, obs, D)`, `input.bias (E, D)`, for each block `b`
-            `block{b}.norm.weight`, `block{b}.norm.bias`, `block{b}.up.weight (E, D, hidden)`,
-            `block{b}.up.bias`, `block{b}.down.weight`, `block{b}.down.bias`; `norm.weight`,
-            `norm.bias`, `head.weight (E, D, S)`, `head.bias (E, S)`.
+        arrays: `nvec (N,)`, `head_nvec (N,)` if it is another one, `mean (obs,)`, `std (obs,)`
+            (already with its epsilon), `clip ()`, `input.weight (E, obs, D)`, `input.bias (E, D)`,
+            for each block `b` `block{b}.norm.weight`, `block{b}.norm.bias`,
+            `block{b}.up.weight (E, D, hidden)`, `block{b}.up.bias`, `block{b}.down.weight`,
+            `block{b}.down.bias`; `norm.weight`, `norm.bias`, `head.weight (E, D, S)`,
+            `head.bias (E, S)`.
         record: how the policy was trained and what it scores (see `policies/*.json`).
     """
 
@@ -39,7 +44,9 @@ class BehaviorPolicy:
         self.nvec: NDArray[np.int64] = np.asarray(arrays["nvec"], dtype=np.int64)
         self._w = {k: np.asarray(v, dtype=np.float64) for k, v in arrays.items()}
         self._n_blocks = sum(k.endswith(".up.weight") for k in arrays)
-        self._slots = np.split(np.arange(self.nvec.sum()), np.cumsum(self.nvec)[:-1])
+        head_nvec = np.asarray(arrays.get("head_nvec", self.nvec), dtype=np.int64)
+        self._takes_mean = bool((head_nvec != self.nvec).any())
+        self._slots = np.split(np.arange(head_nvec.sum()), np.cumsum(head_nvec)[:-1])
 
     def utilities(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
         """Returns the ensemble's mean utilities `(B, S)` for observations `(B, obs)`."""
@@ -56,14 +63,12 @@ class BehaviorPolicy:
         return mean
 
     def __call__(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Returns greedy actions `(B, N)` for observations `(B, obs)`."""
+        """Returns actions `(B, N)` for observations `(B, obs)`."""
         utilities = self.utilities(observations)
-        return np.stack([utilities[:, slot].argmax(1) for slot in self._slots], axis=1)
-
-    @property
-    def arrays(self) -> Mapping[str, NDArray[np.float64]]:
-        """What the policy consists of, by the names of `arrays` above."""
-        return self._w
+        slots = [utilities[:, slot] for slot in self._slots]
+        if self._takes_mean:
+            return np.stack([*map(_nearest_to_mean, slots, self.nvec)], axis=1)
+        return np.stack([slot.argmax(1) for slot in slots], axis=1)
 
     def digest(self) -> str:
         """Returns a SHA-256 of the arrays: policies with the same one act the same."""
@@ -85,6 +90,14 @@ class BehaviorPolicy:
         """Reads an `.npz` of arrays (no pickles) and a JSON record."""
         with np.load(arrays, allow_pickle=False) as data:
             return cls({k: data[k] for k in data.files}, json.loads(record.read_text()))
+
+
+def _nearest_to_mean(logits: NDArray[np.float64], n_choices: int) -> NDArray[np.int64]:
+    """Returns those of `n_choices` nearest to the means of distributions `(B, K)`."""
+    weights = np.exp(logits - logits.max(1, keepdims=True))
+    place = weights @ np.linspace(0.0, 1.0, logits.shape[1]) / weights.sum(1)
+    nearest: NDArray[np.int64] = np.rint(place * (n_choices - 1)).astype(np.int64)
+    return nearest
 
 
 def _policy_folder() -> Path:

@@ -1,8 +1,8 @@
-"""Networks as the arrays that `spin_envs.behavior.BehaviorPolicy` runs, and back."""
+"""Networks as the arrays that `spin_envs.behavior.BehaviorPolicy` runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,30 +43,6 @@ def policy_arrays(
             tensors = [_oriented(getattr(each[name], kind)) for each in layers]
             arrays[f"{name}.{kind}"] = torch.stack(tensors).detach().cpu().half().numpy()
     return arrays
-
-
-def load_policy_arrays(members: Sequence[Member], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Gives an ensemble the weights of a policy.
-
-    Args:
-        members: as `policy_arrays` expects them.
-        arrays: as `policy_arrays` gives them.
-
-    Raises:
-        ValueError: networks of another number or other sizes, or no SimBa encoders.
-    """
-    for i, member in enumerate(members):
-        for name, layer in _layers(*member).items():
-            for kind in ("weight", "bias"):
-                source, mine = arrays[f"{name}.{kind}"], _oriented(getattr(layer, kind))
-                expected = (len(members), *mine.shape)
-                if source.shape != expected:
-                    raise ValueError(
-                        f"Expected {name}.{kind} of shape {expected}, as the networks have; "
-                        f"got {source.shape}. Use as many of the same width."
-                    )
-                with torch.no_grad():
-                    mine.copy_(torch.from_numpy(source[i]))
 
 
 def _oriented(parameter: torch.Tensor) -> torch.Tensor:

@@ -26,18 +26,16 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import smooth_l1_loss
 
-from spin_d3rlpy.behavior.export import load_policy_arrays, policy_arrays
+from spin_d3rlpy.behavior.export import policy_arrays
 from spin_d3rlpy.behavior.moments import RunningMoments
 from spin_d3rlpy.behavior.recipes import PPORecipe
 from spin_d3rlpy.behavior.trainer import BehaviorTrainer
-from spin_d3rlpy.behavior.transfer import transferred
 from spin_d3rlpy.critics import ValueFunction
 from spin_d3rlpy.data.workers import default_jobs
 from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.policies.base import gumbel_noise
 from spin_d3rlpy.precision import autocast, backward
 from spin_d3rlpy.threads import one_thread
-from spin_envs.behavior import BehaviorPolicy, load_behavior_policy, shipped_policies
 
 N_ENVS = 32
 ROLLOUT_STEPS = 256
@@ -51,10 +49,6 @@ LEARNING_RATE = 3e-4
 LEARNING_RATES = (1e-5, 1e-3)
 KL_TARGET = 0.05
 FALL_STEPS = 10
-# Rollouts in which a policy from elsewhere stays as it is: the value function is new. The policy
-# then learns at the lowest rate first. At the usual one, and without the scale of `interpolation`,
-# dog-trot's return with 10 bins fell to 102 in 20 updates.
-VALUE_ONLY = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,17 +126,14 @@ class PPOTrainer(BehaviorTrainer):
 
     Args:
         recipe: what to train.
-        folder: where everything goes. A recipe with an `initial` one begins with the policy of that
-            name which is shipped or, where none is, selected in the folder of that name beside it.
-
-    Raises:
-        FileNotFoundError: there is no such policy.
+        folder: where everything goes.
     """
 
     recipe: PPORecipe
 
     def __init__(self, recipe: PPORecipe, folder: Path) -> None:
-        super().__init__(recipe, folder, N_ENVS, num_threads=default_jobs())
+        learned = {} if recipe.learned_bins is None else {"bins": recipe.learned_bins}
+        super().__init__(recipe, folder, N_ENVS, num_threads=default_jobs(), **learned)
         torch.manual_seed(recipe.seed)
         shape = self._observation_shape
         encoder = recipe.encoder_factory()
@@ -152,9 +143,7 @@ class PPOTrainer(BehaviorTrainer):
         parameters = [*self.policy.parameters(), *self.value.parameters()]
         self.optim = torch.optim.Adam(parameters, lr=LEARNING_RATE, fused=True)
         self._returns = RunningMoments(1)
-        self._n_rollouts = 0
-        if not self._resume() and recipe.initial is not None:
-            self._begin_with(self._initial_policy(recipe.initial))
+        self._resume()
         self._generator = torch.Generator().manual_seed(recipe.seed + self.env_steps)
 
     def _train(self) -> None:
@@ -169,7 +158,6 @@ class PPOTrainer(BehaviorTrainer):
             with one_thread():  # products are small, and the cores are the simulator's
                 rollout = self._collect()
             self._learn(rollout)
-            self._n_rollouts += 1
             self._advance(int(rollout.played.sum()))
 
     @torch.no_grad()
@@ -220,7 +208,6 @@ class PPOTrainer(BehaviorTrainer):
         old, targets = rows(rollout.log_probs), rows(advantages + rollout.values)
         advantage = rows(advantages)
         advantage = ((advantage - advantage.mean()) / (advantage.std() + 1e-8))[:, None]
-        keeps_policy = self.recipe.initial is not None and self._n_rollouts < VALUE_ONLY
         for _ in range(EPOCHS):
             divergences = []
             order = torch.randperm(len(played), generator=self._generator)
@@ -230,9 +217,7 @@ class PPOTrainer(BehaviorTrainer):
                     log_probs = self._log_probs(observations[chosen])
                     log_ratio = _of_chosen(log_probs, actions[chosen]) - old[chosen]
                     loss = smooth_l1_loss(self.value(observations[chosen]), targets[chosen]) / 2
-                    if not keeps_policy:
-                        loss = loss + clipped_loss(log_ratio, advantage[chosen])
-                    backward(loss)
+                    backward(loss + clipped_loss(log_ratio, advantage[chosen]))
                 for network in (self.policy, self.value):
                     nn.utils.clip_grad_norm_(network.parameters(), MAX_GRADIENT_NORM)
                 self.optim.step()
@@ -240,52 +225,28 @@ class PPOTrainer(BehaviorTrainer):
                 divergences.append(float(divergence))
             if np.mean(divergences) > 2 * KL_TARGET:
                 break
-        if not keeps_policy:
-            self._adapt_learning_rate(float(np.mean(divergences)))
-        elif self._n_rollouts == VALUE_ONLY - 1:
-            self._set_learning_rate(LEARNING_RATES[0])
+        self._adapt_learning_rate(float(np.mean(divergences)))
 
     def _adapt_learning_rate(self, divergence: float) -> None:
         lowest, highest = LEARNING_RATES
-        rate: float = self.optim.param_groups[0]["lr"]
-        if divergence > 1.5 * KL_TARGET:
-            self._set_learning_rate(max(rate / 1.5, lowest))
-        elif divergence < KL_TARGET / 1.5:
-            self._set_learning_rate(min(rate * 1.2, highest))
-
-    def _set_learning_rate(self, rate: float) -> None:
         for group in self.optim.param_groups:
-            group["lr"] = rate
+            if divergence > 1.5 * KL_TARGET:
+                group["lr"] = max(group["lr"] / 1.5, lowest)
+            elif divergence < KL_TARGET / 1.5:
+                group["lr"] = min(group["lr"] * 1.2, highest)
 
     def _log_probs(self, scaled: torch.Tensor) -> torch.Tensor:
         """Returns every choice's log-probability `(B, N, K)`."""
         return self.policy.layout.split(self.policy(scaled)).log_softmax(-1)
 
     def policy_arrays(self) -> dict[str, NDArray[Any]]:
-        """Returns the policy's mode; its logits stand for utilities."""
-        return policy_arrays([self._member()], self._nvec, self._moments.scaler())
-
-    def _member(self) -> tuple[nn.Module, nn.Linear]:
-        return self.policy.encoder, self.policy.heads
-
-    def _begin_with(self, policy: BehaviorPolicy) -> None:
-        """Takes over a policy's network and its observations' moments."""
-        arrays, env_steps = policy.arrays, policy.record["env_steps"]
-        load_policy_arrays([self._member()], transferred(arrays, self._nvec))
-        self._moments.count, self._moments.mean = float(env_steps), arrays["mean"].copy()
-        std = arrays["std"] - self._moments.scaler().eps  # which policies add once, too
-        self._moments.m2 = std**2 * env_steps
-
-    def _initial_policy(self, name: str) -> BehaviorPolicy:
-        if name in shipped_policies():
-            return load_behavior_policy(name)
-        arrays = self.folder.parent / name / f"{name}.npz"
-        if not arrays.exists():
-            raise FileNotFoundError(
-                f"Expected {arrays}, with which {self.recipe.name} begins. Train and select it "
-                "first."
-            )
-        return BehaviorPolicy.from_files(arrays, arrays.with_suffix(".json"))
+        """Returns the policy's mode or, for other bins than learned, its mean."""
+        member = (self.policy.encoder, self.policy.heads)
+        arrays = policy_arrays([member], self._nvec, self._moments.scaler())
+        if self.recipe.learned_bins is None:
+            return arrays
+        nvec = np.full_like(arrays["nvec"], self.recipe.number)
+        return {**arrays, "nvec": nvec, "head_nvec": arrays["nvec"]}
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -293,7 +254,6 @@ class PPOTrainer(BehaviorTrainer):
             "value": self.value.state_dict(),
             "optim": self.optim.state_dict(),
             "returns": self._returns.state(),
-            "n_rollouts": self._n_rollouts,
         }
 
     def _load_state(self, state: dict[str, Any]) -> None:
@@ -301,7 +261,6 @@ class PPOTrainer(BehaviorTrainer):
         self.value.load_state_dict(state["value"])
         self.optim.load_state_dict(state["optim"])
         self._returns.load(state["returns"])
-        self._n_rollouts = state["n_rollouts"]
 
 
 def _of_chosen(log_probs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:

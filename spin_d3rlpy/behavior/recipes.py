@@ -10,7 +10,7 @@ from d3rlpy.optimizers import AdamWFactory
 
 from spin_d3rlpy.algos.decqn import DecQNConfig
 from spin_d3rlpy.errors import DatasetNotFoundError
-from spin_envs.behavior import policy_name, shipped_policies
+from spin_envs.behavior import policy_name
 from spin_envs.scores import PUBLISHED_SCORES
 from spin_envs.tasks import BenchmarkTask
 
@@ -94,12 +94,13 @@ class PPORecipe(Recipe):
     Args:
         fall_reward: a training's episode is over, as in a fall, when rewards have been below this
             for a while: else most steps show how the robot lies.
-        initial: name of the recipe whose policy this training begins with.
+        learned_bins: choices of each actuator in training, if they are not the task's; the policy
+            then acts by its mean, see `spin_envs.behavior.BehaviorPolicy`.
         width: width of policy and value function; hidden layers are twice as wide.
     """
 
     fall_reward: float
-    initial: str | None = None
+    learned_bins: int | None = None
     width: int = 256
 
     algorithm: ClassVar[str] = "PPO"
@@ -138,20 +139,23 @@ def _maze(actuators: int, level: str) -> DecQNRecipe:
 
 
 def _dog_trot(bins: int, level: str) -> PPORecipe:
-    """Both levels of 3 bins are snapshots of the same training; those of more begin with them."""
+    """All are snapshots of the same training, with three choices.
+
+    Policies that begin with those of three choices, interpolated, and go on with PPO hardly ever
+    take another one.
+    """
     expert = PUBLISHED_SCORES[f"spin/dog-trot-b{bins}"][1]
     medium = level == "medium"
-    short = medium and bins > 3  # begins near its target
     return PPORecipe(
         task="dog-trot",
         number=bins,
         level=level,
         target=0.4 * expert if medium else expert,
-        env_steps=600_000 if short else 4_000_000 if medium else 20_000_000,
-        evaluation_interval=100_000 if short else 250_000,
+        env_steps=4_000_000 if medium else 10_000_000,
+        evaluation_interval=250_000,
         episode_steps=400,
         fall_reward=0.06,
-        initial=None if bins == 3 else f"dog-trot-b3-{level}",
+        learned_bins=None if bins == 3 else 3,
     )
 
 
@@ -189,11 +193,3 @@ def get_recipe(name: str) -> Recipe:
     if name not in RECIPES:
         raise DatasetNotFoundError(f"No recipe named {name!r}. There are: {', '.join(RECIPES)}.")
     return RECIPES[name]
-
-
-def lineage(recipe: Recipe) -> list[Recipe]:
-    """Returns the recipes to train one after the other: those first whose policies are missing."""
-    initial = recipe.initial if isinstance(recipe, PPORecipe) else None
-    if initial is None or initial in shipped_policies():
-        return [recipe]
-    return [*lineage(get_recipe(initial)), recipe]

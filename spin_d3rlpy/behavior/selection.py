@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.atomic import written_whole
-from spin_d3rlpy.behavior.recipes import Recipe
+from spin_d3rlpy.behavior.recipes import PPORecipe, Recipe
 from spin_d3rlpy.data.workers import default_jobs
 from spin_d3rlpy.reports import write_csv
 from spin_envs.behavior import BehaviorPolicy
@@ -63,6 +63,7 @@ def select_policy(recipe: Recipe, folder: Path, destination: Path) -> Path:
         returns = evaluate_policy(policy, recipe, RECORD_EPISODES, EVALUATION_SEED)
         candidates.append((abs(returns.mean() - recipe.target), path, row, returns))
     _, path, row, returns = min(candidates, key=lambda candidate: candidate[0])
+    learned = recipe.learned_bins if isinstance(recipe, PPORecipe) else None
     record = {
         "task": recipe.task,
         **recipe.benchmark_task.env_kwargs,
@@ -75,6 +76,7 @@ def select_policy(recipe: Recipe, folder: Path, destination: Path) -> Path:
         "min_return": round(float(returns.min()), 2),
         "max_return": round(float(returns.max()), 2),
         "algorithm": recipe.algorithm,
+        **({"learned_bins": learned} if learned else {}),
         "env_steps": int(row["env_steps"]),
         "training_seconds": round(row["seconds"]),
         "command": (

@@ -34,7 +34,7 @@ class BehaviorTrainer(ABC):
         recipe: what to train.
         folder: where everything goes.
         n_envs: environments stepped together.
-        **env_kwargs: more arguments of theirs.
+        **env_kwargs: arguments of theirs beside the task's, or instead of them.
     """
 
     def __init__(self, recipe: Recipe, folder: Path, n_envs: int, **env_kwargs: Any) -> None:
@@ -43,7 +43,7 @@ class BehaviorTrainer(ABC):
         (folder / "snapshots").mkdir(parents=True, exist_ok=True)
         task = recipe.benchmark_task
         limit = {"max_episode_steps": recipe.episode_steps} if recipe.episode_steps else {}
-        envs = make_batch(task.env_id, n_envs, **task.env_kwargs, **limit, **env_kwargs)
+        envs = make_batch(task.env_id, n_envs, **{**task.env_kwargs, **limit, **env_kwargs})
         assert isinstance(envs, InProcessVectorEnv), "Benchmark tasks have one of ours."
         self._envs = envs
         self._nvec = nvec_from_space(envs.single_action_space)

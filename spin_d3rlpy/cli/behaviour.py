@@ -21,16 +21,13 @@ def train(
 ) -> None:
     """Train a behavior policy (resumes a run that was stopped) and select a snapshot."""
     from spin_d3rlpy.behavior import make_trainer
-    from spin_d3rlpy.behavior.recipes import get_recipe, lineage
+    from spin_d3rlpy.behavior.recipes import get_recipe
     from spin_d3rlpy.behavior.selection import select_policy
 
     recipe = get_recipe(f"{task}-{level}")
-    for each in lineage(recipe):
-        folder = out / each.name
-        if each is not recipe and (folder / f"{each.name}.npz").exists():
-            continue  # selected before a stop
-        make_trainer(each, folder).train()
-        typer.echo(f"Selected: {select_policy(each, folder, folder)}")
+    folder = out / recipe.name
+    make_trainer(recipe, folder).train()
+    typer.echo(f"Selected: {select_policy(recipe, folder, folder)}")
 
 
 @command(app)

@@ -282,7 +282,7 @@ def _metadata(
         "dataset_id": spec.name,
         "minari_version": minari.__version__,
         "algorithm_name": ", ".join(
-            sorted({f"{p.record['algorithm']} (greedy)" for p in policies.values()})
+            sorted({_algorithm(p.record) for p in policies.values()})
             + (["uniformly random"] if "random" in {p["policy"] for p in composition} else [])
         ),
         "author": {"The spin-d3rlpy developers"},
@@ -304,6 +304,10 @@ def _metadata(
             },
         },
     }
+
+
+def _algorithm(record: Mapping[str, Any]) -> str:
+    return f"{record['algorithm']} ({'mean' if 'learned_bins' in record else 'greedy'})"
 
 
 def _shortfall(kind: PolicyKind, record: Mapping[str, Any]) -> str:

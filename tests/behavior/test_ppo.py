@@ -24,7 +24,7 @@ from spin_d3rlpy.behavior.ppo import (
 )
 from spin_d3rlpy.behavior.recipes import RECIPES, PPORecipe
 from spin_d3rlpy.behavior.selection import select_policy
-from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
+from spin_envs.behavior import BehaviorPolicy
 
 NEVER = -1.0  # no reward is below it
 TINY = PPORecipe(
@@ -68,7 +68,6 @@ def test_a_run_leaves_a_curve_and_snapshots_and_a_stopped_one_resumes(tmp_path: 
     PPOTrainer(half, folder).train(progress=False)
     first, resumed = PPOTrainer(half, folder), PPOTrainer(TINY, folder)
     assert resumed.env_steps == 640
-    assert resumed._n_rollouts == 1
     for name, array in resumed.policy_arrays().items():
         np.testing.assert_array_equal(array, first.policy_arrays()[name])
     moments = resumed.optim.state_dict()["state"][0]
@@ -80,6 +79,7 @@ def test_a_run_leaves_a_curve_and_snapshots_and_a_stopped_one_resumes(tmp_path: 
     arrays = select_policy(TINY, folder, folder)
     policy = BehaviorPolicy.from_files(arrays, arrays.with_suffix(".json"))
     assert policy.record["algorithm"] == "PPO"
+    assert "learned_bins" not in policy.record
     observations = np.random.default_rng(0).normal(size=(400, 17)).astype(np.float32)
     scaled = resumed._moments.scaler().transform(torch.from_numpy(observations))
     with torch.no_grad():
@@ -226,50 +226,27 @@ def test_the_learning_rate_follows_the_divergence(tmp_path: Path) -> None:
     assert training.optim.param_groups[0]["lr"] == ppo.LEARNING_RATES[0]
 
 
-def test_training_begins_with_the_policy_of_the_initial_recipe(tmp_path: Path) -> None:
-    first = dataclasses.replace(TINY, number=4)  # no policy of it is shipped
-    recipe = dataclasses.replace(TINY, number=7, initial=first.name)
-    with pytest.raises(FileNotFoundError, match="cheetah-run-b7-medium begins"):
-        PPOTrainer(recipe, tmp_path / "after")
-    folder = tmp_path / first.name
-    PPOTrainer(first, folder).train(progress=False)
-    arrays = select_policy(first, folder, folder)
-    before = BehaviorPolicy.from_files(arrays, arrays.with_suffix(".json"))
-    second = PPOTrainer(recipe, tmp_path / "after")
-    assert second.env_steps == 0
-    begun = second.policy_arrays()
-    observations = np.random.default_rng(0).normal(size=(50, 17)).astype(np.float32)
-    old = before.utilities(observations).reshape(50, 6, 4)
-    new = BehaviorPolicy(begun, {}).utilities(observations).reshape(50, 6, 7)
-    np.testing.assert_allclose(new[..., ::2], 2 * old, atol=4e-3)  # half precision
-    np.testing.assert_allclose(new[..., 1], old[..., :2].sum(-1), atol=4e-3)
-    # Its value function is new: the policy waits for it.
-    second.train(progress=False)
-    np.testing.assert_array_equal(second.policy_arrays()["head.weight"], begun["head.weight"])
-    assert second.optim.param_groups[0]["lr"] == ppo.LEARNING_RATE
-    longer = dataclasses.replace(recipe, env_steps=640 * (ppo.VALUE_ONLY + 1))
-    third = PPOTrainer(longer, tmp_path / "after")
-    assert third.env_steps == 1280  # its own checkpoint
-    third.train(progress=False)
-    assert (third.policy_arrays()["head.weight"] != begun["head.weight"]).any()
-    assert third.optim.param_groups[0]["lr"] < 1.3 * ppo.LEARNING_RATES[0]
+def test_a_policy_of_other_bins_than_learned_acts_by_its_mean(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(TINY, number=7, learned_bins=3, env_steps=640)
+    training = PPOTrainer(recipe, tmp_path)
+    training.train(progress=False)
+    arrays = select_policy(recipe, tmp_path, tmp_path)
+    policy = BehaviorPolicy.from_files(arrays, arrays.with_suffix(".json"))
+    assert (policy.record["bins"], policy.record["learned_bins"]) == (7, 3)
+    assert policy.nvec.tolist() == [7] * 6
+    observations = np.random.default_rng(0).normal(size=(400, 17)).astype(np.float32)
+    scaled = training._moments.scaler().transform(torch.from_numpy(observations))
+    with torch.no_grad():
+        probs = training._log_probs(scaled).exp()
+    assert probs.shape == (400, 6, 3)
+    place = (probs @ torch.tensor([0.0, 0.5, 1.0])).numpy() * 6
+    # Within half a choice; weights were rounded to half precision.
+    assert np.abs(policy(observations) - place).max() < 0.51
 
 
-def test_dogs_with_more_choices_begin_with_the_shipped_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ppo, "N_ENVS", 1)
-    training = make_trainer(RECIPES["dog-trot-b10-medium"], tmp_path)
-    observations = np.random.default_rng(0).normal(size=(20, 223)).astype(np.float32)
-    shipped = load_behavior_policy("dog-trot-b3-medium")
-    old = shipped.utilities(observations).reshape(20, 38, 3)
-    new = BehaviorPolicy(training.policy_arrays(), {}).utilities(observations)
-    new = new.reshape(20, 38, 10)
-    np.testing.assert_allclose(new[..., [0, 9]], 4.5 * old[..., [0, 2]], atol=0.1)
-    assert training.env_steps == 0
-
-
-def test_a_policy_of_other_networks_is_refused(tmp_path: Path) -> None:
-    recipe = dataclasses.replace(TINY, initial="cheetah-run-b3-expert")
-    with pytest.raises(ValueError, match=r"input.weight of shape \(1, 17, 16\).*\(2, 17, 128\)"):
-        PPOTrainer(recipe, tmp_path)
+@pytest.mark.parametrize("bins", [10, 30])
+def test_dogs_with_more_bins_learn_with_three(bins: int) -> None:
+    more, three = RECIPES[f"dog-trot-b{bins}-expert"], RECIPES["dog-trot-b3-expert"]
+    assert isinstance(three, PPORecipe)
+    expected = dataclasses.replace(three, number=bins, learned_bins=3, target=more.target)
+    assert more == expected

@@ -186,6 +186,10 @@ def test_scores_statistics_and_provenance_are_stored(built: MinariDataset) -> No
     assert set(provenance["versions"]) == versions
 
 
+def test_a_policy_that_acts_by_its_mean_is_not_called_greedy() -> None:
+    assert builder._algorithm({"algorithm": "PPO", "learned_bins": 3}) == "PPO (mean)"
+
+
 def test_policies_far_from_what_they_should_be_are_named_in_the_description(
     built: MinariDataset,
 ) -> None:

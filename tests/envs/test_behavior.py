@@ -98,6 +98,20 @@ def test_actions_are_the_greedy_ones_of_ragged_slots() -> None:
     assert actions[:, 1].max() > 2, "the wide slot must use its extra choices"
 
 
+def test_other_choices_than_the_networks_have_are_nearest_to_the_mean() -> None:
+    arrays, observations = arrays_of(tiny_decqn(1)), random_observations()
+    utilities = torch.from_numpy(BehaviorPolicy(arrays, {}).utilities(observations))
+    policy = BehaviorPolicy(
+        {**arrays, "nvec": np.array([7, 3, 30]), "head_nvec": arrays["nvec"]}, {}
+    )
+    assert policy.nvec.tolist() == [7, 3, 30]
+    for i, logits in enumerate(utilities.split(NVEC, dim=1)):
+        probs = logits.softmax(1).numpy()
+        mean = (probs * np.linspace(-1, 1, NVEC[i])).sum(1)
+        distances = np.abs(np.linspace(-1, 1, policy.nvec[i]) - mean[:, None])
+        np.testing.assert_array_equal(policy(observations)[:, i], distances.argmin(1))
+
+
 def test_networks_with_other_encoders_are_refused() -> None:
     algo = DecQN(nvec=NVEC)
     algo.create_impl((OBSERVATION_SIZE,), len(NVEC))
