@@ -31,7 +31,7 @@ def evaluate_policy(
     seeds = range(seed, seed + episodes)
     task = recipe.benchmark_task
     n_envs = min(20, episodes)
-    # The maze's steps are too short for threads.
+    # The maze's environment has no threads.
     threads = {} if task.ends_early else {"num_threads": default_jobs()}
     with closing(make_batch(task.env_id, n_envs, **task.env_kwargs, **threads)) as envs:
         return np.array(

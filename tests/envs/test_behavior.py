@@ -178,3 +178,19 @@ def test_every_shipped_policy_acts_in_its_environment(name: str) -> None:
     env = gymnasium.make(task.env_id, **task.env_kwargs)
     observation, _ = env.reset(seed=0)
     assert env.action_space.contains(policy(observation[None])[0])
+
+
+@pytest.mark.parametrize("bins", [10, 30])
+@pytest.mark.parametrize("level", ["medium", "expert"])
+def test_dogs_with_more_bins_take_those_between_the_learned_three(bins: int, level: str) -> None:
+    policy = load_behavior_policy(f"dog-trot-b{bins}-{level}")
+    env = gymnasium.make("spin/dog-trot-v0", bins=bins)
+    observation, _ = env.reset(seed=0)
+    actions = []
+    for _ in range(60):
+        actions.append(policy(observation[None])[0])
+        observation, *_ = env.step(actions[-1])
+    shares = np.bincount(np.concatenate(actions), minlength=bins) / (60 * 38)
+    assert (shares > 0).all()
+    middle = (bins - 1) // 2
+    assert shares[[0, middle, middle + 1, bins - 1]].sum() < 0.8
