@@ -33,17 +33,29 @@ def test_neighbors_are_independent() -> None:
     assert torch.corrcoef(torch.stack([following[:-4], following[4:]]).double())[0, 1].abs() < 0.01
 
 
-def test_words_made_of_the_same_numbers_have_no_common_pattern() -> None:
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_words_made_of_the_same_numbers_have_no_common_pattern(p: float) -> None:
     torch.manual_seed(2)
-    n, p = 8192, 0.1
-    # Rows come from the same 8,192 numbers, combined with another one each.
-    dropped = (random_words(16 * n).view(torch.int16) & 0x7FFF) >= round(2**15 * (1 - p))
-    for field in dropped.view(16, n, 4).unbind(-1):
-        together = field.double() @ field.double().T / n
-        pairs = together[*torch.triu_indices(16, 16, 1)]
-        deviation = (p**2 * (1 - p**2) / n) ** 0.5
-        assert (pairs - p**2).abs().max() < 5 * deviation
-        assert pairs.std().item() == pytest.approx(deviation, rel=0.5)
+    lanes, n = 32, 8192
+    # Each row of words is made of the same 8,192 numbers.
+    words = random_words(lanes * n).view(torch.int16).view(lanes, n, 4)
+    dropped = (words >= 2**15 - round(2**16 * p)).double()
+    for field in ((dropped - p) / (p * (1 - p)) ** 0.5).unbind(-1):
+        assert field.mean(1).abs().max() < 5 / n**0.5
+        # Of two rows, and of two rows in two neighboring columns each.
+        for x in (field, field[:, ::2] * field[:, 1::2]):
+            pairs = (x @ x.T)[*torch.triu_indices(lanes, lanes, 1)] / x.shape[1] ** 0.5
+            assert pairs.mean().abs() < 5 / len(pairs) ** 0.5
+            assert pairs.std().item() == pytest.approx(1.0, rel=0.2)
+            assert pairs.abs().max() < 8  # products of two rare events have a longer tail
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("p", "share"), [(1e-6, 0.0), (1 - 1e-6, 1.0)])
+def test_extreme_probabilities(dtype: torch.dtype, p: float, share: float) -> None:
+    torch.manual_seed(5)
+    zeros = (dropout(torch.ones(100_000, dtype=dtype), p, training=True) == 0).double().mean()
+    assert zeros.item() == pytest.approx(share, abs=3e-4)
 
 
 def test_the_share_of_zeros_varies_as_that_of_independent_entries() -> None:
