@@ -8,7 +8,7 @@ import functools
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -284,6 +284,19 @@ def cpu_multiplies_bfloat16() -> bool:
     """
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in names)
+
+
+@functools.cache
+def onednn_linear() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] | None:
+    """A linear layer `(x, weight, bias)` in bfloat16 by oneDNN's own kernel, without gradients.
+
+    torch 2.13 has it only as a private operator, for its compiler. None where that is missing or
+    the CPU has no instructions for bfloat16.
+    """
+    if not (cpu_multiplies_bfloat16() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
+        return None
+    operator = torch.ops.mkldnn._linear_pointwise
+    return lambda x, weight, bias: operator(x, weight, bias, "none", [], "")
 
 
 def is_exporting() -> bool:

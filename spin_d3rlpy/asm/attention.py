@@ -30,12 +30,39 @@ def attend(projected: torch.Tensor, n_heads: int, dropout: float) -> torch.Tenso
     Returns:
         Mixed values `(B, T, D)`.
     """
-    by_hand = projected.device.type == "cpu" and projected.dtype in (torch.float32, torch.bfloat16)
-    if by_hand and not is_tracing():  # TorchScript cannot hold a Python function
+    if _by_hand(projected):
         mixed: torch.Tensor = _Attend.apply(projected, n_heads, dropout)  # type: ignore[no-untyped-call]
         return mixed
     q, k, v = _split_heads(projected, 3, n_heads)
     return _join_heads(scaled_dot_product_attention(q, k, v, dropout_p=dropout))
+
+
+def attend_with_shared(
+    own: torch.Tensor, shared: torch.Tensor, n_heads: int, dropout: float
+) -> torch.Tensor:
+    """`attend` where most tokens are the same in all rows: those products are done once.
+
+    Args:
+        own: `(B, M, 3D)` queries, keys and values of each row's own tokens.
+        shared: `(N, 3D)` those of the tokens that all rows have.
+        n_heads: number of heads (H).
+        dropout: probability of dropping an attention weight.
+
+    Returns:
+        Mixed values `(B, M + N, D)`.
+    """
+    if _by_hand(own) and not own.requires_grad:
+        mixed: torch.Tensor = _AttendWithShared.apply(own, shared, n_heads, dropout)  # type: ignore[no-untyped-call]
+        return mixed
+    rows = shared.to(own.dtype).expand(own.shape[0], -1, -1)
+    return attend(torch.cat([own, rows], dim=1), n_heads, dropout)
+
+
+def _by_hand(x: torch.Tensor) -> bool:
+    # TorchScript cannot hold a Python function.
+    return (
+        x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16) and not is_tracing()
+    )
 
 
 class _Attend(torch.autograd.Function):
@@ -65,6 +92,57 @@ class _Attend(torch.autograd.Function):
         return result.flatten(2), None, None
 
 
+class _AttendWithShared(torch.autograd.Function):
+    # Of T = M + N tokens, own ones come first. What shared tokens score each other is the same in
+    # all rows, but what dropout leaves of it is not. Only shared tokens get gradients.
+
+    @staticmethod
+    def forward(
+        ctx: Any, own: torch.Tensor, shared: torch.Tensor, n_heads: int, dropout: float
+    ) -> torch.Tensor:
+        b, m, _ = own.shape
+        # (H, B, M, D/H) and (H, N, D/H)
+        own_q, own_k, own_v = _split_heads(own, 3, n_heads).transpose(1, 2).contiguous()
+        q, k, v = _split_heads(shared.to(own.dtype), 3, n_heads).contiguous()
+        t = m + q.shape[1]
+        scale = q.shape[-1] ** -0.5
+        scores = own.new_empty(n_heads, b, t, t)
+        scores[:, :, :m, :m] = (own_q.float()[..., None, :] * own_k[:, :, None]).sum(-1)
+        scores[:, :, :m, m:] = (own_q.flatten(1, 2) @ k.mT).unflatten(1, (b, m))
+        scores[:, :, m:, :m] = (own_k.flatten(1, 2) @ q.mT).unflatten(1, (b, m)).mT
+        scores[:, :, m:, m:] = (q @ k.mT)[:, None]
+        weights = _softmax(scores, scale)
+        factor = dropout_factor(weights, dropout) if dropout > 0.0 else None
+        dropped = weights if factor is None else weights * factor
+        # Zeros stand for the values of own tokens, so that weights need not be taken apart.
+        v_beside = torch.cat([v.new_zeros(n_heads, m, v.shape[-1]), v], dim=1)
+        mixed = (dropped.flatten(1, 2) @ v_beside).unflatten(1, (b, t))
+        for i in range(m):
+            mixed.addcmul_(dropped[..., i : i + 1], own_v[:, :, i : i + 1])
+        ctx.save_for_backward(own_q, own_k, own_v, q, k, v_beside, weights, factor, dropped)
+        ctx.scale = scale
+        return _join_heads(mixed.transpose(0, 1))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        own_q, own_k, own_v, q, k, v_beside, weights, factor, dropped = ctx.saved_tensors
+        h, _, m, _ = own_q.shape
+        mixed = _split_heads(gradient, 1, h)[0].transpose(0, 1).contiguous()  # (H, B, T, D/H)
+        of_weights = (mixed.flatten(1, 2) @ v_beside.mT).view_as(weights)
+        of_weights[..., :m] = mixed @ own_v.mT
+        if factor is not None:
+            of_weights *= factor
+        of_scores = _softmax_backward(of_weights, weights).mul_(ctx.scale)
+        of_v = (dropped.flatten(1, 2).mT @ mixed.flatten(1, 2))[:, m:]
+        among = of_scores[:, :, m:, m:].sum(1)  # (H, N, N)
+        of_q, of_k = among @ k, among.mT @ q
+        for i in range(m):
+            of_q += of_scores[:, :, m:, i].mT @ own_k[:, :, i]
+            of_k += of_scores[:, :, i, m:].mT @ own_q[:, :, i]
+        result = torch.stack([of_q, of_k, of_v]).permute(2, 0, 1, 3).flatten(1)
+        return None, result, None, None
+
+
 def _softmax(scores: torch.Tensor, scale: float) -> torch.Tensor:
     """Returns `softmax(scale * scores)` over the last axis; overwrites scores in float32."""
     x = scores.float()
@@ -83,9 +161,9 @@ def _softmax_backward(gradient: torch.Tensor, weights: torch.Tensor) -> torch.Te
 
 
 def _split_heads(x: torch.Tensor, parts: int, n_heads: int) -> torch.Tensor:
-    """`(B, T, parts * D)` to `(parts, B, H, T, D/H)`."""
+    """`(..., T, parts * D)` to `(parts, ..., H, T, D/H)`."""
     parted: torch.Tensor = x.unflatten(-1, (parts, n_heads, -1))
-    return parted.permute(2, 0, 3, 1, 4)
+    return parted.movedim(-3, 0).transpose(-3, -2)
 
 
 def _join_heads(x: torch.Tensor) -> torch.Tensor:

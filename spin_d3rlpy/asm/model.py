@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
-from torch.nn.functional import embedding, gelu, layer_norm, linear
+from torch.nn.functional import embedding, gelu, layer_norm
 
-from spin_d3rlpy.asm.attention import attend
+from spin_d3rlpy.asm.attention import attend, attend_with_shared
 from spin_d3rlpy.asm.dropout import Dropout, add_dropout, dropout
 from spin_d3rlpy.asm.kept import Kept
+from spin_d3rlpy.asm.linear import linear
 from spin_d3rlpy.asm.support import LogLikelihood, complete, log_likelihood
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.precision import in_float32
@@ -78,6 +79,14 @@ class Attention(nn.Module):
         `out`, the last projection, is left to the caller, who may need it for some tokens only.
         """
         return attend(projected, self.n_heads, self.dropout if self.training else 0.0)
+
+    def with_shared(self, own: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+        """The same for tokens of which most are the same in all rows.
+
+        `(B, M, 3D)` of each row's own tokens and `(N, 3D)` of the others give `(B, M + N, D)`.
+        """
+        p = self.dropout if self.training else 0.0
+        return attend_with_shared(own, shared, self.n_heads, p)
 
 
 class Affine(NamedTuple):
@@ -246,11 +255,14 @@ class SlotTransformer(nn.Module):
             return torch.cat([of_state, slots.to(of_state.dtype)], dim=1)  # (B, M + N, ...)
 
         tokens = beside_state(state, table)
-        projected = beside_state(*(first[0].project(x, first[1]) for x in (state, table)))
+        of_state, of_table = (first[0].project(x, first[1]) for x in (state, table))
         for i, (block, of_block) in enumerate(blocks):
             if i > 0:
-                projected = block.project(tokens, of_block)
-            mixed = block.attention(projected)
+                mixed = block.attention(block.project(tokens, of_block))
+            elif ids is None:
+                mixed = block.attention.with_shared(of_state, of_table)
+            else:
+                mixed = block.attention(beside_state(of_state, of_table))
             if i == len(blocks) - 1:  # nothing reads what is left out here
                 tokens = _slot_major(tokens[:, m:], rows)
                 mixed = _slot_major(mixed[:, m:], rows)

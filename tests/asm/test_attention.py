@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spin_d3rlpy.asm.attention import attend
+from spin_d3rlpy.asm.attention import attend, attend_with_shared
 from spin_d3rlpy.asm.dropout import dropout_factor
 
 
@@ -48,3 +48,48 @@ def test_bfloat16_is_the_rounded_float32() -> None:
     x = projected()
     rounded = attend(x.bfloat16(), 3, 0.0).float()
     torch.testing.assert_close(rounded, attend(x, 3, 0.0), rtol=0.03, atol=0.03)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.02)])
+@pytest.mark.parametrize("n_own", [1, 2])
+def test_sharing_tokens_changes_nothing(n_own: int, dtype: torch.dtype, tolerance: float) -> None:
+    torch.manual_seed(0)
+    own = torch.randn(5, n_own, 3 * 12).to(dtype)
+    shared = torch.randn(6, 3 * 12, requires_grad=True)
+    ours = attend_with_shared(own, shared, 3, 0.0)
+    rounded = shared.to(dtype).double()
+    theirs = attend(torch.cat([own.double(), rounded.expand(5, -1, -1)], dim=1), 3, 0.0)
+    assert ours.dtype == dtype
+    torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
+    weights = torch.randn_like(theirs)
+    ours_gradient, theirs_gradient = (
+        torch.autograd.grad((y * weights).sum(), shared)[0] for y in (ours, theirs)
+    )
+    atol = tolerance * theirs_gradient.abs().max().item()
+    torch.testing.assert_close(ours_gradient, theirs_gradient, rtol=tolerance, atol=atol)
+
+
+def test_shared_tokens_weights_are_dropped_row_by_row_in_both_directions() -> None:
+    torch.manual_seed(0)
+    own, shared = torch.randn(5, 1, 3 * 12), torch.randn(6, 3 * 12, requires_grad=True)
+    torch.manual_seed(1)
+    ours = attend_with_shared(own, shared, 3, 0.3)
+    torch.manual_seed(1)
+    factor = dropout_factor(torch.empty(3, 5, 7, 7), 0.3).transpose(0, 1)
+    both = torch.cat([own, shared.expand(5, -1, -1)], dim=1)
+    q, k, v = both.unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+    plain = (((q @ k.mT / 4**0.5).softmax(-1) * factor) @ v).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(ours, plain)
+    weights = torch.randn_like(ours)
+    ours_gradient, plain_gradient = (
+        torch.autograd.grad((y * weights).sum(), shared)[0] for y in (ours, plain)
+    )
+    torch.testing.assert_close(ours_gradient, plain_gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_own_tokens_that_are_trained_get_gradients() -> None:
+    torch.manual_seed(0)
+    own = torch.randn(5, 1, 3 * 12, requires_grad=True)
+    attend_with_shared(own, torch.randn(6, 3 * 12), 3, 0.1).sum().backward()
+    assert own.grad is not None
+    assert own.grad.abs().sum() > 0
