@@ -286,14 +286,21 @@ def cpu_multiplies_bfloat16() -> bool:
     return any(getattr(torch.cpu, name, bool)() for name in names)
 
 
-@functools.cache
-def onednn_linear() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] | None:
-    """A linear layer `(x, weight, bias)` in bfloat16 by oneDNN's own kernel, without gradients.
+def onednn_linear(
+    dtype: torch.dtype,
+) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] | None:
+    """Linear layer `(x, weight, bias)` on CPUs by oneDNN's own kernel, without gradients.
 
-    torch 2.13 has it only as a private operator, for its compiler. None where that is missing or
-    the CPU has no instructions for bfloat16.
+    torch 2.13 has it only as a private operator, for its compiler. None where that is missing and
+    where products of this type are not oneDNN's.
     """
-    if not (cpu_multiplies_bfloat16() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
+    if dtype == torch.bfloat16:
+        is_onednns = cpu_multiplies_bfloat16()
+    else:
+        products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+        stays = dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        is_onednns = stays and products.fp32_precision == "bf16"
+    if not (is_onednns and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
         return None
     operator = torch.ops.mkldnn._linear_pointwise
     return lambda x, weight, bias: operator(x, weight, bias, "none", [], "")
