@@ -29,6 +29,14 @@ def check_precision(precision: str) -> None:
         )
 
 
+def is_bfloat16(device: torch.device | str, precision: Precision) -> bool:
+    """Whether a precision means bfloat16 on a device."""
+    if precision == "auto":
+        on_gpu = torch.device(device).type == "cuda"
+        return torch.cuda.is_bf16_supported(False) if on_gpu else cpu_multiplies_bfloat16()
+    return precision == "bfloat16"
+
+
 @contextlib.contextmanager
 def autocast(device: torch.device | str, precision: Precision) -> Iterator[None]:
     """Context in which losses and their gradients are computed.
@@ -41,12 +49,7 @@ def autocast(device: torch.device | str, precision: Precision) -> Iterator[None]
     Rounded weights are not kept for a second use within the context: an update changes weights in
     between, and a recorded one must not find them in place of those of its replay.
     """
-    kind = torch.device(device).type
-    if precision == "auto":
-        fast = torch.cuda.is_bf16_supported(False) if kind == "cuda" else cpu_multiplies_bfloat16()
-        enabled = fast
-    else:
-        enabled = precision == "bfloat16"
+    kind, enabled = torch.device(device).type, is_bfloat16(device, precision)
     with (
         torch.autocast(kind, torch.bfloat16, enabled=enabled, cache_enabled=False),
         fast_products(device),

@@ -5,6 +5,7 @@ import torch
 
 from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
 from spin_d3rlpy.asm.objectives import mask_actions, masked_accuracy
+from spin_d3rlpy.asm.objectives.base import parts_of_batch
 from spin_d3rlpy.asm.objectives.masked import MaskedActions, add_masked_gradients
 
 NVEC = [7, 5]
@@ -81,9 +82,10 @@ def test_only_selected_slots_carry_loss_and_it_is_their_mean_cross_entropy() -> 
 def test_gradients_of_parts_add_up_to_those_of_the_batch(
     tokens_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spin_d3rlpy.asm.objectives.base.TOKENS_AT_ONCE", tokens_at_once)
     torch.manual_seed(1)
     asm = ActionStructureModel(3, NVEC, TransformerConfig(width=8, n_blocks=1, n_heads=2)).eval()
+    bytes_at_once = tokens_at_once * 3 * 8 * 4
+    monkeypatch.setattr("spin_d3rlpy.asm.objectives.base.BYTES_AT_ONCE", bytes_at_once)
     actions, m = masked(31, mask_prob=0.4)
     observations = torch.randn(31, 3)
     whole = masked_action_loss(asm, observations, actions, m)
@@ -94,6 +96,18 @@ def test_gradients_of_parts_add_up_to_those_of_the_batch(
     for parameter, gradient in zip(asm.parameters(), expected, strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_parts_have_as_many_rows_as_the_format_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asm = ActionStructureModel(3, NVEC, TransformerConfig(width=8, n_blocks=1, n_heads=2))
+    row_bytes = (1 + len(NVEC)) * 3 * 8 * 4
+    monkeypatch.setattr("spin_d3rlpy.asm.objectives.base.BYTES_AT_ONCE", 4 * row_bytes)
+    cpu = torch.device("cpu")
+    assert list(parts_of_batch(asm, 8, cpu)) == [slice(0, 4), slice(4, 8)]
+    assert list(parts_of_batch(asm, 8, cpu, "bfloat16")) == [slice(0, 8)]
+    assert list(parts_of_batch(asm, 8, torch.device("cuda"))) == [slice(0, 8)]
+    asm.config.ffn_multiplier = 6
+    assert list(parts_of_batch(asm, 8, cpu, "bfloat16")) == [slice(0, 4), slice(4, 8)]
 
 
 def test_mask_ratio_can_be_uniform_per_row() -> None:

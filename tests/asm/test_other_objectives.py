@@ -98,8 +98,9 @@ def test_contrastive_loss_tells_own_context_from_those_of_other_rows() -> None:
 def test_variational_gradients_of_parts_are_those_of_the_batch(
     tokens_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spin_d3rlpy.asm.objectives.base.TOKENS_AT_ONCE", tokens_at_once)
     asm, x, a = problem(7)
+    bytes_at_once = tokens_at_once * 3 * asm.config.width * 4
+    monkeypatch.setattr("spin_d3rlpy.asm.objectives.base.BYTES_AT_ONCE", bytes_at_once)
     vam = VariationalActionModelling(asm, latent_size=5).double()
     torch.manual_seed(1)
     noise = torch.randn(7, 5)

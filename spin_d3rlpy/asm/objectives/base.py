@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from spin_d3rlpy.asm.model import ActionStructureModel
-from spin_d3rlpy.precision import Precision
+from spin_d3rlpy.precision import Precision, is_bfloat16
 
-# More tokens than this at once were slower on CPUs, fewer too.
-TOKENS_AT_ONCE = 8192
+# Of the largest array of a part. Larger parts mean fewer calls, but memory of more than 32 MiB
+# glibc gives back to the system each time, and touching new pages can take longer still.
+BYTES_AT_ONCE = 24 * 2**20
 
 
 class ObjectiveLoss(NamedTuple):
@@ -72,12 +73,20 @@ class PretrainingObjective(nn.Module):
         """Returns how well data `(B, obs)`, `(B, N)` is predicted, without gradients."""
 
 
-def parts_of_batch(asm: ActionStructureModel, n_rows: int, device: torch.device) -> Iterator[slice]:
+def parts_of_batch(
+    asm: ActionStructureModel,
+    n_rows: int,
+    device: torch.device,
+    precision: Precision = "float32",
+) -> Iterator[slice]:
     """Yields slices of equal parts for a CPU to compute in turn; a GPU takes the whole batch."""
     size = n_rows
     if device.type == "cpu":
         tokens_a_row = asm.config.n_state_tokens + asm.layout.n_slots
-        size = max(1, TOKENS_AT_ONCE // tokens_a_row)
+        # Queries, keys and values of a token, or what is hidden in its feed-forward layers.
+        entries_a_token = max(3, asm.config.ffn_multiplier) * asm.config.width
+        entry_bytes = 2 if is_bfloat16(device, precision) else 4
+        size = max(1, BYTES_AT_ONCE // (tokens_a_row * entries_a_token * entry_bytes))
     size = math.ceil(n_rows / math.ceil(n_rows / size))
     for start in range(0, n_rows, size):
         yield slice(start, start + size)

@@ -232,7 +232,7 @@ def add_masked_gradients(
     """
     n_selected = masked.selected.sum()
     results = []
-    for part in parts_of_batch(asm, len(observations), observations.device):
+    for part in parts_of_batch(asm, len(observations), observations.device, precision):
         with autocast(observations.device, precision):
             result = masked_action_loss(
                 asm, observations[part], actions[part], masked.rows(part), n_selected

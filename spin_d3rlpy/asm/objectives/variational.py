@@ -94,7 +94,7 @@ class VariationalActionModelling(PretrainingObjective):
         latent_size = self.posterior.out_features // 2
         noise = torch.randn(n_rows, latent_size, device=observations.device)
         results = []
-        for part in parts_of_batch(self.asm, n_rows, observations.device):
+        for part in parts_of_batch(self.asm, n_rows, observations.device, precision):
             with autocast(observations.device, precision):
                 result = self.loss(observations[part], actions[part], noise[part])
                 share = len(noise[part]) / n_rows
