@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.models.torch.encoders import compute_output_size
 from d3rlpy.types import TorchObservation
 from torch import nn
+from torch.nn.functional import embedding_bag, linear
 
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.precision import in_float32
@@ -41,6 +42,56 @@ class FactoredQFunction(nn.Module):
     def forward(self, observations: TorchObservation) -> torch.Tensor:
         """Returns utilities `(B, S)`."""
         return in_float32(self.head, self.encoder(observations))
+
+    def sum_of(self, observations: TorchObservation, outputs: torch.Tensor) -> torch.Tensor:
+        """Returns the sum `(B,)` of each row's utilities at the positions `outputs` `(B, N)`."""
+        weight, bias = self.head.weight, self.head.bias
+        return in_float32(
+            lambda x: sum_of_outputs(x, weight, bias, outputs), self.encoder(observations)
+        )
+
+
+def sum_of_outputs(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, outputs: torch.Tensor
+) -> torch.Tensor:
+    """Returns `linear(x, weight, bias).gather(1, outputs).sum(1)`, `(B,)`.
+
+    On CPUs the other outputs are not computed: the chosen rows of the weight are added up first.
+
+    Args:
+        x: `(B, in)`.
+        weight: `(S, in)`.
+        bias: `(S,)`.
+        outputs: `(B, N)` integers below S, different ones in a row.
+    """
+    if x.device.type != "cpu":
+        return linear(x, weight, bias).gather(1, outputs).sum(1)
+    total: torch.Tensor = _SumOfOutputs.apply(x, weight, bias, outputs)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _SumOfOutputs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        outputs: torch.Tensor,
+    ) -> torch.Tensor:
+        added = embedding_bag(outputs, weight, mode="sum")  # (B, in)
+        ctx.save_for_backward(x, added, outputs)
+        ctx.n_outputs = len(weight)
+        return (x * added).sum(1) + bias[outputs].sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, added, outputs = ctx.saved_tensors
+        per_row = gradient[:, None]
+        # One product: adding the rows one after the other to the weight's gradient takes longer.
+        of_outputs = gradient.new_zeros(len(x), ctx.n_outputs)
+        of_outputs.scatter_(1, outputs, per_row.expand(outputs.shape))
+        return per_row * added, of_outputs.mT @ x, of_outputs.sum(0), None
 
 
 class FactoredCritic(nn.ModuleList):
@@ -84,6 +135,15 @@ class FactoredCritic(nn.ModuleList):
         """Returns `Q_e(s, a)` of shape `(E, B)` for utilities `(E, B, S)`, actions `(B, N)`."""
         chosen = layout.gather(utilities, actions.expand(len(utilities), *actions.shape))
         return combine_slots(chosen, self.decomposition)
+
+    def q_values(
+        self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns `Q_e(s, a)`, `(E, B)`, for actions `(B, N)`; other utilities are not needed."""
+        outputs = actions.long() + layout.offsets
+        members = cast("list[FactoredQFunction]", list(self))
+        values = torch.stack([q.sum_of(observations, outputs) for q in members])
+        return values if self.decomposition == "sum" else values / layout.n_slots
 
     def values_of_several(
         self, layout: SlotLayout, utilities: torch.Tensor, actions: torch.Tensor

@@ -6,6 +6,7 @@ from d3rlpy.models.encoders import VectorEncoderFactory
 
 from spin_d3rlpy.critics import FactoredCritic, ValueFunction, polyak_update
 from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.precision import autocast
 
 NVEC = [3, 5, 2]
 ENCODER = VectorEncoderFactory(hidden_units=[11])
@@ -25,6 +26,43 @@ def test_joint_value_combines_the_chosen_utilities(decomposition: str, divisor: 
             u = utilities[e, b]
             expected = (u[a[0]] + u[3 + a[1]] + u[8 + a[2]]) / divisor
             torch.testing.assert_close(values[e, b], expected)
+
+
+@pytest.mark.parametrize("decomposition", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_values_of_chosen_utilities_alone_are_the_same_in_both_directions(
+    decomposition: str, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    critic = FactoredCritic((7,), ENCODER, NVEC, 2, decomposition).to(dtype)  # type: ignore[arg-type]
+    observations = torch.randn(6, 7, dtype=dtype)
+    actions = torch.stack([torch.randint(m, (6,)) for m in NVEC], dim=1)
+    layout = SlotLayout(NVEC)
+    alone = critic.q_values(layout, observations, actions)
+    of_all = critic.values(layout, critic.utilities(observations), actions)
+    assert alone.shape == (2, 6)
+    assert alone.dtype == dtype
+    torch.testing.assert_close(alone, of_all)
+    weights = torch.randn_like(alone)
+    parameters = list(critic.parameters())
+    for mine, expected in zip(
+        torch.autograd.grad((alone * weights).sum(), parameters),
+        torch.autograd.grad((of_all * weights).sum(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, expected)
+
+
+def test_chosen_utilities_are_added_in_float32_within_autocast() -> None:
+    torch.manual_seed(0)
+    critic = FactoredCritic((7,), ENCODER, NVEC)
+    observations, actions = torch.randn(4, 7), torch.zeros(4, 3, dtype=torch.int64)
+    layout = SlotLayout(NVEC)
+    with autocast("cpu", "bfloat16"):
+        alone = critic.q_values(layout, observations, actions)
+        of_all = critic.values(layout, critic.utilities(observations), actions)
+    assert alone.dtype == torch.float32
+    torch.testing.assert_close(alone, of_all)
 
 
 def test_members_start_different() -> None:

@@ -157,7 +157,7 @@ class CriticImpl(MultiDiscreteImpl):
         self, critic: FactoredCritic, observations: TorchObservation, actions: torch.Tensor
     ) -> torch.Tensor:
         """Returns `Q_e(s, a)`, `(E, B)`."""
-        return critic.values(self._layout, critic.utilities(observations), actions)
+        return critic.q_values(self._layout, observations, actions)
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
         """Mean over the ensemble of `Q(s, a)`, `(B,)`."""
