@@ -104,8 +104,11 @@ def autoregressive_policy_step(
 def iql_critics_step(
     problem: Problem, batch_size: int, n_critics: int = 2, hidden: int = 256
 ) -> float:
-    """IQL's Q and V networks: target Q, V of the state and of the next state, Q."""
-    q = mlp([problem.observation_size, hidden, hidden, sum(problem.nvec)])
-    v = mlp([problem.observation_size, hidden, hidden, 1])
-    passes = n_critics * q * (FORWARD + TRAINED) + v * (TRAINED + FORWARD)
-    return batch_size * passes
+    """IQL's Q and V networks: target Q, V of the state and of the next state, Q.
+
+    As on a CPU, where of Q's output layer only the gradient of its weights is a product.
+    """
+    below = mlp([problem.observation_size, hidden, hidden])
+    q = below * (FORWARD + TRAINED) + hidden * sum(problem.nvec)
+    v = (below + hidden) * (TRAINED + FORWARD)
+    return batch_size * (n_critics * q + v)
