@@ -221,7 +221,7 @@ def add_masked_gradients(
     """Computes `masked_action_loss` and adds its gradients to the parameters' `grad`.
 
     On a CPU, a batch of many tokens goes through in parts: the sum of their gradients is the
-    batch's, and arrays that are not huge stay in the cache and in memory that can be used again.
+    batch's, and the memory of arrays that are not huge can be used again.
 
     Args:
         asm: the model.
