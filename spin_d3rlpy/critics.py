@@ -10,7 +10,7 @@ from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.models.torch.encoders import compute_output_size
 from d3rlpy.types import TorchObservation
 from torch import nn
-from torch.nn.functional import embedding_bag, linear
+from torch.nn.functional import embedding_bag
 
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.precision import in_float32
@@ -44,33 +44,23 @@ class FactoredQFunction(nn.Module):
         return in_float32(self.head, self.encoder(observations))
 
     def sum_of(self, observations: TorchObservation, outputs: torch.Tensor) -> torch.Tensor:
-        """Returns the sum `(B,)` of each row's utilities at the positions `outputs` `(B, N)`."""
+        """Returns the sum of some utilities of each row, `(B,)`, without computing the others.
+
+        Args:
+            observations: `(B, obs)`.
+            outputs: `(B, N)` their positions, different ones in a row.
+        """
         weight, bias = self.head.weight, self.head.bias
-        return in_float32(
-            lambda x: sum_of_outputs(x, weight, bias, outputs), self.encoder(observations)
+        total: torch.Tensor = in_float32(
+            lambda x: _SumOfOutputs.apply(x, weight, bias, outputs),  # type: ignore[no-untyped-call]
+            self.encoder(observations),
         )
-
-
-def sum_of_outputs(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, outputs: torch.Tensor
-) -> torch.Tensor:
-    """Returns `linear(x, weight, bias).gather(1, outputs).sum(1)`, `(B,)`.
-
-    On CPUs the other outputs are not computed: the chosen rows of the weight are added up first.
-
-    Args:
-        x: `(B, in)`.
-        weight: `(S, in)`.
-        bias: `(S,)`.
-        outputs: `(B, N)` integers below S, different ones in a row.
-    """
-    if x.device.type != "cpu":
-        return linear(x, weight, bias).gather(1, outputs).sum(1)
-    total: torch.Tensor = _SumOfOutputs.apply(x, weight, bias, outputs)  # type: ignore[no-untyped-call]
-    return total
+        return total
 
 
 class _SumOfOutputs(torch.autograd.Function):
+    # `linear(x, weight, bias).gather(1, outputs).sum(1)`; adds the chosen rows of the weight first.
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -139,8 +129,13 @@ class FactoredCritic(nn.ModuleList):
     def q_values(
         self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
     ) -> torch.Tensor:
-        """Returns `Q_e(s, a)`, `(E, B)`, for actions `(B, N)`; other utilities are not needed."""
-        outputs = actions.long() + layout.offsets
+        """Returns `Q_e(s, a)`, `(E, B)`, for actions `(B, N)`.
+
+        On CPUs utilities of choices that were not taken are not computed.
+        """
+        if layout.offsets.device.type != "cpu":
+            return self.values(layout, self.utilities(observations), actions)
+        outputs = layout.positions(actions)
         members = cast("list[FactoredQFunction]", list(self))
         values = torch.stack([q.sum_of(observations, outputs) for q in members])
         return values if self.decomposition == "sum" else values / layout.n_slots

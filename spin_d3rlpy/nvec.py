@@ -111,9 +111,13 @@ class SlotLayout(nn.Module):
             return uniform
         return flat[..., self.padded_index].masked_fill(self.padding, fill)
 
+    def positions(self, actions: torch.Tensor) -> torch.Tensor:
+        """Where chosen entries stand in the flat vector: integer `(..., N)` give `(..., N)`."""
+        return actions.long() + self.offsets
+
     def gather(self, flat: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Picks the chosen entries: `(..., S)` and integer `(..., N)` give `(..., N)`."""
-        chosen: torch.Tensor = flat.gather(-1, actions.long() + self.offsets)
+        chosen: torch.Tensor = flat.gather(-1, self.positions(actions))
         return chosen
 
     def argmax(self, flat: torch.Tensor) -> torch.Tensor:

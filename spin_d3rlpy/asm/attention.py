@@ -70,9 +70,7 @@ class _Attend(torch.autograd.Function):
     def forward(ctx: Any, projected: torch.Tensor, n_heads: int, dropout: float) -> torch.Tensor:
         q, k, v = _split_heads(projected, 3, n_heads).contiguous()
         scale = q.shape[-1] ** -0.5
-        weights = _softmax(q @ k.mT, scale)  # (B, H, T, T)
-        factor = dropout_factor(weights, dropout) if dropout > 0.0 else None
-        dropped = weights if factor is None else weights * factor
+        weights, factor, dropped = _weigh(q @ k.mT, scale, dropout)  # (B, H, T, T)
         ctx.save_for_backward(q, k, v, weights, factor, dropped)
         ctx.scale = scale
         return _join_heads(dropped @ v)
@@ -83,9 +81,7 @@ class _Attend(torch.autograd.Function):
         b, h, t, d = q.shape
         mixed = _split_heads(gradient, 1, h)[0].contiguous()
         of_weights = mixed @ v.mT
-        if factor is not None:
-            of_weights *= factor
-        of_scores = _softmax_backward(of_weights, weights).mul_(ctx.scale)
+        of_scores = _weigh_backward(of_weights, weights, factor, ctx.scale)
         result = gradient.new_empty(b, t, 3, h, d)
         for i, part in enumerate((of_scores @ k, of_scores.mT @ q, dropped.mT @ mixed)):
             result[:, :, i] = part.transpose(1, 2)
@@ -111,9 +107,7 @@ class _AttendWithShared(torch.autograd.Function):
         scores[:, :, :m, m:] = (own_q.flatten(1, 2) @ k.mT).unflatten(1, (b, m))
         scores[:, :, m:, :m] = (own_k.flatten(1, 2) @ q.mT).unflatten(1, (b, m)).mT
         scores[:, :, m:, m:] = (q @ k.mT)[:, None]
-        weights = _softmax(scores, scale)
-        factor = dropout_factor(weights, dropout) if dropout > 0.0 else None
-        dropped = weights if factor is None else weights * factor
+        weights, factor, dropped = _weigh(scores, scale, dropout)  # (H, B, T, T)
         # Zeros stand for the values of own tokens, so that weights need not be taken apart.
         v_beside = torch.cat([v.new_zeros(n_heads, m, v.shape[-1]), v], dim=1)
         mixed = (dropped.flatten(1, 2) @ v_beside).unflatten(1, (b, t))
@@ -130,9 +124,7 @@ class _AttendWithShared(torch.autograd.Function):
         mixed = _split_heads(gradient, 1, h)[0].transpose(0, 1).contiguous()  # (H, B, T, D/H)
         of_weights = (mixed.flatten(1, 2) @ v_beside.mT).view_as(weights)
         of_weights[..., :m] = mixed @ own_v.mT
-        if factor is not None:
-            of_weights *= factor
-        of_scores = _softmax_backward(of_weights, weights).mul_(ctx.scale)
+        of_scores = _weigh_backward(of_weights, weights, factor, ctx.scale)
         of_v = (dropped.flatten(1, 2).mT @ mixed.flatten(1, 2))[:, m:]
         among = of_scores[:, :, m:, m:].sum(1)  # (H, N, N)
         of_q, of_k = among @ k, among.mT @ q
@@ -141,6 +133,26 @@ class _AttendWithShared(torch.autograd.Function):
             of_k += of_scores[:, :, i, m:].mT @ own_q[:, :, i]
         result = torch.stack([of_q, of_k, of_v]).permute(2, 0, 1, 3).flatten(1)
         return None, result, None, None
+
+
+def _weigh(
+    scores: torch.Tensor, scale: float, dropout: float
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """Returns attention weights, what dropout multiplies them with, and their product."""
+    weights = _softmax(scores, scale)
+    if dropout == 0.0:
+        return weights, None, weights
+    factor = dropout_factor(weights, dropout)
+    return weights, factor, weights * factor
+
+
+def _weigh_backward(
+    gradient: torch.Tensor, weights: torch.Tensor, factor: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """Returns the gradient of scores for that of dropped weights, which is overwritten."""
+    if factor is not None:
+        gradient *= factor
+    return _softmax_backward(gradient, weights).mul_(scale)
 
 
 def _softmax(scores: torch.Tensor, scale: float) -> torch.Tensor:

@@ -25,6 +25,20 @@ def test_equals_torch_attention_in_both_directions() -> None:
     torch.testing.assert_close(x.grad, wide.grad.float(), rtol=1e-4, atol=1e-6)
 
 
+def assert_same_with_dropout(
+    ours: torch.Tensor, tokens: torch.Tensor, factor: torch.Tensor, of: torch.Tensor, atol: float
+) -> None:
+    """Compares with attention of 3 heads written plainly, and its gradients of `of`."""
+    q, k, v = tokens.unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+    plain = (((q @ k.mT / 4**0.5).softmax(-1) * factor) @ v).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(ours, plain)
+    weights = torch.randn_like(ours)
+    ours_gradient, plain_gradient = (
+        torch.autograd.grad((y * weights).sum(), of)[0] for y in (ours, plain)
+    )
+    torch.testing.assert_close(ours_gradient, plain_gradient, rtol=1e-4, atol=atol)
+
+
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_dropped_weights_are_dropped_in_both_directions(p: float) -> None:
     x = projected()
@@ -33,15 +47,7 @@ def test_dropped_weights_are_dropped_in_both_directions(p: float) -> None:
     torch.manual_seed(1)
     factor = dropout_factor(torch.empty(5, 3, 7, 7), p)
     assert (factor == 0).any()
-    q, k, v = x.unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
-    mixed = ((q @ k.mT / 4**0.5).softmax(-1) * factor) @ v
-    plain = mixed.transpose(1, 2).flatten(2)
-    torch.testing.assert_close(ours, plain)
-    weights = torch.randn_like(ours)
-    ours_gradient, plain_gradient = (
-        torch.autograd.grad((y * weights).sum(), x)[0] for y in (ours, plain)
-    )
-    torch.testing.assert_close(ours_gradient, plain_gradient, rtol=1e-4, atol=1e-6)
+    assert_same_with_dropout(ours, x, factor, x, atol=1e-6)
 
 
 def test_bfloat16_is_the_rounded_float32() -> None:
@@ -77,14 +83,7 @@ def test_shared_tokens_weights_are_dropped_row_by_row_in_both_directions() -> No
     torch.manual_seed(1)
     factor = dropout_factor(torch.empty(3, 5, 7, 7), 0.3).transpose(0, 1)
     both = torch.cat([own, shared.expand(5, -1, -1)], dim=1)
-    q, k, v = both.unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
-    plain = (((q @ k.mT / 4**0.5).softmax(-1) * factor) @ v).transpose(1, 2).flatten(2)
-    torch.testing.assert_close(ours, plain)
-    weights = torch.randn_like(ours)
-    ours_gradient, plain_gradient = (
-        torch.autograd.grad((y * weights).sum(), shared)[0] for y in (ours, plain)
-    )
-    torch.testing.assert_close(ours_gradient, plain_gradient, rtol=1e-4, atol=1e-5)
+    assert_same_with_dropout(ours, both, factor, shared, atol=1e-5)
 
 
 def test_own_tokens_that_are_trained_get_gradients() -> None:

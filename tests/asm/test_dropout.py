@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from spin_d3rlpy.asm import dropout as dropout_module
 from spin_d3rlpy.asm.dropout import Dropout, add_dropout, dropout, random_words
 
 
@@ -48,6 +49,15 @@ def test_words_made_of_the_same_numbers_have_no_common_pattern(p: float) -> None
             assert pairs.mean().abs() < 5 / len(pairs) ** 0.5
             assert pairs.std().item() == pytest.approx(1.0, rel=0.2)
             assert pairs.abs().max() < 8  # products of two rare events have a longer tail
+
+
+def test_multipliers_keep_neighbors_apart() -> None:
+    """What one word's lowest field says of another's: near choices never map to near ones."""
+    base = int(dropout_module._MULTIPLIERS[1, 0]) % 2**16
+    near = torch.arange(1, 100)
+    for power in range(1, len(dropout_module._MULTIPLIERS)):
+        mapped = near * pow(base, power, 2**16) % 2**16
+        assert torch.minimum(mapped, 2**16 - mapped).min() > 100
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
