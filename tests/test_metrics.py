@@ -9,9 +9,9 @@ import torch
 
 import spin_envs  # noqa: F401 - registers the environments
 from spin_d3rlpy import FactoredIQL, LockstepEvaluator
-from spin_d3rlpy.benchmark.evaluation_speed import sequential_returns
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.metrics import ActionMode
+from tests.measure.evaluation_speed import sequential_returns
 
 
 @pytest.fixture(scope="module")

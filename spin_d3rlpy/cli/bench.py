@@ -1,4 +1,4 @@
-"""`spin-d3rlpy bench`: the paper's experiments, and this package's speed."""
+"""`spin-d3rlpy bench`: the paper's experiments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import typer
 from spin_d3rlpy.cli.options import (
     Config,
     ConfiguredDevice,
-    Device,
     Json,
     PrintConfig,
     Progress,
@@ -20,7 +19,7 @@ from spin_d3rlpy.cli.options import (
 )
 from spin_d3rlpy.cli.program import command, group
 
-app = group("bench", "Benchmarks: the paper's experiments, and this package's speed.")
+app = group("bench", "The paper's experiments: list, run and report them.")
 
 Where = Literal["local", "ray"]
 Experiments = Annotated[
@@ -43,7 +42,7 @@ Folder = Annotated[Path, typer.Option(help="Folder of the jobs; finished ones ar
 @command(app, name="list")
 def list_experiments(json: Json = False) -> None:
     """List experiments and how many cells they have per seed."""
-    from spin_d3rlpy.benchmark.experiments.specs import EXPERIMENTS, SCALES
+    from spin_d3rlpy.experiments.specs import EXPERIMENTS, SCALES
 
     rows = [
         {
@@ -93,8 +92,8 @@ def run(
 
     Exit code 1 if a job failed.
     """
-    from spin_d3rlpy.benchmark.experiments.engines import LocalEngine, RayEngine
-    from spin_d3rlpy.benchmark.experiments.grid import run_grid
+    from spin_d3rlpy.experiments.engines import LocalEngine, RayEngine
+    from spin_d3rlpy.experiments.grid import run_grid
     from spin_d3rlpy.settings import format_settings
 
     settings = _settings(names, preset, changes, seeds, task, device, config)
@@ -131,8 +130,8 @@ def report(
 
     Give what `bench run` was given. Without experiments, all of them.
     """
-    from spin_d3rlpy.benchmark.experiments.report import write_report
-    from spin_d3rlpy.benchmark.experiments.specs import EXPERIMENTS
+    from spin_d3rlpy.experiments.report import write_report
+    from spin_d3rlpy.experiments.specs import EXPERIMENTS
 
     if names is None and config is None:
         names = list(EXPERIMENTS)
@@ -159,7 +158,7 @@ def _settings(
     device: str | None,
     config: Path | None,
 ) -> Any:
-    from spin_d3rlpy.benchmark.experiments.settings import BenchSettings
+    from spin_d3rlpy.experiments.settings import BenchSettings
     from spin_d3rlpy.settings import create, merge, nest, read_settings
 
     given: dict[str, Any] = {
@@ -173,68 +172,3 @@ def _settings(
     options = {name: value for name, value in given.items() if value is not None}
     values = merge({} if config is None else read_settings(config), options)
     return create(BenchSettings, values, "options" if config is None else str(config)).complete()
-
-
-@app.command()
-def speed(
-    out: Annotated[Path, typer.Option(help="Folder for tables.")] = Path("spin-speed"),
-    quick: Annotated[
-        bool, typer.Option(help="One problem, one turn: seconds, no figures.")
-    ] = False,
-    device: Device = "cpu:0",
-) -> None:
-    """Time training steps beside a plain formulation and beside the machine's floor."""
-    from spin_d3rlpy.benchmark.speed import run_speed_benchmark
-
-    run_speed_benchmark(out, quick, device, log=typer.echo)
-
-
-@command(app)
-def loading(
-    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("loading.csv"),
-    size: Annotated[int | None, typer.Option(help="Transitions; default: 200,000.")] = None,
-) -> None:
-    """Time loading beside Minari's episodes and d3rlpy's loader, and measure its memory."""
-    from spin_d3rlpy.benchmark.loading import run_loading_benchmark
-
-    run_loading_benchmark(out, size, log=typer.echo)
-
-
-@command(app)
-def soak(
-    out: Annotated[Path, typer.Option(help="Folder for table and picture.")] = Path("spin-soak"),
-    minutes: Annotated[float, typer.Option(help="How long.")] = 65.0,
-    preset: Annotated[str, typer.Option(help="Sizes: cpu-small, paper or smoke.")] = "cpu-small",
-    size: Annotated[int | None, typer.Option(help="Transitions; default: 200,000.")] = None,
-) -> None:
-    """Train for an hour, with evaluation, and see whether memory and speed stay flat."""
-    from spin_d3rlpy.benchmark.soak import run_soak
-
-    run_soak(out, minutes, preset, size, log=typer.echo)
-
-
-@command(app)
-def kills(
-    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("kills.csv"),
-    kills: Annotated[int, typer.Option(min=1, help="How many.")] = 50,
-) -> None:
-    """Kill small runs at random moments, go on, and compare with one left alone."""
-    from spin_d3rlpy.benchmark.kills import run_kill_benchmark
-
-    if not run_kill_benchmark(out, kills, log=typer.echo):
-        raise typer.Exit(1)
-
-
-@command(app)
-def memory(
-    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("memory.csv"),
-    transitions: Annotated[int, typer.Option(min=1000, help="In episodes of 1,000.")] = 2_000_000,
-    features: Annotated[int, typer.Option(min=1, help="Length of an observation.")] = 223,
-    folder: Annotated[
-        Path | None, typer.Option(help="For the dataset; default: a temporary folder.")
-    ] = None,
-) -> None:
-    """Measure what training on a large made-up dataset takes, in memory and mapped."""
-    from spin_d3rlpy.benchmark.memory import run_memory_benchmark
-
-    run_memory_benchmark(out, transitions, features, folder, log=typer.echo)

@@ -48,28 +48,6 @@ def curves(
     emit(json, {"file": str(out), "seeds": found}, "\n".join([*text, f"drawn in {out}"]))
 
 
-@command(
-    app,
-    "spin-d3rlpy plot behaviour",
-    "spin-d3rlpy plot behaviour cheetah-run-b3 maze-a10 --out behaviour.svg",
-)
-def behaviour(
-    tasks: Annotated[
-        list[str] | None, typer.Argument(help="E.g. cheetah-run-b3; all if left out.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="The picture.")] = Path("behaviour.png"),
-    json: Json = False,
-) -> None:
-    """Draw how the shipped behavior policies were trained: a panel per task, a line per level."""
-    from spin_d3rlpy.behavior.shipped import learning_curves
-    from spin_d3rlpy.plots import plot_curve_panels
-
-    curves, targets = learning_curves(tasks or ())
-    plot_curve_panels(out, curves, "mean return", targets, "environment steps")
-    levels = {task: list(lines) for task, lines in curves.items()}
-    emit(json, {"file": str(out), "levels": levels}, f"drawn in {out}")
-
-
 @command(app, "spin-d3rlpy plot returns spin/cheetah-run-b3/random-medium-expert-v0")
 def returns(
     name: LocalDataset,

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from spin_d3rlpy import SPINIQL, AutoregressiveBCQ, DecQNIQL, FactoredIQL
-from spin_d3rlpy.benchmark.kills import digest
 from tests.algos import runs
 from tests.algos.runs import fit, make, outcome, seed
+from tests.measure.kills import digest
 from tests.subprocesses import run_processes
 
 T = TypeVar("T")

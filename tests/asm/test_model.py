@@ -7,8 +7,8 @@ from torch import nn
 from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
 from spin_d3rlpy.asm.model import Block, SlotHeads
 from spin_d3rlpy.asm.objectives import mask_actions
-from spin_d3rlpy.benchmark.plain import plain_features, plain_heads, plain_masked_action_loss
 from spin_d3rlpy.precision import autocast
+from tests.measure.plain import plain_features, plain_heads, plain_masked_action_loss
 
 NVEC = [3, 5, 2]
 CONFIG = TransformerConfig(width=12, n_blocks=2, n_heads=3, n_state_tokens=2, head_hidden=7)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from spin_d3rlpy.benchmark.kills import digest
 from spin_d3rlpy.data import load_dataset
+from tests.measure.kills import digest
 
 NAME, SIZE = "spin/maze-a5/medium-v0", 1000
 FULL_NAME = "spin/maze-a5/medium-1k-v0"

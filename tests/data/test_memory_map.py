@@ -14,12 +14,12 @@ from d3rlpy.preprocessing import MinMaxObservationScaler, StandardObservationSca
 from gymnasium.spaces import Box, MultiDiscrete
 
 from spin_d3rlpy import SPINIQL, FactoredIQL
-from spin_d3rlpy.benchmark.kills import digest
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.loader import open_local
 from spin_d3rlpy.errors import InvalidDatasetError
 from tests.algos.runs import SETTINGS, make, outcome, seed
 from tests.data.conftest import ForeignEpisode
+from tests.measure.kills import digest
 from tests.subprocesses import run_python
 
 Make = Callable[..., Any]

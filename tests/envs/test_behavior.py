@@ -12,8 +12,8 @@ import torch
 from d3rlpy.models.encoders import SimBaEncoderFactory
 from numpy.typing import NDArray
 
+from examples.behavior_policies.export import policy_arrays
 from spin_d3rlpy.algos.decqn import DecQN, DecQNConfig
-from spin_d3rlpy.behavior.export import policy_arrays
 from spin_d3rlpy.scalers import ClippedStandardObservationScaler
 from spin_envs.behavior import (
     BehaviorPolicy,

@@ -12,9 +12,9 @@ from gymnasium.spaces import Box, MultiDiscrete
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
-from spin_d3rlpy.benchmark.maze_random import random_returns
 from spin_envs import InvalidActionError
 from spin_envs.maze import GOAL, START, WALLS, MazeEnv, actuator_directions
+from tests.measure.maze_random import random_returns
 from tests.subprocesses import run_python
 
 UNIT = 0.045
@@ -282,7 +282,7 @@ PUBLISHED = {3: -1.76, 5: -5.62}
 
 @pytest.mark.parametrize("actuators", [3, 5])
 def test_a_random_policy_returns_about_what_is_published(actuators: int) -> None:
-    """`python -m spin_d3rlpy.benchmark.maze_random` does all of them with 2,000 episodes."""
+    """`python -m tests.measure.maze_random` does all of them with 2,000 episodes."""
     returns = random_returns(actuators, range(500))
     reaching = (PUBLISHED[actuators] + 7.45) / 100  # the share that published mean stands for
     error = 100 * np.sqrt(reaching * (1 - reaching) / len(returns))

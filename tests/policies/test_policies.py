@@ -10,7 +10,6 @@ import torch
 from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
 
 from spin_d3rlpy.asm import TransformerConfig
-from spin_d3rlpy.benchmark.plain import plain_log_prob
 from spin_d3rlpy.errors import InvalidActionSpaceError
 from spin_d3rlpy.policies import (
     AutoregressiveConfig,
@@ -26,6 +25,7 @@ from spin_d3rlpy.policies import (
 )
 from spin_d3rlpy.policies.base import gumbel_noise
 from spin_d3rlpy.policies.slot import QueryFeatures
+from tests.measure.plain import plain_log_prob
 
 NVEC = [3, 4, 2]
 TINY = TransformerConfig(width=8, n_blocks=1, n_heads=2, head_hidden=8)

@@ -1,0 +1,158 @@
+"""Where jobs run: in processes of this machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from spin_d3rlpy.experiments.jobs import LOG
+from spin_d3rlpy.experiments.worker import work
+
+
+class Running(Protocol):
+    """A job that was started."""
+
+    def poll(self) -> int | None:
+        """Returns its exit status, or None while it runs."""
+
+    def kill(self) -> None:
+        """Ends it at once."""
+
+
+class Engine(Protocol):
+    """Where jobs run."""
+
+    @property
+    def n_slots(self) -> int:
+        """How many run at once."""
+
+    def start(self, root: Path, name: str, slot: int) -> Running:
+        """Starts the job in `root / name`."""
+
+
+class LocalEngine:
+    """Processes on this machine.
+
+    Args:
+        n_workers: processes at once; for CPU jobs all cores if None, else one a GPU.
+        devices: GPUs, of which each worker sees one.
+    """
+
+    def __init__(self, n_workers: int | None = None, devices: Sequence[int] = ()) -> None:
+        self._devices = list(devices)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        self._cores = cores or 1
+        self._n_slots = n_workers or (len(self._devices) or self._cores)
+
+    @property
+    def n_slots(self) -> int:
+        """How many run at once."""
+        return self._n_slots
+
+    def start(self, root: Path, name: str, slot: int) -> subprocess.Popen[bytes]:
+        """Starts `python -m spin_d3rlpy.experiments.worker`."""
+        threads = str(max(1, self._cores // self._n_slots))
+        env = {**os.environ, "OMP_NUM_THREADS": threads}
+        if self._devices:
+            env["CUDA_VISIBLE_DEVICES"] = str(self._devices[slot % len(self._devices)])
+        with (root / name / LOG).open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", work.__module__, str(root), name, threads],
+                env=env,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+
+
+class RayEngine:
+    """Tasks of a Ray cluster; every job has a process of its own there, too.
+
+    The jobs' folder and Minari's datasets must be the same files on all machines (a shared file
+    system), and this package must be installed on them. A job whose worker or machine dies is
+    started again elsewhere, up to three times, and goes on from its checkpoint.
+
+    Args:
+        address: of the cluster, as for `ray.init`; one that is made on this machine if None.
+        cpus: cores of a job.
+        gpus: GPUs of a job, 0 or 1.
+
+    Raises:
+        ImportError: Ray is not installed.
+        ValueError: no machine of the cluster can run a job.
+    """
+
+    def __init__(self, address: str | None = None, cpus: int = 1, gpus: int = 0) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise ImportError('Ray is not installed: pip install "spin-d3rlpy[ray]".') from error
+        self._ray: Any = ray
+        self._needs = {"CPU": cpus, "GPU": gpus}
+        if not self._ray.is_initialized():
+            self._ray.init(address=address, log_to_driver=False, include_dashboard=False)
+        if self.n_slots == 0:
+            raise ValueError(
+                f"The Ray cluster has {self._ray.cluster_resources()}, a job needs {self._needs}. "
+                "Add machines, or ask for less."
+            )
+        # A process may not do two jobs: what one leaves in it could change the other's results.
+        self._task = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_calls=1)(_logged_work)
+
+    @property
+    def n_slots(self) -> int:
+        """How many run at once, on the cluster as it is now."""
+        has = self._ray.cluster_resources()
+        return min(int(has.get(what, 0) // need) for what, need in self._needs.items() if need)
+
+    def start(self, root: Path, name: str, slot: int) -> RayTask:
+        """Has Ray run the job."""
+        reference = self._task.remote(root.absolute(), name, self._needs["CPU"])
+        return RayTask(self._ray, reference, root / name / LOG)
+
+
+class RayTask:
+    """A job on a Ray cluster.
+
+    Args:
+        ray: the module.
+        reference: to the task's result.
+        log: where the error goes that ends it, which need not be one of the job: the package may
+            be missing on a machine.
+    """
+
+    def __init__(self, ray: Any, reference: Any, log: Path) -> None:
+        self._ray = ray
+        self._reference = reference
+        self._log = log
+
+    def poll(self) -> int | None:
+        """Returns 0 or 1 (failed), or None while it runs."""
+        done, _ = self._ray.wait([self._reference], timeout=0)
+        if not done:
+            return None
+        try:
+            self._ray.get(self._reference)
+        except self._ray.exceptions.RayError as error:
+            with self._log.open("a") as log:
+                print(error, file=log)
+            return 1
+        return 0
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self._ray.cancel(self._reference, force=True)
+
+
+def _logged_work(root: Path, name: str, threads: int) -> None:
+    with (
+        (root / name / LOG).open("a") as log,
+        contextlib.redirect_stdout(log),
+        contextlib.redirect_stderr(log),
+    ):
+        work(root, name, threads)

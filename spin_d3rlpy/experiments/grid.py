@@ -1,0 +1,145 @@
+"""Runs jobs in parallel, in the order that they need each other."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from spin_d3rlpy.data import load_dataset
+from spin_d3rlpy.experiments.engines import Engine, LocalEngine, Running
+from spin_d3rlpy.experiments.jobs import ERROR, LOG, RESULT, TRACKER_NAMES, TRACKERS, Job
+
+
+def with_requirements(jobs: Iterable[Job]) -> list[Job]:
+    """Returns jobs and those they need, each once, needed ones first."""
+    ordered: dict[str, Job] = {}
+    for job in jobs:
+        if job.asm is not None:
+            ordered.setdefault(job.asm.name, job.asm)
+        ordered.setdefault(job.name, job)
+    return list(ordered.values())
+
+
+def is_done(root: Path, job: Job) -> bool:
+    """Whether a job has its result."""
+    return (root / job.name / RESULT).exists()
+
+
+def build_datasets(
+    jobs: Iterable[Job], show_progress: bool = True
+) -> dict[tuple[str, int | None], str]:
+    """Builds the datasets that jobs need, one after the other, each by all cores.
+
+    Returns:
+        Name and size of each dataset that could not be built, and why.
+    """
+    missing = {}
+    for name, size in dict.fromkeys((job.dataset, job.size) for job in jobs):
+        try:
+            _, env = load_dataset(name, size=size, progress=show_progress)
+            env.close()
+        except Exception:  # whatever it is, other datasets' jobs are to run
+            missing[name, size] = traceback.format_exc()
+    return missing
+
+
+def run_grid(
+    jobs: Iterable[Job],
+    root: Path,
+    engine: Engine | None = None,
+    show_progress: bool = True,
+    poll_seconds: float = 0.2,
+    trackers: Sequence[str] = (),
+) -> list[Job]:
+    """Runs jobs that have no result yet, and what they need first.
+
+    A job that fails, or whose dataset cannot be built, leaves `error.txt` (the end of its log) and
+    does not stop the others; those that need it are left out. Called again, it goes on where it
+    was.
+
+    Args:
+        jobs: what to run.
+        root: folder of the jobs' folders.
+        engine: where they run; all of this machine's cores if None.
+        show_progress: draw a bar with the time left.
+        poll_seconds: how often jobs are looked after.
+        trackers: `"tensorboard"` or `"wandb"`, to which trainings are logged beside CSV files.
+
+    Returns:
+        The jobs that failed or could not be run.
+
+    Raises:
+        ValueError: an unknown tracker.
+    """
+    for tracker in trackers:
+        if tracker not in TRACKER_NAMES:
+            raise ValueError(f"Expected trackers of {', '.join(TRACKER_NAMES)}; got {tracker!r}.")
+    engine = engine or LocalEngine()
+    everything = with_requirements(jobs)
+    waiting = [job for job in everything if not is_done(root, job)]
+    missing = build_datasets(waiting, show_progress)
+    running: dict[int, tuple[Job, Running]] = {}
+    failed: dict[str, Job] = {}
+    bar = tqdm(
+        total=len(everything),
+        initial=len(everything) - len(waiting),
+        desc="Jobs",
+        disable=not show_progress,
+        mininterval=0.1 if sys.stderr.isatty() else 60.0,  # a log file need not see it move
+    )
+    for job in [j for j in waiting if (j.dataset, j.size) in missing]:
+        waiting.remove(job)
+        failed[job.name] = job
+        _prepare(root / job.name, job)
+        (root / job.name / ERROR).write_text(missing[job.dataset, job.size])
+        bar.update()
+    try:
+        while waiting or running:
+            for slot, (job, process) in list(running.items()):
+                status = process.poll()
+                if status is None:
+                    continue
+                del running[slot]
+                bar.update()
+                if not is_done(root, job):
+                    failed[job.name] = job
+                    _note_failure(root / job.name, status)
+            for job in [j for j in waiting if j.asm is not None and j.asm.name in failed]:
+                waiting.remove(job)
+                failed[job.name] = job
+                bar.update()
+            for slot in range(engine.n_slots):
+                ready = next((j for j in waiting if j.asm is None or is_done(root, j.asm)), None)
+                if slot in running or ready is None:
+                    continue
+                waiting.remove(ready)
+                _prepare(root / ready.name, ready, trackers)
+                running[slot] = (ready, engine.start(root, ready.name, slot))
+            bar.set_postfix_str(f"{len(running)} running, {len(failed)} failed", refresh=False)
+            bar.update(0)
+            if running:
+                time.sleep(poll_seconds)
+    finally:  # an interrupt: they go on from their checkpoints next time
+        for _, process in running.values():
+            process.kill()
+        bar.close()
+    return list(failed.values())
+
+
+def _prepare(folder: Path, job: Job, trackers: Sequence[str] = ()) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ERROR).unlink(missing_ok=True)
+    (folder / TRACKERS).write_text(json.dumps(list(trackers)))
+    (folder / "job.json").write_text(json.dumps(job.to_json(), indent=1) + "\n")
+
+
+def _note_failure(folder: Path, status: int) -> None:
+    log = folder / LOG
+    tail = log.read_text(errors="replace").splitlines()[-30:] if log.exists() else []
+    (folder / ERROR).write_text(f"exit status {status}\n" + "\n".join(tail) + "\n")

@@ -1,0 +1,261 @@
+"""Tables and pictures of experiments beside published figures, in a file that opens offline."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import html
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from spin_d3rlpy.experiments.specs import EXPERIMENTS, Experiment, Scale, get_scale
+from spin_d3rlpy.experiments.tables import (
+    Cell,
+    Row,
+    aggregate_rows,
+    cost_rows,
+    curve_rows,
+    final_returns_of_baseline,
+    held_out_accuracies,
+    pretraining_rows,
+    probe_rows,
+    read_cells,
+    return_rows,
+    scores_by_method,
+    step_rows,
+    target_rows,
+)
+from spin_d3rlpy.plots import (
+    Curve,
+    plot_curve_panels,
+    plot_profiles,
+    plot_time_to_target,
+    short_name,
+)
+from spin_d3rlpy.reports import write_csv
+
+
+def write_report(
+    root: Path,
+    out: Path,
+    scale_name: str,
+    scale: Scale,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    device: str,
+    tasks: Sequence[str] = (),
+) -> list[Path]:
+    """Writes `report.html`, `report.md`, and a CSV and a PNG per experiment that has results.
+
+    Args:
+        root: folder of the jobs' folders.
+        out: where the report goes.
+        scale_name: name of the scale, for the text.
+        scale: the scale; what differs from the one of that name is said.
+        names: experiments.
+        seeds: that are asked for; fewer are reported as such.
+        device: as in d3rlpy.
+        tasks: only datasets whose name contains one of these; all if empty.
+
+    Returns:
+        The files.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    title = ", ".join([f"Results at scale {scale_name}", *_changes(scale, get_scale(scale_name))])
+    writer = _Writer(out, title, _INTRODUCTION)
+    baseline = final_returns_of_baseline(root, scale, seeds, device)
+    for name in names:
+        experiment = EXPERIMENTS[name]
+        cells = read_cells(experiment, root, scale, seeds, device, tasks)
+        if cells:
+            _report_experiment(writer, experiment, cells, baseline)
+    return writer.finish()
+
+
+def _changes(scale: Scale, base: Scale) -> list[str]:
+    """Says what differs but the number of seeds, which tables have."""
+    # By way of JSON tuples and lists, as files have them, are the same.
+    mine, theirs = (json.loads(json.dumps(dataclasses.asdict(x))) for x in (scale, base))
+    return [f"{k}={v}" for k, v in mine.items() if v != theirs[k] and k != "seeds"]
+
+
+def _report_experiment(
+    writer: _Writer, experiment: Experiment, cells: Sequence[Cell], baseline: dict[str, float]
+) -> None:
+    name = experiment.name
+    writer.title(experiment.title)
+    if experiment.note:
+        writer.paragraph(experiment.note)
+    if experiment.probe:
+        writer.table(name, probe_rows(cells))
+        return
+    rows = return_rows(experiment, cells, baseline)
+    writer.table(name, rows)
+    curves: dict[str, dict[str, Curve]] = {}
+    for cell in cells:
+        curves.setdefault(cell.dataset, {})[cell.label] = cell.curve
+    ends = {
+        dataset: {
+            f"published {row['method']}": float(row["published"])
+            for row in rows
+            if row["dataset"] == dataset and row.get("published", "") != ""
+        }
+        for dataset in curves
+    }
+    plot_curve_panels(writer.picture(name, "learning curves"), curves, reference_lines=ends)
+    greedy: dict[str, dict[str, Curve]] = {}
+    for cell in cells:
+        if (curve := cell.greedy_curve) is not None:
+            greedy.setdefault(cell.dataset, {})[cell.label] = curve
+    if greedy:
+        writer.paragraph("The same policies when they take their most likely actions:")
+        picture = writer.picture(f"{name}_greedy", "learning curves of greedy actions")
+        plot_curve_panels(picture, greedy, ylabel="mean return of greedy episodes")
+    writer.data(f"{name}_curves", curve_rows(cells))
+    writer.paragraph("What it took: means over seeds, on the machine of the run.")
+    writer.table(f"{name}_cost", cost_rows(cells))
+    if experiment.early:
+        writer.paragraph("Means over seeds after so many gradient steps, by both ways of acting.")
+        writer.table(f"{name}_by_step", step_rows(cells))
+    pretraining = pretraining_rows(cells)
+    if pretraining:
+        writer.data(f"{name}_pretraining", pretraining)
+    accuracies = held_out_accuracies(pretraining)
+    if accuracies:
+        writer.paragraph(
+            "Share of masked sub-actions of held-out episodes that the ASM predicts, by updates of "
+            "pre-training and the share of sub-actions that are masked when it is tested."
+        )
+        picture = writer.picture(f"{name}_pretraining", "held-out accuracy")
+        plot_curve_panels(
+            picture, accuracies, ylabel="per-slot accuracy", xlabel="updates of pre-training"
+        )
+    targets = target_rows(cells)
+    if targets:
+        writer.paragraph(
+            "Steps and minutes to 95 % of the factored method's final return in this table, "
+            "pre-training included in the minutes; medians of the seeds that reach it."
+        )
+        writer.table(f"{name}_time_to_target", targets)
+        plot_time_to_target(writer.picture(f"{name}_time_to_target", "time to target"), targets)
+    scores = scores_by_method(cells)
+    if scores:
+        writer.paragraph(
+            "Normalized scores (0 random, 100 expert) over the datasets that all methods have: "
+            "interquartile mean with its 95 % interval, and the share of runs above each score."
+        )
+        writer.table(f"{name}_aggregate", aggregate_rows(scores))
+        plot_profiles(writer.picture(f"{name}_profiles", "performance profiles"), scores)
+
+
+class _Writer:
+    """Writes the same report as Markdown and as one HTML file, its tables also as CSV."""
+
+    def __init__(self, out: Path, title: str, introduction: str) -> None:
+        self._out = out
+        self._files: list[Path] = []
+        self._markdown = [f"# {title}", "", introduction, ""]
+        self._html = [f"<h1>{html.escape(title)}</h1><p>{html.escape(introduction)}</p>"]
+
+    def title(self, text: str) -> None:
+        """Begins a section."""
+        self._markdown += [f"## {text}", ""]
+        self._html.append(f"<h2>{html.escape(text)}</h2>")
+
+    def paragraph(self, text: str) -> None:
+        """Adds a paragraph of plain text."""
+        self._markdown += [text, ""]
+        self._html.append(f"<p>{html.escape(text)}</p>")
+
+    def data(self, name: str, rows: Sequence[Row]) -> None:
+        """Adds a CSV file that is too long to be read as a table."""
+        path = self._out / f"{name}.csv"
+        write_csv(path, rows)
+        self._files.append(path)
+
+    def table(self, name: str, rows: Sequence[Row]) -> None:
+        """Adds a table."""
+        self.data(name, rows)
+        shown = _without_empty_columns(rows)
+        self._markdown += [_markdown_table(shown), ""]
+        self._html.append(_html_table(shown))
+
+    def picture(self, name: str, alternative: str) -> Path:
+        """Adds a picture, which is to be written to the path that is returned."""
+        path = self._out / f"{name}.png"
+        self._files.append(path)
+        self._markdown += [f"![{alternative}]({path.name})", ""]
+        self._html.append(f'<img alt="{html.escape(alternative)}" src="{_PICTURE}{path.name}">')
+        return path
+
+    def finish(self) -> list[Path]:
+        """Writes `report.md` and `report.html`, and returns all files."""
+        text = "\n".join(self._html)
+        for path in self._files:
+            if path.suffix == ".png":
+                encoded = base64.b64encode(path.read_bytes()).decode()
+                text = text.replace(f"{_PICTURE}{path.name}", f"data:image/png;base64,{encoded}")
+        for name, content in (
+            ("report.md", "\n".join(self._markdown)),
+            ("report.html", _PAGE.format(text)),
+        ):
+            (self._out / name).write_text(content)
+            self._files.append(self._out / name)
+        return self._files
+
+
+_PICTURE = "picture:"  # stands for a picture's bytes until it is drawn
+
+_INTRODUCTION = (
+    "Returns are means over seeds of the mean return of seeded evaluation episodes; low and high "
+    "bound a 95 % bootstrap interval of that mean. As published, actions of IQL and AWAC are "
+    "sampled; greedy_return is that of the most likely actions. Published figures are of the "
+    "published sizes, steps and datasets, whose behavior policies were others: compare them with "
+    "that in mind. Seconds are of this machine, steps are not."
+)
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>spin-d3rlpy: results</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif }}
+body {{ max-width: 72rem; margin: 2rem auto; padding: 0 1rem }}
+div {{ overflow-x: auto; margin: 1rem 0 }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px }}
+th, td {{ padding: .15rem .6rem; border-bottom: 1px solid #ddd; text-align: right }}
+th {{ vertical-align: bottom }}
+th:nth-child(-n+2), td:nth-child(-n+2) {{ text-align: left; white-space: nowrap }}
+td {{ white-space: nowrap }}
+img {{ max-width: min(100%, 56rem) }}
+@media print {{ h2 {{ break-before: page }} img, tr {{ break-inside: avoid }} }}
+</style>
+{}
+</html>
+"""
+
+
+def _without_empty_columns(rows: Sequence[Row]) -> list[Row]:
+    keys = [key for key in rows[0] if any(row[key] != "" for row in rows)]
+    return [{key: row[key] for key in keys} for row in rows]
+
+
+def _markdown_table(rows: Sequence[Row]) -> str:
+    header = list(rows[0])
+    cells = [[_shown(row[key]) for key in header] for row in rows]
+    lines = [[name.replace("_", " ") for name in header], ["---"] * len(header), *cells]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _html_table(rows: Sequence[Row]) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        inner = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+        return f"<tr>{inner}</tr>"
+
+    header = line([name.replace("_", " ") for name in rows[0]], "th")
+    body = "".join(line([_shown(value) for value in row.values()], "td") for row in rows)
+    return f"<div><table>{header}{body}</table></div>"
+
+
+def _shown(value: object) -> str:
+    """As text; datasets without what all their names have."""
+    return f"{value:,}" if isinstance(value, int) else short_name(str(value))

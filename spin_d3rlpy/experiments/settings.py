@@ -1,0 +1,63 @@
+"""Which cells of which experiments are run, as a user writes it: options or a YAML file."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from spin_d3rlpy.experiments.jobs import Job
+from spin_d3rlpy.experiments.specs import Scale, get_experiments, get_scale
+from spin_d3rlpy.settings import create, merge
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchSettings:
+    """What is run.
+
+    Args:
+        experiments: names.
+        preset: name of a scale.
+        scale: what differs from it, fields of `Scale`.
+        seeds: how many; the scale's number if None.
+        tasks: only datasets whose name contains one of these; all if empty.
+        device: as in d3rlpy.
+    """
+
+    experiments: list[str]
+    preset: str = "cpu"
+    scale: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seeds: int | None = None
+    tasks: list[str] = dataclasses.field(default_factory=list)
+    device: str = "cpu:0"
+
+    def complete(self) -> BenchSettings:
+        """Returns the settings with the whole scale written out.
+
+        Raises:
+            ValueError: unknown experiments, preset or fields of the scale.
+        """
+        get_experiments(self.experiments)
+        base = dataclasses.asdict(get_scale(self.preset))
+        base["asm_epochs"] = list(base["asm_epochs"])
+        scale = merge(base, self.scale)
+        create(Scale, scale, "scale")
+        seeds = scale["seeds"] if self.seeds is None else self.seeds
+        return dataclasses.replace(self, scale=scale, seeds=seeds)
+
+    @property
+    def sizes(self) -> Scale:
+        """The scale with its changes."""
+        return dataclasses.replace(get_scale(self.preset), **self.scale)
+
+    @property
+    def seed_numbers(self) -> range:
+        """The seeds."""
+        return range(self.seeds or self.sizes.seeds)
+
+    def jobs(self) -> list[Job]:
+        """The cells' trainings and probes."""
+        return [
+            job
+            for experiment in get_experiments(self.experiments)
+            for _, _, job in experiment.jobs(self.sizes, self.seed_numbers, self.device, self.tasks)
+        ]

@@ -1,0 +1,53 @@
+"""Every experiment from the command line, at the size that shows only that it runs."""
+
+from __future__ import annotations
+
+import html
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from spin_d3rlpy.experiments.grid import is_done, with_requirements
+from spin_d3rlpy.experiments.report import write_report
+from spin_d3rlpy.experiments.specs import EXPERIMENTS, SCALES
+from tests.subprocesses import COMMAND, import_path
+
+
+def smoke(tmp_path: Path, names: Sequence[str], tasks: Sequence[str] = ()) -> str:
+    """Runs experiments; returns the report on them, with the jobs' folders left in `jobs`."""
+    command = [*COMMAND, "bench", "run", *names, "--preset", "smoke"]
+    subprocess.run(
+        [*command, *(f"--task={task}" for task in tasks), "--folder", str(tmp_path / "jobs")],
+        env={
+            **os.environ,
+            "PYTHONPATH": import_path(),
+            "OMP_NUM_THREADS": "1",
+            "MINARI_DATASETS_PATH": str(tmp_path / "datasets"),
+        },
+        check=True,
+    )
+    out, jobs = tmp_path / "report", tmp_path / "jobs"
+    write_report(jobs, out, "smoke", SCALES["smoke"], names, [0], "cpu:0", tasks)
+    return (out / "report.html").read_text()
+
+
+def test_smoke_of_one_task(tmp_path: Path) -> None:
+    report = smoke(tmp_path, ["maze"], ["maze-a5/"])
+    # Four methods and SPIN's pre-training.
+    assert len(list(tmp_path.glob("jobs/*/result.json"))) == 5
+    assert report.count("<td>maze-a5/random</td>") >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(5400)
+def test_smoke_finishes_every_experiment(tmp_path: Path) -> None:
+    report = smoke(tmp_path, list(EXPERIMENTS))
+    scale = SCALES["smoke"]
+    jobs = [j for e in EXPERIMENTS.values() for _, _, j in e.jobs(scale, [0], "cpu:0")]
+    assert all(is_done(tmp_path / "jobs", job) for job in with_requirements(jobs))
+    for name, experiment in EXPERIMENTS.items():
+        assert (tmp_path / "report" / f"{name}.csv").exists()
+        assert html.escape(experiment.title) in report

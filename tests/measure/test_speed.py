@@ -1,0 +1,146 @@
+"""The speed benchmark: its counts, its plain formulation, and ratios that must not get lost."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import spin_d3rlpy
+from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
+from spin_d3rlpy.asm.objectives import mask_actions
+from spin_d3rlpy.policies import AutoregressiveConfig, SlotPolicy
+from spin_d3rlpy.policies.slot import QueryFeatures
+from tests.algos.problems import NVEC, random_buffer, tiny_fields
+from tests.measure import floors, speed
+from tests.measure.floors import Problem
+from tests.measure.plain import PlainIQL
+from tests.measure.speed import CHEETAH, DOG, Rates, best_seconds
+
+RATES = Rates(float32=1e11, bfloat16=4e11)
+
+
+def multiply_adds(call: Any) -> float:
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return float(counter.get_total_flops()) / 2
+
+
+@pytest.mark.parametrize("problem", [CHEETAH, DOG], ids=lambda p: p.name)
+def test_floor_of_pretraining_is_what_a_step_multiplies(problem: Problem) -> None:
+    """Up to what is done once for all rows (folding norms, projecting the table)."""
+    config = TransformerConfig(dropout=0.0, attention_dropout=0.0)
+    asm = ActionStructureModel(problem.observation_size, problem.nvec, config)
+    observations = torch.randn(128, problem.observation_size)
+    actions = torch.zeros(128, problem.n_slots, dtype=torch.long)
+    masked = mask_actions(actions, asm.mask_ids)
+    counted = multiply_adds(
+        lambda: masked_action_loss(asm, observations, actions, masked).loss.backward()
+    )
+    floor = floors.pretraining_step(problem, config, 128, 0.15)
+    assert floor == pytest.approx(counted, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "passes"), [(False, floors.TRAINED), (True, floors.PASSED_THROUGH)]
+)
+def test_floor_of_slot_policies_is_what_a_step_multiplies(frozen: bool, passes: int) -> None:
+    config = TransformerConfig()
+    features = QueryFeatures(CHEETAH.observation_size, 6, config, frozen)
+    policy = SlotPolicy(CHEETAH.nvec, features, config).eval()
+    observations = torch.randn(256, CHEETAH.observation_size)
+    actions = torch.zeros(256, 6, dtype=torch.long)
+    counted = multiply_adds(lambda: policy.log_prob(observations, actions).mean().backward())
+    floor = floors.slot_policy_step(CHEETAH, config, 256, passes)
+    assert floor == pytest.approx(counted, rel=0.03)
+
+
+def test_floor_of_factored_iql_is_what_a_step_multiplies() -> None:
+    """But for gradients of the first layers' inputs, which nobody needs."""
+    algo = spin_d3rlpy.FactoredIQL(nvec=list(DOG.nvec))
+    algo.create_impl((DOG.observation_size,), 0)
+    batch = speed._fixed_batch(DOG, "cpu:0")
+    algo._update_without_sync(batch)  # the first one also measures the processor
+    counted = multiply_adds(lambda: algo._update_without_sync(batch))
+    floor = floors.iql_critics_step(DOG, 256) + floors.factored_policy_step(DOG, 256)
+    unneeded = 256 * 4 * DOG.observation_size * 256  # two Q functions, V and the policy
+    assert floor - unneeded == pytest.approx(counted, rel=0.001)
+
+
+def test_floor_of_the_autoregressive_policy() -> None:
+    sizes = AutoregressiveConfig(state_width=5, action_width=3, lstm_width=7, n_layers=2)
+    slot = 4 * 7 * (8 + 7) + 4 * 7 * 14
+    expected = 3 * 10 * (17 * 5 + 6 * slot + 7 * 18)
+    assert floors.autoregressive_policy_step(CHEETAH, sizes, 10) == expected
+
+
+@pytest.mark.parametrize("policy", ["SPIN", "SAINT", "Factored", "Autoregressive"])
+def test_plain_iql_does_the_same_updates(policy: str) -> None:
+    algos: list[Any] = []
+    for _ in range(2):
+        algo_class = getattr(spin_d3rlpy, f"{policy}IQL")
+        fields: dict[str, Any] = tiny_fields(algo_class)
+        if policy in ("SPIN", "SAINT"):
+            fields["actor_encoder_factory"].transformer = TransformerConfig(
+                width=16, n_blocks=2, n_heads=2, head_hidden=11, dropout=0.0, attention_dropout=0.0
+            )
+        torch.manual_seed(0)
+        algos.append(algo_class(nvec=NVEC, **fields))
+        algos[-1].build_with_dataset(random_buffer())
+    ours, plain = algos[0], PlainIQL(algos[1])
+    torch.manual_seed(1)
+    for _ in range(4):
+        batch = random_buffer().sample_transition_batch(50)
+        found, expected = ours.update(batch), plain.update(batch)
+        assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_variants_are_timed_in_turns_and_the_fastest_turn_counts() -> None:
+    calls: list[str] = []
+
+    def step(name: str, seconds: float) -> None:
+        calls.append(name)
+        time.sleep(seconds)
+
+    best = best_seconds(
+        {"a": lambda: step("a", 0.02), "b": lambda: step("b", 0.04)}, turns=2, at_least=0.0
+    )
+    assert 0.02 <= best["a"] < 0.04 <= best["b"] < 0.08
+    assert calls == ["a", "a", "b", "b", "a", "b", "a", "b"]
+
+
+def test_pretraining_stays_faster_than_the_plain_formulation() -> None:
+    """A ratio, measured in turns; 1.7 where nothing else runs, in float32."""
+    row = speed.pretraining_row(CHEETAH, RATES, TransformerConfig(width=64), turns=2)
+    assert float(row["float32_ratio"]) > 1.2
+
+
+def test_cached_features_stay_several_times_faster() -> None:
+    """Fifteen times where nothing else runs."""
+    row = speed.cached_spin_row(CHEETAH, RATES, turns=2)
+    assert float(row["float32_ratio"]) > 5
+
+
+def test_sampling_stays_faster_than_from_a_stock_buffer() -> None:
+    """More than twenty times where nothing else runs."""
+    assert float(speed.sampling_row(turns=2)["ratio"]) > 5
+
+
+@pytest.mark.slow
+def test_the_whole_benchmark_runs(tmp_path: Path) -> None:
+    speed.run_speed_benchmark(tmp_path, quick=True)
+    assert json.loads((tmp_path / "machine.json").read_text())["machine"]["cpus"] >= 1
+    lines = (tmp_path / "training.csv").read_text().splitlines()
+    assert [line.split(",")[0].strip('"') for line in lines[1:]] == [
+        "ASM",  # followed by a comma within quotes
+        "SPINIQL",
+        "SAINTIQL",
+        "FactoredIQL",
+        "AutoregressiveIQL",
+        "SPINIQL",
+    ]
