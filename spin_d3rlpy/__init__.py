@@ -1,97 +1,43 @@
-"""Offline reinforcement learning for MultiDiscrete actions, as a plugin of d3rlpy."""
+"""Offline reinforcement learning for MultiDiscrete actions, as a plugin of d3rlpy.
 
-from spin_d3rlpy._compat import import_d3rlpy_quietly, silence_gym_notice
+Importing this package registers the environments and imports neither torch nor d3rlpy: public names
+are imported when they are used.
+"""
 
-silence_gym_notice()
-import_d3rlpy_quietly()
+import importlib
+from typing import TYPE_CHECKING, Any
 
-import spin_envs  # registers the environments
+import spin_envs  # noqa: F401  registers the environments
+from spin_d3rlpy import _quiet_import
 from spin_d3rlpy._version import __version__
-from spin_d3rlpy.algos import (
-    SAINTAWAC,
-    SAINTBC,
-    SAINTBCQ,
-    SAINTIQL,
-    SPINAWAC,
-    SPINBC,
-    SPINBCQ,
-    SPINIQL,
-    AutoregressiveAWAC,
-    AutoregressiveAWACConfig,
-    AutoregressiveBC,
-    AutoregressiveBCConfig,
-    AutoregressiveBCQ,
-    AutoregressiveBCQConfig,
-    AutoregressiveIQL,
-    AutoregressiveIQLConfig,
-    DecQN,
-    DecQNBCQ,
-    DecQNBCQConfig,
-    DecQNConfig,
-    DecQNCQL,
-    DecQNCQLConfig,
-    DecQNIQL,
-    DecQNIQLConfig,
-    DecQNOneStep,
-    DecQNOneStepConfig,
-    FactoredAWAC,
-    FactoredAWACConfig,
-    FactoredBC,
-    FactoredBCConfig,
-    FactoredBCQ,
-    FactoredBCQConfig,
-    FactoredIQL,
-    FactoredIQLConfig,
-    RePreMAWAC,
-    RePreMAWACConfig,
-    RePreMBCQ,
-    RePreMBCQConfig,
-    RePreMIQL,
-    RePreMIQLConfig,
-    SAINTAWACConfig,
-    SAINTBCConfig,
-    SAINTBCQConfig,
-    SAINTIQLConfig,
-    SPINAWACConfig,
-    SPINBCConfig,
-    SPINBCQConfig,
-    SPINDistillAWAC,
-    SPINDistillAWACConfig,
-    SPINDistillBCQ,
-    SPINDistillBCQConfig,
-    SPINDistillIQL,
-    SPINDistillIQLConfig,
-    SPINIQLConfig,
-)
-from spin_d3rlpy.asm import (
-    ActionStructureModel,
-    PretrainingConfig,
-    TransformerConfig,
-    load_asm,
-    load_published_asm,
-    save_asm,
-)
-from spin_d3rlpy.asm.distillation import DistillationConfig
-from spin_d3rlpy.data import (
-    DeviceReplayBuffer,
-    create_replay_buffer,
-    from_table,
-    load_dataset,
-    save_dataset,
-)
-from spin_d3rlpy.explorers import MultiDiscreteEpsilonGreedy
-from spin_d3rlpy.metrics import LockstepEvaluator, MultiDiscreteActionMatchEvaluator
-from spin_d3rlpy.ope import MultiDiscreteFQE, MultiDiscreteFQEConfig
-from spin_d3rlpy.policies import (
-    AutoregressiveConfig,
-    AutoregressiveEncoderFactory,
-    RePreMEncoderFactory,
-    SAINTEncoderFactory,
-    SPINDistillEncoderFactory,
-    SPINEncoderFactory,
-)
-from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
-from spin_d3rlpy.saving import load_policy, save_policy
+
+if TYPE_CHECKING:
+    from spin_d3rlpy.algos import *  # noqa: F403
+    from spin_d3rlpy.algos.files import load_policy, save_policy
+    from spin_d3rlpy.asm import (
+        ActionStructureModel,
+        PretrainingConfig,
+        TransformerConfig,
+        load_asm,
+        load_published_asm,
+        save_asm,
+    )
+    from spin_d3rlpy.data import (
+        DeviceReplayBuffer,
+        create_replay_buffer,
+        from_table,
+        load_dataset,
+        save_dataset,
+    )
+    from spin_d3rlpy.explorers import MultiDiscreteEpsilonGreedy
+    from spin_d3rlpy.metrics import LockstepEvaluator, MultiDiscreteActionMatchEvaluator
+    from spin_d3rlpy.ope import MultiDiscreteFQE
+    from spin_d3rlpy.policies import (
+        AutoregressiveEncoderFactory,
+        SAINTEncoderFactory,
+        SPINDistillEncoderFactory,
+        SPINEncoderFactory,
+    )
 
 __all__ = [
     "SAINTAWAC",
@@ -104,67 +50,34 @@ __all__ = [
     "SPINIQL",
     "ActionStructureModel",
     "AutoregressiveAWAC",
-    "AutoregressiveAWACConfig",
     "AutoregressiveBC",
-    "AutoregressiveBCConfig",
     "AutoregressiveBCQ",
-    "AutoregressiveBCQConfig",
-    "AutoregressiveConfig",
     "AutoregressiveEncoderFactory",
     "AutoregressiveIQL",
-    "AutoregressiveIQLConfig",
     "DecQN",
     "DecQNBCQ",
-    "DecQNBCQConfig",
     "DecQNCQL",
-    "DecQNCQLConfig",
-    "DecQNConfig",
     "DecQNIQL",
-    "DecQNIQLConfig",
     "DecQNOneStep",
-    "DecQNOneStepConfig",
     "DeviceReplayBuffer",
-    "DistillationConfig",
     "FactoredAWAC",
-    "FactoredAWACConfig",
     "FactoredBC",
-    "FactoredBCConfig",
     "FactoredBCQ",
-    "FactoredBCQConfig",
     "FactoredIQL",
-    "FactoredIQLConfig",
     "LockstepEvaluator",
     "MultiDiscreteActionMatchEvaluator",
     "MultiDiscreteEpsilonGreedy",
     "MultiDiscreteFQE",
-    "MultiDiscreteFQEConfig",
     "PretrainingConfig",
     "RePreMAWAC",
-    "RePreMAWACConfig",
     "RePreMBCQ",
-    "RePreMBCQConfig",
-    "RePreMConfig",
-    "RePreMEncoderFactory",
     "RePreMIQL",
-    "RePreMIQLConfig",
-    "RePreMPretrainingConfig",
-    "SAINTAWACConfig",
-    "SAINTBCConfig",
-    "SAINTBCQConfig",
     "SAINTEncoderFactory",
-    "SAINTIQLConfig",
-    "SPINAWACConfig",
-    "SPINBCConfig",
-    "SPINBCQConfig",
     "SPINDistillAWAC",
-    "SPINDistillAWACConfig",
     "SPINDistillBCQ",
-    "SPINDistillBCQConfig",
     "SPINDistillEncoderFactory",
     "SPINDistillIQL",
-    "SPINDistillIQLConfig",
     "SPINEncoderFactory",
-    "SPINIQLConfig",
     "TransformerConfig",
     "__version__",
     "create_replay_buffer",
@@ -176,5 +89,26 @@ __all__ = [
     "save_asm",
     "save_dataset",
     "save_policy",
-    "spin_envs",
 ]
+
+# Where public names are; configs (`SPINIQLConfig`, `RePreMConfig`) are there, too.
+_HOMES = (
+    *("algos", "algos.files", "asm", "asm.distillation", "data", "explorers", "metrics", "ope"),
+    *("policies", "reprem"),
+)
+
+_quiet_import.install()
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__ or name.endswith(("Config", "Factory")):
+        for home in _HOMES:
+            module = importlib.import_module(f"{__name__}.{home}")
+            if hasattr(module, name):
+                globals()[name] = value = getattr(module, name)
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -20,39 +19,11 @@ from torch import nn
 from torch.jit._trace import TracerWarning, is_tracing
 
 from spin_d3rlpy.errors import InvalidActionSpaceError
-from spin_d3rlpy.fused_adam import FusedAdam
 from spin_d3rlpy.nvec import nvec_from_space
-from spin_envs.graphics import import_triton_beside_graphics
 
-if TYPE_CHECKING:  # importing d3rlpy imports gym, before `silence_gym_notice` could be called
+if TYPE_CHECKING:  # importing d3rlpy imports gym
     from d3rlpy.logging import LoggerAdapterFactory
     from d3rlpy.optimizers.optimizers import OptimizerWrapper
-
-
-def silence_gym_notice() -> None:
-    """Keeps gym from printing that it is unmaintained when d3rlpy imports it.
-
-    d3rlpy 2.8 imports gym 0.26 beside gymnasium; gym looks its notice up in a table of the
-    package `gym_notices`. To be called before the first import of d3rlpy.
-    """
-    try:
-        from gym_notices import notices
-    except ImportError:  # a d3rlpy without gym has nothing to silence
-        return
-    notices.notices.clear()
-
-
-def import_d3rlpy_quietly() -> None:
-    """Imports d3rlpy without what that prints where Shimmy is installed.
-
-    d3rlpy 2.8 then imports Shimmy, and with it dm_control, and logs a line to standard output,
-    which belongs to the program; without a display, glfw warns. To be called before the first
-    import of d3rlpy.
-    """
-    import_triton_beside_graphics()
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import d3rlpy  # noqa: F401
 
 
 def log_folders(factory: LoggerAdapterFactory, name: str) -> list[Path]:
@@ -193,15 +164,11 @@ def fuse_adam(optim: OptimizerWrapper) -> OptimizerWrapper:
     """Switches a new Adam or AdamW to torch's fused kernel.
 
     d3rlpy 2.8's optimizer factories have no `fused` argument. On two CPU cores the fused kernel
-    takes about a tenth of the loop's time, most of what is left is `FusedAdam`'s reason. Other
-    optimizers are returned as they are.
+    takes about a tenth of the loop's time. Other optimizers are returned as they are.
     """
     if isinstance(optim.optim, torch.optim.Adam | torch.optim.AdamW) and not optim.optim.state:
         for group in optim.optim.param_groups:
             group["fused"], group["foreach"] = True, False
-    # A schedule holds on to its optimizer.
-    if optim._lr_scheduler is None and FusedAdam.can_replace(optim.optim):
-        optim._optim = FusedAdam(cast(torch.optim.Adam, optim.optim))
     return optim
 
 

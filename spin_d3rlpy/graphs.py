@@ -68,6 +68,25 @@ class CudaRecorder:
         return graph.replay, result
 
 
+def recorded(
+    step: Callable[[], T],
+    optimizers: Sequence[torch.optim.Optimizer],
+    device: str | torch.device,
+    compile_graph: bool = True,
+) -> Callable[[], T]:
+    """Returns a step that is recorded and replayed, or `step` itself where that cannot be.
+
+    Args:
+        step: see `GraphedStep`.
+        optimizers: those that it uses.
+        device: it runs on.
+        compile_graph: whether recording is wanted.
+    """
+    if compile_graph and can_record(device):
+        return GraphedStep(step, optimizers, CudaRecorder(device))
+    return step
+
+
 class GraphedStep(Generic[T]):
     """A training step that is recorded after a few calls and replayed from then on.
 

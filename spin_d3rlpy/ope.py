@@ -17,7 +17,6 @@ from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
 from d3rlpy.types import NDArray, Observation, Shape
 from torch import nn
 
-from spin_d3rlpy._compat import fuse_adam
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.critics import polyak_update
@@ -224,10 +223,10 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
             ).to(self._device)
             for _ in range(2)
         )
-        optim = config.optim_factory.create(
-            online.named_modules(), lr=config.learning_rate, compiled=self.compiled
+        optim = self._create_optim(
+            config.optim_factory, online.named_modules(), config.learning_rate
         )
-        modules = FQEModules(online, target, fuse_adam(optim))
+        modules = FQEModules(online, target, optim)
         evaluated = self._algo.impl
         assert evaluated is not None
         self._impl = FQEImpl(

@@ -12,10 +12,10 @@ import gymnasium
 from numpy.typing import NDArray
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
+from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.metrics import ActingAlgo
 from spin_d3rlpy.nvec import nvec_from_space
-from spin_d3rlpy.saving import load_policy
 from spin_d3rlpy.training import POLICY, RESULT
 from spin_envs.behavior import load_behavior_policy, policy_task, shipped_policies
 

@@ -19,9 +19,10 @@ from spin_d3rlpy.atomic import written_whole
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows with the first row's keys as header, in one step."""
+    """Writes rows with all their keys as header, in one step. What a row lacks is left empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
     with written_whole(path) as partial, partial.open("w", newline="") as f:
-        writer = csv.DictWriter(f, list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(f, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 

@@ -15,7 +15,7 @@ from spin_d3rlpy.plots import Curve
 from spin_d3rlpy.settings import read_settings
 from spin_d3rlpy.training import CONFIG, CURVE
 
-JOB = "job.json"  # beside the curve of a benchmark's job
+JOB = "job.json"  # in the folder of a benchmark's job, above that of its run
 # What runs of one line may differ in.
 _NOT_METHOD = ("seed", "device", "n_steps", "checkpoint_interval", "kind")
 
@@ -30,7 +30,7 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
         path.parent
         for folder in folders
         for path in folder.rglob(CURVE)
-        if (path.parent / CONFIG).exists() or (path.parent / JOB).exists()
+        if (path.parent / CONFIG).exists()
     }
     if not found:
         raise FileNotFoundError(
@@ -62,6 +62,7 @@ def read_curves(runs: Sequence[Path], metric: str = "return") -> dict[str, dict[
             rows = list(csv.DictReader(f))
         if not rows or metric not in rows[0]:
             continue
+        rows = [row for row in rows if row[metric]]  # losses are unknown before training
         said = _flatten(_read_settings(run))
         dataset = str(said.pop("dataset", ""))
         method = {name: value for name, value in said.items() if name not in _NOT_METHOD}
@@ -81,9 +82,10 @@ def read_curves(runs: Sequence[Path], metric: str = "return") -> dict[str, dict[
 
 
 def _read_settings(run: Path) -> dict[str, Any]:
-    if (run / CONFIG).exists():
+    job = run.parent / JOB
+    if not job.exists():
         return read_settings(run / CONFIG)
-    content: dict[str, Any] = json.loads((run / JOB).read_text())
+    content: dict[str, Any] = json.loads(job.read_text())
     return content
 
 

@@ -1,4 +1,4 @@
-"""A pre-training or training as a folder that goes on after a kill: what `spin-d3rlpy train` does.
+"""A pre-training or training as a folder that resumes after a kill: what `spin-d3rlpy train` does.
 
 The folder holds `config.yaml` (what was asked for, complete), `machine.json` (versions and
 processors), `checkpoints/`, `curve.csv` (one row per epoch) and, when it is done, `result.json` and
@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import d3rlpy
 import gymnasium
-from d3rlpy.logging import NoopAdapterFactory
+from d3rlpy.logging import LoggerAdapterFactory, NoopAdapterFactory
+from d3rlpy.serializable_config import DynamicConfig
 
 from spin_d3rlpy import algos
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
+from spin_d3rlpy.algos.files import save_policy
 from spin_d3rlpy.asm import (
     ActionStructureModel,
     PretrainingConfig,
@@ -26,21 +30,19 @@ from spin_d3rlpy.asm import (
     pretrain,
     save_asm,
 )
-from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.data.loader import open_dataset
+from spin_d3rlpy.loop import Row, Run
 from spin_d3rlpy.metrics import (
+    ActingAlgo,
     ActionMode,
     LockstepEvaluator,
     MultiDiscreteActionMatchEvaluator,
 )
-from spin_d3rlpy.policies import RePreMEncoderFactory
-from spin_d3rlpy.policies.factories import SlotEncoderFactory
+from spin_d3rlpy.policies import PolicyFactory
 from spin_d3rlpy.presets import Preset, get_preset
 from spin_d3rlpy.reports import describe_machine, write_csv, write_json
-from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
-from spin_d3rlpy.saving import save_policy
 from spin_d3rlpy.settings import (
     check_name,
     check_values,
@@ -56,6 +58,7 @@ RESULT = "result.json"
 CURVE = "curve.csv"
 POLICY = "policy.safetensors"
 ASM = "asm.safetensors"
+FIRST = "first.json"  # the evaluation before training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,20 +182,16 @@ def create_algorithm(name: str, fields: Mapping[str, Any], device: str = "cpu:0"
         ValueError: unknown names or values of other types.
     """
     config, encoder = _default_parts(name)
-    of_config = vars(config).keys()
-    of_encoder = vars(encoder).keys() if encoder else set()
     nested = _nested_configs(config, encoder)
+    own, inner = vars(config).keys(), vars(encoder).keys() if encoder else set()
+    source = f"fields of {name}"
     built = {}
     for field, value in fields.items():
-        source = f"fields of {name}"
-        check_name(field, sorted(of_config | of_encoder), source)
+        check_name(field, sorted(own | inner), source)
         if field in nested and isinstance(value, Mapping):
             value = create(nested[field], value, field)
-        check_values(type(config if field in of_config else encoder), {field: value}, source)
+        check_values(type(config if field in own else encoder), {field: value}, source)
         built[field] = value
-    inner = {field: built.pop(field) for field in fields if field not in of_config}
-    if inner and encoder is not None:
-        built["actor_encoder_factory"] = dataclasses.replace(encoder, **inner)
     return getattr(algos, name)(device=device, **built)
 
 
@@ -204,20 +203,17 @@ def _default_parts(algorithm: str) -> tuple[Any, Any]:
 
 def _parts(config: Any) -> tuple[Any, Any]:
     encoder = getattr(config, "actor_encoder_factory", None)
-    return config, encoder if isinstance(encoder, SlotEncoderFactory) else None
+    return config, encoder if isinstance(encoder, PolicyFactory) else None
 
 
 def _nested_configs(config: Any, encoder: Any) -> dict[str, type[Any]]:
     """Returns the classes of the fields that are mappings in a file."""
-    known = (
-        TransformerConfig,
-        PretrainingConfig,
-        DistillationConfig,
-        RePreMConfig,
-        RePreMPretrainingConfig,
-    )
     values = {**(vars(encoder) if encoder else {}), **vars(config)}
-    return {name: type(value) for name, value in values.items() if isinstance(value, known)}
+    return {
+        name: type(value)
+        for name, value in values.items()
+        if dataclasses.is_dataclass(value) and not isinstance(value, DynamicConfig)
+    }
 
 
 def _preset_fields(algorithm: str, sizes: Preset) -> dict[str, Any]:
@@ -227,14 +223,16 @@ def _preset_fields(algorithm: str, sizes: Preset) -> dict[str, Any]:
     fields: dict[str, Any] = {"batch_size": sizes.batch_size, "precision": sizes.precision}
     transformer = dataclasses.asdict(sizes.transformer)
     pretraining = dataclasses.asdict(sizes.pretraining)
-    if isinstance(encoder, RePreMEncoderFactory):
-        shared = vars(RePreMConfig()).keys()
-        fields["sizes"] = {k: v for k, v in transformer.items() if k in shared}
-        fields["pretraining"] = {k: pretraining[k] for k in ("max_updates", "precision")}
-    elif "transformer" in nested:
+    if "transformer" in nested:
         fields["transformer"] = transformer
-        if "pretraining" in nested:
-            fields["pretraining"] = pretraining
+    if "sizes" in nested:  # of another network than ours: names that they share
+        shared = {field.name for field in dataclasses.fields(nested["sizes"])}
+        fields["sizes"] = {k: v for k, v in transformer.items() if k in shared}
+    if "pretraining" in nested:
+        same = nested["pretraining"] is type(sizes.pretraining)
+        fields["pretraining"] = (
+            pretraining if same else {k: pretraining[k] for k in ("max_updates", "precision")}
+        )
     if "distillation" in nested and sizes.pretraining.max_updates is not None:
         fields["distillation"] = {"n_updates": sizes.pretraining.max_updates}
     return fields
@@ -253,23 +251,65 @@ def _complete_fields(algo: Any) -> dict[str, Any]:
     return fields
 
 
-def run_training(
-    folder: Path, settings: TrainSettings, show_progress: bool = True, trust: bool = False
-) -> dict[str, Any]:
-    """Trains, or goes on where an earlier attempt in the folder was.
+class _Measurement:
+    """Evaluators that play once and report several numbers.
 
-    A dataset that names its environment is evaluated by its episodes' return there; a log without
-    one by the share of its actions that the policy would take (which says whether it imitates the
-    log, not whether it is good: see `MultiDiscreteFQE`).
+    Greedy actions are played, too, whatever counts as the return: early in training a policy's
+    most likely action can be good while its samples are not.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], settings: TrainSettings) -> None:
+        episodes, seed = settings.episodes, settings.evaluation_seed
+        self._evaluator = LockstepEvaluator(env, episodes, seed, settings.mode)
+        self._greedy = LockstepEvaluator(env, episodes, seed, "greedy")
+        self.last: dict[str, float] = {}
+
+    def play(self, algo: ActingAlgo) -> dict[str, float]:
+        """Plays the episodes."""
+        started = time.monotonic()
+        returns = self._evaluator.returns(algo)
+        seconds = time.monotonic() - started
+        is_greedy = self._evaluator.mode == "greedy"
+        greedy = returns if is_greedy else self._greedy.returns(algo)
+        self.last = {
+            "return": float(returns.mean()),
+            "return_std": float(returns.std()),
+            "greedy_return": float(greedy.mean()),
+            "evaluation_seconds": seconds,
+        }
+        return self.last
+
+    def evaluators(self) -> dict[str, Any]:
+        """d3rlpy evaluators, of which the first one plays."""
+        names = ("return_std", "greedy_return", "evaluation_seconds")
+        return {
+            "return": lambda algo, _: self.play(algo)["return"],
+            **{name: lambda _, __, name=name: self.last[name] for name in names},
+        }
+
+
+def run_training(
+    folder: Path,
+    settings: TrainSettings,
+    show_progress: bool = True,
+    trust: bool = False,
+    logger_adapter: LoggerAdapterFactory | None = None,
+) -> dict[str, Any]:
+    """Trains, or resumes where an earlier attempt in the folder was.
+
+    A dataset that names its environment is evaluated by its episodes' return there, before
+    training, too; a log without one by the share of its actions that the policy would take (which
+    says whether it imitates the log, not whether it is good: see `MultiDiscreteFQE`).
 
     Args:
         folder: of the run; created if missing.
         settings: what to train, see `train_settings`.
         show_progress: draw progress bars.
         trust: see `load_dataset`.
+        logger_adapter: d3rlpy logger adapter factory; no log if None.
 
     Returns:
-        What `result.json` holds: the last evaluation, and the policy's file.
+        What `result.json` holds: the last evaluation, seconds, and the policy's file.
 
     Raises:
         ValueError: the folder is another run's; wrong settings.
@@ -280,33 +320,39 @@ def run_training(
         return finished
     algo = create_algorithm(settings.algorithm, settings.fields, settings.device)
     if settings.asm is not None:
-        if not hasattr(algo, "set_asm"):
+        if not getattr(algo, "takes_asm", False):
             raise ValueError(f"{settings.algorithm} has no use for an ASM: SPIN's policies have.")
         algo.set_asm(settings.asm)
     dataset, env = _load(settings, show_progress, trust)
     d3rlpy.seed(settings.seed)
+    algo.build_with_dataset(dataset)
     evaluators: dict[str, Any] = {"action_match": MultiDiscreteActionMatchEvaluator("slot")}
-    if env is not None:
-        evaluators = {
-            "return": LockstepEvaluator(
-                env, settings.episodes, settings.evaluation_seed, settings.mode
-            )
-        }
     rows: list[dict[str, Any]] = []
+    if env is not None:
+        measurement = _Measurement(env, settings)
+        evaluators = measurement.evaluators()
+        first = folder / FIRST
+        if not first.exists():
+            write_json(first, measurement.play(algo))
+        rows.append({"step": 0, "update_seconds": 0.0, **json.loads(first.read_text())})
     for epoch, metrics in algo.fitter(
         dataset,
         n_steps=settings.n_steps,
         n_steps_per_epoch=settings.n_steps_per_epoch,
-        logger_adapter=NoopAdapterFactory(),
+        experiment_name="log",
+        with_timestamp=False,
+        logger_adapter=logger_adapter or NoopAdapterFactory(),
         show_progress=show_progress,
+        save_interval=sys.maxsize,
         evaluators=evaluators,
         best_by=next(iter(evaluators)),
         checkpoint_dir=folder / "checkpoints",
         resume=True,
         checkpoint_interval=settings.checkpoint_interval,
     ):
+        seconds = (rows[-1]["update_seconds"] if rows else 0.0) + metrics["time_epoch"]
         step = min(epoch * settings.n_steps_per_epoch, settings.n_steps)
-        rows.append({"step": step, **metrics})
+        rows.append({"step": step, "update_seconds": seconds, **metrics})
         write_csv(folder / CURVE, rows)
     save_policy(algo, folder / POLICY)
     if getattr(algo, "asm", None) is not None:
@@ -316,6 +362,7 @@ def run_training(
         "dataset": settings.dataset,
         "steps": settings.n_steps,
         "policy": str(folder / POLICY),
+        "update_seconds": rows[-1]["update_seconds"],
         **{name: rows[-1][name] for name in evaluators},
     }
     if env is not None:
@@ -332,9 +379,10 @@ def run_training(
 def run_pretraining(
     folder: Path, settings: PretrainSettings, show_progress: bool = True, trust: bool = False
 ) -> dict[str, Any]:
-    """Pre-trains an ASM, or goes on where an earlier attempt in the folder was.
+    """Pre-trains an ASM, or resumes where an earlier attempt in the folder was.
 
-    Arguments and errors are those of `run_training`.
+    Arguments and errors are those of `run_training`. Leaves `asm_0.safetensors`, the untrained
+    model, and `asm_<epoch>.safetensors` every `pretraining.checkpoint_interval` epochs.
 
     Returns:
         What `result.json` holds: the last epoch, and the model's file.
@@ -353,23 +401,23 @@ def run_pretraining(
     held_out = None
     if config.validation_share:
         dataset, held_out = dataset.split(config.validation_share)
-    checkpoints = Checkpoints(
+
+    def save(row: Row, _log_folder: Path | None) -> None:
+        if row["epoch"] % config.checkpoint_interval == 0:
+            save_asm(asm, folder / f"asm_{row['epoch']}.safetensors")
+
+    with Checkpoints(
         folder / "checkpoints", settings.checkpoint_interval, _identity(settings), dict
-    )
-    checkpoints.start(resume=True)
-    with checkpoints.saving_on_interrupt():
-        epochs = pretrain(
-            asm,
-            dataset,
-            config,
-            show_progress=show_progress,
-            checkpoints=checkpoints,
-            held_out=held_out,
-        )
-    rows = [epoch.row() for epoch in epochs]
-    write_csv(folder / CURVE, rows)
+    ) as checkpoints:
+        if checkpoints.start(resume=True) is None:
+            save_asm(asm, folder / "asm_0.safetensors")
+        run = Run(show_progress, checkpoints)
+        rows = pretrain(asm, dataset, config, run, held_out=held_out, on_row=save)
+    if rows:
+        write_csv(folder / CURVE, rows)
     save_asm(asm, folder / ASM)
-    result = {"dataset": settings.dataset, "asm": str(folder / ASM), **rows[-1]}
+    last = rows[-1] if rows else {"step": 0, "samples": 0, "seconds": 0.0}
+    result = {"dataset": settings.dataset, "asm": str(folder / ASM), **last}
     write_json(folder / RESULT, result)
     return result
 

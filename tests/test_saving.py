@@ -99,7 +99,7 @@ def test_an_asm_that_the_configuration_names_is_not_looked_for(tmp_path: Path) -
     save_policy(algo, tmp_path / "policy.safetensors")
     asm.write_bytes(b"something else")
     loaded = load_policy(tmp_path / "policy.safetensors")
-    assert loaded.is_pretrained  # type: ignore[attr-defined]
+    assert loaded.is_pretrained
 
 
 def test_only_built_algorithms_of_this_package_are_saved(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from spin_envs.action_grid import ActionGrid
 from spin_envs.base import LIMIT, MultiDiscreteEnv, StepResult
 from spin_envs.errors import MissingDependencyError, UnknownTaskError
-from spin_envs.graphics import explained_graphics_errors, import_triton_beside_graphics
+from spin_envs.graphics import explained_graphics_errors
 from spin_envs.registration import DEFAULT_BINS
 
 
@@ -211,7 +211,6 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
 
 def _register_shimmy() -> None:
     """Registers Shimmy's environments, which importing it does."""
-    import_triton_beside_graphics()
     try:
         # Silenced: glfw's warning without a display, and the notice of gym, which Shimmy imports.
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from spin_envs.action_grid import ActionGrid
 from spin_envs.base import LIMIT, MultiDiscreteEnv, StepResult
 from spin_envs.errors import MissingDependencyError, UnknownTaskError
-from spin_envs.graphics import explained_graphics_errors, import_triton_beside_graphics
+from spin_envs.graphics import explained_graphics_errors
 from spin_envs.registration import DEFAULT_BINS, EPISODE_STEPS
 
 # Domains that draw the model itself (stiffness, damping) from the seed when a task is loaded.
@@ -25,7 +25,6 @@ RANDOM_MODEL_DOMAINS = ("lqr",)
 
 def _import_suite() -> ModuleType:
     """Imports dm_control when an environment is made: it is slow and optional."""
-    import_triton_beside_graphics()
     try:
         with warnings.catch_warnings():
             # Without a display, glfw warns before dm_control falls back to a headless renderer.

@@ -1,4 +1,4 @@
-"""What objectives share beyond the base: a policy, a factored critic, or both.
+"""What objectives share that train a factored critic, alone or in addition to a policy.
 
 An objective is one file that subclasses config, impl and algorithm with its losses; which policy
 it trains is the config's `actor_encoder_factory`.
@@ -18,100 +18,9 @@ from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
 from d3rlpy.types import Shape, TorchObservation
 from torch import nn
 
-from spin_d3rlpy._compat import fuse_adam
-from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
+from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
 from spin_d3rlpy.critics import Decomposition, FactoredCritic
-from spin_d3rlpy.data.buffer import policy_input
-from spin_d3rlpy.policies import Policy, create_policy
-
-# -- a policy --------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass()
-class PolicyConfig(MultiDiscreteConfig):
-    """Fields of objectives that train a policy.
-
-    Args:
-        actor_learning_rate: of the policy.
-        actor_optim_factory: optimizer of the policy.
-        actor_encoder_factory: decides the policy: `SPINEncoderFactory`, `SAINTEncoderFactory`,
-            `AutoregressiveEncoderFactory`, or any d3rlpy encoder factory for a factored policy.
-        batch_size: rows of a mini-batch.
-        nvec: number of choices of each sub-action.
-        n_steps: gradient steps of `fit` when it is not told.
-    """
-
-    actor_learning_rate: float = 3e-4
-    actor_optim_factory: OptimizerFactory = make_optimizer_field()
-    actor_encoder_factory: EncoderFactory = make_encoder_field()
-
-
-@dataclasses.dataclass(frozen=True)
-class PolicyModules(MultiDiscreteModules):
-    """A policy and its optimizer."""
-
-    policy: Policy
-    actor_optim: OptimizerWrapper
-
-
-class PolicyImpl(MultiDiscreteImpl):
-    """Acting by a policy."""
-
-    _modules: PolicyModules
-
-    @property
-    def n_tokens(self) -> int:
-        """Rows of the policy's matrix products for one observation."""
-        return self._modules.policy.n_tokens
-
-    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        """Greedy actions `(B, N)`."""
-        return self._modules.policy.greedy(x)
-
-    def inner_sample_action(self, x: Any) -> torch.Tensor:
-        """Sampled actions `(B, N)`."""
-        return self._modules.policy.sample(x)
-
-    def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
-        """Raises NotImplementedError: there is no critic."""
-        raise NotImplementedError("Behavior cloning does not learn values.")
-
-    def log_prob(self, batch: TorchMiniBatch) -> torch.Tensor:
-        """Log-probability of the batch's actions, `(B,)`."""
-        return self._modules.policy.log_prob(policy_input(batch), batch.actions)
-
-    @property
-    def policy(self) -> Policy:  # type: ignore[override]
-        """The policy network."""
-        return self._modules.policy
-
-    @property
-    def policy_optim(self) -> torch.optim.Optimizer:
-        """The policy's optimizer."""
-        return self._modules.actor_optim.optim
-
-
-TConfig = TypeVar("TConfig", bound=PolicyConfig)
-TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
-
-
-class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
-    """Builds a policy from the config."""
-
-    def _create_policy(self, observation_shape: Sequence[int]) -> Policy:
-        policy = create_policy(self._config.actor_encoder_factory, observation_shape, self._nvec)
-        return policy.to(self._device)
-
-    def _create_actor_optim(self, policy: Policy) -> OptimizerWrapper:
-        return fuse_adam(
-            self._config.actor_optim_factory.create(
-                policy.trainable_modules(),
-                lr=self._config.actor_learning_rate,
-                compiled=self.compiled,
-            )
-        )
-
 
 # -- a factored critic -----------------------------------------------------------------------
 
@@ -179,7 +88,7 @@ class CriticImpl(MultiDiscreteImpl):
 
 @dataclasses.dataclass()
 class ActorCriticConfig(CriticConfig, PolicyConfig):
-    """Fields of objectives that train a policy beside a factored critic.
+    """Fields of objectives that train a policy and a factored critic.
 
     Args:
         critic_learning_rate: of Q functions (and of value functions).
@@ -223,6 +132,7 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
         return self._modules.critic_optim.optim
 
 
+TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 TActorCriticConfig = TypeVar("TActorCriticConfig", bound=ActorCriticConfig)
 
 
@@ -239,10 +149,8 @@ class ActorCriticAlgo(PolicyAlgo[TImpl, TActorCriticConfig]):
         ).to(self._device)
 
     def _create_critic_optim(self, network: nn.Module) -> OptimizerWrapper:
-        return fuse_adam(
-            self._config.critic_optim_factory.create(
-                network.named_modules(),
-                lr=self._config.critic_learning_rate,
-                compiled=self.compiled,
-            )
+        return self._create_optim(
+            self._config.critic_optim_factory,
+            network.named_modules(),
+            self._config.critic_learning_rate,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from d3rlpy.dataset import cast_flat_shape
@@ -19,8 +19,8 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticModules,
 )
 from spin_d3rlpy.critics import ValueFunction, combine_slots, polyak_update
-from spin_d3rlpy.data.buffer import policy_input
 from spin_d3rlpy.policies import IndependentPolicy
+from spin_d3rlpy.policies.feature_cache import policy_input
 
 
 @dataclasses.dataclass()
@@ -84,7 +84,7 @@ class AWACImpl(ActorCriticImpl):
 
         Args:
             observations: `(B, obs)`.
-            inputs: what the policy gets for them, see `spin_d3rlpy.data.buffer.policy_input`.
+            inputs: what the policy gets for them, see `policy_input`.
         """
         policy = self._modules.policy
         utilities = self._modules.targ_q_funcs.utilities(observations)  # (E, B, S)
@@ -126,11 +126,10 @@ class AWACImpl(ActorCriticImpl):
         }
 
 
-TConfig = TypeVar("TConfig", bound=AWACConfig)
+class AWAC(ActorCriticAlgo[AWACImpl, AWACConfig]):
+    """AWAC; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
-
-class AWAC(ActorCriticAlgo[AWACImpl, TConfig]):
-    """AWAC; the named algorithms in `spin_d3rlpy.algos.named` fix its policy."""
+    config_class = AWACConfig
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         """Builds networks and optimizers."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeVar
 
 import torch
 from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import Shape
 
-from spin_d3rlpy.algos.actor_critic import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
+from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
 
 
 @dataclasses.dataclass()
@@ -33,11 +32,10 @@ class BCImpl(PolicyImpl):
         return {"loss": loss.detach()}
 
 
-TConfig = TypeVar("TConfig", bound=BCConfig)
+class BC(PolicyAlgo[BCImpl, BCConfig]):
+    """Behavior cloning; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
-
-class BC(PolicyAlgo[BCImpl, TConfig]):
-    """Behavior cloning; the named algorithms in `spin_d3rlpy.algos.named` fix its policy."""
+    config_class = BCConfig
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         """Builds network and optimizer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from d3rlpy.dataset import cast_flat_shape
@@ -17,9 +17,9 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticModules,
 )
 from spin_d3rlpy.critics import FactoredCritic, combine_slots, polyak_update
-from spin_d3rlpy.data.buffer import next_policy_input
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.base import gumbel_noise, keep_supported
+from spin_d3rlpy.policies.feature_cache import next_policy_input
 
 # Of the noise by which `predict` draws its candidates: the same in every process.
 CANDIDATE_SEED = 0
@@ -75,7 +75,7 @@ class BCQImpl(ActorCriticImpl):
 
         Args:
             observations: `(B, obs)`.
-            inputs: what the policy gets for them, see `spin_d3rlpy.data.buffer.policy_input`.
+            inputs: what the policy gets for them, see `policy_input`.
         """
         critic, policy = self._modules.targ_q_funcs, self._modules.policy
         utilities = critic.utilities(observations)  # (E, B, S)
@@ -127,11 +127,10 @@ class BCQImpl(ActorCriticImpl):
         return actions.gather(0, best)[0]
 
 
-TConfig = TypeVar("TConfig", bound=BCQConfig)
+class BCQ(ActorCriticAlgo[BCQImpl, BCQConfig]):
+    """BCQ; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
-
-class BCQ(ActorCriticAlgo[BCQImpl, TConfig]):
-    """BCQ; the named algorithms in `spin_d3rlpy.algos.named` fix its policy."""
+    config_class = BCQConfig
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         """Builds networks and optimizers."""

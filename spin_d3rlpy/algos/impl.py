@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from d3rlpy.algos.qlearning.base import QLearningAlgoImplBase
 from d3rlpy.base import DeviceArg, LearnableConfig
+from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
 from d3rlpy.types import Shape
 
 from spin_d3rlpy._compat import advance_schedule, step_without_schedule
 from spin_d3rlpy.nvec import SlotLayout
-from spin_d3rlpy.policies.slot import SlotFeatures
+from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.precision import Precision, backward, check_precision
-
-if TYPE_CHECKING:
-    from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 
 
 @dataclasses.dataclass()
@@ -49,17 +48,20 @@ class MultiDiscreteConfig(LearnableConfig):
     def __post_init__(self) -> None:
         check_precision(self.precision)
 
-    def create(
-        self, device: DeviceArg = False, enable_ddp: bool = False
-    ) -> MultiDiscreteAlgo[Any, Any]:
-        """Returns the algorithm on `device`."""
-        algo: MultiDiscreteAlgo[Any, Any] = self.algo_class(self, device, enable_ddp)
-        return algo
+    def create(self, device: DeviceArg = False, enable_ddp: bool = False) -> Any:
+        """Returns the algorithm, a `MultiDiscreteAlgo`, on `device`."""
+        return self.algo_class(self, device, enable_ddp)
 
     @classmethod
     def get_type(cls) -> str:
         """Name under which d3rlpy saves it."""
         return cls.type_name
+
+
+def encoder_field(default_factory: Callable[[], EncoderFactory]) -> Any:
+    """Returns a config field for an encoder factory with another default than d3rlpy's."""
+    template: Any = make_encoder_field()
+    return dataclasses.field(default_factory=default_factory, metadata=template.metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +72,8 @@ class MultiDiscreteModules(Modules):
         """Lets parameters have gradients again after an export, but not what SPIN froze."""
         super().unfreeze()
         for network in self.get_torch_modules().values():
-            for module in network.modules():
-                if isinstance(module, SlotFeatures):
-                    module.freeze(0)
+            if isinstance(network, Policy):
+                network.freeze(0)
 
 
 class MultiDiscreteImpl(QLearningAlgoImplBase):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeVar
 
 import torch
 from d3rlpy.dataset import cast_flat_shape
@@ -100,11 +99,10 @@ class IQLImpl(ActorCriticImpl):
         }
 
 
-TConfig = TypeVar("TConfig", bound=IQLConfig)
+class IQL(ActorCriticAlgo[IQLImpl, IQLConfig]):
+    """IQL; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
-
-class IQL(ActorCriticAlgo[IQLImpl, TConfig]):
-    """IQL; the named algorithms in `spin_d3rlpy.algos.named` fix its policy."""
+    config_class = IQLConfig
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         """Builds networks and optimizers."""

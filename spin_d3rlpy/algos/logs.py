@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from d3rlpy.base import save_config
@@ -13,6 +14,7 @@ from d3rlpy.logging import D3RLPyLogger, LoggerAdapterFactory
 
 from spin_d3rlpy._compat import log_folders
 from spin_d3rlpy.locks import exclusive_folder
+from spin_d3rlpy.loop import StageLog
 
 
 @contextmanager
@@ -45,6 +47,46 @@ def open_logger(
         logger = D3RLPyLogger(algo, factory, name, n_steps_per_epoch, with_timestamp=False)
         save_config(algo, logger)
         yield stack.enter_context(closing(logger))
+
+
+class _LoggerLog(StageLog):
+    """Rows as metrics of a d3rlpy logger, with a prefix."""
+
+    def __init__(self, logger: D3RLPyLogger, prefix: str) -> None:
+        self._logger, self._prefix = logger, prefix
+        folder = getattr(logger.adapter, "logdir", None)
+        self.folder = None if folder is None else Path(folder)
+
+    def add(self, row: Mapping[str, float]) -> None:
+        for name, value in row.items():
+            if name not in ("epoch", "step"):  # the logger's own columns
+                self._logger.add_metric(f"{self._prefix}_{name}", value)
+        self._logger.commit(int(row["epoch"]), int(row["step"]))
+
+
+@contextmanager
+def stage_log(
+    algo: Any,
+    factory: LoggerAdapterFactory,
+    name: str,
+    with_timestamp: bool,
+    stage: str,
+    prefix: str,
+    epoch_steps: int,
+) -> Iterator[StageLog]:
+    """Yields the log of a first stage, in a folder of its own, `<name>_<stage>`.
+
+    Args:
+        algo: see `open_logger`.
+        factory: see `open_logger`.
+        name: of the experiment.
+        with_timestamp: see `open_logger`.
+        stage: its name.
+        prefix: of its metrics.
+        epoch_steps: gradient steps of an epoch.
+    """
+    with open_logger(algo, factory, f"{name}_{stage}", epoch_steps, with_timestamp) as logger:
+        yield _LoggerLog(logger, prefix)
 
 
 def _new_name(factory: LoggerAdapterFactory, name: str) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
-import time
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol, get_args
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, Protocol, get_args
 
 import torch
-from tqdm import tqdm
 
 from spin_d3rlpy._compat import keep_freed_memory
 from spin_d3rlpy.asm.model import ActionStructureModel
@@ -21,9 +19,9 @@ from spin_d3rlpy.asm.objectives import (
     Validation,
     VariationalActionModelling,
 )
-from spin_d3rlpy.checkpoints import Checkpoints, require_finite
 from spin_d3rlpy.distributed import share_training
-from spin_d3rlpy.graphs import CudaRecorder, GraphedStep, can_record
+from spin_d3rlpy.graphs import recorded
+from spin_d3rlpy.loop import Loop, Metrics, Row, Run
 from spin_d3rlpy.precision import Precision, autocast, check_precision
 
 ObjectiveName = Literal["masked", "variational", "contrastive"]
@@ -137,184 +135,82 @@ class StateActionSource(Protocol):
         """Returns observations `(B, obs)` and integer actions `(B, N)` on the device."""
 
 
-@dataclasses.dataclass(frozen=True)
-class PretrainingEpoch:
-    """What one epoch of pre-training did.
-
-    Args:
-        epoch: from 1.
-        step: updates so far.
-        loss: mean loss of the epoch.
-        accuracy: mean masked accuracy of the epoch.
-        seconds: since the start.
-        samples: rows seen so far.
-        validation: measured on held-out data, by name; what depends on the objective.
-    """
-
-    epoch: int
-    step: int
-    loss: float
-    accuracy: float
-    seconds: float
-    samples: int
-    validation: Mapping[str, float] = dataclasses.field(default_factory=dict)
-
-    def row(self) -> dict[str, float]:
-        """Everything in one row, validation metrics as `validation_<name>`."""
-        row = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        validation = row.pop("validation")
-        return row | {f"validation_{name}": value for name, value in validation.items()}
-
-
-class _EarlyStopping:
-    """Keeps the weights of the best epoch and says when to stop."""
-
-    def __init__(self, asm: ActionStructureModel, patience: int | None) -> None:
-        self._asm = asm
-        self._patience = patience
-        self.state: dict[str, Any] = {"best": -math.inf, "since": 0, "weights": None}
-
-    def after_epoch(self, score: float) -> bool:
-        """Takes note of an epoch's score; returns whether it is time to stop."""
-        state = self.state
-        if self._patience is None:
-            return False
-        if score > state["best"]:
-            state.update(best=score, since=0, weights=copy.deepcopy(self._asm.state_dict()))
-        else:
-            state["since"] += 1
-        return bool(state["since"] >= self._patience)
-
-    def restore_best(self) -> None:
-        """Sets the model back to its best epoch."""
-        if self.state["weights"] is not None:
-            self._asm.load_state_dict(self.state["weights"])
-
-
 def pretrain(
     asm: ActionStructureModel,
     source: StateActionSource,
     config: PretrainingConfig,
+    run: Run | None = None,
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    on_epoch: Callable[[PretrainingEpoch], None] | None = None,
-    show_progress: bool = True,
-    checkpoints: Checkpoints | None = None,
     held_out: StateActionSource | None = None,
-    enable_ddp: bool = False,
-    compile_graph: bool = False,
-) -> list[PretrainingEpoch]:
+    on_row: Callable[[Row, Path | None], None] | None = None,
+) -> list[Row]:
     """Trains `asm` in place by the config's objective and leaves it in evaluation mode.
 
     Args:
         asm: the model, on the source's device.
-        source: where rows come from.
-        config: how to train.
-        transform: applied to observations (an observation scaler).
-        on_epoch: called after each epoch, e.g. to log and save.
-        show_progress: draw a progress bar.
-        checkpoints: where to save at an interval and at interrupts, and to go on from.
-        held_out: 4,096 rows of it, the same each time, are predicted after each epoch.
-        enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
-        compile_graph: on a GPU, record an update as a CUDA graph and replay it, see
-            `spin_d3rlpy.graphs`; without effect elsewhere. The source must draw without waiting
+        source: where rows come from. To be recorded as a CUDA graph it must draw without waiting
             for the device.
+        config: how to train.
+        run: progress bar, checkpoints, logs.
+        transform: applied to observations (an observation scaler).
+        held_out: 4,096 rows of it, the same each time, are predicted after each epoch.
+        on_row: called with each epoch's row and the log's folder, e.g. to save the model.
 
     Returns:
-        One entry per epoch.
+        One row per epoch: `epoch`, `step`, `loss`, `accuracy`, `seconds`, `samples` (rows seen so
+        far) and, with `held_out`, `validation_<name>`; which names depends on the objective.
 
     Raises:
         ValueError: `config.patience` is set and `held_out` is missing.
         DivergenceError: losses or weights are no longer finite.
     """
+    run = run or Run()
     if config.patience is not None and held_out is None:
         raise ValueError("patience needs held_out data to stop by.")
     keep_freed_memory()
     objective = config.create_objective(asm)
-    if enable_ddp:
+    if run.enable_ddp:
         share_training(objective)
     optimizer = torch.optim.Adam(objective.parameters(), lr=config.learning_rate, fused=True)
-    stopping = _EarlyStopping(asm, config.patience)
-    total = config.n_updates(source.transition_count)
-    per_epoch = math.ceil(source.transition_count / config.batch_size)
-    epochs: list[PretrainingEpoch] = []
-    started = time.monotonic()
-    sums = torch.zeros(2, device=asm.embedding.weight.device)
-    since = 0
-    first = 1
-    if checkpoints is not None and (saved := checkpoints.resume("pretraining")) is not None:
-        objective.load_state_dict(saved["objective"])
-        optimizer.load_state_dict(saved["optimizer"])
-        stopping.state = saved["stopping"]
-        sums, since, first = saved["sums"].to(sums.device), saved["since"], saved["step"] + 1
-        epochs = [PretrainingEpoch(**epoch) for epoch in saved["epochs"]]
-        started -= saved["seconds"]
-        if saved["stopped"]:
-            first = total + 1
-    objective.train()
-    stopped = False
-
-    def state() -> dict[str, Any]:
-        return {
-            "objective": objective.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "stopping": stopping.state,
-            "stopped": stopped,
-            "sums": sums,
-            "since": since,
-            "step": step,
-            "epochs": [dataclasses.asdict(epoch) for epoch in epochs],
-            "seconds": time.monotonic() - started,
-        }
+    device = asm.embedding.weight.device
 
     def scaled(observations: torch.Tensor) -> torch.Tensor:
         return observations if transform is None else transform(observations)
 
-    def update() -> None:
+    def update() -> Metrics:
         observations, actions = source.sample_observations_and_actions(config.batch_size)
         optimizer.zero_grad()
         result = objective.add_gradients(scaled(observations), actions, config.precision)
         torch.nn.utils.clip_grad_norm_(objective.parameters(), config.clip_grad_norm)
         optimizer.step()
-        sums.add_(torch.stack(result))
+        return {"loss": result.loss.detach(), "accuracy": result.accuracy}
 
-    do_update: Callable[[], None] = update
-    if compile_graph and can_record(sums.device):
-        do_update = GraphedStep(update, [optimizer], CudaRecorder(sums.device))
-    steps = tqdm(
-        range(first, total + 1), desc="Pre-training", unit="update", disable=not show_progress
+    epoch_steps = math.ceil(source.transition_count / config.batch_size)
+    loop = Loop(
+        run,
+        "pretraining",
+        config.n_updates(source.transition_count),
+        epoch_steps,
+        {"objective": objective, "optimizer": optimizer},
+        device,
+        config.patience,
+        keep_best=None if config.patience is None else asm,
+        label="Pre-training",
     )
-    for step in steps:
-        do_update()
-        since += 1
-        if step % per_epoch == 0 or step == total:
-            loss, accuracy = (sums / since).tolist()
-            require_finite({"loss": loss}, "pretraining", step, checkpoints)
-            validation: Mapping[str, float] = {}
+    objective.train()
+    with run.log("pretraining", "asm", epoch_steps) as log:
+        for _ in loop.epochs(recorded(update, [optimizer], device, run.compile_graph)):
+            row, score = loop.take_row(), None
+            row["samples"] = loop.step * config.batch_size
             if held_out is not None:
-                score, validation = _validate(objective, held_out, scaled, config.precision)
-                stopped = stopping.after_epoch(score)
-            epochs.append(
-                PretrainingEpoch(
-                    epoch=len(epochs) + 1,
-                    step=step,
-                    loss=loss,
-                    accuracy=accuracy,
-                    seconds=time.monotonic() - started,
-                    samples=step * config.batch_size,
-                    validation=validation,
-                )
-            )
-            sums.zero_()
-            since = 0
-            if on_epoch is not None:
-                on_epoch(epochs[-1])
-        if checkpoints is not None:
-            checkpoints.after_step("pretraining", step, state)
-        if stopped:
-            break
-    stopping.restore_best()
+                score, metrics = _validate(objective, held_out, scaled, config.precision)
+                row |= {f"validation_{name}": value for name, value in metrics.items()}
+            row = loop.add_row(row, score)
+            log.add(row)
+            if on_row is not None:
+                on_row(row, log.folder)
     asm.eval()
-    return epochs
+    return loop.rows
 
 
 def _validate(

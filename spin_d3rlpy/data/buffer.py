@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn
 
 import numpy as np
 import torch
@@ -30,45 +29,8 @@ from minari import MinariDataset
 from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.views import EpisodeViews, TransitionIndex
-from spin_d3rlpy.reprem.pretraining import Windows
 
 _ROWS_AT_ONCE = 65_536
-
-
-@dataclasses.dataclass(frozen=True)
-class FeatureMiniBatch(TorchMiniBatch):
-    """A mini-batch that knows what a policy computes from its observations before its heads.
-
-    Args:
-        cache: `(n, N, D)` features of all observations.
-        rows: `(B,)` rows of the batch's observations; its next observations' follow them.
-    """
-
-    cache: torch.Tensor = dataclasses.field(kw_only=True)
-    rows: torch.Tensor = dataclasses.field(kw_only=True)
-
-    @property
-    def features(self) -> torch.Tensor:
-        """Features of the observations, `(B, N, D)`."""
-        return self._pick(self.rows)
-
-    @property
-    def next_features(self) -> torch.Tensor:
-        """Features of the next observations, `(B, N, D)`."""
-        return self._pick(self.rows + 1)
-
-    def _pick(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.cache.index_select(0, rows.to(self.cache.device)).to(self.device)
-
-
-def policy_input(batch: TorchMiniBatch) -> Any:
-    """What policies get for a batch's observations."""
-    return batch.features if isinstance(batch, FeatureMiniBatch) else batch.observations
-
-
-def next_policy_input(batch: TorchMiniBatch) -> Any:
-    """What policies get for a batch's next observations."""
-    return batch.next_features if isinstance(batch, FeatureMiniBatch) else batch.next_observations
 
 
 class DeviceReplayBuffer(ReplayBufferBase):
@@ -93,8 +55,6 @@ class DeviceReplayBuffer(ReplayBufferBase):
         observation_index: `(n,)` row of each transition's observation; its next observation is
             the row below.
         episode_starts: `(episodes + 1,)` index of each episode's first transition, and n.
-        features: `(sum(T + 1), N, D)` policy features of the observations or None, see
-            `with_features`.
     """
 
     def __init__(self, data: StackedEpisodes, map_in: Path | None = None) -> None:
@@ -113,7 +73,6 @@ class DeviceReplayBuffer(ReplayBufferBase):
         self._continues = torch.ones(n, dtype=torch.bool)  # whether the episode has a next step
         self._continues[self.episode_starts[1:] - 1] = False
         self._episodes: EpisodeViews | None = None
-        self.features: torch.Tensor | None = None
 
     @classmethod
     def from_minari(
@@ -176,9 +135,8 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     @property
     def is_on_one_device(self) -> bool:
-        """Whether observations and features, if there are any, are where everything else is."""
-        large = (self.observations, self.features)
-        return all(part is None or part.device == self.device for part in large)
+        """Whether observations are where everything else is."""
+        return self.observations.device == self.device
 
     def select(self, episodes: Sequence[int]) -> DeviceReplayBuffer:
         """Returns a copy with the episodes of these indices, in this order, on the same device.
@@ -253,16 +211,6 @@ class DeviceReplayBuffer(ReplayBufferBase):
         self._episodes = None
         return mean.cpu().numpy(), scale.cpu().numpy()
 
-    def with_features(self, features: torch.Tensor) -> DeviceReplayBuffer:
-        """Returns the same data with policy features beside the observations.
-
-        Args:
-            features: `(sum(T + 1), N, D)`, on the buffer's device or in host memory.
-        """
-        extended = copy.copy(self)
-        extended.features = features
-        return extended
-
     def sample_transition_batch(  # type: ignore[override]
         self, batch_size: int
     ) -> TorchMiniBatch:
@@ -271,56 +219,40 @@ class DeviceReplayBuffer(ReplayBufferBase):
         Returns:
             Observations `(B, obs)`, integer actions `(B, N)`, rewards, terminals and intervals
             `(B, 1)`, nothing scaled. The next action at an episode's end, which does not exist,
-            is the action itself. `returns_to_go` is zero. A `FeatureMiniBatch` if there are
-            features.
+            is the action itself. `returns_to_go` is zero.
         """
-        index = self._sample_index(batch_size)
+        return self.transitions(self.sample_index(batch_size))
+
+    def transitions(self, index: torch.Tensor) -> TorchMiniBatch:
+        """Returns the transitions of these numbers `(B,)`, in the form of a sampled batch."""
         row = self.observation_index.index_select(0, index)
         rewards = self.rewards.index_select(0, index)[:, None]
         following = index + self._continues.index_select(0, index)
-        batch = TorchMiniBatch(
-            observations=self._observations_at(row),
+        return TorchMiniBatch(
+            observations=self.observations_at(row),
             actions=self.actions.index_select(0, index).long(),
             rewards=rewards,
-            next_observations=self._observations_at(row + 1),
+            next_observations=self.observations_at(row + 1),
             next_actions=self.actions.index_select(0, following).long(),
             returns_to_go=torch.zeros_like(rewards),
             terminals=self.terminals.index_select(0, index)[:, None],
             intervals=torch.ones_like(rewards),
             device=str(self.device),
         )
-        if self.features is None:
-            return batch
-        return FeatureMiniBatch(**vars(batch), cache=self.features, rows=row)
 
     def sample_observations_and_actions(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Draws observations `(B, obs)` and their actions `(B, N)` int64, like batches."""
-        index = self._sample_index(batch_size)
+        index = self.sample_index(batch_size)
         row = self.observation_index.index_select(0, index)
-        return self._observations_at(row), self.actions.index_select(0, index).long()
+        return self.observations_at(row), self.actions.index_select(0, index).long()
 
-    def sample_windows(self, batch_size: int, length: int) -> Windows:
-        """Draws pieces of trajectories that begin anywhere and end with their episode at latest.
-
-        Returns:
-            Observations `(B, length, obs)`, actions `(B, length, N)` int64, and which of them
-            belong to the episode, `(B, length)`; the others repeat its last step.
-        """
-        first = self._sample_index(batch_size)[:, None]
-        starts = self.episode_starts
-        end = starts[torch.searchsorted(starts, first, right=True)]  # of the episode, (B, 1)
-        index = first + torch.arange(length, device=self.device)
-        valid = index < end
-        index = torch.minimum(index, end - 1)
-        rows = self.observation_index[index]
-        observations = self._observations_at(rows.flatten()).unflatten(0, rows.shape)
-        return Windows(observations, self.actions[index].long(), valid)
-
-    def _observations_at(self, rows: torch.Tensor) -> torch.Tensor:
+    def observations_at(self, rows: torch.Tensor) -> torch.Tensor:
+        """Returns observations `(R, obs)` of rows `(R,)`, on the buffer's device."""
         source = self.observations
         return source.index_select(0, rows.to(source.device)).to(self.device)
 
-    def _sample_index(self, batch_size: int) -> torch.Tensor:
+    def sample_index(self, batch_size: int) -> torch.Tensor:
+        """Draws numbers of transitions `(B,)`, uniformly with replacement."""
         return torch.randint(self.transition_count, (batch_size,), device=self.device)
 
     # -- the rest of d3rlpy's interface ----------------------------------------------------
@@ -397,7 +329,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     def sample_trajectory(self, length: int) -> PartialTrajectory:
         """Draws a trajectory of `length` steps, padded where its episode began later."""
-        episode, step = self.buffer[int(self._sample_index(1))]
+        episode, step = self.buffer[int(self.sample_index(1))]
         return self.trajectory_slicer(episode, step, length)
 
     def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:

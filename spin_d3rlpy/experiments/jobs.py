@@ -1,12 +1,13 @@
 """What a worker does: pre-train an ASM, train and evaluate an algorithm, or probe an ASM.
 
-A job is a folder. `job.json` says what to do, `checkpoints/` is what a killed job goes on from,
-`result.json` (written last, in one step) says that it is done. Its other files are `machine.json`
-(versions, machine, git commit), `curve.csv` and, for pre-training, `asm_<epoch>.safetensors`.
+A job is a folder. `job.json` says what to do, `run/` is the training or pre-training itself (see
+`spin_d3rlpy.training`), `result.json` (written last, in one step) says that it is done, and
+`machine.json` holds versions, machine and git commit.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import hashlib
 import json
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import d3rlpy
-import gymnasium
 from d3rlpy.logging import (
     CombineAdapterFactory,
     FileAdapterFactory,
@@ -27,25 +27,23 @@ from d3rlpy.logging import (
 )
 from d3rlpy.logging.logger import AlgProtocol, LoggerAdapter
 
-from spin_d3rlpy.asm import (
-    ActionStructureModel,
-    PretrainingConfig,
-    TransformerConfig,
-    load_asm,
-    pretrain,
-    save_asm,
-)
-from spin_d3rlpy.asm.pretraining import PretrainingEpoch
+from spin_d3rlpy.asm import load_asm
 from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
-from spin_d3rlpy.checkpoints import Checkpoints
-from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
+from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.locks import exclusive_folder
-from spin_d3rlpy.metrics import ActingAlgo, ActionMode, LockstepEvaluator
-from spin_d3rlpy.reports import describe_machine, write_csv, write_json
-from spin_d3rlpy.training import create_algorithm
+from spin_d3rlpy.metrics import ActionMode
+from spin_d3rlpy.reports import describe_machine, write_json
+from spin_d3rlpy.training import (
+    CURVE,
+    PretrainSettings,
+    TrainSettings,
+    run_pretraining,
+    run_training,
+)
 
 Kind = Literal["pretrain", "train", "probe"]
 RESULT = "result.json"
+RUN = "run"
 ERROR = "error.txt"
 LOG = "log.txt"
 TRACKERS = "trackers.json"
@@ -110,7 +108,7 @@ class Job:
 
 
 def run_job(root: Path, name: str) -> None:
-    """Does what `job.json` says, going on from where an earlier attempt was.
+    """Does what `job.json` says, resuming where an earlier attempt was.
 
     Whoever else does the same job (a worker that outlived a killed `bench run`) is waited for.
 
@@ -131,119 +129,45 @@ def run_job(root: Path, name: str) -> None:
 
 
 def _pretrain(root: Path, job: Job) -> dict[str, Any]:
-    folder = root / job.name
-    config = PretrainingConfig(**job.fields["pretraining"])
-    buffer = _load(job)
-    d3rlpy.seed(job.seed)
-    transformer = TransformerConfig(**job.fields["transformer"])
-    asm = ActionStructureModel(buffer.observations.shape[1], buffer.nvec, transformer)
-    asm.to(job.device)
-    held_out = None
-    if config.validation_share:
-        buffer, held_out = buffer.split(config.validation_share)
-
-    def on_epoch(epoch: PretrainingEpoch) -> None:
-        if epoch.epoch % config.checkpoint_interval == 0:
-            save_asm(asm, folder / f"asm_{epoch.epoch}.safetensors")
-
-    with _checkpoints(folder) as checkpoints:
-        if checkpoints.start(resume=True) is None:
-            save_asm(asm, folder / "asm_0.safetensors")
-        epochs = pretrain(
-            asm,
-            buffer,
-            config,
-            on_epoch=on_epoch,
-            show_progress=False,
-            checkpoints=checkpoints,
-            held_out=held_out,
-        )
-    save_asm(asm, folder / "asm.safetensors")
-    rows = [epoch.row() for epoch in epochs]
-    if rows:
-        write_csv(folder / "curve.csv", rows)
-    last = rows[-1] if rows else {"step": 0, "samples": 0, "seconds": 0.0}
-    return {f"pretraining_{key}": value for key, value in last.items()}
-
-
-class _Measurement:
-    """Evaluators that play once and report several numbers.
-
-    Whatever counts as the return, greedy actions are played, too: early in training a policy's
-    most likely action can be good while its samples are not.
-    """
-
-    def __init__(self, env: gymnasium.Env[Any, Any], job: Job) -> None:
-        self._evaluator = LockstepEvaluator(env, job.episodes, EVALUATION_SEED, job.mode)
-        self._greedy = LockstepEvaluator(env, job.episodes, EVALUATION_SEED, "greedy")
-        self.last: dict[str, float] = {}
-
-    def play(self, algo: ActingAlgo) -> dict[str, float]:
-        """Plays the episodes."""
-        started = time.monotonic()
-        returns = self._evaluator.returns(algo)
-        seconds = time.monotonic() - started
-        is_greedy = self._evaluator.mode == "greedy"
-        greedy = returns if is_greedy else self._greedy.returns(algo)
-        self.last = {
-            "return": float(returns.mean()),
-            "return_std": float(returns.std()),
-            "greedy_return": float(greedy.mean()),
-            "evaluation_seconds": seconds,
-        }
-        return self.last
-
-    def evaluators(self) -> dict[str, Any]:
-        """d3rlpy evaluators, of which the first one plays."""
-        names = ("return_std", "greedy_return", "evaluation_seconds")
-        return {
-            "return": lambda algo, _: self.play(algo)["return"],
-            **{name: lambda _, __, name=name: self.last[name] for name in names},
-        }
+    settings = PretrainSettings(
+        dataset=job.dataset,
+        transformer=job.fields["transformer"],
+        pretraining=job.fields["pretraining"],
+        size=job.size,
+        seed=job.seed,
+        device=job.device,
+        checkpoint_interval=CHECKPOINT_INTERVAL,
+    )
+    result = run_pretraining(root / job.name / RUN, settings, show_progress=False)
+    return {f"pretraining_{k}": v for k, v in result.items() if k not in ("dataset", "asm")}
 
 
 def _train(root: Path, job: Job) -> dict[str, Any]:
     folder = root / job.name
-    buffer, env = load_dataset(job.dataset, size=job.size, progress=False)
-    d3rlpy.seed(job.seed)
-    algo = create_algorithm(str(job.algorithm), job.fields, job.device)
-    if job.asm is not None:
-        algo.set_asm(load_asm(_asm_path(root, job), job.device))
-    algo.build_with_dataset(buffer)
-    measurement = _Measurement(env, job)
-    first = folder / "first.json"
-    if not first.exists():
-        write_json(first, measurement.play(algo))
-    results = algo.fit(
-        buffer,
+    settings = TrainSettings(
+        dataset=job.dataset,
+        algorithm=str(job.algorithm),
+        fields=dict(job.fields),
+        asm=None if job.asm is None else str(_asm_path(root, job)),
+        size=job.size,
         n_steps=job.n_steps,
         n_steps_per_epoch=job.n_steps_per_epoch,
-        experiment_name="log",
-        with_timestamp=False,
-        logger_adapter=_loggers(folder),
-        show_progress=False,
-        save_interval=10**9,
-        evaluators=measurement.evaluators(),
-        checkpoint_dir=folder / "checkpoints",
-        resume=True,
+        episodes=job.episodes,
+        evaluation_seed=EVALUATION_SEED,
+        mode=job.mode,
+        seed=job.seed,
+        device=job.device,
         checkpoint_interval=CHECKPOINT_INTERVAL,
     )
-    rows = [{"step": 0, "update_seconds": 0.0, **json.loads(first.read_text())}]
-    for epoch, metrics in results:
-        rows.append(
-            {
-                "step": min(epoch * job.n_steps_per_epoch, job.n_steps),
-                "update_seconds": rows[-1]["update_seconds"] + metrics["time_epoch"],
-                **{name: metrics[name] for name in measurement.last},
-            }
-        )
-    write_csv(folder / "curve.csv", rows)
+    result = run_training(
+        folder / RUN, settings, show_progress=False, logger_adapter=_loggers(folder)
+    )
+    with (folder / RUN / CURVE).open() as f:
+        evaluation_seconds = sum(float(row["evaluation_seconds"]) for row in csv.DictReader(f))
     of_asm = json.loads((root / job.asm.name / RESULT).read_text()) if job.asm else {}
     return {
-        "return": rows[-1]["return"],
-        "greedy_return": rows[-1]["greedy_return"],
-        "update_seconds": rows[-1]["update_seconds"],
-        "evaluation_seconds": sum(row["evaluation_seconds"] for row in rows),
+        **{k: result[k] for k in ("return", "greedy_return", "update_seconds")},
+        "evaluation_seconds": evaluation_seconds,
         **{k: v for k, v in of_asm.items() if k.startswith("pretraining_")},
     }
 
@@ -274,8 +198,9 @@ def _loggers(folder: Path) -> LoggerAdapterFactory:
 
 
 def _probe(root: Path, job: Job) -> dict[str, Any]:
-    buffer = _load(job)
-    training, held_out = buffer.split(HELD_OUT)
+    buffer, env = load_dataset(job.dataset, size=job.size, progress=False)
+    env.close()
+    training, held_out = buffer.to(job.device).split(HELD_OUT)
     asm = load_asm(_asm_path(root, job), job.device)
     d3rlpy.seed(job.seed)
     config = ProbeConfig(**job.fields.get("probe", {}))
@@ -285,25 +210,17 @@ def _probe(root: Path, job: Job) -> dict[str, Any]:
 def _asm_path(root: Path, job: Job) -> Path:
     assert job.asm is not None
     suffix = "" if job.asm_epoch is None else f"_{job.asm_epoch}"
-    return root / job.asm.name / f"asm{suffix}.safetensors"
-
-
-def _load(job: Job) -> DeviceReplayBuffer:
-    buffer, env = load_dataset(job.dataset, size=job.size, progress=False)
-    env.close()
-    return buffer.to(job.device)
-
-
-def _checkpoints(folder: Path) -> Checkpoints:
-    return Checkpoints(folder / "checkpoints", CHECKPOINT_INTERVAL, {}, dict)
+    return root / job.asm.name / RUN / f"asm{suffix}.safetensors"
 
 
 def _git_commit() -> str | None:
-    here = Path(__file__).parent
+    """The commit of the repository that this file is part of, if it is part of one."""
+    git = ["git", "-C", str(Path(__file__).parent)]
     try:
-        found = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True
+        tracked = subprocess.run(
+            [*git, "ls-files", "--error-unmatch", __file__], capture_output=True
         )
+        found = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
     except FileNotFoundError:
         return None
-    return found.stdout.strip() or None
+    return found.stdout.strip() if tracked.returncode == 0 else None

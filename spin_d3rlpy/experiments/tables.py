@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spin_d3rlpy.experiments.grid import is_done
-from spin_d3rlpy.experiments.jobs import RESULT, Job
+from spin_d3rlpy.experiments.jobs import RESULT, RUN, Job
 from spin_d3rlpy.experiments.specs import EXPERIMENTS, Experiment, Scale
 from spin_d3rlpy.experiments.statistics import (
     Values,
@@ -124,7 +124,7 @@ def read_cells(
 
 
 def _read_curve(folder: Path) -> list[dict[str, float]]:
-    path = folder / "curve.csv"
+    path = folder / RUN / "curve.csv"
     if not path.exists():  # an ASM that is used untrained
         return []
     with path.open() as file:

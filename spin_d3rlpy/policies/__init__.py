@@ -5,6 +5,7 @@ from spin_d3rlpy.policies.base import IndependentPolicy, Policy
 from spin_d3rlpy.policies.factored import FactoredPolicy
 from spin_d3rlpy.policies.factories import (
     AutoregressiveEncoderFactory,
+    PolicyFactory,
     RePreMEncoderFactory,
     SAINTEncoderFactory,
     SPINDistillEncoderFactory,
@@ -20,6 +21,7 @@ __all__ = [
     "FactoredPolicy",
     "IndependentPolicy",
     "Policy",
+    "PolicyFactory",
     "RePreMEncoderFactory",
     "SAINTEncoderFactory",
     "SPINDistillEncoderFactory",

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.policies.features import SlotFeatures
 
 
 class Policy(nn.Module):
@@ -76,6 +77,20 @@ class Policy(nn.Module):
     def trainable_modules(self) -> list[tuple[str, nn.Module]]:
         """Named modules whose parameters the actor's optimizer gets."""
         return [("policy", self)]
+
+    # -- first stages, for policies that have some -------------------------------------------
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether the policy's first stages are done (also after loading a saved policy)."""
+        return False
+
+    def freeze(self, grad_step: int) -> None:
+        """Withholds gradients from parameters that this gradient step, from 0, does not train."""
+
+    def frozen_features(self, grad_step: int) -> SlotFeatures | None:
+        """The part of the network that no longer changes, if there is one; it can be cached."""
+        return None
 
 
 class IndependentPolicy(Policy):

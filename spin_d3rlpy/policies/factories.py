@@ -1,9 +1,9 @@
 """d3rlpy encoder factories: what stands in `actor_encoder_factory` decides the policy.
 
-`SPINEncoderFactory`, `SAINTEncoderFactory`, `SPINDistillEncoderFactory` and
-`RePreMEncoderFactory` give slot policies, `AutoregressiveEncoderFactory` the autoregressive one,
-any other d3rlpy factory the factored one. All are serialized with the algorithm. Inside stock
-d3rlpy algorithms those of slot policies give an encoder with flat features `(B, N * D)`.
+A `PolicyFactory` makes a whole policy and names the stages that it needs first; any other d3rlpy
+factory makes the encoder of a factored policy. All are serialized with the algorithm, under the
+name that `register_encoder_factory` of d3rlpy knows them by. Inside stock d3rlpy algorithms those
+of slot policies give an encoder with flat features `(B, N * D)`.
 """
 
 from __future__ import annotations
@@ -21,23 +21,21 @@ from d3rlpy.models.encoders import EncoderFactory, register_encoder_factory
 from d3rlpy.models.torch.encoders import Encoder
 from d3rlpy.types import Shape, TorchObservation
 
+from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.asm.files import load_asm
 from spin_d3rlpy.asm.model import TransformerConfig
+from spin_d3rlpy.asm.pretraining import PretrainingConfig
 from spin_d3rlpy.errors import InvalidActionSpaceError
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from spin_d3rlpy.policies.base import Policy
 from spin_d3rlpy.policies.factored import FactoredPolicy
-from spin_d3rlpy.policies.slot import (
-    HeadInit,
-    QueryFeatures,
-    QueryInit,
-    SlotFeatures,
-    SlotPolicy,
-)
+from spin_d3rlpy.policies.features import SlotFeatures
+from spin_d3rlpy.policies.slot import HeadInit, QueryFeatures, QueryInit, SlotPolicy
+from spin_d3rlpy.policies.stages import Distill, PretrainASM, PretrainTrajectories, Stage
 from spin_d3rlpy.policies.student import StudentFeatures
 from spin_d3rlpy.policies.trajectory import TrajectoryFeatures
-from spin_d3rlpy.reprem import RePreMConfig
+from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
 
 
 class SlotEncoder(Encoder):
@@ -54,7 +52,30 @@ class SlotEncoder(Encoder):
         return features.flatten(1)
 
 
-class SlotEncoderFactory(EncoderFactory):
+class PolicyFactory(EncoderFactory):
+    """Base class of factories that make a policy. A new policy is a network and one of these.
+
+    Attributes:
+        cache_features: whether the policy's frozen features are computed once per dataset.
+    """
+
+    cache_features: bool = False
+
+    @abstractmethod
+    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
+        """Returns the policy network.
+
+        Args:
+            observation_size: length of an observation.
+            nvec: number of choices of each sub-action.
+        """
+
+    def first_stages(self) -> Sequence[Stage]:
+        """Returns what the policy learns, in this order, before an objective trains it."""
+        return ()
+
+
+class SlotEncoderFactory(PolicyFactory):
     """Base class of the factories of slot policies.
 
     Args:
@@ -106,8 +127,18 @@ class SAINTEncoderFactory(SlotEncoderFactory):
         return "saint"
 
 
+class ASMEncoderFactory(SlotEncoderFactory):
+    """Base class of the factories of policies that are made from an Action Structure Model.
+
+    Args:
+        transformer: sizes of the ASM.
+    """
+
+    transformer: TransformerConfig
+
+
 @dataclasses.dataclass()
-class SPINEncoderFactory(SlotEncoderFactory):
+class SPINEncoderFactory(ASMEncoderFactory):
     """The same Transformer with its trunk frozen after pre-training (SPIN, section 4.2).
 
     Args:
@@ -122,6 +153,13 @@ class SPINEncoderFactory(SlotEncoderFactory):
             None, or a file that is gone (as when a saved policy is loaded elsewhere, whose
             weights follow): the trunk starts untrained, and `SPIN...` algorithms pre-train it in
             `fit` unless weights are loaded first.
+        pretraining: the first stage, the ASM's pre-training.
+        cache_features: once the queries no longer change (`train_queries` is False or a number of
+            steps), compute the trunk's features of the whole dataset and train heads and critics
+            on these alone. The trunk's dropout is off then, and features are rounded to bfloat16.
+
+    Raises:
+        ValueError: features are to be cached although the queries are always trained.
     """
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
@@ -131,6 +169,19 @@ class SPINEncoderFactory(SlotEncoderFactory):
     query_init: QueryInit = "random"
     head_init: HeadInit = "random"
     asm_path: str | None = None
+    pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
+    cache_features: bool = False
+
+    def __post_init__(self) -> None:
+        if self.cache_features and self.train_queries is True:
+            raise ValueError(
+                "cache_features needs queries that no longer change. Pass train_queries=False, or "
+                "train_queries=k to train them for the first k steps."
+            )
+
+    def first_stages(self) -> Sequence[Stage]:
+        """Returns the ASM's pre-training."""
+        return (PretrainASM(),)
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
         """Returns the policy network, with the trunk of `asm_path` if that is given."""
@@ -164,7 +215,7 @@ class SPINEncoderFactory(SlotEncoderFactory):
 
 
 @dataclasses.dataclass()
-class SPINDistillEncoderFactory(SlotEncoderFactory):
+class SPINDistillEncoderFactory(ASMEncoderFactory):
     """An attention-free student of SPIN's frozen trunk (SPIN-Distill).
 
     Args:
@@ -174,6 +225,10 @@ class SPINDistillEncoderFactory(SlotEncoderFactory):
         query_init: the queries whose features it is taught: `"mask"`, the ASM's mask tokens, or
             `"random"`.
         head_init: `"random"` or `"asm"`.
+        pretraining: the first stage, the teacher's pre-training.
+        distillation: the second stage, how the student is taught.
+        cache_features: compute the student's features of the whole dataset once and train heads
+            and critics on these alone. They are rounded to bfloat16.
     """
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
@@ -181,6 +236,13 @@ class SPINDistillEncoderFactory(SlotEncoderFactory):
     hidden_units: list[int] = dataclasses.field(default_factory=lambda: [512, 512])
     query_init: QueryInit = "mask"
     head_init: HeadInit = "random"
+    pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
+    distillation: DistillationConfig = dataclasses.field(default_factory=DistillationConfig)
+    cache_features: bool = True
+
+    def first_stages(self) -> Sequence[Stage]:
+        """Returns the teacher's pre-training and the student's distillation."""
+        return (PretrainASM(), Distill())
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
         """Returns the policy network; its student knows nothing yet."""
@@ -200,10 +262,21 @@ class RePreMEncoderFactory(SlotEncoderFactory):
     Args:
         sizes: of the model that it comes from, and of the heads.
         nvec: see `SlotEncoderFactory`.
+        pretraining: the first stage.
+        cache_features: compute the encoder's features of the whole dataset once and train heads
+            and critics on these alone. They are rounded to bfloat16.
     """
 
     sizes: RePreMConfig = dataclasses.field(default_factory=RePreMConfig)
     nvec: list[int] | None = None
+    pretraining: RePreMPretrainingConfig = dataclasses.field(
+        default_factory=RePreMPretrainingConfig
+    )
+    cache_features: bool = False
+
+    def first_stages(self) -> Sequence[Stage]:
+        """Returns the pre-training on trajectories."""
+        return (PretrainTrajectories(),)
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
         """Returns the policy network; its encoder knows nothing yet."""
@@ -222,7 +295,7 @@ class RePreMEncoderFactory(SlotEncoderFactory):
 
 
 @dataclasses.dataclass()
-class AutoregressiveEncoderFactory(EncoderFactory):
+class AutoregressiveEncoderFactory(PolicyFactory):
     """LSTM over slots, each choosing in view of those before it (AR-).
 
     Args:
@@ -230,6 +303,10 @@ class AutoregressiveEncoderFactory(EncoderFactory):
     """
 
     sizes: AutoregressiveConfig = dataclasses.field(default_factory=AutoregressiveConfig)
+
+    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> AutoregressivePolicy:
+        """Returns the policy network."""
+        return AutoregressivePolicy(observation_size, nvec, self.sizes)
 
     def create(self, observation_shape: Shape) -> NoReturn:
         """Raises InvalidActionSpaceError: it needs the slots before, which others do not have."""
@@ -249,10 +326,8 @@ def create_policy(
     factory: EncoderFactory, observation_shape: Sequence[int], nvec: Sequence[int]
 ) -> Policy:
     """Returns the policy that an actor encoder factory stands for."""
-    if isinstance(factory, SlotEncoderFactory):
+    if isinstance(factory, PolicyFactory):
         return factory.create_policy(observation_shape[0], nvec)
-    if isinstance(factory, AutoregressiveEncoderFactory):
-        return AutoregressivePolicy(observation_shape[0], nvec, factory.sizes)
     return FactoredPolicy(observation_shape, factory.create(observation_shape), nvec)
 
 

@@ -2,21 +2,86 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
+from d3rlpy.torch_utility import TorchMiniBatch
 from tqdm import tqdm
 
+from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.mapping import mapped_array
-from spin_d3rlpy.policies.slot import SlotFeatures
+from spin_d3rlpy.policies.features import SlotFeatures
 from spin_d3rlpy.precision import Precision, autocast
 
 ROWS_AT_ONCE = 4096
 # Share of the free memory that the cache may take before it goes to the next slower place.
 LARGEST_SHARE = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureMiniBatch(TorchMiniBatch):
+    """A mini-batch that knows what a policy computes from its observations before its heads.
+
+    Args:
+        cache: `(n, N, D)` features of all observations.
+        rows: `(B,)` rows of the batch's observations; its next observations' follow them.
+    """
+
+    cache: torch.Tensor = dataclasses.field(kw_only=True)
+    rows: torch.Tensor = dataclasses.field(kw_only=True)
+
+    @property
+    def features(self) -> torch.Tensor:
+        """Features of the observations, `(B, N, D)`."""
+        return self._pick(self.rows)
+
+    @property
+    def next_features(self) -> torch.Tensor:
+        """Features of the next observations, `(B, N, D)`."""
+        return self._pick(self.rows + 1)
+
+    def _pick(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.cache.index_select(0, rows.to(self.cache.device)).to(self.device)
+
+
+def policy_input(batch: TorchMiniBatch) -> Any:
+    """What policies get for a batch's observations."""
+    return batch.features if isinstance(batch, FeatureMiniBatch) else batch.observations
+
+
+def next_policy_input(batch: TorchMiniBatch) -> Any:
+    """What policies get for a batch's next observations."""
+    return batch.next_features if isinstance(batch, FeatureMiniBatch) else batch.next_observations
+
+
+class CachedFeatures:
+    """A dataset with a policy's features of its observations: what training draws batches from.
+
+    Args:
+        buffer: the dataset.
+        features: `(sum(T + 1), N, D)`, on the buffer's device or in host memory.
+    """
+
+    def __init__(self, buffer: DeviceReplayBuffer, features: torch.Tensor) -> None:
+        self.buffer = buffer
+        self.features = features
+
+    @property
+    def is_on_one_device(self) -> bool:
+        """Whether observations and features are where everything else is."""
+        return self.buffer.is_on_one_device and self.features.device == self.buffer.device
+
+    def sample_transition_batch(self, batch_size: int) -> FeatureMiniBatch:
+        """Draws transitions as the dataset does."""
+        index = self.buffer.sample_index(batch_size)
+        rows = self.buffer.observation_index.index_select(0, index)
+        batch = self.buffer.transitions(index)
+        return FeatureMiniBatch(**vars(batch), cache=self.features, rows=rows)
 
 
 def compute_features(

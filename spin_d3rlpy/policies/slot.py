@@ -21,6 +21,7 @@ from spin_d3rlpy.asm.model import (
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.nvec import SlotLayout, require_same_nvec
 from spin_d3rlpy.policies.base import IndependentPolicy
+from spin_d3rlpy.policies.features import SlotFeatures
 
 QueryInit = Literal["random", "mask"]
 HeadInit = Literal["random", "asm"]
@@ -36,43 +37,6 @@ class ActionQueries(nn.Module):
     def forward(self) -> torch.Tensor:
         """Returns the tokens `(N, D)`."""
         return self.weight
-
-
-class SlotFeatures(nn.Module):
-    """Maps observations `(B, obs)` to slot features `(B, N, D)`, or `(B, 1, D)` for all slots.
-
-    Subclasses whose features do not change in stage 2 need only `forward`.
-
-    Args:
-        n_slots: number of sub-actions (N), or 1 if all have the same features.
-        width: length of a slot's features (D).
-        frozen: whether its parameters get no gradients.
-    """
-
-    pretrained: torch.Tensor
-    n_tokens = 1  # rows of its matrix products for one observation
-
-    def __init__(self, n_slots: int, width: int, frozen: bool = True) -> None:
-        super().__init__()
-        self.shape = (n_slots, width)
-        self.frozen = frozen
-        # Saved with the weights: a loaded policy must not be pre-trained again.
-        self.register_buffer("pretrained", torch.tensor(False))
-
-    def freeze(self, grad_step: int) -> None:
-        """Withholds gradients from what is not trained in this step (d3rlpy's exports thaw all)."""
-        self.requires_grad_(not self.frozen)
-
-    def trains_queries(self, grad_step: int) -> bool:
-        """Whether features still change in this gradient step (counted from 0)."""
-        return not self.frozen
-
-    def trainable_modules(self) -> list[tuple[str, nn.Module]]:
-        """Named modules that the actor's optimizer gets beside the heads."""
-        return []
-
-    def load_asm(self, asm: ActionStructureModel) -> None:
-        """Takes over what it can use of an ASM; by default nothing."""
 
 
 class QueryFeatures(SlotFeatures):
@@ -202,6 +166,14 @@ class SlotPolicy(IndependentPolicy):
     def is_pretrained(self) -> bool:
         """Whether the features were learned in a first stage."""
         return bool(self.features.pretrained)
+
+    def freeze(self, grad_step: int) -> None:
+        """Withholds gradients from frozen features."""
+        self.features.freeze(grad_step)
+
+    def frozen_features(self, grad_step: int) -> SlotFeatures | None:
+        """The features, once their queries no longer change."""
+        return None if self.features.trains_queries(grad_step) else self.features
 
     def load_asm(self, asm: ActionStructureModel) -> None:
         """Takes over the ASM's trunk (and what the initialization options name).

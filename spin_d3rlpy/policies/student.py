@@ -8,7 +8,8 @@ import torch
 
 from spin_d3rlpy.asm.distillation import Student
 from spin_d3rlpy.asm.model import ActionStructureModel, TransformerConfig
-from spin_d3rlpy.policies.slot import SlotFeatures, require_same_sizes
+from spin_d3rlpy.policies.features import SlotFeatures
+from spin_d3rlpy.policies.slot import require_same_sizes
 
 
 class StudentFeatures(SlotFeatures):

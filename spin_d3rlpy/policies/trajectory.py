@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spin_d3rlpy.policies.slot import SlotFeatures
+from spin_d3rlpy.policies.features import SlotFeatures
 from spin_d3rlpy.reprem import RePreM, RePreMConfig
 from spin_d3rlpy.reprem.model import create_state_encoder
 

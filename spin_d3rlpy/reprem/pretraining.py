@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch.nn.functional import cross_entropy, normalize
-from tqdm import tqdm
 
 from spin_d3rlpy._compat import keep_freed_memory
-from spin_d3rlpy.checkpoints import Checkpoints, require_finite
 from spin_d3rlpy.distributed import share_training
+from spin_d3rlpy.loop import Loop, Metrics, Row, Run
 from spin_d3rlpy.precision import Precision, autocast, backward, check_precision
 from spin_d3rlpy.reprem.model import RePreM
 
@@ -32,15 +30,38 @@ class Windows(NamedTuple):
     valid: torch.Tensor
 
 
-class WindowSource(Protocol):
-    """What pre-training draws from: `spin_d3rlpy.data.DeviceReplayBuffer` is one."""
+class TrajectorySource(Protocol):
+    """What windows are drawn from: `spin_d3rlpy.data.DeviceReplayBuffer` is one."""
+
+    actions: torch.Tensor  # (n, N)
+    observation_index: torch.Tensor  # (n,) row of each step's observation
+    episode_starts: torch.Tensor  # (episodes + 1,) first step of each episode, and n
 
     @property
     def transition_count(self) -> int:
-        """Number of steps."""
+        """Number of steps (n)."""
 
-    def sample_windows(self, batch_size: int, length: int) -> Windows:
-        """Returns pieces of trajectories on the device."""
+    def sample_index(self, batch_size: int) -> torch.Tensor:
+        """Draws steps `(B,)`."""
+
+    def observations_at(self, rows: torch.Tensor) -> torch.Tensor:
+        """Returns observations `(R, obs)` of these rows."""
+
+
+def sample_windows(source: TrajectorySource, batch_size: int, length: int) -> Windows:
+    """Draws pieces of trajectories that begin anywhere and end with their episode at latest.
+
+    Past an episode's end its last step is repeated.
+    """
+    first = source.sample_index(batch_size)[:, None]
+    starts = source.episode_starts
+    end = starts[torch.searchsorted(starts, first, right=True)]  # of the episode, (B, 1)
+    index = first + torch.arange(length, device=first.device)
+    valid = index < end
+    index = torch.minimum(index, end - 1)
+    rows = source.observation_index[index]
+    observations = source.observations_at(rows.flatten()).unflatten(0, rows.shape)
+    return Windows(observations, source.actions[index].long(), valid)
 
 
 @dataclasses.dataclass()
@@ -80,25 +101,6 @@ class RePreMPretrainingConfig:
         return updates if self.max_updates is None else min(updates, self.max_updates)
 
 
-@dataclasses.dataclass(frozen=True)
-class RePreMRecord:
-    """What some updates did.
-
-    Args:
-        step: updates so far.
-        loss: mean loss since the last entry.
-        accuracy: mean share of hidden states and actions that were told from all others.
-        seconds: since the start.
-        samples: rows (windows times steps) seen so far.
-    """
-
-    step: int
-    loss: float
-    accuracy: float
-    seconds: float
-    samples: int
-
-
 class ContrastiveLoss(NamedTuple):
     """The loss and how often the right embedding is the most similar one."""
 
@@ -132,65 +134,38 @@ def contrastive_loss(
 
 def pretrain_reprem(
     model: RePreM,
-    source: WindowSource,
+    source: TrajectorySource,
     config: RePreMPretrainingConfig,
+    run: Run | None = None,
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    on_record: Callable[[RePreMRecord], None] | None = None,
-    show_progress: bool = True,
-    checkpoints: Checkpoints | None = None,
-    enable_ddp: bool = False,
-) -> list[RePreMRecord]:
+) -> list[Row]:
     """Trains `model` in place and leaves it in evaluation mode.
 
     Args:
         model: on the source's device.
         source: where trajectories come from.
         config: how to train.
+        run: progress bar, checkpoints, logs.
         transform: applied to observations (an observation scaler).
-        on_record: called every `log_interval` updates.
-        show_progress: draw a progress bar.
-        checkpoints: where to save at an interval and at interrupts, and to go on from.
-        enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
 
     Returns:
-        One entry per `log_interval` updates, and one at the end.
+        One row per `log_interval` updates and one at the end: `epoch`, `step`, `loss`,
+        `accuracy` (share of hidden entries that are nearest to their own prediction), `seconds`
+        and `samples` (steps seen so far).
 
     Raises:
         DivergenceError: losses or weights are no longer finite.
     """
+    run = run or Run()
     keep_freed_memory()
-    if enable_ddp:
+    if run.enable_ddp:
         share_training(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
     window = model.config.window
-    total = config.n_updates(source.transition_count, window)
     device = model.position.device
-    records: list[RePreMRecord] = []
-    sums, since, first = torch.zeros(2, device=device), 0, 1
-    started = time.monotonic()
-    if checkpoints is not None and (saved := checkpoints.resume("pretraining")) is not None:
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        sums, since, first = saved["sums"].to(device), saved["since"], saved["step"] + 1
-        records = [RePreMRecord(**record) for record in saved["records"]]
-        started -= saved["seconds"]
 
-    def state() -> dict[str, Any]:
-        return {
-            "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "sums": sums,
-            "since": since,
-            "step": step,
-            "records": [dataclasses.asdict(record) for record in records],
-            "seconds": time.monotonic() - started,
-        }
-
-    model.train()
-    for step in tqdm(
-        range(first, total + 1), desc="Pre-training", unit="update", disable=not show_progress
-    ):
-        windows = source.sample_windows(config.batch_size, window)
+    def update() -> Metrics:
+        windows = sample_windows(source, config.batch_size, window)
         observations = windows.observations
         if transform is not None:
             observations = transform(observations.flatten(0, 1)).unflatten(0, (-1, window))
@@ -206,19 +181,21 @@ def pretrain_reprem(
             backward(result.loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_grad_norm)
         optimizer.step()
-        sums += torch.stack([result.loss.detach(), result.accuracy])
-        since += 1
-        if step % config.log_interval == 0 or step == total:
-            loss, accuracy = (sums / since).tolist()
-            require_finite({"loss": loss}, "pretraining", step, checkpoints)
-            seconds = time.monotonic() - started
-            samples = step * config.batch_size * window
-            records.append(RePreMRecord(step, loss, accuracy, seconds, samples))
-            sums.zero_()
-            since = 0
-            if on_record is not None:
-                on_record(records[-1])
-        if checkpoints is not None:
-            checkpoints.after_step("pretraining", step, state)
+        return {"loss": result.loss.detach(), "accuracy": result.accuracy}
+
+    loop = Loop(
+        run,
+        "pretraining",
+        config.n_updates(source.transition_count, window),
+        config.log_interval,
+        {"model": model, "optimizer": optimizer},
+        device,
+        label="Pre-training",
+    )
+    model.train()
+    with run.log("pretraining", "reprem", config.log_interval) as log:
+        for _ in loop.epochs(update):
+            samples = loop.step * config.batch_size * window
+            log.add(loop.add_row(loop.take_row() | {"samples": samples}))
     model.eval()
-    return records
+    return loop.rows

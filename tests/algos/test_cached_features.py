@@ -13,7 +13,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from spin_d3rlpy import SPINAWAC, SPINBC, SPINBCQ, SPINIQL
 from spin_d3rlpy.asm import ActionStructureModel
 from spin_d3rlpy.policies import SlotPolicy, feature_cache
-from spin_d3rlpy.policies.feature_cache import compute_features
+from spin_d3rlpy.policies.feature_cache import CachedFeatures, compute_features
 from spin_d3rlpy.policies.slot import QueryFeatures
 from spin_d3rlpy.precision import autocast
 from tests.algos.problems import (
@@ -86,14 +86,13 @@ def test_features_are_those_of_the_network_in_evaluation_mode() -> None:
 def test_batches_carry_the_features_of_their_rows() -> None:
     buffer = random_buffer()
     cache = torch.randn(len(buffer.observations), 3, 4)
-    batch: Any = buffer.with_features(cache).sample_transition_batch(64)
+    batch: Any = CachedFeatures(buffer, cache).sample_transition_batch(64)
     for features, observations in (
         (batch.features, batch.observations),
         (batch.next_features, batch.next_observations),
     ):
         rows = (observations[:, None] == buffer.observations).all(-1).int().argmax(1)
         assert torch.equal(features, cache[rows])
-    assert buffer.features is None
 
 
 def test_fixed_queries_stay_and_heads_train() -> None:
@@ -127,7 +126,7 @@ def test_queries_are_trained_for_the_given_steps_and_then_cached(
         computed_at.append(algo.grad_step)
         return compute_features(*args, **kwargs)
 
-    monkeypatch.setattr("spin_d3rlpy.algos.two_stage.compute_features", spy)
+    monkeypatch.setattr("spin_d3rlpy.algos.policy.compute_features", spy)
     queries = []
     torch.manual_seed(3)
     algo.fit(

@@ -20,7 +20,6 @@ from d3rlpy.optimizers import SGDFactory
 
 from spin_d3rlpy import SPINIQL, FactoredIQL, load_policy
 from spin_d3rlpy.algos import SPINDistillIQL, logs
-from spin_d3rlpy.algos.progress import Selection
 from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.checkpoints import Checkpoints, read_checkpoint, write_checkpoint
@@ -30,6 +29,7 @@ from spin_d3rlpy.errors import (
     FolderInUseError,
     InvalidCheckpointError,
 )
+from spin_d3rlpy.loop import Loop, Run
 from tests.algos.problems import OBSERVATION_SIZE, random_buffer, tiny_fields
 from tests.algos.runs import (
     SETTINGS,
@@ -380,8 +380,12 @@ def test_impossible_wishes_are_refused(settings: Any, message: str, tmp_path: Pa
 
 
 def test_an_epoch_without_a_number_is_never_the_best() -> None:
-    results = [(1, {"x": math.nan}), (2, {"x": math.nan}), (3, {"x": -7.0})]
-    assert Selection("x").best(results[:2]) == 0
-    assert Selection("x", patience=2).is_over(results[:2])
-    assert Selection("x").best(results) == 3
-    assert Selection("x", "lowest").best(results) == 3
+    loop = Loop(Run(show_progress=False), "training", 9, 1, patience=2)
+    for score in (math.nan, math.nan):
+        assert not loop.is_best(score)
+        loop.add_row({}, score)
+    assert loop.best == 0
+    assert loop.is_over
+    assert loop.is_best(-7.0)
+    loop.add_row({}, -7.0)
+    assert loop.best == 3

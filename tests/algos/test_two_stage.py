@@ -115,7 +115,7 @@ def test_reprem_keeps_the_encoder_that_it_trained(monkeypatch: pytest.MonkeyPatc
         trained.append(model)
         return pretrain_reprem(model, *args, **kwargs)
 
-    monkeypatch.setattr("spin_d3rlpy.algos.reprem.pretrain_reprem", recording)
+    monkeypatch.setattr("spin_d3rlpy.policies.stages.pretrain_reprem", recording)
     algo = make(RePreMIQL)
     fit(algo, None, n_steps=2)
     encoder = algo.impl.policy.features.state_encoder

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from spin_d3rlpy.asm.distillation import DistillationConfig, Student, distill
+from spin_d3rlpy.loop import Run
 
 
 class States:
@@ -27,17 +28,17 @@ CONFIG = DistillationConfig(
 def test_a_student_learns_its_teacher_and_the_error_is_measured_on_held_out_states() -> None:
     torch.manual_seed(0)
     student = Student(3, n_slots=2, width=4, hidden_units=[64, 64])
-    records = distill(student, teacher, States(), States(), CONFIG, show_progress=False)
-    assert [r.step for r in records] == [150, 300, 400]
-    assert records[-1].unexplained < 0.05 < records[0].unexplained * 10
+    records = distill(student, teacher, States(), States(), CONFIG, Run(show_progress=False))
+    assert [r["step"] for r in records] == [150, 300, 400]
+    assert records[-1]["unexplained"] < 0.05 < records[0]["unexplained"] * 10
     torch.manual_seed(0)  # the same held-out rows each time
     x = torch.randn(4096, 3)
     with torch.no_grad():
         target = teacher(x)
         mse = (student(x) - target).square().mean().item()
-    assert records[-1].mse == pytest.approx(mse, rel=1e-5)
+    assert records[-1]["mse"] == pytest.approx(mse, rel=1e-5)
     variance = target.var(0, correction=0).mean().item()
-    assert records[-1].unexplained == pytest.approx(mse / variance, rel=1e-4)
+    assert records[-1]["unexplained"] == pytest.approx(mse / variance, rel=1e-4)
 
 
 def test_observations_are_scaled_for_both() -> None:
@@ -50,7 +51,9 @@ def test_observations_are_scaled_for_both() -> None:
 
     student = Student(3, 2, 4, [8])
     config = DistillationConfig(n_updates=2, batch_size=512)
-    distill(student, recording, States(), States(), config, lambda x: x + 5.0, show_progress=False)
+    distill(
+        student, recording, States(), States(), config, Run(show_progress=False), lambda x: x + 5.0
+    )
     assert seen
     assert all(4.5 < mean < 5.5 for mean in seen)
 

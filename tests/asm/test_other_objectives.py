@@ -14,6 +14,7 @@ from spin_d3rlpy.asm.objectives import (
     VariationalActionModelling,
 )
 from spin_d3rlpy.asm.pretraining import ObjectiveName
+from spin_d3rlpy.loop import Run
 
 NVEC = [3, 5, 2]
 SIZES = TransformerConfig(
@@ -134,23 +135,20 @@ def test_every_objective_trains_the_trunk_and_predicts_held_out_data(name: Objec
     config = PretrainingConfig(
         objective=name, batch_size=100, learning_rate=3e-3, n_epochs=40, validation_share=0.5
     )
-    epochs = pretrain(asm, Coupled(), config, show_progress=False, held_out=Coupled())
+    epochs = pretrain(asm, Coupled(), config, Run(show_progress=False), held_out=Coupled())
     assert all(not torch.equal(before[k], v) for k, v in asm.trunk.named_parameters())
     first, last = epochs[0], epochs[-1]
-    assert last.loss < first.loss
+    assert last["loss"] < first["loss"]
     if name == "masked":
-        assert last.validation["slot_accuracy_at_0.15"] > 0.99
-        assert last.validation["exact_accuracy_at_1"] > 0.99
-        assert (
-            last.row()["validation_exact_accuracy_at_1"] == last.validation["exact_accuracy_at_1"]
-        )
+        assert last["validation_slot_accuracy_at_0.15"] > 0.99
+        assert last["validation_exact_accuracy_at_1"] > 0.99
     else:
-        assert last.validation["loss"] < first.validation["loss"]
+        assert last["validation_loss"] < first["validation_loss"]
     if name == "variational":
-        assert last.validation["slot_accuracy"] > 0.99
+        assert last["validation_slot_accuracy"] > 0.99
     if name == "contrastive":
         # Among 256 rows, chance is 1/256.
-        assert last.validation["context_accuracy"] > 10 / 256
+        assert last["validation_context_accuracy"] > 10 / 256
 
 
 @pytest.mark.parametrize("name", ["masked", "variational", "contrastive"])
@@ -160,7 +158,7 @@ def test_measuring_does_not_change_training(name: ObjectiveName) -> None:
         torch.manual_seed(0)
         asm = ActionStructureModel(5, [3, 3], TransformerConfig(width=8, n_blocks=1, n_heads=2))
         config = PretrainingConfig(objective=name, batch_size=100, n_epochs=2)
-        pretrain(asm, Coupled(), config, show_progress=False, held_out=held_out)
+        pretrain(asm, Coupled(), config, Run(show_progress=False), held_out=held_out)
         weights.append(asm.trunk.state_dict())
     assert all(torch.equal(v, weights[1][k]) for k, v in weights[0].items())
 
@@ -178,7 +176,7 @@ def test_stops_when_held_out_data_is_not_predicted_better_and_keeps_the_best_epo
     monkeypatch.setattr("spin_d3rlpy.asm.objectives.MaskedActionModelling.validate", validate)
     asm = ActionStructureModel(5, [3, 3], SIZES)
     config = PretrainingConfig(batch_size=250, n_epochs=9, validation_share=0.1, patience=2)
-    epochs = pretrain(asm, Coupled(), config, show_progress=False, held_out=Coupled())
+    epochs = pretrain(asm, Coupled(), config, Run(show_progress=False), held_out=Coupled())
     assert len(epochs) == 4
     assert all(torch.equal(v, snapshots[1][k]) for k, v in asm.state_dict().items())
 

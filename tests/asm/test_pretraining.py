@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, TransformerConfig, pretrain
+from spin_d3rlpy.loop import Run
 
 SMALL = TransformerConfig(width=16, n_blocks=1, n_heads=2, head_hidden=16, dropout=0.0)
 
@@ -31,7 +32,7 @@ def test_learns_how_slots_go_together() -> None:
         asm,
         CoupledActions(),
         PretrainingConfig(batch_size=250, learning_rate=5e-3, max_updates=300, n_epochs=999),
-        show_progress=False,
+        Run(show_progress=False),
     )
     assert not asm.training
     observations = torch.randn(60, 5)
@@ -47,17 +48,21 @@ def test_learns_how_slots_go_together() -> None:
 def test_epochs_are_ceil_n_over_batch_updates() -> None:
     source = CoupledActions()
     config = PretrainingConfig(n_epochs=3, batch_size=64)
-    epochs = pretrain(ActionStructureModel(5, [3, 3], SMALL), source, config, show_progress=False)
+    epochs = pretrain(
+        ActionStructureModel(5, [3, 3], SMALL), source, config, Run(show_progress=False)
+    )
     per_epoch = math.ceil(500 / 64)
     assert source.requests == [64] * (3 * per_epoch)
-    assert [e.step for e in epochs] == [per_epoch, 2 * per_epoch, 3 * per_epoch]
-    assert epochs[-1].samples == 64 * 3 * per_epoch
+    assert [e["step"] for e in epochs] == [per_epoch, 2 * per_epoch, 3 * per_epoch]
+    assert epochs[-1]["samples"] == 64 * 3 * per_epoch
 
 
 def test_no_epochs_leave_the_model_as_it_was() -> None:
     asm = ActionStructureModel(5, [3, 3], SMALL)
     before = {k: v.clone() for k, v in asm.state_dict().items()}
-    epochs = pretrain(asm, CoupledActions(), PretrainingConfig(n_epochs=0), show_progress=False)
+    epochs = pretrain(
+        asm, CoupledActions(), PretrainingConfig(n_epochs=0), Run(show_progress=False)
+    )
     assert epochs == []
     assert all(torch.equal(before[k], v) for k, v in asm.state_dict().items())
 

@@ -6,6 +6,7 @@ import torch
 from spin_d3rlpy import SPINIQL
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, TransformerConfig, pretrain
 from spin_d3rlpy.errors import InvalidActionSpaceError
+from spin_d3rlpy.loop import Run
 
 NVEC = [3, 5, 2]
 SIZES = TransformerConfig(width=16, n_blocks=1, n_heads=2, head_hidden=16)
@@ -84,7 +85,7 @@ def test_a_combination_never_seen_scores_lower_although_its_parts_are_common() -
     torch.manual_seed(0)
     asm = ActionStructureModel(5, [3, 3], SIZES)
     config = PretrainingConfig(batch_size=250, learning_rate=5e-3, max_updates=300, n_epochs=999)
-    pretrain(asm, Coupled(), config, show_progress=False)
+    pretrain(asm, Coupled(), config, Run(show_progress=False))
     first = torch.randint(3, (50, 1))
     seen = asm.log_likelihood(torch.randn(50, 5), first.expand(-1, 2)).total
     unseen = asm.log_likelihood(torch.randn(50, 5), torch.cat([first, (first + 1) % 3], 1)).total

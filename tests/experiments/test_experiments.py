@@ -215,14 +215,14 @@ def test_a_stopped_job_goes_on_and_ends_like_an_uninterrupted_one(
     crash: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def curve(root: Path) -> list[str]:
-        rows = (root / training().name / "curve.csv").read_text().split()
+        rows = (root / training().name / "run" / "curve.csv").read_text().split()
         columns = rows[0].split(",")
         kept = [columns.index(name) for name in ("step", "return", "return_std", "greedy_return")]
         return [str([row.split(",")[i] for i in kept]) for row in rows]
 
     run(tmp_path / "whole", training())
     calls = 0
-    original = DeviceReplayBuffer._sample_index
+    original = DeviceReplayBuffer.sample_index
 
     def sample(self: Any, n: int) -> Any:
         nonlocal calls
@@ -231,7 +231,7 @@ def test_a_stopped_job_goes_on_and_ends_like_an_uninterrupted_one(
             raise CrashError
         return original(self, n)
 
-    monkeypatch.setattr(DeviceReplayBuffer, "_sample_index", sample)
+    monkeypatch.setattr(DeviceReplayBuffer, "sample_index", sample)
     failed, _ = run(tmp_path / "stopped", training())
     assert failed
     assert list((tmp_path / "stopped").glob("*/checkpoints/*.ckpt"))

@@ -27,7 +27,7 @@ import typer
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy.algos import SPINIQL
-from spin_d3rlpy.algos.base import BEST_FILE
+from spin_d3rlpy.algos.fit import BEST_FILE
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.data import DeviceReplayBuffer

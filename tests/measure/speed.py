@@ -36,7 +36,9 @@ from spin_d3rlpy.asm import (
 )
 from spin_d3rlpy.asm.objectives import mask_actions
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.loop import Run
 from spin_d3rlpy.policies import AutoregressiveConfig
+from spin_d3rlpy.policies.feature_cache import CachedFeatures
 from spin_d3rlpy.precision import Precision, autocast
 from spin_d3rlpy.reports import describe_machine, format_table, write_csv
 from spin_d3rlpy.threads import one_thread
@@ -147,7 +149,7 @@ def _pretraining_steps(
         settings = PretrainingConfig(
             batch_size=ASM_BATCH_SIZE, precision=precision, max_updates=PRETRAINING_UPDATES
         )
-        return lambda: pretrain(asm, buffer, settings, show_progress=False)
+        return lambda: pretrain(asm, buffer, settings, Run(show_progress=False))
 
     def plainly() -> Step:
         asm = new_asm().train()
@@ -227,7 +229,7 @@ def cached_spin_row(problem: Problem, rates: Rates, device: str = "cpu:0", turns
     buffer = random_buffer(problem).to(device)
     width = TransformerConfig().width
     features = torch.randn(len(buffer.observations), problem.n_slots, width).bfloat16().to(device)
-    cached = buffer.with_features(features)
+    cached = CachedFeatures(buffer, features)
     for precision in ("float32", "bfloat16"):
         algo = _built("SPINIQL", problem, device, precision=precision, train_queries=False)
         steps[precision] = partial(_sampled_update, algo, cached)
@@ -237,7 +239,7 @@ def cached_spin_row(problem: Problem, rates: Rates, device: str = "cpu:0", turns
     return _row("SPINIQL, cached features", problem, seconds, floor, rates)
 
 
-def _sampled_update(algo: Any, buffer: DeviceReplayBuffer) -> None:
+def _sampled_update(algo: Any, buffer: DeviceReplayBuffer | CachedFeatures) -> None:
     algo._update_without_sync(buffer.sample_transition_batch(BATCH_SIZE))
 
 

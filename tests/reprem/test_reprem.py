@@ -6,10 +6,11 @@ import torch
 
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
+from spin_d3rlpy.loop import Run
 from spin_d3rlpy.precision import Precision
 from spin_d3rlpy.reprem import RePreM, RePreMConfig, RePreMPretrainingConfig, pretrain_reprem
 from spin_d3rlpy.reprem.model import Gate
-from spin_d3rlpy.reprem.pretraining import contrastive_loss
+from spin_d3rlpy.reprem.pretraining import contrastive_loss, sample_windows
 
 NVEC = [3, 2]
 SMALL = RePreMConfig(width=16, n_blocks=2, n_heads=2, window=4, dropout=0.0)
@@ -50,7 +51,7 @@ def buffer(lengths: list[int]) -> DeviceReplayBuffer:
 def test_windows_are_consecutive_steps_of_one_episode() -> None:
     torch.manual_seed(0)
     source = buffer([5, 1, 9])
-    windows = source.sample_windows(500, 4)
+    windows = sample_windows(source, 500, 4)
     episode, step = windows.observations[..., 0], windows.observations[..., 1]
     assert (episode == episode[:, :1]).all()
     expected = step[:, :1] + torch.arange(4)
@@ -112,11 +113,11 @@ def test_learns_to_predict_states_from_their_neighbours() -> None:
     config = RePreMPretrainingConfig(
         batch_size=64, learning_rate=3e-3, n_epochs=999, max_updates=150, log_interval=50
     )
-    records = pretrain_reprem(model, buffer([20] * 10), config, show_progress=False)
-    assert [r.step for r in records] == [50, 100, 150]
-    assert records[-1].samples == 150 * 64 * 4
-    assert records[-1].loss < 0.8 * records[0].loss
-    assert records[-1].accuracy > 2 * records[0].accuracy
+    records = pretrain_reprem(model, buffer([20] * 10), config, Run(show_progress=False))
+    assert [r["step"] for r in records] == [50, 100, 150]
+    assert records[-1]["samples"] == 150 * 64 * 4
+    assert records[-1]["loss"] < 0.8 * records[0]["loss"]
+    assert records[-1]["accuracy"] > 2 * records[0]["accuracy"]
     assert not model.training
 
 
@@ -129,9 +130,9 @@ def test_pretraining_in_bfloat16_learns_the_same() -> None:
         config = RePreMPretrainingConfig(batch_size=32, max_updates=5, log_interval=5)
         config.precision = precision
         [record] = pretrain_reprem(
-            RePreM(2, NVEC, SMALL), buffer([30, 40]), config, show_progress=False
+            RePreM(2, NVEC, SMALL), buffer([30, 40]), config, Run(show_progress=False)
         )
-        losses.append(record.loss)
+        losses.append(record["loss"])
     assert losses[0] != losses[1]
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
 

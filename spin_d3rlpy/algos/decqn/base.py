@@ -14,10 +14,9 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import Shape
 from torch.nn.functional import smooth_l1_loss
 
-from spin_d3rlpy._compat import fuse_adam
 from spin_d3rlpy.algos.actor_critic import CriticConfig, CriticImpl, CriticModules
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo, register
-from spin_d3rlpy.algos.encoder_fields import encoder_field
+from spin_d3rlpy.algos.impl import encoder_field
 from spin_d3rlpy.critics import Decomposition, FactoredCritic, combine_slots, polyak_update
 
 
@@ -135,10 +134,11 @@ class DecQNBase(MultiDiscreteAlgo[TImpl, TConfig]):
             ).to(self._device)
             for _ in range(2)
         )
-        optim = self._config.optim_factory.create(
-            online.named_modules(), lr=self._config.learning_rate, compiled=self.compiled
+        config = self._config
+        optim = self._create_optim(
+            config.optim_factory, online.named_modules(), config.learning_rate
         )
-        return DecQNModules(online, target, fuse_adam(optim))
+        return DecQNModules(online, target, optim)
 
 
 @register("spin_decqn")

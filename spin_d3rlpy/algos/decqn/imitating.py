@@ -12,7 +12,6 @@ from d3rlpy.preprocessing import ObservationScaler
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import Shape
 
-from spin_d3rlpy._compat import fuse_adam
 from spin_d3rlpy.algos.decqn.base import DecQNBase, DecQNConfig, DecQNImpl, DecQNModules
 from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.scalers import standardized_states
@@ -106,10 +105,11 @@ class ImitatingDecQN(DecQNBase[TImpl, TConfig]):
         shape = cast_flat_shape(observation_shape)
         encoder = self._config.encoder_factory.create(shape)
         policy = FactoredPolicy(shape, encoder, self._nvec).to(self._device)
-        optim = self._config.optim_factory.create(
-            policy.named_modules(), lr=self._config.learning_rate, compiled=self.compiled
+        config = self._config
+        optim = self._create_optim(
+            config.optim_factory, policy.named_modules(), config.learning_rate
         )
-        return policy, fuse_adam(optim)
+        return policy, optim
 
     def _create_modules(self, observation_shape: Shape) -> ImitatingDecQNModules:
         policy, optim = self._create_policy(observation_shape)

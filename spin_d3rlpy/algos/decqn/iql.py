@@ -11,7 +11,6 @@ from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import Shape
 
-from spin_d3rlpy._compat import fuse_adam
 from spin_d3rlpy.algos.base import register
 from spin_d3rlpy.algos.decqn.imitating import (
     ImitatingDecQN,
@@ -96,8 +95,9 @@ class DecQNIQL(ImitatingDecQN[DecQNIQLImpl, DecQNIQLConfig]):
         """Builds networks and optimizers."""
         shape = cast_flat_shape(observation_shape)
         value_func = ValueFunction(shape, self._config.encoder_factory).to(self._device)
-        value_optim = self._config.optim_factory.create(
-            value_func.named_modules(), lr=self._config.learning_rate, compiled=self.compiled
+        config = self._config
+        value_optim = self._create_optim(
+            config.optim_factory, value_func.named_modules(), config.learning_rate
         )
         base = self._create_modules(observation_shape)
         modules = DecQNIQLModules(
@@ -107,6 +107,6 @@ class DecQNIQL(ImitatingDecQN[DecQNIQLImpl, DecQNIQLConfig]):
             base.policy,
             base.actor_optim,
             value_func,
-            fuse_adam(value_optim),
+            value_optim,
         )
         self._impl = DecQNIQLImpl(observation_shape, modules, self._config, self._device)

@@ -18,7 +18,6 @@ from d3rlpy.base import DeviceArg, LearnableConfigWithShape
 from d3rlpy.torch_utility import unwrap_ddp_model
 from torch import nn
 
-from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig
 from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.errors import InvalidCheckpointError
@@ -29,7 +28,7 @@ FORMAT = "spin-d3rlpy policy"
 VERSION = 1
 
 
-def save_policy(algo: MultiDiscreteAlgo[Any, Any], path: str | Path) -> None:
+def save_policy(algo: Any, path: str | Path) -> None:
     """Writes a built algorithm's networks and configuration to `path`, in one step.
 
     `load_policy` gives an algorithm that acts and values the same. Optimizers are not in the file:
@@ -41,15 +40,14 @@ def save_policy(algo: MultiDiscreteAlgo[Any, Any], path: str | Path) -> None:
 
     Raises:
         TypeError: another kind of algorithm.
-        RuntimeError: it is not built.
+        RuntimeError: it is not built, or a scaler of it is not fitted.
     """
-    if not isinstance(algo, MultiDiscreteAlgo):
+    if not isinstance(getattr(algo, "config", None), MultiDiscreteConfig):
         raise TypeError(f"Expected an algorithm of spin_d3rlpy, got {type(algo).__name__}.")
-    if algo.impl is None:
-        raise RuntimeError("Call fit, build_with_dataset or build_with_env first.")
+    impl = algo._require_built("observation_scaler", "reward_scaler")
     described = LearnableConfigWithShape(
-        observation_shape=algo.impl.observation_shape,
-        action_size=algo.impl.action_size,
+        observation_shape=impl.observation_shape,
+        action_size=impl.action_size,
         config=algo.config,
     )
     header = {
@@ -64,9 +62,7 @@ def save_policy(algo: MultiDiscreteAlgo[Any, Any], path: str | Path) -> None:
         safetensors.torch.save_file(tensors, partial, {"spin": json.dumps(header)})
 
 
-def load_policy(
-    path: str | Path, device: DeviceArg = False, max_bytes: int = MAX_BYTES
-) -> MultiDiscreteAlgo[Any, Any]:
+def load_policy(path: str | Path, device: DeviceArg = False, max_bytes: int = MAX_BYTES) -> Any:
     """Reads an algorithm that `save_policy` wrote. The file may be anyone's.
 
     Nothing in it is run, and its configuration is built without memory first, so that networks
@@ -105,7 +101,7 @@ def load_policy(
     return algo
 
 
-def _weights(algo: MultiDiscreteAlgo[Any, Any]) -> dict[str, torch.Tensor]:
+def _weights(algo: Any) -> dict[str, torch.Tensor]:
     assert algo.impl is not None
     networks: Mapping[str, nn.Module] = algo.impl.modules.get_torch_modules()
     return {
@@ -115,7 +111,7 @@ def _weights(algo: MultiDiscreteAlgo[Any, Any]) -> dict[str, torch.Tensor]:
     }
 
 
-def _build(header: dict[str, Any], device: DeviceArg) -> MultiDiscreteAlgo[Any, Any]:
+def _build(header: dict[str, Any], device: DeviceArg) -> Any:
     described: Any = LearnableConfigWithShape.deserialize_from_dict(header["algorithm"])
     if not isinstance(described.config, MultiDiscreteConfig):
         raise InvalidCheckpointError("it is of an algorithm that this package does not have")
@@ -123,6 +119,6 @@ def _build(header: dict[str, Any], device: DeviceArg) -> MultiDiscreteAlgo[Any, 
     encoder = getattr(config, "actor_encoder_factory", None)
     if isinstance(encoder, SPINEncoderFactory):  # its weights are in this file
         config.actor_encoder_factory = dataclasses.replace(encoder, asm_path=None)
-    algo: MultiDiscreteAlgo[Any, Any] = config.create(device)
+    algo = config.create(device)
     algo.create_impl(tuple(described.observation_shape), described.action_size)
     return algo

@@ -1,0 +1,205 @@
+"""What `fit` does: first stages, then the objective's gradient steps, with d3rlpy's logs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from d3rlpy.constants import LoggingStrategy
+from d3rlpy.logging import LoggerAdapterFactory
+
+from spin_d3rlpy.algos.files import save_policy
+from spin_d3rlpy.algos.impl import MultiDiscreteConfig
+from spin_d3rlpy.algos.logs import open_logger
+from spin_d3rlpy.checkpoints import Checkpoints
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.distributed import ProcessGroup
+from spin_d3rlpy.errors import InvalidCheckpointError
+from spin_d3rlpy.loop import Loop, Metrics
+
+BestIs = Literal["highest", "lowest"]
+BEST_FILE = "best.safetensors"  # in a run's folder of checkpoints
+# Rows of observations that tell datasets apart: hashing all of a large one would take seconds.
+IDENTITY_ROWS = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class FitSettings:
+    """The arguments of `MultiDiscreteAlgo.fitter`, see there.
+
+    Raises:
+        ValueError: as `fitter`.
+    """
+
+    n_steps: int
+    n_steps_per_epoch: int
+    logging_steps: int
+    logging_strategy: LoggingStrategy
+    experiment_name: str
+    with_timestamp: bool
+    logger_adapter: LoggerAdapterFactory
+    show_progress: bool
+    save_interval: int
+    evaluators: dict[str, Any]
+    callback: Callable[[Any, int, int], None] | None
+    epoch_callback: Callable[[Any, int, int], None] | None
+    checkpoint_dir: str | Path | None
+    resume: bool
+    checkpoint_interval: int
+    keep_checkpoints: int
+    best_by: str | None
+    best_is: BestIs
+    patience: int | None
+
+    def __post_init__(self) -> None:
+        if self.n_steps < 1 or self.n_steps_per_epoch < 1:
+            raise ValueError(
+                f"Expected n_steps and n_steps_per_epoch of at least 1, got {self.n_steps} and "
+                f"{self.n_steps_per_epoch}."
+            )
+        if self.best_is not in get_args(BestIs):
+            raise ValueError(f"Expected best_is 'highest' or 'lowest', got {self.best_is!r}.")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"Expected patience of at least 1, got {self.patience}.")
+        if self.best_by is None:
+            if self.patience is not None:
+                raise ValueError("patience needs best_by=, the evaluator that it waits for.")
+        elif self.best_by not in self.evaluators:
+            raise ValueError(
+                f"Expected best_by to be one of the evaluators "
+                f"({', '.join(self.evaluators) or 'none'}), got {self.best_by!r}."
+            )
+        elif self.patience is None and self.checkpoint_dir is None:
+            raise ValueError(
+                "best_by needs checkpoint_dir=, where the best policy is kept, or patience=."
+            )
+
+
+def train(
+    algo: Any, buffer: DeviceReplayBuffer, shown: Any, settings: FitSettings
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Trains a built algorithm.
+
+    Args:
+        algo: a `MultiDiscreteAlgo`.
+        buffer: the dataset, on the algorithm's device.
+        shown: the dataset as evaluators get it.
+        settings: how.
+
+    Yields:
+        `(epoch, metrics)`, those of epochs before a resumed one first.
+    """
+    with ExitStack() as stack:
+        checkpoints = None
+        if settings.checkpoint_dir is not None:
+            checkpoints = stack.enter_context(_open_checkpoints(algo, buffer, settings))
+        name, adapter = settings.experiment_name, settings.logger_adapter
+        run = algo._run(settings.show_progress, name, settings.with_timestamp, adapter, checkpoints)
+        if checkpoints is None or checkpoints.stage != "training":
+            algo._before_training(buffer, run)
+        loop = Loop(
+            run,
+            "training",
+            settings.n_steps,
+            settings.n_steps_per_epoch,
+            device=buffer.device,
+            patience=settings.patience,
+        )
+        yield from list(enumerate(loop.rows, 1))
+        logger = stack.enter_context(
+            open_logger(algo, adapter, name, settings.n_steps_per_epoch, settings.with_timestamp)
+        )
+        by_epoch = settings.logging_strategy == LoggingStrategy.EPOCH
+        source: Any = buffer
+
+        def log(metrics: dict[str, float]) -> None:
+            for metric, value in metrics.items():
+                logger.add_metric(metric, value)
+
+        def step() -> Metrics:
+            nonlocal source
+            with logger.measure_time("step"):
+                source = algo._prepare_source(source)
+                metrics: Metrics = algo._sample_and_update(source, logger.measure_time)
+            return metrics
+
+        def after_step(epoch: int) -> None:
+            if not by_epoch and loop.step % settings.logging_steps == 0:
+                log(loop.take_losses())
+                loop.logged = logger.commit(epoch, loop.step)
+            if settings.callback:
+                settings.callback(algo, epoch, loop.step)
+
+        for epoch in loop.epochs(step, after_step):
+            log({"time_epoch": loop.epoch_seconds, **loop.take_losses()})
+            if settings.epoch_callback:
+                settings.epoch_callback(algo, epoch, loop.step)
+            measured = {k: evaluate(algo, shown) for k, evaluate in settings.evaluators.items()}
+            log(measured)
+            if by_epoch:
+                loop.logged = logger.commit(epoch, loop.step)
+            if epoch % settings.save_interval == 0:
+                logger.save_model(loop.step, algo)
+            score = None
+            if settings.best_by is not None:
+                score = measured[settings.best_by] * (1 if settings.best_is == "highest" else -1)
+                if checkpoints is not None and checkpoints.writes and loop.is_best(score):
+                    save_policy(algo, checkpoints.folder / BEST_FILE)
+            yield epoch, loop.add_row({**loop.logged, **measured}, score)
+
+
+def _open_checkpoints(algo: Any, buffer: DeviceReplayBuffer, settings: FitSettings) -> Checkpoints:
+    """Opens the run's checkpoints and takes over the newest one's networks."""
+    assert settings.checkpoint_dir is not None
+    parts = algo.impl.modules.create_checkpointer(algo._device).modules
+
+    def shared_state() -> dict[str, Any]:
+        networks = {name: part.state_dict() for name, part in parts.items()}
+        return {"networks": networks, "grad_step": algo.grad_step}
+
+    checkpoints = Checkpoints(
+        settings.checkpoint_dir,
+        settings.checkpoint_interval,
+        run_identity(algo.config, buffer) | {"n_steps_per_epoch": settings.n_steps_per_epoch},
+        shared_state,
+        ProcessGroup() if algo._enable_ddp else None,
+        settings.keep_checkpoints,
+    )
+    shared = checkpoints.start(settings.resume)
+    if shared is None:
+        return checkpoints
+    try:
+        for name, part in parts.items():
+            part.load_state_dict(shared["networks"][name])
+        algo.set_grad_step(int(shared["grad_step"]))
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        checkpoints.close()
+        raise InvalidCheckpointError(
+            f"The checkpoint in {checkpoints.folder} does not hold what this algorithm needs "
+            f"({error}). Remove the folder to start over."
+        ) from error
+    algo._after_resume(checkpoints)
+    return checkpoints
+
+
+def run_identity(config: MultiDiscreteConfig, buffer: DeviceReplayBuffer) -> dict[str, Any]:
+    """Returns what a checkpoint must have in common with the run that resumes from it."""
+    digest = hashlib.sha256()
+    # Every k-th observation is enough to tell scaled ones from others.
+    step = max(1, len(buffer.observations) // IDENTITY_ROWS)
+    observations = buffer.observations[::step].contiguous()
+    for array in (buffer.rewards, buffer.actions, buffer.terminals, observations):
+        digest.update(array.cpu().numpy().data)
+    fields = json.loads(config.serialize())
+    del fields["n_steps"]  # a run may be made longer
+    return {
+        "algorithm": config.get_type(),
+        "config": fields,
+        "transitions": buffer.transition_count,
+        "data": digest.hexdigest(),
+    }

@@ -1,0 +1,458 @@
+"""Algorithms that train a policy: its first stages, its network, acting by it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+from d3rlpy.base import DeviceArg
+from d3rlpy.logging import FileAdapterFactory, LoggerAdapterFactory
+from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
+from d3rlpy.optimizers import OptimizerFactory
+from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
+from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.types import NDArray, Observation, Shape
+
+from spin_d3rlpy.algos.base import MultiDiscreteAlgo, register
+from spin_d3rlpy.algos.impl import (
+    MultiDiscreteConfig,
+    MultiDiscreteImpl,
+    MultiDiscreteModules,
+    encoder_field,
+)
+from spin_d3rlpy.asm import ActionStructureModel, load_asm
+from spin_d3rlpy.checkpoints import Checkpoints
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.errors import NvecMismatchError
+from spin_d3rlpy.loop import Row, Run
+from spin_d3rlpy.nvec import require_same_nvec
+from spin_d3rlpy.policies import Policy, PolicyFactory, SlotPolicy, create_policy
+from spin_d3rlpy.policies.factories import ASMEncoderFactory
+from spin_d3rlpy.policies.feature_cache import CachedFeatures, compute_features, policy_input
+from spin_d3rlpy.policies.stages import ASM_FILE, Stage, StageContext
+from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
+
+
+@dataclasses.dataclass()
+class PolicyConfig(MultiDiscreteConfig):
+    """Fields of objectives that train a policy.
+
+    Args:
+        actor_learning_rate: of the policy.
+        actor_optim_factory: optimizer of the policy.
+        actor_encoder_factory: decides the policy, with its sizes and first stages:
+            `SPINEncoderFactory`, `SAINTEncoderFactory`, `AutoregressiveEncoderFactory`, another
+            `PolicyFactory`, or any d3rlpy encoder factory for a factored policy.
+        batch_size: rows of a mini-batch.
+        nvec: number of choices of each sub-action.
+        n_steps: gradient steps of `fit` when it is not told.
+    """
+
+    actor_learning_rate: float = 3e-4
+    actor_optim_factory: OptimizerFactory = make_optimizer_field()
+    actor_encoder_factory: EncoderFactory = make_encoder_field()
+
+    @classmethod
+    def deserialize_from_dict(cls, dict_config: dict[str, Any]) -> Any:
+        """Reads what d3rlpy saved, also where a policy's fields are those of the objective.
+
+        (They were until stages belonged to encoder factories.)
+        """
+        own = {field.name for field in dataclasses.fields(cls)}
+        others = {k: v for k, v in dict_config.items() if k not in own}
+        params = {k: v for k, v in dict_config.items() if k in own}
+        factory = params.get("actor_encoder_factory")
+        if others and isinstance(factory, Mapping):
+            inner = {**factory.get("params", {}), **others}
+            params["actor_encoder_factory"] = {**factory, "params": inner}
+        return super().deserialize_from_dict(params)
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyModules(MultiDiscreteModules):
+    """A policy and its optimizer."""
+
+    policy: Policy
+    actor_optim: OptimizerWrapper
+
+
+class PolicyImpl(MultiDiscreteImpl):
+    """Acting by a policy."""
+
+    _modules: PolicyModules
+
+    @property
+    def n_tokens(self) -> int:
+        """Rows of the policy's matrix products for one observation."""
+        return self._modules.policy.n_tokens
+
+    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
+        """Greedy actions `(B, N)`."""
+        return self._modules.policy.greedy(x)
+
+    def inner_sample_action(self, x: Any) -> torch.Tensor:
+        """Sampled actions `(B, N)`."""
+        return self._modules.policy.sample(x)
+
+    def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
+        """Raises NotImplementedError: there is no critic."""
+        raise NotImplementedError("Behavior cloning does not learn values.")
+
+    def log_prob(self, batch: TorchMiniBatch) -> torch.Tensor:
+        """Log-probability of the batch's actions, `(B,)`."""
+        return self._modules.policy.log_prob(policy_input(batch), batch.actions)
+
+    @property
+    def policy(self) -> Policy:  # type: ignore[override]
+        """The policy network."""
+        return self._modules.policy
+
+    @property
+    def policy_optim(self) -> torch.optim.Optimizer:
+        """The policy's optimizer."""
+        return self._modules.actor_optim.optim
+
+
+TConfig = TypeVar("TConfig", bound=PolicyConfig)
+TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
+
+
+class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
+    """An objective that trains a policy.
+
+    A subclass that is given a policy is a named algorithm, registered for files of that name:
+
+        class SPINIQL(IQL, name="spin_iql", policy=SPINEncoderFactory): ...
+
+    Its config is the objective's with that policy as default, and takes the policy's own fields,
+    too: `SPINIQL(transformer=TransformerConfig(width=64))`.
+
+    Args:
+        config: the configuration; defaults if None.
+        device: as in d3rlpy.
+        enable_ddp: several processes train one model.
+        asm: for policies that are made from an Action Structure Model, a pre-trained one or the
+            path of its file. Without one, `fit` pre-trains one first.
+        **fields: config fields; those of the policy's encoder factory are taken, too.
+
+    Raises:
+        ValueError: an encoder factory of another policy.
+    """
+
+    def __init_subclass__(
+        cls,
+        name: str | None = None,
+        policy: Callable[[], EncoderFactory] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init_subclass__(**kwargs)
+        if name is not None and policy is not None:
+            cls.config_class = cast(Any, _config_with_policy(cls, policy))
+            register(name)(cls)
+
+    def __init__(
+        self,
+        config: TConfig | None = None,
+        device: DeviceArg = False,
+        enable_ddp: bool = False,
+        asm: ActionStructureModel | str | Path | None = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__(config, device, enable_ddp, **fields)
+        self._asm: ActionStructureModel | None = None
+        self._show_progress = True
+        wanted = type(self.config_class().actor_encoder_factory)
+        if issubclass(wanted, PolicyFactory) and not isinstance(self._factory, wanted):
+            raise ValueError(
+                f"{type(self).__name__} needs a {wanted.__name__} as actor_encoder_factory, got "
+                f"{self._factory!r}."
+            )
+        if asm is not None:
+            self.set_asm(asm)
+
+    @property
+    def _factory(self) -> EncoderFactory:
+        return self._config.actor_encoder_factory
+
+    @property
+    def policy(self) -> Policy:
+        """The policy network.
+
+        Raises:
+            RuntimeError: it is not built.
+        """
+        return cast(PolicyImpl, self._require_built()).policy
+
+    def create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        """Builds the networks and loads the ASM's trunk if there is one."""
+        if self._asm is not None and self._asm.observation_size != observation_shape[0]:
+            raise NvecMismatchError(
+                f"The ASM was pre-trained on observations of length {self._asm.observation_size}, "
+                f"not {observation_shape[0]}."
+            )
+        super().create_impl(observation_shape, action_size)
+        if self._asm is not None:
+            cast(SlotPolicy, self.policy).load_asm(self._asm)
+
+    def _create_policy(self, observation_shape: Sequence[int]) -> Policy:
+        return create_policy(self._factory, observation_shape, self._nvec).to(self._device)
+
+    def _create_actor_optim(self, policy: Policy) -> OptimizerWrapper:
+        return self._create_optim(
+            self._config.actor_optim_factory,
+            policy.trainable_modules(),
+            self._config.actor_learning_rate,
+        )
+
+    # -- first stages ----------------------------------------------------------------------
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether the policy's first stages are done (also after loading a policy)."""
+        return self._impl is not None and self.policy.is_pretrained
+
+    def pretrain(
+        self,
+        dataset: Any,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        logger_adapter: LoggerAdapterFactory | None = None,
+        show_progress: bool = True,
+    ) -> list[Row]:
+        """Trains the policy's first stage anew, e.g. an Action Structure Model, and takes it over.
+
+        Args:
+            dataset: anything that `fit` takes.
+            experiment_name: name of the log folder; the class's name if None.
+            with_timestamp: append the time to it.
+            logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
+            show_progress: draw a progress bar.
+
+        Returns:
+            One row per epoch; which metrics are logged is said by the stage
+            (`spin_d3rlpy.policies.stages`).
+
+        Raises:
+            ValueError: the policy has no first stage.
+        """
+        adapter = logger_adapter or FileAdapterFactory()
+        name = experiment_name or type(self).__name__
+        run = self._run(show_progress, name, with_timestamp, adapter)
+        return self._train_alone(0, dataset, run)
+
+    def distill(
+        self,
+        dataset: Any,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        logger_adapter: LoggerAdapterFactory | None = None,
+        show_progress: bool = True,
+    ) -> list[Row]:
+        """Trains the student of SPIN-Distill; arguments are those of `pretrain`.
+
+        Raises:
+            ValueError: the policy has no second stage.
+            RuntimeError: there is no ASM yet.
+        """
+        adapter = logger_adapter or FileAdapterFactory()
+        name = experiment_name or type(self).__name__
+        run = self._run(show_progress, name, with_timestamp, adapter)
+        return self._train_alone(1, dataset, run)
+
+    def _train_alone(self, number: int, dataset: Any, run: Run) -> list[Row]:
+        stages = self._first_stages()
+        if number >= len(stages):
+            names = ", ".join(stage.name for stage in stages) or "none"
+            raise ValueError(
+                f"Expected a policy with more first stages than {type(self).__name__}'s ({names})."
+            )
+        buffer = self._as_buffer(dataset)
+        self._build_with_buffer(buffer)
+        return stages[number].train(self._stage_context(buffer, run))
+
+    def _first_stages(self) -> Sequence[Stage]:
+        factory = self._factory
+        return factory.first_stages() if isinstance(factory, PolicyFactory) else ()
+
+    def _stage_context(self, buffer: DeviceReplayBuffer, run: Run) -> StageContext:
+        scaler = self._config.observation_scaler
+        return StageContext(
+            policy=self.policy,
+            factory=self._factory,
+            buffer=buffer,
+            device=self._device,
+            run=run,
+            transform=None if scaler is None else scaler.transform,
+            scaler=scaler_to_dict(scaler),
+            asm=self._asm,
+            set_asm=self.set_asm,
+        )
+
+    def _before_training(self, buffer: DeviceReplayBuffer, run: Run) -> None:
+        self._show_progress = run.show_progress
+        if self.policy.is_pretrained:
+            return
+        context = self._stage_context(buffer, run)
+        for stage in self._first_stages():
+            if not stage.is_done(context):
+                stage.train(context)
+
+    # -- frozen features -------------------------------------------------------------------
+
+    def _prepare_source(self, source: Any) -> Any:
+        wanted = getattr(self._factory, "cache_features", False)
+        if isinstance(source, CachedFeatures) or not wanted:
+            return source
+        network = self.policy.frozen_features(self._grad_step)
+        if network is None:
+            return source
+        scaler = self._config.observation_scaler
+        features = compute_features(
+            network,
+            source.observations,
+            None if scaler is None else scaler.transform,
+            self._config.precision,
+            self._show_progress,
+        )
+        return CachedFeatures(source, features)
+
+    def _compute(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
+        if self._impl is not None:
+            self.policy.freeze(self._grad_step)
+        return super()._compute(batch)
+
+    def _phase(self) -> object:
+        return self.policy.frozen_features(self._grad_step) is None
+
+    # -- the Action Structure Model --------------------------------------------------------
+
+    @property
+    def asm(self) -> ActionStructureModel | None:
+        """The model the policy's trunk was taken from, if it was made or given in this process."""
+        return self._asm
+
+    @property
+    def takes_asm(self) -> bool:
+        """Whether the policy is made from an Action Structure Model."""
+        return isinstance(self._factory, ASMEncoderFactory)
+
+    def set_asm(self, asm: ActionStructureModel | str | Path) -> None:
+        """Takes over a pre-trained ASM: its trunk, sizes and observation scaler.
+
+        Raises:
+            ValueError: the policy is not made from one.
+            NvecMismatchError: it is of another action space, size or observation scaling than
+                this algorithm was configured with.
+        """
+        config = self._config
+        factory = config.actor_encoder_factory
+        if not isinstance(factory, ASMEncoderFactory):
+            raise ValueError(
+                f"{type(self).__name__} has no use for an ASM: only the policies of SPIN and "
+                "SPIN-Distill are made from one."
+            )
+        if not isinstance(asm, ActionStructureModel):
+            asm = load_asm(asm)
+        if config.nvec is None:
+            config.nvec = list(asm.nvec)
+        require_same_nvec(config.nvec, asm.nvec, type(self).__name__, "the ASM")
+        self._adopt_scaling(asm)
+        if factory.transformer != asm.config:
+            config.actor_encoder_factory = dataclasses.replace(
+                cast(Any, factory), transformer=asm.config
+            )
+            if self._impl is not None:
+                raise NvecMismatchError(
+                    f"{type(self).__name__} is built with other sizes than the ASM's "
+                    f"{asm.config}. Pass the ASM before building."
+                )
+        self._asm = asm
+        if self._impl is not None:
+            cast(SlotPolicy, self.policy).load_asm(asm)
+
+    def _adopt_scaling(self, asm: ActionStructureModel) -> None:
+        """Takes over the ASM's observation scaler, or checks that it is the one in use."""
+        scaler, encoded = self._config.observation_scaler, asm.observation_scaler
+        if scaler is None or (
+            not scaler.built and encoded is not None and scaler.get_type() == encoded["type"]
+        ):
+            self._config.observation_scaler = (
+                None if encoded is None else scaler_from_dict(encoded, asm.observation_size)
+            )
+        elif not scaler.built or scaler_to_dict(scaler) != encoded:
+            raise NvecMismatchError(
+                "The ASM was pre-trained with other observation scaling "
+                f"({encoded and encoded['type']}) than this algorithm is configured with "
+                f"({scaler.get_type()}). Leave observation_scaler unset to take over the ASM's."
+            )
+
+    def support(self, x: Observation, action: NDArray) -> NDArray:
+        """Returns the log-probability of each sub-action given the state and the other ones.
+
+        Args:
+            x: observations `(B, obs)`.
+            action: `(B, N)`.
+
+        Returns:
+            `log p(a_i | s, all other sub-actions)`, `(B, N)`; their sum is the action's masked
+            pseudo-log-likelihood (`spin_d3rlpy.asm.support`).
+
+        Raises:
+            InvalidObservationError: wrong shape, or not finite.
+            InvalidActionSpaceError: actions that are not in the action space.
+            RuntimeError: there is no ASM in this process. Saved policies have its trunk only:
+                pass the ASM's file to `set_asm`.
+        """
+        observations = self._check_observations(x)
+        actions = self._check_actions(action, len(observations))
+        if self._asm is None:
+            raise RuntimeError(
+                "There is no ASM in this process; a saved policy holds its trunk only. Call "
+                "set_asm with the file of the one it was trained on."
+            )
+        inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
+        scaler = self._config.observation_scaler
+        scores = self._asm.log_likelihood(
+            inputs if scaler is None else scaler.transform(inputs),
+            torch.as_tensor(actions, dtype=torch.int64, device=self._device),
+        )
+        return scores.per_slot.cpu().numpy()
+
+    def _after_resume(self, checkpoints: Checkpoints) -> None:
+        # The policy has its weights already; the model itself is kept for the user.
+        path = checkpoints.folder / ASM_FILE
+        if checkpoints.stage != "pretraining" and self._asm is None and path.exists():
+            self._asm = load_asm(path, self._device)
+
+
+def _config_with_policy(
+    algo_class: type[PolicyAlgo[Any, Any]], policy: Callable[[], EncoderFactory]
+) -> type[PolicyConfig]:
+    """Returns an objective's config with another default policy, whose fields it takes, too."""
+    objective = algo_class.config_class
+    config_class: Any = dataclasses.make_dataclass(
+        f"{algo_class.__name__}Config",
+        [("actor_encoder_factory", EncoderFactory, encoder_field(policy))],
+        bases=(objective,),
+        namespace={
+            "__module__": algo_class.__module__,
+            "__doc__": f"`{objective.__name__}` with the policy of `{algo_class.__name__}`.",
+        },
+    )
+    set_fields = config_class.__init__
+    own = {f.name for f in dataclasses.fields(config_class)}
+
+    @functools.wraps(set_fields)
+    def init(self: Any, *args: Any, **fields: Any) -> None:
+        factory = fields.get("actor_encoder_factory") or policy()
+        names = {f.name for f in dataclasses.fields(factory)} - own
+        if inner := {name: fields.pop(name) for name in names & fields.keys()}:
+            fields["actor_encoder_factory"] = dataclasses.replace(factory, **inner)
+        set_fields(self, *args, **fields)
+
+    config_class.__init__ = init
+    return cast("type[PolicyConfig]", config_class)

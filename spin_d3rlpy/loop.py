@@ -1,0 +1,287 @@
+"""The training loop of every stage: steps, progress, checkpoints, losses and early stopping.
+
+A stage says what one gradient step is and what a checkpoint must hold. It gets one row of numbers
+per epoch, adds what it measures itself, and hands the row back:
+
+    loop = Loop(run, "pretraining", n_steps, epoch_steps, {"model": model, "optimizer": optimizer})
+    with run.log("pretraining", "asm", epoch_steps) as log:
+        for epoch in loop.epochs(step):
+            log.add(loop.add_row(loop.take_row() | measurements))
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from tqdm.auto import tqdm
+
+from spin_d3rlpy.checkpoints import Checkpoints, require_finite
+
+Metrics = Mapping[str, torch.Tensor]
+Row = dict[str, float]
+Step = Callable[[], Metrics]
+
+
+class StageLog:
+    """Where a stage writes its rows; this one keeps nothing.
+
+    Attributes:
+        folder: for files of the stage, if there is one.
+    """
+
+    folder: Path | None = None
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Writes the row of an epoch; `epoch` and `step` tell which one it is."""
+
+
+def _no_log(_stage: str, _prefix: str, _epoch_steps: int) -> AbstractContextManager[StageLog]:
+    return nullcontext(StageLog())
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """How stages are run, whatever they train.
+
+    Args:
+        show_progress: draw a progress bar per stage.
+        checkpoints: where to save at an interval and at interrupts, and to resume from.
+        enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
+        compile_graph: on a GPU, record a step as a CUDA graph, see `spin_d3rlpy.graphs`.
+        log: opens the log of a stage, given its name, the prefix of its metrics and the steps of an
+            epoch.
+    """
+
+    show_progress: bool = True
+    checkpoints: Checkpoints | None = None
+    enable_ddp: bool = False
+    compile_graph: bool = False
+    log: Callable[[str, str, int], AbstractContextManager[StageLog]] = _no_log
+
+
+class MeanMetrics:
+    """Running means of scalar tensors, which stay on their device until they are logged."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, torch.Tensor] = {}
+        self._counts: defaultdict[str, int] = defaultdict(int)
+
+    def add(self, metrics: Metrics) -> None:
+        """Adds one step's metrics."""
+        for name, value in metrics.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
+            self._counts[name] += 1
+
+    def take(self) -> Row:
+        """Fetches the means from the device and starts over."""
+        means = {name: total.item() / self._counts[name] for name, total in self._sums.items()}
+        self._sums.clear()
+        self._counts.clear()
+        return means
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns sums and counts."""
+        return {"sums": dict(self._sums), "counts": dict(self._counts)}
+
+    def load_state_dict(self, state: Mapping[str, Any], device: str | torch.device) -> None:
+        """Inverse of `state_dict`, on `device`."""
+        self._sums = {name: value.to(device) for name, value in state["sums"].items()}
+        self._counts = defaultdict(int, state["counts"])
+
+
+class Stateful(Protocol):
+    """Part of a checkpoint: a network, an optimizer, a schedule."""
+
+    def state_dict(self) -> Any:
+        """Returns the state."""
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """Inverse of `state_dict`."""
+
+
+class Loop:
+    """One stage's gradient steps, in epochs.
+
+    It resumes where the run's checkpoints are, if they are in this stage.
+
+    Args:
+        run: how it is run.
+        stage: its name in checkpoints and messages.
+        n_steps: gradient steps.
+        epoch_steps: gradient steps of an epoch; the last epoch may be shorter.
+        parts: what a checkpoint holds in addition to counters and rows.
+        device: of the metrics.
+        patience: epochs without a better score after which it stops, or None.
+        keep_best: network that gets the weights of its best epoch in the end.
+        label: of the progress bar.
+
+    Attributes:
+        step: gradient steps made.
+        rows: one per finished epoch.
+        logged: the metrics that were logged last.
+        epoch_seconds: wall-clock time of the last epoch's steps.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        stage: str,
+        n_steps: int,
+        epoch_steps: int,
+        parts: Mapping[str, Stateful] | None = None,
+        device: str | torch.device = "cpu",
+        patience: int | None = None,
+        keep_best: nn.Module | None = None,
+        label: str = "Training",
+    ) -> None:
+        self.step = 0
+        self.rows: list[Row] = []
+        self.logged: Row = {}
+        self.epoch_seconds = 0.0
+        self._run, self._stage, self._label = run, stage, label
+        self._n_steps, self._epoch_steps = n_steps, epoch_steps
+        self._n_epochs = math.ceil(n_steps / epoch_steps)
+        self._parts = dict(parts or {})
+        self._losses = MeanMetrics()
+        self._patience = patience
+        self._scores: list[float] = []
+        self._keep_best = keep_best
+        self._best_weights: dict[str, torch.Tensor] | None = None
+        self._started = time.monotonic()
+        checkpoints = run.checkpoints
+        if checkpoints is not None and (saved := checkpoints.resume(stage)) is not None:
+            self._load(saved, device)
+
+    # -- steps -----------------------------------------------------------------------------
+
+    def epochs(self, step: Step, after_step: Callable[[int], None] | None = None) -> Iterator[int]:
+        """Makes the steps, and yields each epoch's number, from 1, when they are made.
+
+        Args:
+            step: makes one gradient step and returns scalars, on the device, that the next call
+                may overwrite.
+            after_step: called with the epoch after each of them.
+        """
+        checkpoints = self._run.checkpoints
+        with tqdm(
+            total=self._n_steps,
+            initial=self.step,
+            desc=self._label,
+            unit="step",
+            disable=not self._run.show_progress,
+        ) as bar:
+            for epoch in range(len(self.rows) + 1, self._n_epochs + 1):
+                if self._is_stopped():
+                    break
+                end = min(epoch * self._epoch_steps, self._n_steps)
+                began = time.monotonic()
+                with checkpoints.saving_on_interrupt() if checkpoints else nullcontext():
+                    while self.step < end:
+                        self._losses.add(step())
+                        self.step += 1
+                        bar.update()
+                        if after_step is not None:
+                            after_step(epoch)
+                        if checkpoints is not None:
+                            checkpoints.after_step(self._stage, self.step, self._state)
+                self.epoch_seconds = time.monotonic() - began
+                yield epoch
+        if self._keep_best is not None and self._best_weights is not None:
+            self._keep_best.load_state_dict(self._best_weights)
+
+    def take_losses(self) -> Row:
+        """Returns the mean of each loss since the last call.
+
+        Raises:
+            DivergenceError: one is NaN or infinite.
+        """
+        means = self._losses.take()
+        require_finite(means, self._stage, self.step, self._run.checkpoints)
+        return means
+
+    def take_row(self) -> Row:
+        """Returns the finished epoch's losses with `epoch`, `step` and `seconds` (since the start).
+
+        Raises:
+            DivergenceError: a loss is NaN or infinite.
+        """
+        counters = {"epoch": len(self.rows) + 1, "step": self.step}
+        return {**counters, **self.take_losses(), "seconds": self.seconds}
+
+    def add_row(self, row: Row, score: float | None = None) -> Row:
+        """Ends an epoch.
+
+        Args:
+            row: what is known of it.
+            score: what early stopping and `keep_best` maximize. NaN is never better.
+
+        Returns:
+            The row.
+        """
+        row = {k: v if isinstance(v, int) else float(v) for k, v in row.items()}  # not NumPy's
+        self.rows.append(row)
+        if score is not None:
+            self._scores.append(score)
+            if self._keep_best is not None and self.best == len(self._scores):
+                self._best_weights = copy.deepcopy(self._keep_best.state_dict())
+        if self._run.checkpoints is not None and self.is_over:
+            self._run.checkpoints.save(self._stage, self.step, self._state())
+        return row
+
+    def is_best(self, score: float) -> bool:
+        """Whether a score is better than those of all rows."""
+        return score > max((s for s in self._scores if not math.isnan(s)), default=-math.inf)
+
+    @property
+    def best(self) -> int:
+        """The first of the epochs with the best score; 0 if there is none."""
+        best, best_score = 0, -math.inf
+        for epoch, score in enumerate(self._scores, 1):
+            if score > best_score:
+                best, best_score = epoch, score
+        return best
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no epoch follows the last row's."""
+        return len(self.rows) == self._n_epochs or self._is_stopped()
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time since the start, of resumed runs without the time between."""
+        return time.monotonic() - self._started
+
+    def _is_stopped(self) -> bool:
+        return self._patience is not None and len(self._scores) - self.best >= self._patience
+
+    # -- checkpoints -----------------------------------------------------------------------
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "parts": {name: part.state_dict() for name, part in self._parts.items()},
+            "step": self.step,
+            "rows": self.rows,
+            "logged": self.logged,
+            "losses": self._losses.state_dict(),
+            "scores": self._scores,
+            "best_weights": self._best_weights,
+            "seconds": self.seconds,
+        }
+
+    def _load(self, state: Mapping[str, Any], device: str | torch.device) -> None:
+        for name, part in self._parts.items():
+            part.load_state_dict(state["parts"][name])
+        self.step, self.rows, self.logged = state["step"], list(state["rows"]), state["logged"]
+        self._losses.load_state_dict(state["losses"], device)
+        self._scores, self._best_weights = list(state["scores"]), state["best_weights"]
+        self._started -= state["seconds"]

@@ -1,0 +1,179 @@
+"""First stages: what a policy learns before the objective trains it.
+
+An encoder factory says which stages its policy needs (`PolicyFactory.first_stages`); algorithms run
+those that are not done. Stages stand below algorithms, because factories name them: a stage gets
+what it works with as a `StageContext` and knows no algorithm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spin_d3rlpy.asm import ActionStructureModel, pretrain, save_asm
+from spin_d3rlpy.asm.distillation import distill
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.loop import Row, Run
+from spin_d3rlpy.policies.base import Policy
+from spin_d3rlpy.policies.slot import QueryFeatures, SlotPolicy
+from spin_d3rlpy.policies.student import StudentFeatures
+from spin_d3rlpy.policies.trajectory import TrajectoryFeatures
+from spin_d3rlpy.reprem import RePreM, pretrain_reprem
+
+ASM_FILE = "asm.safetensors"  # in a run's folder of checkpoints
+
+
+@dataclasses.dataclass
+class StageContext:
+    """What a stage works with.
+
+    Args:
+        policy: the network, on `device`.
+        factory: the encoder factory that made it, with the stage's settings.
+        buffer: the dataset, on `device`.
+        device: e.g. `"cuda:0"`.
+        run: progress bar, checkpoints, logs.
+        transform: scales observations, if the algorithm does.
+        scaler: how, as type and parameters; kept in an ASM's file.
+        asm: the Action Structure Model, if there is one.
+        set_asm: hands a new one to the algorithm.
+    """
+
+    policy: Policy
+    factory: Any
+    buffer: DeviceReplayBuffer
+    device: str
+    run: Run
+    transform: Callable[[torch.Tensor], torch.Tensor] | None
+    scaler: dict[str, Any] | None
+    asm: ActionStructureModel | None
+    set_asm: Callable[[ActionStructureModel], None]
+
+
+class Stage(ABC):
+    """One first stage.
+
+    Attributes:
+        name: in checkpoints, and of the log's folder.
+    """
+
+    name: str
+
+    def is_done(self, context: StageContext) -> bool:
+        """Whether `fit` leaves this stage out although the policy is not pre-trained."""
+        return False
+
+    @abstractmethod
+    def train(self, context: StageContext) -> list[Row]:
+        """Trains, and puts the result into the policy.
+
+        Returns:
+            One row per epoch.
+        """
+
+
+class PretrainASM(Stage):
+    """Pre-trains an Action Structure Model on states and actions (SPIN, section 4.1).
+
+    Logs `asm_loss`, `asm_accuracy`, `asm_seconds`, `asm_samples` and, with
+    `pretraining.validation_share`, `asm_validation_<name>` per epoch, and saves
+    `asm_<step>.safetensors` in the log's folder every `pretraining.checkpoint_interval` epochs.
+    """
+
+    name = "pretraining"
+
+    def is_done(self, context: StageContext) -> bool:
+        """Whether there is an ASM already."""
+        return context.asm is not None
+
+    def train(self, context: StageContext) -> list[Row]:
+        """Pre-trains a new ASM; the algorithm takes it over."""
+        source, factory = context.buffer, context.factory
+        config = factory.pretraining
+        asm = ActionStructureModel(source.observations.shape[1], source.nvec, factory.transformer)
+        asm.to(torch.device(context.device))
+        asm.observation_scaler = context.scaler
+        held_out = None
+        if config.validation_share:
+            source, held_out = source.split(config.validation_share)
+        last_step = config.n_updates(source.transition_count)
+
+        def save(row: Row, folder: Path | None) -> None:
+            due = row["epoch"] % config.checkpoint_interval == 0
+            if folder is not None and (due or row["step"] == last_step):
+                save_asm(asm, folder / f"asm_{row['step']}.safetensors")
+
+        rows = pretrain(asm, source, config, context.run, context.transform, held_out, save)
+        context.asm = asm
+        context.set_asm(asm)
+        checkpoints = context.run.checkpoints
+        if checkpoints is not None and checkpoints.writes:
+            save_asm(asm, checkpoints.folder / ASM_FILE)
+        return rows
+
+
+class Distill(Stage):
+    """Teaches an attention-free student the features of the ASM's trunk (SPIN, section 5).
+
+    Logs `student_loss`, `student_mse` (on held-out episodes), `student_unexplained` and
+    `student_seconds`.
+    """
+
+    name = "student"
+
+    def train(self, context: StageContext) -> list[Row]:
+        """Trains the policy's student.
+
+        Raises:
+            RuntimeError: there is no ASM yet.
+        """
+        asm, factory = context.asm, context.factory
+        if asm is None:
+            raise RuntimeError("There is no teacher: call pretrain or set_asm first.")
+        assert isinstance(context.policy, SlotPolicy)
+        features = context.policy.features
+        assert isinstance(features, StudentFeatures)
+        teacher = QueryFeatures(
+            asm.observation_size,
+            len(asm.nvec),
+            asm.config,
+            frozen=True,
+            train_queries=False,
+            query_init=factory.query_init,
+        ).to(torch.device(context.device))
+        teacher.load_asm(asm)
+        config = factory.distillation
+        training, held_out = context.buffer.split(config.validation_share)
+        student = features.student.requires_grad_(True)
+        rows = distill(
+            student, teacher.eval(), training, held_out, config, context.run, context.transform
+        )
+        features.pretrained.fill_(True)
+        features.freeze(0)
+        return rows
+
+
+class PretrainTrajectories(Stage):
+    """Pre-trains a RePreM on trajectories and keeps its state encoder.
+
+    Logs `reprem_loss`, `reprem_accuracy`, `reprem_seconds` and `reprem_samples`.
+    """
+
+    name = "pretraining"
+
+    def train(self, context: StageContext) -> list[Row]:
+        """Pre-trains a new RePreM; the policy takes over its state encoder."""
+        assert isinstance(context.policy, SlotPolicy)
+        features = context.policy.features
+        assert isinstance(features, TrajectoryFeatures)
+        buffer, factory = context.buffer, context.factory
+        model = RePreM(buffer.observations.shape[1], buffer.nvec, factory.sizes)
+        model.to(torch.device(context.device))
+        rows = pretrain_reprem(model, buffer, factory.pretraining, context.run, context.transform)
+        features.load_reprem(model)
+        return rows
