@@ -41,15 +41,14 @@ def save_policy(algo: MultiDiscreteAlgo[Any, Any], path: str | Path) -> None:
 
     Raises:
         TypeError: another kind of algorithm.
-        RuntimeError: it is not built.
+        RuntimeError: it is not built, or a scaler of it is not fitted.
     """
     if not isinstance(algo, MultiDiscreteAlgo):
         raise TypeError(f"Expected an algorithm of spin_d3rlpy, got {type(algo).__name__}.")
-    if algo.impl is None:
-        raise RuntimeError("Call fit, build_with_dataset or build_with_env first.")
+    impl = algo._require_built("observation_scaler", "reward_scaler")
     described = LearnableConfigWithShape(
-        observation_shape=algo.impl.observation_shape,
-        action_size=algo.impl.action_size,
+        observation_shape=impl.observation_shape,
+        action_size=impl.action_size,
         config=algo.config,
     )
     header = {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
 from d3rlpy.algos.qlearning.base import QLearningAlgoBase
+from d3rlpy.algos.utility import build_scalers_with_env
 from d3rlpy.base import DeviceArg, register_learnable
 from d3rlpy.constants import ActionSpace, LoggingStrategy
 from d3rlpy.dataset import ReplayBufferBase
@@ -138,7 +139,11 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         self._build_with_buffer(self._as_buffer(dataset))
 
     def build_with_env(self, env: GymEnv) -> None:
-        """Builds the networks for an environment with a MultiDiscrete action space."""
+        """Builds the networks for an environment with a MultiDiscrete action space.
+
+        Scalers that are fitted to data (most `DecQN` variants standardize states by default) stay
+        as they are: acting and updating then raise a `RuntimeError` that says what to do.
+        """
         space: Any = env.action_space
         self._adopt_nvec(nvec_from_space(space), "the environment")
         shape = env.observation_space.shape
@@ -165,6 +170,25 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 f"{type(self).__name__} was built for observations of shape "
                 f"{self._impl.observation_shape}, the dataset has {shape}."
             )
+
+    def _require_built(self, *scalers: str) -> TImpl:
+        """Returns the networks' owner.
+
+        Raises:
+            RuntimeError: there are no networks yet, or one of the config's scalers named here is
+                not fitted.
+        """
+        if self._impl is None:
+            raise RuntimeError("Call fit, build_with_dataset or build_with_env first.")
+        for name in scalers:
+            scaler = getattr(self._config, name)
+            if scaler is not None and not scaler.built:
+                raise RuntimeError(
+                    f"{type(self).__name__} has a {type(scaler).__name__} as {name}, which is not "
+                    "fitted: an environment does not tell what data looks like. Call fit or "
+                    f"build_with_dataset first, or pass {name}=None or one with its numbers given."
+                )
+        return self._impl
 
     # -- acting ----------------------------------------------------------------------------
 
@@ -219,13 +243,12 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         return action
 
     def _check_observations(self, x: Observation) -> NDArray:
-        if self._impl is None:
-            raise RuntimeError("Call fit, build_with_dataset or build_with_env first.")
+        impl = self._require_built("observation_scaler")
         array = np.asarray(x)
-        if array.ndim != 2 or array.shape[1:] != tuple(self._impl.observation_shape):
+        if array.ndim != 2 or array.shape[1:] != tuple(impl.observation_shape):
             raise InvalidObservationError(
                 f"Expected a batch of observations of shape (B, "
-                f"{self._impl.observation_shape[0]}), got shape {array.shape}."
+                f"{impl.observation_shape[0]}), got shape {array.shape}."
             )
         if not np.isfinite(array).all():
             row = int((~np.isfinite(array)).any(1).argmax())
@@ -239,11 +262,11 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         neither d3rlpy nor this package to run.
 
         Raises:
+            RuntimeError: the algorithm is not built, or its observation scaler is not fitted.
             ValueError: another extension.
             ImportError: ONNX without the package `onnx` (`pip install "spin-d3rlpy[onnx]"`).
         """
-        if self._impl is None:
-            raise RuntimeError("Call fit, build_with_dataset or build_with_env first.")
+        self._require_built("observation_scaler")
         if fname.endswith(".onnx"):
             export_onnx(self, fname)
         elif fname.endswith(".pt"):
@@ -255,7 +278,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     # -- learning --------------------------------------------------------------------------
 
     def update(self, batch: Any) -> dict[str, float]:
-        """Does one gradient step on a d3rlpy mini-batch or on an unscaled `TorchMiniBatch`."""
+        """Does one gradient step on a d3rlpy mini-batch or on an unscaled `TorchMiniBatch`.
+
+        `fit` calls an override of this method, with a `TorchMiniBatch` on the training device.
+        """
         if not isinstance(batch, TorchMiniBatch):
             batch = TorchMiniBatch.from_batch(
                 batch, self._config.gamma, self.need_returns_to_go, self._device
@@ -269,19 +295,30 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             return self._count(self._recorded_update().on_batch(batch))
         return self._count(self._compute(batch))
 
-    def _sample_and_update(self, source: DeviceReplayBuffer) -> dict[str, torch.Tensor]:
-        """The same on a batch drawn from `source`."""
-        if self.compiled and source.is_on_one_device:
-            return self._count(self._recorded_update().on_source(source, self.batch_size))
-        return self._count(self._compute(source.sample_transition_batch(self.batch_size)))
+    def _sample_and_update(
+        self,
+        source: DeviceReplayBuffer,
+        measure: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+    ) -> dict[str, torch.Tensor]:
+        """The same on a batch drawn from `source`; `measure` times the two parts of that."""
+        overridden = getattr(self.update, "__func__", None) is not MultiDiscreteAlgo.update
+        recorded = self.compiled and source.is_on_one_device and not overridden
+        with measure("sample_batch"):  # a recording draws its batches itself
+            batch = None if recorded else source.sample_transition_batch(self.batch_size)
+        with measure("algorithm_update"):
+            if batch is None:
+                return self._count(self._recorded_update().on_source(source, self.batch_size))
+            if overridden:
+                metrics = self.update(batch)
+                return {k: torch.tensor(v, dtype=torch.float64) for k, v in metrics.items()}
+            return self._count(self._compute(batch))
 
     def _compute(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
         """Hook around a gradient step; only what the device does here is replayed."""
-        if self._impl is None:
-            raise RuntimeError("Call fit, build_with_dataset or build_with_env before update.")
+        impl = self._require_built("observation_scaler", "reward_scaler")
         keep_freed_memory()
         with autocast(self._device, self._config.precision):
-            return self._impl.update_without_sync(self._scale(batch), self._grad_step)
+            return impl.update_without_sync(self._scale(batch), self._grad_step)
 
     def _count(self, metrics: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Does what follows every gradient step, recorded or not."""
@@ -291,10 +328,9 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         return metrics
 
     def _recorded_update(self) -> RecordedUpdate:
-        if self._impl is None:
-            raise RuntimeError("Call fit, build_with_dataset or build_with_env before update.")
-        if self._recorded is None or not self._recorded.is_of(self._impl, self._phase()):
-            self._recorded = RecordedUpdate(self._compute, self._impl, self._phase())
+        impl = self._require_built()
+        if self._recorded is None or not self._recorded.is_of(impl, self._phase()):
+            self._recorded = RecordedUpdate(self._compute, impl, self._phase())
         return self._recorded
 
     def _phase(self) -> object:
@@ -312,19 +348,39 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             changes["rewards"] = reward_scaler.transform(batch.rewards)
         return dataclasses.replace(batch, **changes) if changes else batch
 
-    def fit(  # type: ignore[override]
+    def fit(
         self,
         dataset: Any,
         n_steps: int | None = None,
         n_steps_per_epoch: int = 10_000,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        logging_steps: int = 500,
+        logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH,
+        *args: Any,
         **kwargs: Any,
     ) -> list[tuple[int, dict[str, float]]]:
-        """Trains on a dataset; `fitter` says what the arguments are.
+        """Trains on a dataset; `fitter` says what the arguments are, and what differs from d3rlpy.
+
+        Positional arguments are in d3rlpy's order, in which `experiment_name` and
+        `with_timestamp` come before `logging_steps` here and after `logging_strategy` in `fitter`.
 
         Returns:
             One `(epoch, metrics)` pair per epoch.
         """
-        return list(self.fitter(dataset, n_steps, n_steps_per_epoch, **kwargs))
+        return list(
+            self.fitter(
+                dataset,
+                n_steps,
+                n_steps_per_epoch,
+                logging_steps,
+                logging_strategy,
+                experiment_name,
+                with_timestamp,
+                *args,
+                **kwargs,
+            )
+        )
 
     def fitter(
         self,
@@ -349,11 +405,19 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         best_is: BestIs = "highest",
         patience: int | None = None,
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
-        """Trains epoch by epoch, like d3rlpy's `fitter`, with four differences.
+        """Trains epoch by epoch, like d3rlpy's `fitter`, with a few differences.
 
-        Exactly `n_steps` steps are made (d3rlpy drops what does not fill an epoch; here the last
-        epoch is shorter), the dataset is moved to the training device once, losses are fetched
-        from the device only when they are logged, and runs never write to one log folder at once.
+        - Exactly `n_steps` steps are made: the last epoch is shorter where d3rlpy drops it.
+        - The dataset is moved to the training device once, and batches are drawn there.
+        - Losses are fetched from the device only when they are logged, because waiting for it
+          every step takes longer than the step. So `update` is called only where a subclass (or
+          an assignment) overrides it, and gets a `TorchMiniBatch` on the training device where
+          d3rlpy passes a `TransitionMiniBatch` of arrays; the fields have the same names.
+        - `time_step`, `time_sample_batch` and `time_algorithm_update` do not wait for the device
+          either: on a GPU they are what it takes to launch the work. With `compile_graph` a
+          recording draws its batch itself, which `time_algorithm_update` then includes, and
+          `time_sample_batch` is about 0. `time_epoch` is the whole epoch's.
+        - Runs never write to one log folder at once.
 
         Args:
             dataset: a dataset's name, a `minari.MinariDataset`, a d3rlpy `ReplayBuffer` or a
@@ -366,8 +430,9 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             with_timestamp: append the time to it.
             logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
             show_progress: draw progress bars.
-            save_interval: epochs between saved models.
-            evaluators: d3rlpy evaluators by metric name.
+            save_interval: a model is saved after every so many epochs.
+            evaluators: d3rlpy evaluators by metric name. They get `dataset` itself where that is a
+                replay buffer, otherwise the buffer made of it.
             callback: called with (algo, epoch, step) after every step.
             epoch_callback: called with (algo, epoch, step) after every epoch.
             checkpoint_dir: folder of checkpoints, written at an interval, at SIGINT (Ctrl-C) and
@@ -408,6 +473,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         selection = self._selection(best_by, best_is, patience, evaluators, checkpoint_dir)
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
+        shown = dataset if isinstance(dataset, ReplayBufferBase) else buffer  # to evaluators
         name = experiment_name or type(self).__name__
         adapter = logger_adapter or FileAdapterFactory()
         progress = Progress()
@@ -445,8 +511,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 holding = checkpoints.saving_on_interrupt() if checkpoints else nullcontext()
                 with holding, logger.measure_time("epoch"):
                     for _ in bar:
-                        source = self._prepare_source(source)
-                        progress.losses.add(self._sample_and_update(source))
+                        with logger.measure_time("step"):
+                            source = self._prepare_source(source)
+                            metrics = self._sample_and_update(source, logger.measure_time)
+                            progress.losses.add(metrics)
                         progress.step += 1
                         step = progress.step
                         if logging_strategy == LoggingStrategy.STEPS and step % logging_steps == 0:
@@ -459,14 +527,14 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 _log_losses(progress, logger, checkpoints)
                 if epoch_callback:
                     epoch_callback(self, epoch, progress.step)
-                measured = {name: evaluator(self, buffer) for name, evaluator in evaluators.items()}
+                measured = {name: evaluator(self, shown) for name, evaluator in evaluators.items()}
                 for metric, value in measured.items():
                     logger.add_metric(metric, value)
                 if logging_strategy == LoggingStrategy.EPOCH:
                     progress.metrics = logger.commit(epoch, progress.step)
                 progress.results.append((epoch, {**progress.metrics, **measured}))
                 ends = epoch == n_epochs or bool(selection and selection.is_over(progress.results))
-                if epoch % save_interval == 0 or ends:
+                if epoch % save_interval == 0:
                     logger.save_model(progress.step, self)
                 if checkpoints and selection and selection.best(progress.results) == epoch:
                     self._save_best(checkpoints)
@@ -546,18 +614,30 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
         A `buffer` of your own is to be made with `spin_d3rlpy.create_replay_buffer`. Explore with
         `MultiDiscreteEpsilonGreedy`, or without an explorer by the policy's samples.
+
+        Raises:
+            RuntimeError: a scaler has to be fitted to data first.
         """
-        if self._impl is None:
-            self.build_with_env(env)
+        self._build_for_acting(env)
         if kwargs.get("eval_env") is not None:
             kwargs["eval_env"] = DiscreteView(kwargs["eval_env"])
         super().fit_online(DiscreteView(env), *args, **kwargs)  # type: ignore[arg-type]
 
     def collect(self, env: GymEnv, *args: Any, **kwargs: Any) -> ReplayBufferBase:
-        """Collects data in an environment with MultiDiscrete actions; arguments as in d3rlpy."""
+        """Collects data in an environment with MultiDiscrete actions; arguments as in d3rlpy.
+
+        Raises:
+            RuntimeError: a scaler has to be fitted to data first.
+        """
+        self._build_for_acting(env)
+        return super().collect(DiscreteView(env), *args, **kwargs)  # type: ignore[arg-type]
+
+    def _build_for_acting(self, env: GymEnv) -> None:
         if self._impl is None:
             self.build_with_env(env)
-        return super().collect(DiscreteView(env), *args, **kwargs)  # type: ignore[arg-type]
+        with suppress(NotImplementedError):  # of scalers that need data
+            build_scalers_with_env(self, env)
+        self._require_built("observation_scaler", "reward_scaler")
 
     def _before_fit(
         self,
