@@ -21,7 +21,7 @@ from torch.jit._trace import TracerWarning, is_tracing
 
 from spin_d3rlpy.errors import InvalidActionSpaceError
 from spin_d3rlpy.fused_adam import FusedAdam
-from spin_d3rlpy.nvec import nvec_from_space
+from spin_d3rlpy.nvec import actions_of, choices_of, nvec_from_space
 from spin_envs.graphics import import_triton_beside_graphics
 
 if TYPE_CHECKING:  # importing d3rlpy imports gym, before `silence_gym_notice` could be called
@@ -73,7 +73,7 @@ def log_folders(factory: LoggerAdapterFactory, name: str) -> list[Path]:
 
 
 class _DiscreteSpace(Discrete):
-    """`Discrete` by type, a MultiDiscrete space by shape, samples and membership."""
+    """`Discrete` by type, by shape and samples a MultiDiscrete space that starts at 0."""
 
     def __init__(self, original: gymnasium.Space[Any]) -> None:
         super().__init__(max(nvec_from_space(original)))
@@ -82,10 +82,10 @@ class _DiscreteSpace(Discrete):
         self.dtype = original.dtype
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        return self.original.sample()
+        return choices_of(self.original, self.original.sample())
 
     def contains(self, x: Any) -> bool:
-        return self.original.contains(x)
+        return self.original.contains(actions_of(self.original, np.atleast_1d(x)))
 
 
 class DiscreteView(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -109,8 +109,9 @@ class DiscreteView(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
         """Steps the environment with an action `(N,)`."""
         original = self.action_space.original  # type: ignore[attr-defined]
+        action = actions_of(original, np.atleast_1d(action))
         if isinstance(original, Discrete):
-            action = int(np.asarray(action).item())
+            action = int(action)
         if not original.contains(action):
             raise InvalidActionSpaceError(
                 f"Expected an action of {original}, got {action!r}. Explore with "

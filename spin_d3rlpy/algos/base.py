@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory, LoggerAdapterFactor
 from d3rlpy.metrics import EvaluatorProtocol
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
+from gymnasium.spaces import Box
 from tqdm.auto import tqdm
 
 from spin_d3rlpy._compat import DiscreteView, export_onnx, keep_freed_memory, quiet_tracing
@@ -39,6 +41,7 @@ from spin_d3rlpy.errors import (
 )
 from spin_d3rlpy.graphs import can_record
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
+from spin_d3rlpy.policies.factories import SlotEncoderFactory
 from spin_d3rlpy.precision import autocast, fast_products
 from spin_d3rlpy.scalers import fit_observation_scaler, fit_reward_scaler
 
@@ -56,10 +59,30 @@ def register(type_name: str) -> Callable[[TAlgo], TAlgo]:
         config_class: Any = vars(algo_class)["config_class"]
         config_class.type_name = type_name
         config_class.algo_class = algo_class
+        _accept_encoder_fields(config_class)
         register_learnable(config_class)
         return algo_class
 
     return decorate
+
+
+def _accept_encoder_fields(config_class: Any) -> None:
+    """Lets a config take the fields of its policy, too: `SPINIQLConfig(transformer=...)`."""
+    factory = getattr(config_class(), "actor_encoder_factory", None)
+    if not isinstance(factory, SlotEncoderFactory):
+        return
+    own = {field.name for field in dataclasses.fields(config_class)}
+    of_encoder = {field.name for field in dataclasses.fields(type(factory))} - own
+    plain = config_class.__init__
+
+    @functools.wraps(plain)
+    def init(self: Any, *args: Any, **fields: Any) -> None:
+        given = {name: fields.pop(name) for name in of_encoder & fields.keys()}
+        plain(self, *args, **fields)
+        if given:
+            self.actor_encoder_factory = dataclasses.replace(self.actor_encoder_factory, **given)
+
+    config_class.__init__ = init
 
 
 class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
@@ -69,7 +92,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         config: the configuration; defaults if None.
         device: as in d3rlpy (`"cuda:0"`, `True`, ...).
         enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
-        **fields: config fields, e.g. `SPINIQL(batch_size=512)`.
+        **fields: config fields, e.g. `SPINIQL(batch_size=512)`. Those of the policy's encoder
+            factory (`transformer`, ...) are taken, too, here and by the configs.
     """
 
     config_class: type[TConfig]
@@ -635,8 +659,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def _build_for_acting(self, env: GymEnv) -> None:
         if self._impl is None:
             self.build_with_env(env)
-        with suppress(NotImplementedError):  # of scalers that need data
-            build_scalers_with_env(self, env)
+        space = env.observation_space
+        if isinstance(space, Box) and space.is_bounded():
+            with suppress(NotImplementedError):  # of scalers that need data
+                build_scalers_with_env(self, env)
         self._require_built("observation_scaler", "reward_scaler")
 
     def _before_fit(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -41,18 +40,8 @@ class TwoStageMixin(PolicyAlgo[Any, Any]):
         enable_ddp: bool = False,
         **fields: Any,
     ) -> None:
-        own = {field.name for field in dataclasses.fields(self.config_class)}
-        factory_class = type(self.config_class().actor_encoder_factory)
-        of_encoder = {
-            field.name: fields.pop(field.name)
-            for field in dataclasses.fields(factory_class)
-            if field.name in fields and field.name not in own
-        }
         super().__init__(config, device, enable_ddp, **fields)
-        if of_encoder:
-            self._config.actor_encoder_factory = dataclasses.replace(
-                self._config.actor_encoder_factory, **of_encoder
-            )
+        factory_class = type(self.config_class().actor_encoder_factory)
         if not isinstance(self._config.actor_encoder_factory, factory_class):
             raise ValueError(
                 f"{type(self).__name__} needs a {factory_class.__name__} as "

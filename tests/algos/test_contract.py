@@ -6,6 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 from d3rlpy.algos.qlearning.base import QLearningAlgoBase
 from d3rlpy.constants import LoggingStrategy
@@ -168,6 +169,8 @@ def test_reward_scalers_that_are_not_fitted_say_so() -> None:
 
 def test_scalers_that_an_environment_can_fit_are_fitted_online() -> None:
     algo, env = make(FactoredIQL, observation_scaler=MinMaxObservationScaler()), SignEnv()
-    env.observation_space.low[:], env.observation_space.high[:] = -5.0, 5.0  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match="MinMaxObservationScaler as observation_scaler"):
+        algo.fit_online(env, n_steps=3, **QUIET)  # its bounds are infinite
+    env.observation_space = gymnasium.spaces.Box(-5.0, 5.0, (7,))
     algo.fit_online(env, n_steps=3, explorer=MultiDiscreteEpsilonGreedy(), **QUIET)
     assert algo.observation_scaler.maximum.tolist() == [5.0] * 7
