@@ -19,7 +19,7 @@ from torch import nn
 from torch.jit._trace import TracerWarning, is_tracing
 
 from spin_d3rlpy.errors import InvalidActionSpaceError
-from spin_d3rlpy.nvec import nvec_from_space
+from spin_d3rlpy.nvec import actions_of, choices_of, nvec_from_space
 
 if TYPE_CHECKING:  # importing d3rlpy imports gym
     from d3rlpy.logging import LoggerAdapterFactory
@@ -44,7 +44,7 @@ def log_folders(factory: LoggerAdapterFactory, name: str) -> list[Path]:
 
 
 class _DiscreteSpace(Discrete):
-    """`Discrete` by type, a MultiDiscrete space by shape, samples and membership."""
+    """`Discrete` by type, by shape and samples a MultiDiscrete space that starts at 0."""
 
     def __init__(self, original: gymnasium.Space[Any]) -> None:
         super().__init__(max(nvec_from_space(original)))
@@ -53,10 +53,10 @@ class _DiscreteSpace(Discrete):
         self.dtype = original.dtype
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        return self.original.sample()
+        return choices_of(self.original, self.original.sample())
 
     def contains(self, x: Any) -> bool:
-        return self.original.contains(x)
+        return self.original.contains(actions_of(self.original, np.atleast_1d(x)))
 
 
 class DiscreteView(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -80,8 +80,9 @@ class DiscreteView(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
         """Steps the environment with an action `(N,)`."""
         original = self.action_space.original  # type: ignore[attr-defined]
+        action = actions_of(original, np.atleast_1d(action))
         if isinstance(original, Discrete):
-            action = int(np.asarray(action).item())
+            action = int(action)
         if not original.contains(action):
             raise InvalidActionSpaceError(
                 f"Expected an action of {original}, got {action!r}. Explore with "

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from spin_d3rlpy.errors import NvecMismatchError
-from spin_d3rlpy.nvec import nvec_from_space
+from spin_d3rlpy.nvec import actions_of, nvec_from_space
 from spin_envs.rollout import rollout
 from spin_envs.vector import make_batch
 
@@ -133,7 +133,8 @@ class LockstepEvaluator:
         Raises:
             NvecMismatchError: the policy was built for another action space.
         """
-        expected = nvec_from_space(self._envs.single_action_space)
+        space = self._envs.single_action_space
+        expected = nvec_from_space(space)
         found = getattr(getattr(algo, "config", None), "nvec", None)
         if found is not None and list(found) != expected:
             raise NvecMismatchError(
@@ -144,7 +145,11 @@ class LockstepEvaluator:
         with torch.random.fork_rng():
             torch.manual_seed(self.seeds[0])
             episodes = rollout(
-                self._envs, lambda x, _: choose(x), self.seeds, record=False, on_step=on_step
+                self._envs,
+                lambda x, _: actions_of(space, choose(x)),
+                self.seeds,
+                record=False,
+                on_step=on_step,
             )
             return np.array([episode.rewards.sum() for episode in episodes])
 

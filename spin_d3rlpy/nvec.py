@@ -7,10 +7,13 @@ place that knows where each slot begins, so equal and ragged `nvec` take the sam
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from numpy.typing import NDArray
 from torch import nn
 
 from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
@@ -33,26 +36,38 @@ def check_nvec(nvec: Sequence[int]) -> list[int]:
 def nvec_from_space(space: gymnasium.Space[object]) -> list[int]:
     """Returns the number of choices of each sub-action of a Gymnasium action space.
 
-    `MultiBinary` reads as choices of two, `Discrete` as a single sub-action.
+    `MultiBinary` reads as choices of two, `Discrete` as a single sub-action. Where a space starts
+    is up to `choices_of` and `actions_of`.
 
     Raises:
-        InvalidActionSpaceError: the space is none of these or does not start at 0.
+        InvalidActionSpaceError: the space is none of these.
     """
-    if isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.ndim == 1:
-        if np.any(space.start != 0):
-            raise InvalidActionSpaceError(
-                f"Expected sub-actions that start at 0, got start={space.start.tolist()}. "
-                "Shift the actions and use MultiDiscrete(nvec)."
-            )
+    if isinstance(space, MultiDiscrete) and space.nvec.ndim == 1:
         return check_nvec(space.nvec.tolist())
-    if isinstance(space, gymnasium.spaces.MultiBinary) and len(space.shape) == 1:
+    if isinstance(space, MultiBinary) and len(space.shape) == 1:
         return [2] * space.shape[0]
-    if isinstance(space, gymnasium.spaces.Discrete) and space.start == 0:
+    if isinstance(space, Discrete):
         return [int(space.n)]
+    if isinstance(space, Box):
+        advice = "Discretize continuous actions first, for example with spin_envs.DiscretizeAction."
+    elif isinstance(space, MultiDiscrete | MultiBinary):
+        advice = f"Flatten its actions of shape {space.shape} to (N,) first."
+    else:
+        advice = "Write its parts as the entries of one MultiDiscrete space."
     raise InvalidActionSpaceError(
-        f"Expected a one-dimensional MultiDiscrete action space, got {space}. Discretize "
-        "continuous actions first, for example with the environments of spin_envs."
+        f"Expected a one-dimensional MultiDiscrete action space, got {space}. {advice}"
     )
+
+
+def choices_of(space: gymnasium.Space[Any], actions: object) -> NDArray[Any]:
+    """Returns a space's actions as choices, which count from 0 wherever the space starts."""
+    return np.asarray(actions) - getattr(space, "start", 0)
+
+
+def actions_of(space: gymnasium.Space[Any], choices: NDArray[Any]) -> NDArray[Any]:
+    """Returns choices `(..., N)` as the actions that a space takes: `(...)` if it is `Discrete`."""
+    actions: NDArray[Any] = choices + getattr(space, "start", 0)
+    return actions[..., 0] if isinstance(space, Discrete) else actions
 
 
 def require_same_nvec(

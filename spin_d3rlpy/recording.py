@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from spin_d3rlpy.nvec import actions_of
 from spin_d3rlpy.policy_files import open_policy
 from spin_envs import MissingDependencyError
 
@@ -68,8 +69,10 @@ def _record(
     with closing(_open_video(out, fps / stride)) as video:
         video.append_data(env.render())
         while not over and steps != max_steps:
-            action = act(np.asarray(observation)[None])[0]
-            observation, reward, terminated, truncated, _ = env.step(action)
+            choices = act(np.asarray(observation)[None])[0]
+            observation, reward, terminated, truncated, _ = env.step(
+                actions_of(env.action_space, choices)
+            )
             total, steps, over = total + float(reward), steps + 1, terminated or truncated
             if steps % stride == 0 or over:
                 video.append_data(env.render())

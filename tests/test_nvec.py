@@ -6,7 +6,13 @@ import torch
 from gymnasium import spaces
 
 from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
-from spin_d3rlpy.nvec import SlotLayout, nvec_from_space, require_same_nvec
+from spin_d3rlpy.nvec import (
+    SlotLayout,
+    actions_of,
+    choices_of,
+    nvec_from_space,
+    require_same_nvec,
+)
 
 
 @pytest.mark.parametrize(
@@ -15,6 +21,8 @@ from spin_d3rlpy.nvec import SlotLayout, nvec_from_space, require_same_nvec
         (spaces.MultiDiscrete([3, 5, 2]), [3, 5, 2]),
         (spaces.MultiBinary(4), [2, 2, 2, 2]),
         (spaces.Discrete(7), [7]),
+        (spaces.Discrete(7, start=-2), [7]),
+        (spaces.MultiDiscrete([3, 2], start=[1, 0]), [3, 2]),
     ],
 )
 def test_discrete_spaces_have_an_nvec(space: spaces.Space[object], expected: list[int]) -> None:
@@ -25,15 +33,33 @@ def test_discrete_spaces_have_an_nvec(space: spaces.Space[object], expected: lis
     ("space", "message"),
     [
         (spaces.Box(-1, 1, (3,)), "Discretize continuous actions"),
-        (spaces.MultiDiscrete([3, 2], start=[1, 0]), r"start=\[1, 0\]"),
-        (spaces.MultiDiscrete(np.array([[3, 2]])), "one-dimensional"),
-        (spaces.Discrete(3, start=1), "one-dimensional"),
-        (spaces.Dict({}), "one-dimensional"),
+        (spaces.MultiDiscrete(np.array([[3, 2]])), r"Flatten its actions of shape \(1, 2\)"),
+        (spaces.MultiBinary([2, 2]), r"Flatten its actions of shape \(2, 2\)"),
+        (spaces.Dict({"a": spaces.Discrete(2)}), "Write its parts as the entries of one Multi"),
+        (spaces.Tuple([spaces.Discrete(2)]), "Write its parts as the entries of one Multi"),
     ],
 )
 def test_other_spaces_are_refused(space: spaces.Space[object], message: str) -> None:
     with pytest.raises(InvalidActionSpaceError, match=message):
         nvec_from_space(space)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.MultiDiscrete([3, 5], start=[2, -1]),
+        spaces.MultiBinary(4),
+        spaces.Discrete(7, start=3),
+        spaces.Discrete(2),
+    ],
+    ids=str,
+)
+def test_actions_and_choices_are_each_others_inverse(space: spaces.Space[object]) -> None:
+    nvec = np.array(nvec_from_space(space))
+    assert space.contains(actions_of(space, nvec - 1))
+    assert space.contains(actions_of(space, nvec * 0))
+    assert (choices_of(space, actions_of(space, nvec - 1)) == nvec - 1).all()
+    assert actions_of(space, np.stack([nvec - 1] * 5)).shape == (5, *(space.shape or ()))
 
 
 @pytest.mark.parametrize("nvec", [[], [3, 0]])

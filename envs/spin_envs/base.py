@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
 
@@ -18,11 +20,36 @@ RENDER_MODES = ("human", "rgb_array")
 # Reward, terminated, truncated, info.
 StepResult = tuple[float, bool, bool, dict[str, Any]]
 
-# Gymnasium's checker warns about infinite bounds; these are as wide as float32 allows.
-LIMIT = float(np.finfo(np.float32).max)
+
+def plain(value: Any) -> Any:
+    """Returns arguments without NumPy's types, which a spec's JSON cannot hold."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-class MultiDiscreteEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]], abc.ABC):
+class WithPlainSpec:
+    """Keeps the arguments that `gymnasium.make` puts into the spec in a form that JSON holds."""
+
+    _spec: EnvSpec | None = None
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """The spec; setting it replaces NumPy's numbers and arrays by Python's."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: EnvSpec | None) -> None:
+        self._spec = spec
+        if spec is not None:
+            spec.kwargs = plain(spec.kwargs)
+
+
+class MultiDiscreteEnv(
+    WithPlainSpec, gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]], abc.ABC
+):
     """An environment with a `MultiDiscrete` action and a flat float32 observation.
 
     A family implements `_start`, `_advance` and `_frame`. The first two write the observation

@@ -17,7 +17,7 @@ from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
 from spin_envs.action_grid import ActionGrid
-from spin_envs.base import LIMIT, MultiDiscreteEnv, StepResult
+from spin_envs.base import MultiDiscreteEnv, StepResult, plain
 from spin_envs.errors import MissingDependencyError, UnknownTaskError
 from spin_envs.graphics import explained_graphics_errors
 from spin_envs.registration import DEFAULT_BINS
@@ -95,7 +95,7 @@ class DiscretizeAction(
     def __init__(
         self, env: gymnasium.Env[Any, NDArray[Any]], bins: int | Sequence[int] = DEFAULT_BINS
     ) -> None:
-        RecordConstructorArgs.__init__(self, bins=bins)
+        RecordConstructorArgs.__init__(self, bins=plain(bins))
         super().__init__(env)
         self._grid = BoxGrid(env.action_space, bins)
         self.action_space = MultiDiscrete(self._grid.nvec)
@@ -243,11 +243,11 @@ def _flat_space(space: Space[Any]) -> Box:
         ) from error
     if isinstance(space, Dict):
         # The order of its parts, and so of their bounds, is known when the first one arrives.
-        return Box(-LIMIT, LIMIT, (size,), np.float32)
+        return Box(-np.inf, np.inf, (size,), np.float32)
     flat = flatten_space(space)
     assert isinstance(flat, Box)
-    low, high = (np.clip(b, -LIMIT, LIMIT).astype(np.float32) for b in (flat.low, flat.high))
-    return Box(low, high, dtype=np.float32)
+    with np.errstate(over="ignore"):  # bounds that float32 cannot hold become infinite
+        return Box(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
 
 
 def _parts(

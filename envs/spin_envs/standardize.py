@@ -11,8 +11,6 @@ from gymnasium.spaces import Box
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
-from spin_envs.base import LIMIT
-
 
 class StandardizeObservation(
     gymnasium.ObservationWrapper[NDArray[np.float32], Any, NDArray[Any]], RecordConstructorArgs
@@ -47,7 +45,7 @@ class StandardizeObservation(
                 f"Expected one mean and one scale that is not zero per feature, observations have "
                 f"shape {shape}, means {self._mean.shape} and scales {self._scale.shape}."
             )
-        self.observation_space = Box(-LIMIT, LIMIT, shape, np.float32)
+        self.observation_space = Box(-np.inf, np.inf, shape, np.float32)
 
     def observation(self, observation: NDArray[Any]) -> NDArray[np.float32]:
         """Scales one observation `(obs,)`."""

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from spin_envs.action_grid import ActionGrid
-from spin_envs.base import LIMIT, MultiDiscreteEnv, StepResult
+from spin_envs.base import MultiDiscreteEnv, StepResult
 from spin_envs.errors import MissingDependencyError, UnknownTaskError
 from spin_envs.graphics import explained_graphics_errors
 from spin_envs.registration import DEFAULT_BINS, EPISODE_STEPS
@@ -149,7 +149,7 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         self._grid = ActionGrid(-np.ones(n), np.ones(n), bins)
         size = sum(int(np.prod(s.shape)) for s in self._env.observation_spec().values())
         super().__init__(
-            Box(-LIMIT, LIMIT, (size,), np.float32),
+            Box(-np.inf, np.inf, (size,), np.float32),  # the suite states no bounds
             self._grid.nvec,
             render_mode,
             render_fps=round(1 / self._env.control_timestep()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, ClassVar
@@ -10,24 +10,32 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_action
-from spin_envs.base import MultiDiscreteEnv, StepResult
+from spin_envs.base import MultiDiscreteEnv, StepResult, WithPlainSpec
 from spin_envs.maze import MazeEnv
 from spin_envs.suite import DiscretizedSuiteEnv
 
 Observations = NDArray[np.float32]
 
 
-def make_batch(spec: EnvSpec | str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
+def make_batch(
+    spec: EnvSpec | str,
+    num_envs: int,
+    wrappers: Sequence[Callable[[Any], gymnasium.Wrapper[Any, Any, Any, Any]]] = (),
+    **kwargs: Any,
+) -> VectorEnv[Any, Any, Any]:
     """Makes `num_envs` instances in this process, in the fastest way that the environment has.
 
     Args:
         spec: environment id, or the spec of an environment made by `gymnasium.make`.
         num_envs: number of instances.
+        wrappers: put around each instance, the first one innermost. Instances then step one by
+            one, in Gymnasium's `SyncVectorEnv`. (`gymnasium.make_vec` takes wrappers only with
+            `vectorization_mode="sync"`, which is the same.)
         **kwargs: arguments of the environment, e.g. `bins`.
     """
     found = gymnasium.spec(spec) if isinstance(spec, str) else spec
@@ -35,11 +43,15 @@ def make_batch(spec: EnvSpec | str, num_envs: int, **kwargs: Any) -> VectorEnv[A
     # Not anyone's vector environment: some cannot seed each instance, as episodes need it. And a
     # spec with wrappers of its own can only be made one instance at a time.
     ours = isinstance(entry, str) and entry.startswith(__name__) and not found.additional_wrappers
-    mode = "vector_entry_point" if ours else "sync"
-    return gymnasium.make_vec(spec, num_envs=num_envs, vectorization_mode=mode, **kwargs)
+    mode = "vector_entry_point" if ours and not wrappers else "sync"
+    return gymnasium.make_vec(
+        spec, num_envs=num_envs, vectorization_mode=mode, wrappers=wrappers, **kwargs
+    )
 
 
-class InProcessVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], NDArray[Any]]):
+class InProcessVectorEnv(
+    WithPlainSpec, VectorEnv[Observations, NDArray[np.integer[Any]], NDArray[Any]]
+):
     """A vector environment that writes all observations into one array.
 
     Steps, rewards and seeds are those of `gymnasium.vector.SyncVectorEnv`, bit for bit, next-step
@@ -58,6 +70,11 @@ class InProcessVectorEnv(VectorEnv[Observations, NDArray[np.integer[Any]], NDArr
 
     env_class: ClassVar[type[MultiDiscreteEnv]]
     envs: Sequence[MultiDiscreteEnv] = ()  # Gymnasium closes also what could not be made
+
+    # What Gymnasium's own vector environments offer for each instance.
+    call: Any = SyncVectorEnv.call
+    get_attr: Any = SyncVectorEnv.get_attr
+    set_attr: Any = SyncVectorEnv.set_attr
 
     def __init__(
         self, num_envs: int = 1, max_episode_steps: int | None = None, **kwargs: Any

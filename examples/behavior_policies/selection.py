@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ def evaluate_policy(
     task = recipe.benchmark_task
     n_envs = min(20, episodes)
     # The maze's environment has no threads.
-    threads = {} if task.ends_early else {"num_threads": default_jobs()}
+    threads: dict[str, Any] = {} if task.ends_early else {"num_threads": default_jobs()}
     with closing(make_batch(task.env_id, n_envs, **task.env_kwargs, **threads)) as envs:
         return np.array(
             [e.rewards.sum() for e in rollout(envs, lambda o, _: policy(o), seeds, record=False)]

@@ -22,7 +22,8 @@ __all__ = [
     "IQLConfig",
     "MultiDiscreteAlgo",
 ]
-__all__ += named.__all__ + decqn.__all__
+__all__ += named.__all__
+__all__ += decqn.__all__
 
 
 def __getattr__(name: str) -> Any:

@@ -36,8 +36,10 @@ class AWACConfig(ActorCriticConfig):
 
     They are minimized in this order, each using what was just updated before it. The expectation
     under the policy is exact when its slots are independent given the state (it is then a sum of
-    per-slot expectations); for an autoregressive policy it is the mean of `n_action_samples`
-    samples. Both target networks follow by Polyak averaging.
+    per-slot expectations). For an autoregressive policy V's target is the mean over
+    `n_action_samples` samples of :math:`\min_e \bar Q_e(s, a)`, the minimum inside, as in SPIN's
+    published code (docs/explanation/differences.md). Both target networks follow by Polyak
+    averaging.
 
     References:
         * Nair et al., AWAC: Accelerating Online RL with Offline Datasets, 2020, equations 6 and 13.
@@ -79,8 +81,8 @@ class AWACImpl(ActorCriticImpl):
         self._n_action_samples = config.n_action_samples
         hard_sync(modules.targ_value_func, modules.value_func)
 
-    def expected_q_values(self, observations: Any, inputs: Any) -> torch.Tensor:
-        """Returns `E_{a ~ pi} Q_e(s, a)` under the target ensemble, `(E, B)`.
+    def compute_expected_values(self, observations: Any, inputs: Any) -> torch.Tensor:
+        """Returns what V is regressed on, the policy's value under the target ensemble, `(B,)`.
 
         Args:
             observations: `(B, obs)`.
@@ -91,10 +93,10 @@ class AWACImpl(ActorCriticImpl):
         if isinstance(policy, IndependentPolicy):
             probs = self._layout.split(policy(inputs)).softmax(-1)  # (B, N, K)
             slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)  # (E, B, N)
-            return combine_slots(slots, self._decomposition)
+            return combine_slots(slots, self._decomposition).amin(0)
         actions = policy.sample_several(inputs, self._n_action_samples)  # (A, B, N)
         values = self._modules.targ_q_funcs.values_of_several(self._layout, utilities, actions)
-        return values.mean(1)
+        return values.amin(0).mean(0)
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One step of Q, then the policy, then V, then both target networks."""
@@ -113,7 +115,7 @@ class AWACImpl(ActorCriticImpl):
         self.minimize(actor_loss, modules.actor_optim)
 
         with torch.no_grad():
-            expected = self.expected_q_values(observations, policy_input(batch)).amin(0)
+            expected = self.compute_expected_values(observations, policy_input(batch))
         value_loss = (expected - values).square().mean()
         self.minimize(value_loss, modules.value_optim)
 

@@ -22,6 +22,7 @@ from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
+from gymnasium.spaces import Box
 from torch import nn
 
 from spin_d3rlpy._compat import (
@@ -544,8 +545,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def _build_for_acting(self, env: GymEnv) -> None:
         if self._impl is None:
             self.build_with_env(env)
-        with suppress(NotImplementedError):  # of scalers that need data
-            build_scalers_with_env(self, env)
+        space = env.observation_space
+        if isinstance(space, Box) and space.is_bounded():
+            with suppress(NotImplementedError):  # of scalers that need data
+                build_scalers_with_env(self, env)
         self._require_built("observation_scaler", "reward_scaler")
 
     def _before_training(self, buffer: DeviceReplayBuffer, run: Run) -> None:

@@ -19,6 +19,9 @@ class BCConfig(PolicyConfig):
     .. math::
 
         L_\pi = -\mathbb{E} \sum_i \log \pi_i(a_i | s)
+
+    The benchmark's code (Beeson et al., 2024) averages over slots, standardizes states and has two
+    layers of 512 without dropout: docs/explanation/differences.md says how to get these.
     """
 
 

@@ -40,7 +40,11 @@ class BCQConfig(ActorCriticConfig):
     no double-Q step. An autoregressive policy has no such sets: there the target's maximum and the
     action are over `n_action_samples` actions sampled from the policy, valued by the minimum over
     the ensemble of Q. `predict` then draws its candidates with noise that never changes, so that
-    it is a function of the observation; `sample_action` draws them anew, as in the published code.
+    it is a function of the observation; `sample_action` draws them again, as in the published code.
+
+    L_Q is added over the ensemble where the published code takes the mean, half of it for twins:
+    Adam's steps stay the same, but for its epsilon; logs, clipping and SGD do not. Critics start
+    otherwise, too (docs/explanation/differences.md).
 
     References:
         * Fujimoto et al., Benchmarking Batch Deep RL Algorithms, 2019, equation 13.

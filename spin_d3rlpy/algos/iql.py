@@ -34,6 +34,10 @@ class IQLConfig(ActorCriticConfig):
     V is updated first and its new value is used in L_Q; the weight in L_pi uses V from before
     its update, as in SPIN's published code.
 
+    L_Q is added over the ensemble where the published code takes the mean, half of it for twins:
+    Adam's steps stay the same, but for its epsilon; logs, clipping and SGD do not. Critics start
+    otherwise, too (docs/explanation/differences.md).
+
     References:
         * Kostrikov et al., Offline RL with Implicit Q-Learning, 2021, equations 5 to 7.
         * SPIN (Landers et al., ICLR 2026), section 5.

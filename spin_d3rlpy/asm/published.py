@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch.serialization import safe_globals
 
 from spin_d3rlpy.asm.model import ActionStructureModel, TransformerConfig
 from spin_d3rlpy.errors import InvalidCheckpointError
@@ -21,38 +24,55 @@ _BLOCK = {
     "ffn.0": "ffn.1",
     "ffn.3": "ffn.4",
 }
+# What unpickles a NumPy integer: the published code saves `tuple(action_space.nvec)` with its
+# arguments. The function has one module's name with NumPy 1, another with NumPy 2.
+_SCALAR = np.int64(0).__reduce__()[0]
+_NUMPY_INTEGERS: list[Any] = [
+    (_SCALAR, "numpy.core.multiarray.scalar"),
+    (_SCALAR, "numpy._core.multiarray.scalar"),
+    np.dtype,
+    *{type(np.dtype(code)) for code in np.typecodes["AllInteger"]},
+]
 _EMBEDDING = "core_transformer.sub_action_value_embeddings.{}.weight"
 
 
 def load_published_asm(
-    path: str | Path, n_heads: int = 4, dropout: float = 0.1, attention_dropout: float = 0.1
+    path: str | Path,
+    n_heads: int | None = None,
+    dropout: float | None = None,
+    attention_dropout: float | None = None,
 ) -> ActionStructureModel:
     """Reads a checkpoint of the published code; `save_asm` writes it in this package's format.
 
-    Sizes and `nvec` follow from the shapes of the weights. What they do not tell is asked for,
-    with the published values as defaults. No code in the file is executed.
+    Sizes and `nvec` follow from the shapes of the weights. What they do not tell is taken from the
+    file's `args`, and has the published default where there are none. No code in the file is
+    executed: besides tensors and plain values it may hold NumPy's integers, nothing else.
 
     Args:
         path: a torch file with the weights under `model_state_dict`.
-        n_heads: attention heads.
-        dropout: of the blocks and heads.
-        attention_dropout: on attention weights.
+        n_heads: attention heads, where the file does not say (4 in the published code).
+        dropout: of the blocks and heads, instead of the file's (0.1).
+        attention_dropout: on attention weights, instead of the file's, which has one rate for all.
 
     Returns:
         The model in evaluation mode, on the CPU.
 
     Raises:
         FileNotFoundError: there is no such file.
-        InvalidCheckpointError: it is damaged, or its weights are not an ASM's.
+        InvalidCheckpointError: it is damaged, its weights are not an ASM's, or it has another
+            number of heads than `n_heads`.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"No checkpoint at {path}.")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
+        with safe_globals(_NUMPY_INTEGERS):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # what a damaged file ends in is not foreseeable
+        found = re.search(r"GLOBAL \S+", str(error))  # torch's text advises to trust the file
         raise InvalidCheckpointError(
-            f"{path} is not a torch file that can be read without executing code ({error})."
+            f"{path} is not a torch file that can be read without executing code "
+            f"({found[0] if found else type(error).__name__})."
         ) from error
     weights = content.get("model_state_dict") if isinstance(content, dict) else None
     if not isinstance(weights, dict):
@@ -61,18 +81,40 @@ def load_published_asm(
             "saves them."
         )
     try:
-        asm = _empty_model(weights, n_heads, dropout, attention_dropout)
+        _check_weights(weights, path.stat().st_size)
+        args = dict(content.get("args") or {})
+        heads = int(args.get("num_heads", n_heads or 4))
+        if n_heads not in (None, heads):
+            raise ValueError(f"it was trained with {heads} heads, and n_heads={n_heads} was asked")
+        p = float(args.get("transformer_dropout_p", 0.1))
+        dropout = p if dropout is None else dropout
+        attention_dropout = p if attention_dropout is None else attention_dropout
+        asm = _empty_model(weights, heads, dropout, attention_dropout)
         renamed, used = _rename(weights, asm)
         asm.load_state_dict(renamed, strict=True)
-    except (KeyError, ValueError, RuntimeError) as error:
+    except Exception as error:  # nor is what is wrong with anyone's weights
         raise InvalidCheckpointError(
-            f"The weights in {path} are not those of a published ASM: {error}."
+            f"The weights in {path} are not those of a published ASM: {error!r}."
         ) from error
     if unused := sorted(weights.keys() - used):
         raise InvalidCheckpointError(
             f"{path} holds weights that an ASM has no place for: {', '.join(unused[:5])}."
         )
     return asm.eval()
+
+
+def _check_weights(weights: Mapping[Any, Any], file_bytes: int) -> None:
+    for name, value in weights.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise ValueError(f"{name!r} is not the name of a tensor")
+        if not value.is_floating_point():
+            raise ValueError(f"{name} holds {value.dtype} instead of floating-point numbers")
+    # Strides may let a few bytes pass for any number of them.
+    if sum(value.nbytes for value in weights.values()) > file_bytes:
+        raise ValueError("they claim more bytes than the file has")
+    for name, value in weights.items():
+        if not value.isfinite().all():
+            raise ValueError(f"{name} has entries that are NaN or infinite")
 
 
 def _count(weights: dict[str, torch.Tensor], pattern: str) -> int:
@@ -108,10 +150,14 @@ def _rename(
     """Returns the weights under this package's names, and the names that were read."""
     used: set[str] = set()
 
-    def take(key: str) -> torch.Tensor:
+    def take(key: str, *shape: int) -> torch.Tensor:
+        found = weights[key]
+        if shape and found.shape != shape:  # where another would be broadcast or cut elsewhere
+            raise ValueError(f"{key} has shape {tuple(found.shape)}, expected {shape}")
         used.add(key)
-        return weights[key]
+        return found
 
+    width, hidden = asm.config.width, asm.config.head_hidden
     renamed: dict[str, torch.Tensor] = {}
     for kind in ("weight", "bias"):
         for layer in (0, 2):
@@ -122,8 +168,9 @@ def _rename(
             for their_layer, our_layer in _BLOCK.items():
                 renamed[f"{ours}.{our_layer}.{kind}"] = take(f"{theirs}.{their_layer}.{kind}")
             # Keys and values are one projection here.
+            shape = (width, width) if kind == "weight" else (width,)
             renamed[f"{ours}.attention.key_value.{kind}"] = torch.cat(
-                [take(f"{theirs}.fc_k.{kind}"), take(f"{theirs}.fc_v.{kind}")]
+                [take(f"{theirs}.fc_{part}.{kind}", *shape) for part in "kv"]
             )
     slots = range(asm.layout.n_slots)
     renamed["embedding.weight"] = torch.cat([take(_EMBEDDING.format(i)) for i in slots])
@@ -132,9 +179,9 @@ def _rename(
         weight = torch.zeros_like(asm.get_parameter(f"heads.weight{name}"))
         bias = torch.zeros_like(asm.get_parameter(f"heads.bias{name}"))
         for i in slots:
-            w = take(f"prediction_heads.{i}.{layer}.weight")
-            columns = asm.nvec[i] if name == "2" else len(w)
-            weight[i, :, :columns] = w.T
-            bias[i, 0, :columns] = take(f"prediction_heads.{i}.{layer}.bias")
+            outputs, inputs = (hidden, width) if name == "1" else (asm.nvec[i], hidden)
+            head = f"prediction_heads.{i}.{layer}"
+            weight[i, :, :outputs] = take(f"{head}.weight", outputs, inputs).T
+            bias[i, 0, :outputs] = take(f"{head}.bias", outputs)
         renamed[f"heads.weight{name}"], renamed[f"heads.bias{name}"] = weight, bias
     return renamed, used

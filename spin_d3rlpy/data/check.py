@@ -19,7 +19,7 @@ from spin_d3rlpy.data.environments import make_environment
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.sources import DAMAGE, episode_arrays
 from spin_d3rlpy.errors import InvalidDatasetError, SpinError
-from spin_d3rlpy.nvec import nvec_from_space
+from spin_d3rlpy.nvec import choices_of, nvec_from_space
 
 REPLAYED_EPISODES = 3
 _SHOWN_PROBLEMS = 10
@@ -112,7 +112,9 @@ def check_dataset(
     with closing(_Replay(dataset, report, trust)) as replay:
         try:
             for index, (raw, arrays) in enumerate(_episodes(dataset)):
-                sound = _check_arrays(report, raw, arrays, nvec)
+                choices = choices_of(dataset.action_space, arrays.actions)
+                counted = dataclasses.replace(arrays, actions=choices)
+                sound = _check_arrays(report, raw, counted, nvec)
                 checksum.add(*(raw[k] for k in ("observations", "actions", "rewards")))
                 checksum.add(raw["terminations"])
                 if index in chosen and sound:

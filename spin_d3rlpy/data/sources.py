@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import h5py
 import numpy as np
 from d3rlpy.dataset import BasicTransitionPicker, EpisodeBase, MixedReplayBuffer, ReplayBufferBase
@@ -23,7 +24,7 @@ from spin_d3rlpy.data.episodes import (
 )
 from spin_d3rlpy.data.observations import flatten_observations
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, SpinError
-from spin_d3rlpy.nvec import check_nvec, nvec_from_space
+from spin_d3rlpy.nvec import check_nvec, choices_of, nvec_from_space
 from spin_envs.discretized import BoxGrid
 
 _HDF5_FILE = "main_data.hdf5"
@@ -69,7 +70,8 @@ def read_minari(
     try:
         lengths, episodes = _open_episodes(dataset, indices)
         with closing(episodes):
-            return stack_episodes(_discretized(episodes, grid), lengths, nvec, map_in=map_in)
+            chosen = _discretized(episodes, grid, dataset.action_space)
+            return stack_episodes(chosen, lengths, nvec, map_in=map_in)
     except SpinError:
         raise
     except DAMAGE as error:
@@ -109,11 +111,14 @@ def _nearest_choices(actions: NDArray[Any], grid: BoxGrid, name: str) -> NDArray
 
 
 def _discretized(
-    episodes: Iterable[EpisodeArrays], grid: BoxGrid | None
+    episodes: Iterable[EpisodeArrays], grid: BoxGrid | None, space: gymnasium.Space[Any]
 ) -> Iterator[EpisodeArrays]:
     for episode in episodes:
         if grid is not None:
             choices = _nearest_choices(episode.actions, grid, episode.name)
+            episode = dataclasses.replace(episode, actions=choices)
+        elif np.any(getattr(space, "start", 0)):
+            choices = choices_of(space, episode.actions)
             episode = dataclasses.replace(episode, actions=choices)
         yield episode
 

@@ -35,6 +35,7 @@ from spin_d3rlpy import (
     DecQN,
     FactoredBC,
     FactoredIQL,
+    LockstepEvaluator,
     MultiDiscreteActionMatchEvaluator,
     MultiDiscreteEpsilonGreedy,
     MultiDiscreteFQE,
@@ -180,13 +181,39 @@ def test_an_offline_dataset_fills_the_online_buffer() -> None:
 
 
 @pytest.mark.parametrize(
-    "space", [gymnasium.spaces.Discrete(4), gymnasium.spaces.MultiBinary(3)], ids=str
+    ("space", "nvec"),
+    [
+        (gymnasium.spaces.Discrete(4), [4]),
+        (gymnasium.spaces.Discrete(4, start=2), [4]),
+        (gymnasium.spaces.MultiBinary(3), [2, 2, 2]),
+        (gymnasium.spaces.MultiDiscrete([3, 2], start=[5, -1]), [3, 2]),
+    ],
+    ids=str,
 )
-def test_discrete_and_binary_spaces_are_read_as_slots(space: Any) -> None:
-    algo = make(DecQN)
-    algo.fit_online(SignEnv(space), n_steps=30, explorer=MultiDiscreteEpsilonGreedy(), **QUIET)
-    assert algo.config.nvec == ([4] if space.shape == () else [2, 2, 2])
+def test_other_discrete_spaces_are_read_as_slots(space: Any, nvec: list[int]) -> None:
+    algo, env = make(DecQN), SignEnv(space)
+    explorer = MultiDiscreteEpsilonGreedy(1.0, 1.0)
+    buffer = create_replay_buffer(env, limit=100)
+    algo.fit_online(env, buffer, n_steps=60, random_steps=30, explorer=explorer, **QUIET)
+    assert algo.config.nvec == nvec
     assert algo.grad_step > 0
+    # The environment asserts that it gets actions of its own space; algorithms count from 0.
+    taken = np.concatenate([e.actions.reshape(-1, len(nvec)) for e in buffer.episodes])
+    assert taken.min(0).tolist() == [0] * len(nvec)
+    assert taken.max(0).tolist() == [m - 1 for m in nvec]
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_evaluators_act_in_spaces_with_one_slot(start: int) -> None:
+    space = gymnasium.spaces.Discrete(4, start=start)
+    gymnasium.register("tests/sign-v0", lambda **_: SignEnv(space))
+    try:
+        env = gymnasium.make("tests/sign-v0", disable_env_checker=True)
+        algo = make(FactoredIQL)
+        algo.build_with_env(env)
+        assert np.isfinite(LockstepEvaluator(env, n_trials=3)(algo))
+    finally:
+        gymnasium.registry.pop("tests/sign-v0")
 
 
 def test_decqn_learns_online() -> None:

@@ -48,6 +48,21 @@ def test_every_objective_trains_saves_and_loads(algo_class: Any, tmp_path: Path)
     assert loaded.predict(STATES).tolist() == algo.predict(STATES).tolist()
 
 
+def test_configs_take_the_fields_of_their_policies() -> None:
+    for name in ("SPINIQL", "SPINBC", "SAINTBCQ", "SPINDistillIQL"):
+        config: Any = getattr(spin_d3rlpy, f"{name}Config")(transformer=TINY, batch_size=7)
+        assert config.actor_encoder_factory.transformer == TINY
+        algo = config.create()
+        assert (algo.config.actor_encoder_factory.transformer, algo.batch_size) == (TINY, 7)
+    config_class: Any = spin_d3rlpy.SPINIQLConfig
+    spin = config_class(actor_encoder_factory=SPINEncoderFactory(TINY), train_queries=False)
+    assert spin.actor_encoder_factory == SPINEncoderFactory(TINY, train_queries=False)
+    changed = spin_d3rlpy.SPINIQL(spin, query_init="mask").config.actor_encoder_factory
+    assert changed == SPINEncoderFactory(TINY, train_queries=False, query_init="mask")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'widht'"):
+        config_class(widht=3)
+
+
 def parameters(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {k: v.clone() for k, v in module.state_dict().items()}
 

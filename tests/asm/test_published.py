@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -97,6 +99,36 @@ def write(path: Path, content: Any) -> Path:
     return path
 
 
+def published_content(**args: Any) -> dict[str, Any]:
+    """What the published ASM.py saves at the end: its arguments as a dict, and the weights."""
+    nvec = tuple(gymnasium.spaces.MultiDiscrete(NVEC).nvec)
+    assert isinstance(nvec[0], np.int64)
+    saved: dict[str, Any] = {
+        "exp_name": "ASM_pretrain",
+        "learning_rate": 4e-4,
+        "warmup_steps": None,
+        "num_heads": HEADS,
+        "transformer_dropout_p": 0.25,
+        "action_cardinalities": nvec,
+        "mask_token_ids": list(nvec),
+        **args,
+    }
+    return {"args": saved, "model_state_dict": published_weights(), "epoch": 99}
+
+
+def as_saved_with_numpy_1(path: Path) -> Path:
+    """The same file with the module's name that NumPy 1.26 writes."""
+    renamed = path.with_name("numpy1.pt")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(renamed, "w") as target:
+        for entry in source.infolist():
+            data = source.read(entry)
+            if entry.filename.endswith("data.pkl"):
+                assert b"cnumpy._core.multiarray\nscalar\n" in data
+                data = data.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
+            target.writestr(entry.filename, data)
+    return renamed
+
+
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     content = {"model_state_dict": published_weights(), "epoch": 30, "loss": 0.5}
@@ -136,6 +168,68 @@ def test_an_imported_model_is_saved_and_used_like_any_other(
         found["features.trunk.blocks.1.ffn.4.weight"],
         asm.trunk.state_dict()["blocks.1.ffn.4.weight"],
     )
+
+
+@pytest.mark.parametrize("numpy", [1, 2])
+def test_a_file_as_the_published_code_writes_it_is_read(numpy: int, tmp_path: Path) -> None:
+    path = write(tmp_path / "final.pt", published_content())
+    asm = load_published_asm(as_saved_with_numpy_1(path) if numpy == 1 else path)
+    assert (asm.nvec, asm.config.n_heads) == (NVEC, HEADS)  # what its arguments say
+    assert (asm.config.dropout, asm.config.attention_dropout) == (0.25, 0.25)
+    assert load_published_asm(path, dropout=0.0, attention_dropout=0.5).config.dropout == 0.0
+    # Nothing of this stays allowed.
+    with pytest.raises(pickle.UnpicklingError, match="multiarray"):
+        torch.load(path, weights_only=True)
+
+
+def test_another_number_of_heads_than_the_file_says_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "final.pt", published_content(num_heads=6))
+    assert load_published_asm(path).config.n_heads == 6
+    with pytest.raises(InvalidCheckpointError, match="with 6 heads, and n_heads=3"):
+        load(path)
+
+
+HEAD = "prediction_heads.1.3"
+KEYS, VALUES = (f"core_transformer.transformer_blocks.0.mab.fc_{part}.weight" for part in "kv")
+TABLE = "core_transformer.sub_action_value_embeddings.0.weight"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({f"{HEAD}.weight": torch.ones(1, HIDDEN)}, r"shape \(1, 7\), expected \(5, 7\)"),
+        ({f"{HEAD}.bias": torch.ones(1)}, r"shape \(1,\), expected \(5,\)"),
+        ({KEYS: torch.ones(D + 1, D), VALUES: torch.ones(D - 1, D)}, r"expected \(12, 12\)"),
+        ({f"{HEAD}.bias": torch.tensor([0.0, 0.0, torch.nan, 0.0, 0.0])}, "NaN or infinite"),
+        ({f"{HEAD}.bias": torch.ones(5, dtype=torch.int64)}, "holds torch.int64"),
+        ({f"{HEAD}.bias": torch.ones(1).expand(10**9)}, "more bytes than the file has"),
+        ({TABLE: torch.ones(4, 0)}, "not those of a published ASM"),
+        ({TABLE: torch.ones(0, D)}, "not those of a published ASM"),
+        ({7: torch.ones(1)}, "7 is not the name of a tensor"),
+        ({"more": [1.0]}, "'more' is not the name of a tensor"),
+    ],
+)
+def test_weights_that_are_not_an_asms_are_refused(
+    changed: dict[Any, Any], message: str, tmp_path: Path
+) -> None:
+    content = published_content()
+    content["model_state_dict"].update(changed)
+    with pytest.raises(InvalidCheckpointError, match=message):
+        load(write(tmp_path / "changed.pt", content))
+
+
+@pytest.mark.parametrize("args", [[1, 2], {"num_heads": "four"}, {"num_heads": 5}])
+def test_arguments_that_make_no_sense_are_refused(args: Any, tmp_path: Path) -> None:
+    content = {**published_content(), "args": args}
+    with pytest.raises(InvalidCheckpointError, match="not those of a published ASM"):
+        load_published_asm(write(tmp_path / "args.pt", content))
+
+
+def test_other_things_of_numpy_are_refused(tmp_path: Path) -> None:
+    for value in (np.arange(3), np.float64(0.5), np.str_("text"), np.random.default_rng(0)):
+        path = write(tmp_path / "other.pt", published_content(note=value))
+        with pytest.raises(InvalidCheckpointError, match="without executing code"):
+            load(path)
 
 
 def without(key: str) -> Weights:
@@ -188,6 +282,8 @@ def test_code_in_a_file_is_not_executed(tmp_path: Path, capsys: pytest.CaptureFi
 def test_missing_and_truncated_files(tmp_path: Path, checkpoint: Path) -> None:
     with pytest.raises(FileNotFoundError, match="No checkpoint at"):
         load(tmp_path / "none.pt")
-    (tmp_path / "half.pt").write_bytes(checkpoint.read_bytes()[:2000])
-    with pytest.raises(InvalidCheckpointError, match="torch file"):
-        load(tmp_path / "half.pt")
+    whole = checkpoint.read_bytes()
+    for kept in range(0, len(whole), len(whole) // 50):
+        (tmp_path / "half.pt").write_bytes(whole[:kept])
+        with pytest.raises(InvalidCheckpointError, match="torch file"):
+            load(tmp_path / "half.pt")

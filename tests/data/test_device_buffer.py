@@ -19,10 +19,39 @@ from d3rlpy.dataset import (
 from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
 from minari import MinariDataset
 
+from spin_d3rlpy import FactoredBC
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.check import check_dataset
 
 NVEC = [3, 5]
 Make = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("space", "nvec"),
+    [
+        (Discrete(5, start=2), [5]),
+        (Discrete(5, start=-1), [5]),
+        (MultiDiscrete(NVEC, start=[4, -2]), NVEC),
+    ],
+    ids=str,
+)
+def test_actions_of_spaces_that_start_elsewhere_count_from_0(
+    space: Any, nvec: list[int], make_minari: Make, foreign_episodes: Make
+) -> None:
+    episodes = foreign_episodes(nvec, flat=isinstance(space, Discrete))
+    wanted = np.concatenate([e.actions.reshape(-1, len(nvec)) for e in episodes])
+    for episode in episodes:
+        episode.actions = episode.actions + space.start
+    dataset = make_minari(space, episodes)
+    buffer = DeviceReplayBuffer.from_minari(dataset)
+    assert buffer.nvec == nvec
+    assert buffer.actions.tolist() == wanted.tolist()
+    found = check_dataset(dataset, replay_episodes=0).problems
+    assert not [problem for problem in found if "Sub-action" in problem]
+    algo = FactoredBC()
+    algo.build_with_dataset(dataset)
+    assert algo.config.nvec == nvec
 
 
 @pytest.fixture

@@ -110,6 +110,7 @@ def test_registering_twice_does_not_warn() -> None:
     register_all()
 
 
+@pytest.mark.filterwarnings("ignore:.*A Box observation space m..imum value is -?infinity")
 def test_passes_gymnasiums_checkers_without_a_warning(env_id: str) -> None:
     env = make(env_id)  # wrapped in the passive checker
     check_env(env.unwrapped, skip_render_check=True)
@@ -245,6 +246,23 @@ def test_every_spec_survives_json(env_id: str) -> None:
     spec = gymnasium.spec(env_id)
     spec = EnvSpec.from_json(spec.to_json())
     assert spec == gymnasium.spec(env_id)
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_specs_of_environments_made_with_numpys_numbers_survive_json(vector: bool) -> None:
+    bins = np.array([3, 5, 2, 3, 3, 3])
+    for kwargs in ({"bins": bins[1]}, {"bins": bins}, {"bins": list(bins)}):
+        env: Any = (
+            gymnasium.make_vec("spin/cheetah-run-v0", 2, **kwargs)
+            if vector
+            else gymnasium.make("spin/cheetah-run-v0", **kwargs)
+        )
+        found = EnvSpec.from_json(env.spec.to_json()).kwargs["bins"]
+        assert found == np.asarray(kwargs["bins"]).tolist()
+        env.close()
+    box = spin_envs.DiscretizeAction(gymnasium.make("Pendulum-v1"), bins=bins[0])
+    assert box.spec is not None
+    assert gymnasium.make(EnvSpec.from_json(box.spec.to_json())).action_space == box.action_space
 
 
 @pytest.mark.parametrize(("family", "kwargs"), FAMILIES)

@@ -279,3 +279,42 @@ def test_rollout_plays_the_same_episodes_in_any_vector_environment(mode: str) ->
     envs.close()
     np.testing.assert_allclose([e.rewards.sum() for e in episodes], expected, rtol=1e-12)
     assert all(len(e.observations) == len(e.rewards) + 1 for e in episodes)
+
+
+def test_instances_attributes_are_read_set_and_called() -> None:
+    ours = fast("spin/maze-v0", actuators=3)
+    theirs: Any = gymnasium.make_vec("spin/maze-v0", 3, "sync", actuators=3)
+    for env in (ours, theirs):
+        env.reset(seed=4)
+    assert ours.get_attr("metadata") == theirs.get_attr("metadata")
+    assert [n.tolist() for n in ours.get_attr("nvec")] == [[2, 2, 2]] * 3
+    ours.set_attr("note", [1, 2, 3])
+    assert ours.get_attr("note") == (1, 2, 3)
+    ours.set_attr("note", "same")
+    assert ours.call("note") == ("same", "same", "same")
+    assert ours.call("require_episode") == (None, None, None)
+    with pytest.raises(ValueError, match="number of environments"):
+        ours.set_attr("note", [1, 2])
+    # As some of Gymnasium's wrappers of vector environments do.
+    ours.call("reset", seed=7)
+
+
+def test_wrappers_go_around_each_instance() -> None:
+    def scaled(env: Any) -> Any:
+        return gymnasium.wrappers.RescaleObservation(env, np.float32(-1.0), np.float32(1.0))
+
+    batch = make_batch("spin/maze-v0", 2, wrappers=[scaled], actuators=3)
+    assert isinstance(batch, SyncVectorEnv)
+    assert batch.single_observation_space.low.tolist() == [-1.0, -1.0]  # type: ignore[attr-defined]
+    plain = make_batch("spin/maze-v0", 2, actuators=3)
+    first: Any = plain.reset(seed=0)[0]
+    scaled_first: Any = batch.reset(seed=0)[0]
+    np.testing.assert_allclose(scaled_first, 2 * first - 1, rtol=0, atol=1e-6)
+    assert np.abs(scaled_first).max() > 0.1
+
+
+def test_rescaling_what_has_no_bounds_is_an_error_instead_of_zeros() -> None:
+    env = gymnasium.make("spin/cheetah-run-v0")
+    assert not env.observation_space.is_bounded()  # type: ignore[attr-defined]
+    with pytest.raises(AssertionError):  # Gymnasium's own
+        gymnasium.wrappers.RescaleObservation(env, np.float32(-1.0), np.float32(1.0))

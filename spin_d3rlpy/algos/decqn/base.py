@@ -37,6 +37,10 @@ class DecQNConfig(CriticConfig):
     where :math:`\tilde Q` is the mean of the online ensemble and :math:`\bar Q` that of the
     target ensemble. The maximum over the joint space is N independent maxima.
 
+    The published offline code takes the target's own maximum (no double Q), means over the ensemble
+    where losses are added here, and standardizes states; that is left to `observation_scaler` here,
+    because training online starts without data (docs/explanation/differences.md).
+
     References:
         * Seyde et al., Solving Continuous Control via Q-learning, 2023, equation 3.
         * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.

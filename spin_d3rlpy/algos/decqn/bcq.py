@@ -31,10 +31,10 @@ class DecQNBCQConfig(ImitatingDecQNConfig):
 
     Args:
         action_flexibility: epsilon, the least probability relative to the slot's most likely
-            choice that a choice must have.
+            choice that a choice must have; the published code's default.
     """
 
-    action_flexibility: float = 0.3
+    action_flexibility: float = 0.5
 
 
 class DecQNBCQImpl(ImitatingDecQNImpl):

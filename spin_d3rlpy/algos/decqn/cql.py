@@ -24,7 +24,8 @@ class DecQNCQLConfig(DecQNConfig):
             \Big[ \log \sum_k \exp U_i(s, k) - U_i(s, a_i) \Big]
 
     Because Q is factored, the log-sum-exp over the joint action space is one of N small ones.
-    States are standardized by the dataset's mean and standard deviation.
+    States are standardized by the dataset's mean and standard deviation. The published code has
+    one penalty, on the ensemble's mean utilities (docs/explanation/differences.md).
 
     References:
         * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.

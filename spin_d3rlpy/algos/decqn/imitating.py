@@ -22,7 +22,9 @@ class ImitatingDecQNConfig(DecQNConfig):
     """Fields of DecQN variants that know the data's support from a factored policy.
 
     The policy's hidden layers, learning rate and optimizer are those of the Q functions. States
-    are standardized by the dataset's mean and standard deviation.
+    are standardized by the dataset's mean and standard deviation. The policy's step comes after the
+    utilities' and its loss is a sum over slots; in the published code it comes first, with a mean
+    (docs/explanation/differences.md).
     """
 
     observation_scaler: ObservationScaler | None = standardized_states()

@@ -31,7 +31,9 @@ class DecQNIQLConfig(WeighingDecQNConfig):
             u = \bar Q(s, a) - V(s), \qquad
         y = r + \gamma (1 - d) V(s')
 
-    with :math:`\bar Q` the target ensemble's mean; V is updated first. Actions are
+    with :math:`\bar Q` the target ensemble's mean; V is updated first. The published code has an
+    asymmetric Huber loss, which beyond errors of 1 is no longer asymmetric and jumps there, a slip:
+    the squared loss here is IQL's own (docs/explanation/differences.md). Actions are
     :math:`\operatorname{argmax}_k U_i(s, k) / \lambda + \log \pi_i(k|s)` with the
     behavior-cloned policy.
 
