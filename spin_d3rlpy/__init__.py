@@ -12,8 +12,9 @@ from spin_d3rlpy import _quiet_import
 from spin_d3rlpy._version import __version__
 
 if TYPE_CHECKING:
-    from spin_d3rlpy.algos import *  # noqa: F403
+    from spin_d3rlpy.algos.decqn import *  # noqa: F403
     from spin_d3rlpy.algos.files import load_policy, save_policy
+    from spin_d3rlpy.algos.named import *  # noqa: F403
     from spin_d3rlpy.asm import (
         ActionStructureModel,
         PretrainingConfig,
