@@ -149,7 +149,7 @@ def test_caching_with_queries_that_always_change_is_refused() -> None:
 
 def test_fields_of_the_encoder_are_taken_beside_the_others() -> None:
     algo = SPINIQL(train_queries=5, query_init="mask", transformer=TINY, batch_size=7)
-    factory = algo.config.actor_encoder_factory
+    factory: Any = algo.config.actor_encoder_factory
     assert (factory.train_queries, factory.query_init, factory.transformer) == (5, "mask", TINY)
     assert algo.config.batch_size == 7
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import d3rlpy
 import numpy as np
@@ -136,11 +136,9 @@ def test_an_asm_file_is_reused_by_another_algorithm(tmp_path: Path) -> None:
     save_asm(algo.asm, path)
     other = make(asm=path)
     other.fit(random_buffer(), n_steps=2, **QUIET)
-    assert isinstance(other.config.observation_scaler, StandardObservationScaler)
-    assert np.allclose(
-        other.config.observation_scaler.mean,  # type: ignore[arg-type]
-        algo.config.observation_scaler.mean,
-    )
+    scaler: Any = other.config.observation_scaler
+    assert isinstance(scaler, StandardObservationScaler)
+    assert np.allclose(scaler.mean, cast(Any, algo.config.observation_scaler).mean)
     trunk = load_asm(path).trunk.state_dict()
     found = features_of(other).trunk.state_dict()
     assert all(torch.equal(trunk[k], found[k]) for k in trunk)

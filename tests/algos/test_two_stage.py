@@ -93,7 +93,7 @@ def test_the_student_is_taught_the_asms_features(query_init: str) -> None:
     algo = SPINDistillIQL(asm=asm, **fields)
     data = DeviceReplayBuffer.from_replay_buffer(random_replay_buffer(100, 40), NVEC)
     records = algo.distill(data, show_progress=False, logger_adapter=NoopAdapterFactory())
-    assert records[-1].unexplained < 0.3
+    assert records[-1]["unexplained"] < 0.3
     assert algo.is_pretrained
     if query_init == "mask":
         teacher = QueryFeatures(OBSERVATION_SIZE, 3, TINY, True, query_init="mask").eval()
