@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import structlog
 import typer
 
 from spin_d3rlpy.cli.options import Verbose
 
 F = TypeVar("F", bound=Callable[..., Any])
+_verbose = False
 # Every example in a help text; tests see to it that they can be parsed.
 EXAMPLES: list[str] = []
 
@@ -45,10 +46,10 @@ def _common(verbose: Verbose = False) -> None:
 
     Every command has --help with examples; those that report something have --json. Exit codes:
     0 done, 1 done but something is wrong (a bad dataset, a job that failed), 2 bad input, 130
-    interrupted. What was interrupted goes on when the command is given again.
+    interrupted. What was interrupted is resumed when the command is given again.
     """
-    level = logging.INFO if verbose else logging.WARNING
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
+    global _verbose
+    _verbose = verbose
 
 
 def group(name: str, text: str) -> typer.Typer:
@@ -61,4 +62,22 @@ def group(name: str, text: str) -> typer.Typer:
 def command(app: typer.Typer, *examples: str, name: str | None = None) -> Callable[[F], F]:
     """Adds the decorated function as a command with these examples in its help."""
     EXAMPLES.extend(examples)
-    return app.command(name, epilog=_lines("Examples", examples))
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            _set_log_level()
+            return function(*args, **kwargs)
+
+        app.command(name, epilog=_lines("Examples", examples))(run)
+        return function
+
+    return decorate
+
+
+def _set_log_level() -> None:
+    """Shows d3rlpy's log only if asked; done when a command runs, because help needs no log."""
+    import structlog
+
+    level = logging.INFO if _verbose else logging.WARNING
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))

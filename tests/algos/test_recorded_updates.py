@@ -29,10 +29,11 @@ from spin_d3rlpy import (
     FactoredIQL,
     MultiDiscreteFQE,
     MultiDiscreteFQEConfig,
+    graphs,
     precision,
 )
 from spin_d3rlpy.algos import base, impl, recorded_update
-from spin_d3rlpy.asm import attention, dropout, pretraining
+from spin_d3rlpy.asm import attention, dropout
 from spin_d3rlpy.data import DeviceReplayBuffer
 from tests.algos.problems import (
     ALGORITHMS,
@@ -62,9 +63,9 @@ def gpu_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _tape(gpu_code: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (base, pretraining):
+    for module in (base, graphs):
         monkeypatch.setattr(module, "can_record", lambda _device: True)
-    for module in (recorded_update, pretraining):
+    for module in (recorded_update, graphs):
         monkeypatch.setattr(module, "CudaRecorder", TapeRecorder)
     TapeRecorder.made = 0
 
