@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from spin_d3rlpy._compat import is_exporting
+from spin_d3rlpy._compat import cpu_multiplies_bfloat16, is_exporting
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import Policy, joint_log_prob
 from spin_d3rlpy.precision import in_float32
@@ -113,8 +113,21 @@ class AutoregressivePolicy(Policy):
         ).long()
         state = self.state_encoder(observations).expand(self.layout.n_slots, -1, -1)
         tokens = torch.cat([state, self.embedding(previous.T)], dim=-1)  # (N, B, ...)
-        logits: torch.Tensor = self.heads(self.lstm(tokens)[0])
+        logits: torch.Tensor = self.heads(self._hidden_states(tokens))
         return logits
+
+    def _hidden_states(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The LSTM's output `(N, B, W)`; within autocast in bfloat16 only where there is such one.
+
+        cuDNN's LSTM would be in float16, and oneDNN has none for CPUs without bfloat16 units.
+        """
+        kind = tokens.device.type
+        if kind == "cpu" and cpu_multiplies_bfloat16():
+            hidden: torch.Tensor = self.lstm(tokens)[0]
+            return hidden
+        with torch.autocast(kind, enabled=False):
+            hidden = self.lstm(tokens.float())[0]
+        return hidden
 
     def log_prob(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         """Joint log-probability `(B,)` of actions `(B, N)`."""

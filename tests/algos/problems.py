@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import gymnasium
@@ -96,8 +95,10 @@ def mostly_wrong_replay_buffer(n_episodes: int = 1500, seed: int = 0) -> ReplayB
 
 
 def has_field(algo_class: Any, name: str) -> bool:
-    """Whether an algorithm's config has a field of this name."""
-    return name in {field.name for field in dataclasses.fields(algo_class.config_class)}
+    """Whether an algorithm takes a field of this name, of its config or of its policy."""
+    config = algo_class.config_class()
+    policy = getattr(config, "actor_encoder_factory", None)
+    return name in vars(config) or (policy is not None and name in vars(policy))
 
 
 def learning_rates(algo_class: Any, rate: float) -> dict[str, Any]:
