@@ -73,7 +73,7 @@ def test_training_goes_on_from_a_loaded_policy(algo_class: Any, tmp_path: Path) 
     algo = _trained(algo_class)
     save_policy(algo, tmp_path / "policy.safetensors")
     loaded = load_policy(tmp_path / "policy.safetensors")
-    if hasattr(algo_class, "is_pretrained"):
+    if hasattr(algo_class, "pretrain") and algo._first_stages():
         assert getattr(loaded, "is_pretrained") is True  # noqa: B009
     before = {k: v.clone() for k, v in _networks(loaded).items()}
     loaded.fit(random_buffer(), n_steps=2, logger_adapter=NoopAdapterFactory(), show_progress=False)

@@ -113,21 +113,8 @@ class AutoregressivePolicy(Policy):
         ).long()
         state = self.state_encoder(observations).expand(self.layout.n_slots, -1, -1)
         tokens = torch.cat([state, self.embedding(previous.T)], dim=-1)  # (N, B, ...)
-        logits: torch.Tensor = self.heads(self._hidden_states(tokens))
+        logits: torch.Tensor = self.heads(_without_half(self.lstm, tokens)[0])
         return logits
-
-    def _hidden_states(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The LSTM's output `(N, B, W)`; within autocast in bfloat16 only where there is such one.
-
-        cuDNN's LSTM would be in float16, and oneDNN has none for CPUs without bfloat16 units.
-        """
-        kind = tokens.device.type
-        if kind == "cpu" and cpu_multiplies_bfloat16():
-            hidden: torch.Tensor = self.lstm(tokens)[0]
-            return hidden
-        with torch.autocast(kind, enabled=False):
-            hidden = self.lstm(tokens.float())[0]
-        return hidden
 
     def log_prob(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         """Joint log-probability `(B,)` of actions `(B, N)`."""
@@ -155,7 +142,7 @@ class AutoregressivePolicy(Policy):
 
     def _step(self, token: torch.Tensor, memory: Any) -> tuple[torch.Tensor, Any]:
         """One step of the LSTM: tokens `(B, ...)` give hidden states `(B, D)`, and its memory."""
-        hidden, updated = self.lstm(token[None], memory)
+        hidden, updated = _without_half(self.lstm, token[None], memory)
         return hidden[0], updated
 
     def _step_by_cells(
@@ -170,6 +157,23 @@ class AutoregressivePolicy(Policy):
             token, cell = torch.lstm_cell(token, state, *weights)
             updated.append((token, cell))
         return token, updated
+
+
+def _without_half(
+    lstm: Callable[..., Any], tokens: torch.Tensor, *arguments: Any
+) -> tuple[torch.Tensor, Any]:
+    """Applies an LSTM, within autocast in bfloat16 only where there is one in bfloat16.
+
+    cuDNN's would be in float16, and oneDNN has none for CPUs without bfloat16 units.
+    """
+    kind = tokens.device.type
+    bfloat16 = kind == "cpu" and cpu_multiplies_bfloat16()
+    if bfloat16 or not torch.is_autocast_enabled(kind):
+        found: tuple[torch.Tensor, Any] = lstm(tokens, *arguments)
+        return found
+    with torch.autocast(kind, enabled=False):
+        found = lstm(tokens.float(), *arguments)
+    return found
 
 
 def _by_cells(rows: torch.Tensor) -> bool:
