@@ -17,6 +17,12 @@ SHORT = [*STEPS, "--episodes", "1"]
 PROBE = [*SIZE, "--updates", "2", "--probe-updates", "2"]
 # Arguments that make an example short, and what it leaves behind.
 RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
+    "critic_initialization.py": [
+        (
+            ["--size", "3000", "--steps", "2", "--epoch", "2", "--episodes", "1", "--seeds", "1"],
+            ["critic_initialization.csv"],
+        )
+    ],
     "first_policy.py": [(SHORT, ["policy.d3", "asm.safetensors"])],
     "fine_tune_online.py": [([*SHORT, "--online-steps", "3"], ["policy.d3"])],
     "swap_in.py": [

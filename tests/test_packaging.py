@@ -77,6 +77,62 @@ def test_version_and_changelog_agree() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
 
 
+# Every step in Gymnasium's own vector environment and in ours, wrappers, attributes, specs.
+ENVIRONMENTS_ALONE = """
+import importlib.util
+import warnings
+
+warnings.simplefilter("error")
+import gymnasium
+import numpy as np
+import spin_envs
+
+assert importlib.util.find_spec("torch") is None
+assert importlib.util.find_spec("d3rlpy") is None
+for env_id in ("spin/cheetah-run-v0", "spin/maze-v0"):
+    env = gymnasium.make(env_id)
+    env.reset(seed=0)
+    env.step(env.action_space.sample())
+    spec = gymnasium.envs.registration.EnvSpec.from_json(env.spec.to_json())
+    assert gymnasium.make(spec).action_space == env.action_space
+    modes = ("vector_entry_point", "sync")
+    batches = [gymnasium.make_vec(env_id, 3, mode, max_episode_steps=4) for mode in modes]
+    wrappers = [gymnasium.wrappers.FlattenObservation]
+    batches.append(spin_envs.make_batch(env_id, 3, wrappers, max_episode_steps=4))
+    found = [batch.reset(seed=3)[0] for batch in batches]
+    for _ in range(9):
+        assert np.array_equal(found[0], found[1])
+        assert np.array_equal(found[0], found[2])
+        actions = batches[0].action_space.sample()
+        found = [batch.step(actions)[0] for batch in batches]
+    assert batches[0].get_attr("render_mode") == (None, None, None)
+print(gymnasium.__version__)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_environments_alone_work_with_the_newest_gymnasium(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    """As docs/how-to/environments.md says; downloads the packages."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+
+    def run(*arguments: str) -> str:
+        result = subprocess.run(
+            [python, *arguments], cwd=tmp_path, env=variables, capture_output=True, text=True
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    run("-m", "pip", "install", "--no-deps", str(wheel.filename))
+    run("-m", "pip", "install", "gymnasium", "dm_control", "mujoco>=3.17,<4")
+    version = run("-c", ENVIRONMENTS_ALONE).split(".")
+    assert (int(version[0]), int(version[1])) > (1, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_installed_wheel_works_without_the_repository(

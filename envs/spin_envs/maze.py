@@ -64,6 +64,10 @@ class MazeEnv(MultiDiscreteEnv):
     goal. A step costs 0.05, the goal pays 100 and terminates the episode. The 150th step neither
     moves nor pays and is truncated: an episode without the goal returns -7.45.
 
+    One difference from the published environment: where the goal is reached, the last observation
+    is the position there. Theirs is the one before the last sub-move. Nothing is learned from it:
+    what follows a terminal step has the value 0.
+
     Args:
         actuators: number of actuators (2 to 20).
         render_mode: `None`, `"rgb_array"` or `"human"` (a pygame window).

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from spin_envs.registration import DEFAULT_ACTUATORS, DEFAULT_BINS
 
 # Name -> (random, expert): mean returns published with the discretized control benchmark of
-# Beeson, Ireland and Montana (2024, arXiv 2411.11088).
+# Beeson, Ireland and Montana (2024, arXiv 2411.11088). Those of walker and quadruped-run are not in
+# the paper but in its companion package: dmc_datasets/constants.py in the repository
+# davidireland3/dmc_datasets at commit 45e5907.
 PUBLISHED_SCORES: dict[str, tuple[float, float]] = {
     "spin/finger-spin-b3": (4.36, 853.62),
     "spin/fish-swim-b3": (72.32, 418.58),
@@ -27,6 +29,9 @@ PUBLISHED_SCORES: dict[str, tuple[float, float]] = {
     "spin/dog-trot-b50": (6.1, 752.58),
     "spin/dog-trot-b75": (6.31, 803.05),
     "spin/dog-trot-b100": (6.14, 756.86),
+    "spin/walker-walk-b3": (44.6, 900.3),
+    "spin/walker-run-b3": (25.7, 701.2),
+    "spin/quadruped-run-b3": (149.8, 753.4),
     "spin/maze-a3": (-1.76, 99.22),
     "spin/maze-a5": (-5.62, 99.34),
     "spin/maze-a7": (-6.85, 99.38),

@@ -107,7 +107,8 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
 
     Choice `k` of `bins` sets the actuator to `linspace(-1, 1, bins)[k]`, whatever its control
     range. Observations are float32, dm_control's arrays in its own key order, flattened.
-    Rewards are dm_control's. The suite's time limit (1,000 steps) is reported as `truncated`.
+    Rewards are dm_control's. The suite's time limit (1,000 steps) is reported as `truncated`; the
+    `lqr` tasks, which have none in dm_control, get the same.
     `reset(seed=s)` starts the same episode as `suite.load(..., task_kwargs={"random": s})`.
 
     Args:

@@ -49,7 +49,8 @@ def load_dataset(
 
     A name is looked up in Minari's local folder, then in `MINARI_REMOTE` if that environment
     variable is set; a `spin/...` dataset found in neither is built. Names of other namespaces
-    are Minari's own and are downloaded if they are not there.
+    are Minari's own and are downloaded if they are not there, for which the extra `hf` is needed
+    (`pip install "spin-d3rlpy[hf]"`).
 
     Args:
         dataset: a name like `"spin/cheetah-run-b3/medium-expert-v0"`, a `minari.MinariDataset`,
@@ -245,9 +246,12 @@ def _download_foreign(name: str) -> None:
             shutil.rmtree(folder)
         if not isinstance(error, Exception):
             raise
+        reason = str(error)
+        if isinstance(error, ImportError):  # Minari's text names its own extra
+            reason = "huggingface_hub is missing, `pip install 'spin-d3rlpy[hf]'` brings it."
         raise DatasetNotFoundError(
             f"Dataset {name!r} is not in Minari's local folder and could not be downloaded: "
-            f"{error} Local datasets: {', '.join(minari.list_local_datasets()) or 'none'}."
+            f"{reason} Local datasets: {', '.join(minari.list_local_datasets()) or 'none'}."
         ) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,15 @@ class _FakeRemote:
         if (self.root / "broken").exists():
             (path / dataset_id / "data" / "metadata.json").unlink()
             raise ConnectionError("lost")
+
+
+def test_a_download_without_its_package_names_our_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINARI_REMOTE", raising=False)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.delitem(sys.modules, "minari.storage.remotes.huggingface", raising=False)
+    with pytest.raises(DatasetNotFoundError, match=r"pip install 'spin-d3rlpy\[hf\]'") as raised:
+        load_dataset("D4RL/door/human-v2")
+    assert "minari[" not in str(raised.value)
 
 
 @pytest.fixture

@@ -43,6 +43,10 @@ def test_scores_depend_on_the_arguments() -> None:
     assert reference_scores("spin/dog-trot-v0", bins=10) == (6.48, 736.95)
     assert reference_scores("spin/dog-trot-v0", bins=3) == (7.32, 724.37)
     assert reference_scores("spin/maze-v0", actuators=3) == (-1.76, 99.22)
+    assert reference_scores("spin/walker-walk-v0", bins=3) == (44.6, 900.3)
+    assert reference_scores("spin/walker-run-v0", bins=3) == (25.7, 701.2)
+    assert reference_scores("spin/quadruped-run-v0", bins=3) == (149.8, 753.4)
+    assert reference_scores("spin/quadruped-run-v0", bins=10) is None
 
 
 @pytest.mark.parametrize(

