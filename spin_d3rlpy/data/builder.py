@@ -7,7 +7,6 @@ import importlib.metadata
 import itertools
 import json
 import os
-import platform
 import time
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from spin_d3rlpy.data.collect import CHUNK_EPISODES, Chunk
 from spin_d3rlpy.data.episodes import action_dtype
 from spin_d3rlpy.data.specs import DatasetPart, DatasetSpec, PolicyKind
 from spin_d3rlpy.data.staging import PlayedChunks, Staging, staged_dataset
-from spin_d3rlpy.data.workers import default_jobs, play_chunks
+from spin_d3rlpy.data.workers import default_jobs, play_chunks, worker_arithmetic
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs import reference_scores
 from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
@@ -40,11 +39,13 @@ RECORDED_VERSIONS = ("mujoco", "dm_control", "numpy", "gymnasium", "minari")
 def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool = True) -> None:
     """Builds a dataset into Minari's local folder, unless it is there already.
 
-    The data depend on the name, the versions of the simulator and NumPy and the processor, not on
-    `jobs`. A dataset of this name is always complete: one rename makes it one. Whatever stops a
-    build, the next one of the same name goes on from the last chunk of episodes. If two processes
-    want the same dataset, one of them builds it. (Where files cannot be locked, stopped builds
-    start again and both build.) Until it is done, the disk holds its data twice.
+    The data depend on the name and on what their provenance records: the policies, the versions of
+    the simulator and NumPy, the C library, and which of its kernels NumPy's BLAS takes. That is the
+    same one on all x86-64 processors with AVX2. They do not depend on `jobs`. A dataset of this
+    name is always complete: one rename makes it one. Whatever stops a build, the next one of the
+    same name resumes after the last chunk of episodes. If two processes want the same dataset, one
+    of them builds it. (Where files cannot be locked, stopped builds start again and both build.)
+    Until it is done, the disk holds its data twice.
 
     A checksum is kept beside the dataset. If the dataset is deleted and built again with the same
     versions and policies, and comes out different, a warning says so.
@@ -156,15 +157,13 @@ class _Build:
 
 def _made_with(policies: dict[PolicyKind, BehaviorPolicy]) -> dict[str, Any]:
     """Everything that a dataset's data depend on, beside its name."""
-    simd = np.show_config("dicts")["SIMD Extensions"]
     return {
         "versions": {
             "spin-d3rlpy": __version__,
             **{p: importlib.metadata.version(p) for p in RECORDED_VERSIONS},
         },
         "policies": {kind: policy.digest() for kind, policy in policies.items()},
-        # Sums are in another order on processors with wider registers.
-        "platform": [platform.system(), platform.machine(), *simd.get("found", [])],
+        "platform": worker_arithmetic(),
     }
 
 
