@@ -14,12 +14,12 @@ import numpy as np
 from minari import MinariDataset
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.builder import Checksum, return_statistics
 from spin_d3rlpy.data.collect import Replay, replay
 from spin_d3rlpy.data.environments import make_environment
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.sources import DAMAGE, episode_arrays
 from spin_d3rlpy.data.workers import Workers
+from spin_d3rlpy.data.writing import Checksum, return_statistics
 from spin_d3rlpy.errors import InvalidDatasetError, SpinError
 from spin_d3rlpy.nvec import nvec_from_space
 

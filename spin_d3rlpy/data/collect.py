@@ -1,4 +1,4 @@
-"""What worker processes do for datasets: play chunks of episodes, or play episodes again.
+"""What worker processes do for datasets: play episodes, play them again, write them.
 
 Run as a script, this file is a worker. It imports neither torch nor the rest of its package,
 which keeps workers small and quick to start.
@@ -169,8 +169,9 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answers pickled requests until end of file, an exception by itself.
 
     Requests are `("play", <fields of a chunk>)`, answered with episodes; `("replay", {"spec": JSON
-    of an environment's spec, "seed":, "actions":})`, answered with the fields of a `Replay`; and
-    `("arithmetic", {})`.
+    of an environment's spec, "seed":, "actions":})`, answered with the fields of a `Replay`;
+    `("write", {"folder": a Minari dataset's, "episodes": Minari's buffers})`, answered with None;
+    and `("arithmetic", {})`.
     """
     player = ChunkPlayer()
     while True:
@@ -185,6 +186,10 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
             elif verb == "replay":
                 env = _environment(fields["spec"])
                 reply = dataclasses.asdict(replay(env, fields["seed"], fields["actions"]))
+            elif verb == "write":
+                from minari.dataset.minari_storage import MinariStorage
+
+                reply = MinariStorage.read(fields["folder"]).update_episodes(fields["episodes"])
             else:
                 reply = arithmetic()
         except Exception as error:

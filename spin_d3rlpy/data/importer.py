@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import minari
 import numpy as np
 from minari.data_collector import EpisodeBuffer
-from minari.dataset.minari_storage import MinariStorage
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.builder import Checksum, return_statistics
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.episodes import EpisodeArrays, action_dtype, stack_episodes
 from spin_d3rlpy.data.restricted_pickle import Record, load_restricted, plain
 from spin_d3rlpy.data.specs import LEVELS, NAMESPACE
-from spin_d3rlpy.data.staging import staged_dataset
+from spin_d3rlpy.data.staging import Staging, staged_dataset
+from spin_d3rlpy.data.writing import DatasetWriter, episode_buffer, stored_bytes
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs import reference_scores
@@ -115,46 +113,38 @@ def import_published(path: Path, name: str | None = None) -> str:
     with staged_dataset(name) as staging:
         if staging is not None:
             try:
-                _write(path, name, task, staging.data)
+                _write(path, name, task, staging)
             except InvalidDatasetError as error:
                 raise InvalidDatasetError(f"Cannot import {path}. {error}") from error
     return name
 
 
-def _write(path: Path, name: str, task: BenchmarkTask, folder: Path) -> None:
+def _write(path: Path, name: str, task: BenchmarkTask, staging: Staging) -> None:
     with closing(gymnasium.make(task.env_id, **task.env_kwargs)) as env:
         nvec = nvec_from_space(env.action_space)
         assert env.observation_space.shape is not None
         (size,) = env.observation_space.shape
         transitions = _read_transitions(path, size, len(nvec))
-        storage = MinariStorage.new(
-            folder,
-            observation_space=env.observation_space,
-            action_space=env.action_space,
-            env_spec=env.spec,
-            data_format="hdf5",
+        edges = episode_edges(
+            transitions.observations,
+            transitions.following,
+            transitions.done,
+            task.max_episode_steps,
         )
-    checksum, returns = Checksum(), []
-    edges = episode_edges(
-        transitions.observations, transitions.following, transitions.done, task.max_episode_steps
-    )
-    episodes = enumerate(itertools.pairwise(edges))
-    while batch := list(itertools.islice(episodes, _EPISODES_PER_WRITE)):
-        buffers = [_episode(transitions, i, start, end, task, nvec) for i, (start, end) in batch]
-        storage.update_episodes(buffers)
-        for e in buffers:
-            checksum.add(e.observations, e.actions, e.rewards, e.terminations)
-            returns.append(float(e.rewards.sum(dtype=np.float64)))
+        action_bytes = len(nvec) * action_dtype(nvec).itemsize
+        staging.require(stored_bytes(len(edges) - 1, edges[-1], size, action_bytes))
+        writer = DatasetWriter(staging, env.observation_space, env.action_space, env.spec)
+    with closing(writer):
+        episodes = enumerate(itertools.pairwise(edges))
+        while batch := list(itertools.islice(episodes, _EPISODES_PER_WRITE)):
+            writer.add([_episode(transitions, i, *ends, task, nvec) for i, ends in batch])
     scores = reference_scores(task.env_id, **task.env_kwargs)
-    storage.update_metadata(
+    writer.finish(
         {
             "dataset_id": name,
-            "minari_version": minari.__version__,
             "description": f"Imported from a published file, {path.name}; made by its authors.",
             "requirements": ["spin-d3rlpy"],
             **({} if scores is None else {"ref_min_score": scores[0], "ref_max_score": scores[1]}),
-            "returns": return_statistics(returns),
-            "checksum": str(checksum),
             "source": {"file": path.name, "sha256": _file_digest(path)},
         }
     )
@@ -173,16 +163,7 @@ def _episode(
         terminated=terminated,
     )
     checked = stack_episodes([episode], [end - start], nvec, integral_floats=True)
-    flags = np.zeros((2, end - start), dtype=bool)
-    flags[0 if terminated else 1, -1] = True
-    return EpisodeBuffer(
-        observations=checked.observations,
-        actions=checked.actions,
-        rewards=checked.rewards,
-        terminations=flags[0],
-        truncations=flags[1],
-        infos={},
-    )
+    return episode_buffer(checked.observations, checked.actions, checked.rewards, terminated)
 
 
 def _file_digest(path: Path) -> str:

@@ -90,9 +90,10 @@ class Workers:
 
     Args:
         n: number of processes.
+        quiet: drop what they print.
     """
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, quiet: bool = False) -> None:
         env = worker_environment()
         self._processes = []
         self._free: queue.Queue[subprocess.Popen[bytes]] = queue.Queue()
@@ -103,6 +104,7 @@ class Workers:
                 [sys.executable, "-P", str(_SCRIPT)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL if quiet else None,
                 env=env,
             )
             self._processes.append(process)
@@ -136,9 +138,10 @@ class Workers:
             process.stdin.flush()
             reply = pickle.load(process.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
+            advice = "If memory is short, build with fewer processes (jobs=1)."
             raise RuntimeError(
-                f"A worker process ended unexpectedly (exit code {process.wait()}). If memory is "
-                "short, build with fewer processes (jobs=1)."
+                f"A worker process ended unexpectedly (exit code {process.wait()})."
+                + (f" {advice}" if request[0] == "play" else "")
             ) from error
         finally:
             self._free.put(process)

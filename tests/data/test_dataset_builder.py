@@ -159,8 +159,8 @@ def test_the_checksum_tells_datasets_apart(built: MinariDataset) -> None:
     build_in = Path(os.environ["MINARI_DATASETS_PATH"]).parent / "other-size"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(build_in))
-        build_dataset(parse_name(MIX, 2000), jobs=1, progress=False)
-        other = minari.load_dataset(parse_name(MIX, 2000).name)
+        build_dataset(parse_name(MIX, 3000), jobs=1, progress=False)
+        other = minari.load_dataset(parse_name(MIX, 3000).name)
     assert other.storage.metadata["checksum"] != built.storage.metadata["checksum"]
 
 
@@ -223,14 +223,14 @@ def test_a_script_without_a_main_guard_can_build(tmp_path: Path, policy_folder: 
         "import spin_envs.behavior as behavior\n"
         f"behavior._policy_folder = lambda: Path({str(policy_folder)!r})\n"
         "from spin_d3rlpy.data import load_dataset\n"
-        f"buffer, env = load_dataset({MIX!r}, size=2000, jobs=2, progress=False)\n"
+        f"buffer, env = load_dataset({MIX!r}, size=3000, jobs=2, progress=False)\n"
         "print(buffer.transition_count)\n"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "envs")])}
     done = subprocess.run(
         [sys.executable, str(script)], check=True, env=env, stdout=subprocess.PIPE, text=True
     )
-    assert done.stdout == "2000\n"
+    assert done.stdout == "3000\n"
 
 
 def _chunk_files(folder: Path) -> list[Path]:
@@ -528,3 +528,10 @@ def test_environments_are_kept_between_chunks_and_freed(monkeypatch: pytest.Monk
     assert made == [2, 3]
     player.close()
     assert player._envs is None
+
+
+def test_a_dataset_too_small_for_its_level_is_built_with_a_warning() -> None:
+    spec = parse_name(MIX, 1000)
+    with pytest.warns(UserWarning, match=r"nothing of medium, expert\. Take size=3000"):
+        build_dataset(spec, jobs=1, progress=False)
+    assert minari.load_dataset(spec.name).total_episodes == 1
