@@ -51,6 +51,11 @@ class BenchmarkTask:
         return self.task == _MAZE
 
     @property
+    def can_terminate(self) -> bool:
+        """Whether the task itself can end an episode; most have a time limit only."""
+        return self.ends_early or self.task.startswith("lqr-")
+
+    @property
     def usual_episode_steps(self) -> int:
         """Steps of an expert's episodes, which in the maze are the shortest."""
         return 12 if self.ends_early else self.max_episode_steps

@@ -180,9 +180,9 @@ def test_what_the_remote_does_not_have_is_built() -> None:
 
 @pytest.mark.parametrize("size", [3000, 5000])
 def test_a_broken_remote_is_reported_and_the_dataset_built(size: int, remote: Path) -> None:
-    shutil.copytree(remote / MIX_5K, remote / MIX_5K.replace("5k", "2k"))
-    metadata = remote / MIX_5K.replace("5k", "2k") / "data" / "metadata.json"
-    metadata.write_text(metadata.read_text().replace("-5k-", "-2k-"))
+    shutil.copytree(remote / MIX_5K, remote / MIX_5K.replace("5k", "3k"))
+    metadata = remote / MIX_5K.replace("5k", "3k") / "data" / "metadata.json"
+    metadata.write_text(metadata.read_text().replace("-5k-", "-3k-"))
     (remote / "broken").touch()
     with pytest.warns(UserWarning, match="lost.*Building"):
         buffer, _ = load_dataset(MIX, size=size, jobs=1, progress=False)

@@ -162,4 +162,4 @@ def test_two_sizes_at_once_are_refused() -> None:
 def test_a_size_that_is_no_number_of_thousands_is_refused(size: Any) -> None:
     with pytest.raises(ValueError, match=f"multiple of 1000 up to 1000000.*got {size!r}"):
         parse_name(f"{ROOT}/medium-v0", size)
-    assert parse_name(f"{ROOT}/medium-v0", np.int64(2000)).size == 2000
+    assert parse_name(f"{ROOT}/medium-v0", np.int64(2000)).size == 2000  # type: ignore[arg-type]
