@@ -36,7 +36,8 @@ from spin_envs import reference_scores
 from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
 from spin_envs.rollout import EpisodeRecord
 
-RECORDED_VERSIONS = ("mujoco", "dm_control", "numpy", "gymnasium", "minari")
+RECORDED_VERSIONS = ("numpy", "gymnasium", "minari")
+SIMULATOR = ("mujoco", "dm_control")  # which the maze does without
 
 
 def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool = True) -> None:
@@ -88,8 +89,8 @@ def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: boo
     policies: dict[PolicyKind, BehaviorPolicy] = {
         kind: load_behavior_policy(name) for kind, name in spec.policy_names().items()
     }
-    made_with = _made_with(policies)
     with closing(gymnasium.make(spec.task.env_id, **spec.task.env_kwargs)) as env:
+        made_with = _made_with(spec, policies)
         parts = [_Part(part) for part in spec.parts]
         build = _Build(spec, parts, policies, made_with, staging.exclusive)
         nvec = nvec_from_space(env.action_space)
@@ -187,12 +188,13 @@ class _Build:
             self._played.remove()
 
 
-def _made_with(policies: dict[PolicyKind, BehaviorPolicy]) -> dict[str, Any]:
-    """Everything that a dataset's data depend on, beside its name."""
+def _made_with(spec: DatasetSpec, policies: dict[PolicyKind, BehaviorPolicy]) -> dict[str, Any]:
+    """Everything that a dataset's data depend on, in addition to its name."""
+    packages = (*(() if spec.task.task == "maze" else SIMULATOR), *RECORDED_VERSIONS)
     return {
         "versions": {
             "spin-d3rlpy": __version__,
-            **{p: importlib.metadata.version(p) for p in RECORDED_VERSIONS},
+            **{p: importlib.metadata.version(p) for p in packages},
         },
         "policies": {kind: policy.digest() for kind, policy in policies.items()},
         "platform": worker_arithmetic(),

@@ -26,6 +26,7 @@ from spin_d3rlpy.data.collect import Chunk, ChunkPlayer
 from spin_envs.behavior import load_behavior_policy
 from spin_envs.errors import MissingDependencyError
 from spin_envs.rollout import EpisodeRecord
+from tests.subprocesses import run_python
 
 MIX = "spin/cheetah-run-b3/random-medium-expert-v0"
 MEDIUM = "spin/cheetah-run-b3/medium-v0"
@@ -535,3 +536,39 @@ def test_a_dataset_too_small_for_its_level_is_built_with_a_warning() -> None:
     with pytest.warns(UserWarning, match=r"nothing of medium, expert\. Take size=3000"):
         build_dataset(spec, jobs=1, progress=False)
     assert minari.load_dataset(spec.name).total_episodes == 1
+
+
+def test_the_maze_needs_no_simulator(datasets_folder: Path, policy_folder: Path) -> None:
+    """In a process where dm_control and MuJoCo are not installed."""
+    output = run_python(
+        "import importlib.metadata, sys\n"
+        "hidden = ('mujoco', 'dm_control')\n"
+        "class Hidden:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in hidden:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Hidden())\n"
+        "installed = importlib.metadata.version\n"
+        "def version(name):\n"
+        "    if name in hidden:\n"
+        "        raise importlib.metadata.PackageNotFoundError(name)\n"
+        "    return installed(name)\n"
+        "importlib.metadata.version = version\n"
+        "from pathlib import Path\n"
+        "import spin_envs.behavior as behavior\n"
+        "behavior._policy_folder = lambda: Path(sys.argv[1])\n"
+        "from spin_d3rlpy import FactoredBC, LockstepEvaluator, load_dataset\n"
+        "dataset, env = load_dataset('spin/maze-a3/medium-v0', size=1000, progress=False)\n"
+        "algo = FactoredBC(device='cpu:0')\n"
+        "algo.fit(dataset, n_steps=2, show_progress=False)\n"
+        "LockstepEvaluator(env, n_trials=1)(algo, dataset)\n"
+        "try:\n"
+        "    load_dataset('spin/cheetah-run-b3/medium-v0', size=1000, progress=False)\n"
+        "except ImportError as error:\n"
+        "    print(type(error).__name__, error)\n",
+        str(policy_folder),
+    )
+    last = output.splitlines()[-1]
+    assert re.match("MissingDependencyError Control suite environments need dm_control", last)
+    versions = minari.load_dataset("spin/maze-a3/medium-1k-v0").storage.metadata["provenance"]
+    assert set(versions["versions"]) == {"spin-d3rlpy", "numpy", "gymnasium", "minari"}
