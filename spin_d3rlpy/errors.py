@@ -35,6 +35,10 @@ class CheckpointWriteError(SpinError, OSError):
     """A checkpoint cannot be written: no space left, a read-only folder."""
 
 
+class DatasetWriteError(SpinError, OSError):
+    """A dataset cannot be written, for lack of space above all."""
+
+
 class FolderInUseError(SpinError, RuntimeError):
     """Another run is writing to the folder."""
 

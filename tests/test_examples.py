@@ -11,7 +11,7 @@ import pytest
 
 from tests.subprocesses import ROOT, import_path
 
-SIZE = ["--size", "2000"]
+SIZE = ["--size", "3000"]
 STEPS = [*SIZE, "--pretraining-updates", "2", "--steps", "2"]
 SHORT = [*STEPS, "--episodes", "1"]
 PROBE = [*SIZE, "--updates", "2", "--probe-updates", "2"]

@@ -8,10 +8,22 @@ from collections.abc import Iterator
 
 from spin_envs.errors import MissingDependencyError
 
+# Why drawing failed in this process: MuJoCo ends the process when it is asked a second time.
+_failed: list[str] = []
+
 
 @contextlib.contextmanager
-def explained_graphics_errors() -> Iterator[None]:
-    """Turns MuJoCo's error about a missing graphics library into one that says what to do."""
+def explained_graphics_errors(what: str = "Drawing") -> Iterator[None]:
+    """Turns errors about a missing graphics library into one that says what to do.
+
+    Args:
+        what: needs the graphics library.
+
+    Raises:
+        MissingDependencyError: there is none, or there was none before.
+    """
+    if _failed:
+        raise graphics_error(_failed[0], what)
     try:
         yield
     except Exception as error:
@@ -19,7 +31,14 @@ def explained_graphics_errors() -> Iterator[None]:
         mujoco = sys.modules.get("mujoco")
         if mujoco is None or not isinstance(error, mujoco.FatalError):
             raise
-        raise MissingDependencyError(
-            f"Drawing needs a graphics back-end, and none could be used ({error}). On a machine "
-            "without a display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa before Python starts."
-        ) from error
+        _failed.append(str(error))
+        raise graphics_error(str(error), what) from error
+
+
+def graphics_error(reason: str, what: str = "Drawing") -> MissingDependencyError:
+    """Returns the error for a graphics library that cannot be used."""
+    return MissingDependencyError(
+        f"{what} needs a graphics back-end, and none could be used ({reason}). On a machine "
+        "without a display, install libegl1 or libosmesa6, and set MUJOCO_GL=egl or "
+        "MUJOCO_GL=osmesa before Python starts. Where nothing is drawn, unset MUJOCO_GL."
+    )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from spin_envs.action_grid import ActionGrid
 from spin_envs.base import MultiDiscreteEnv, StepResult
 from spin_envs.errors import MissingDependencyError, UnknownTaskError
-from spin_envs.graphics import explained_graphics_errors
+from spin_envs.graphics import explained_graphics_errors, graphics_error
 from spin_envs.registration import DEFAULT_BINS, EPISODE_STEPS
 
 # Domains that draw the model itself (stiffness, damping) from the seed when a task is loaded.
@@ -30,7 +32,10 @@ def _import_suite() -> ModuleType:
             # Without a display, glfw warns before dm_control falls back to a headless renderer.
             warnings.simplefilter("ignore")
             from dm_control import suite
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:
+        backend = os.environ.get("MUJOCO_GL")
+        if backend and not isinstance(error, ModuleNotFoundError):
+            raise graphics_error(f"MUJOCO_GL={backend}: {error}", "dm_control") from error
         raise MissingDependencyError(
             "Control suite environments need dm_control, which could not be imported "
             f"({error}). Install it with `pip install 'dm_control<1.1' 'mujoco>=3.17,<4'` on "
@@ -167,10 +172,16 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
                 self._load(task_kwargs={"random": seed % 2**32})
             else:
                 self._env.task.random.seed(seed % 2**32)
-        with explained_graphics_errors():  # quadruped-escape draws its terrain
+        with self._drawing_at_reset():
             self._write(self._env.reset().observation, out)
         self._steps = 0
         return {}
+
+    def _drawing_at_reset(self) -> AbstractContextManager[None]:
+        name = f"{self._domain}-{self._task_name}"
+        if name != "quadruped-escape":
+            return nullcontext()
+        return explained_graphics_errors(f"{name}, which draws its terrain at reset,")
 
     def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
         self._apply(self._grid.values(action))

@@ -50,6 +50,16 @@ class BenchmarkTask:
         """Whether episodes can end before `max_episode_steps`."""
         return self.task == _MAZE
 
+    @property
+    def can_terminate(self) -> bool:
+        """Whether the task itself can end an episode; most have a time limit only."""
+        return self.ends_early or self.task.startswith("lqr-")
+
+    @property
+    def usual_episode_steps(self) -> int:
+        """Steps of an expert's episodes, which in the maze are the shortest."""
+        return 12 if self.ends_early else self.max_episode_steps
+
     @classmethod
     def parse(cls, name: str) -> BenchmarkTask:
         """Reads what `name` writes.

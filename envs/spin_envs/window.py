@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
+
+_DISPLAYS = {"DISPLAY", "WAYLAND_DISPLAY"}
 
 
 class FrameWindow:
@@ -37,6 +41,9 @@ class FrameWindow:
         pygame = self._pygame
         height, width = frame.shape[:2]
         if self._screen is None:
+            if sys.platform == "linux" and not _DISPLAYS.intersection(os.environ):
+                # SDL would take EGL by itself, and close it for MuJoCo, too, with the window.
+                os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
             pygame.display.init()
             pygame.display.set_caption(self._title)
             self._screen = pygame.display.set_mode((width, height))

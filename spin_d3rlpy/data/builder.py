@@ -6,8 +6,6 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
-import os
-import platform
 import time
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -15,36 +13,43 @@ from contextlib import closing
 from typing import Any
 
 import gymnasium
-import minari
 import numpy as np
 from minari.data_collector import EpisodeBuffer
-from minari.dataset.minari_storage import MinariStorage
 from minari.storage import get_dataset_path
-from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from spin_d3rlpy._version import __version__
+from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.data.collect import CHUNK_EPISODES, Chunk
 from spin_d3rlpy.data.episodes import action_dtype
-from spin_d3rlpy.data.specs import DatasetPart, DatasetSpec, PolicyKind
+from spin_d3rlpy.data.specs import LEVELS, DatasetPart, DatasetSpec, PolicyKind
 from spin_d3rlpy.data.staging import PlayedChunks, Staging, staged_dataset
-from spin_d3rlpy.data.workers import default_jobs, play_chunks
+from spin_d3rlpy.data.workers import default_jobs, play_chunks, worker_arithmetic
+from spin_d3rlpy.data.writing import (
+    DatasetWriter,
+    episode_buffer,
+    return_statistics,
+    stored_bytes,
+)
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs import reference_scores
 from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
 from spin_envs.rollout import EpisodeRecord
 
-RECORDED_VERSIONS = ("mujoco", "dm_control", "numpy", "gymnasium", "minari")
+RECORDED_VERSIONS = ("numpy", "gymnasium", "minari")
+SIMULATOR = ("mujoco", "dm_control")  # which the maze does without
 
 
 def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool = True) -> None:
     """Builds a dataset into Minari's local folder, unless it is there already.
 
-    The data depend on the name, the versions of the simulator and NumPy and the processor, not on
-    `jobs`. A dataset of this name is always complete: one rename makes it one. Whatever stops a
-    build, the next one of the same name goes on from the last chunk of episodes. If two processes
-    want the same dataset, one of them builds it. (Where files cannot be locked, stopped builds
-    start again and both build.) Until it is done, the disk holds its data twice.
+    The data depend on the name and on what their provenance records: the policies, the versions of
+    the simulator and NumPy, the C library, and which of its kernels NumPy's BLAS takes. That is the
+    same one on all x86-64 processors with AVX2. They do not depend on `jobs`. A dataset of this
+    name is always complete: one rename makes it one. Whatever stops a build, the next one of the
+    same name resumes after the last chunk of episodes. If two processes want the same dataset, one
+    of them builds it. (Where files cannot be locked, stopped builds start again and both build.)
+    Until it is done, the disk holds its data twice.
 
     A checksum is kept beside the dataset. If the dataset is deleted and built again with the same
     versions and policies, and comes out different, a warning says so.
@@ -57,49 +62,73 @@ def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool 
     Raises:
         ValueError: `jobs` is less than 1.
         MissingDependencyError: the environment's simulator is not installed.
+        DatasetWriteError: the disk has no room for it; what was played is kept if it fits.
     """
     jobs = default_jobs() if jobs is None else jobs
     if jobs < 1:
         raise ValueError(f"Expected jobs to be at least 1, got {jobs}.")
     with staged_dataset(spec.name) as staging:
         if staging is not None:
+            _warn_of_missing_policies(spec)
             _write_dataset(spec, staging, jobs, progress)
+
+
+def _warn_of_missing_policies(spec: DatasetSpec) -> None:
+    kinds = list(LEVELS[spec.level][1])
+    missing = [kind for kind in kinds if kind not in [part.kind for part in spec.parts]]
+    if missing:
+        warnings.warn(
+            f"{spec.name} is too small for its level: it has nothing of {', '.join(missing)}. Take "
+            f"size={len(kinds) * 1000} or more for some of each.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: bool) -> None:
     policies: dict[PolicyKind, BehaviorPolicy] = {
         kind: load_behavior_policy(name) for kind, name in spec.policy_names().items()
     }
-    made_with = _made_with(policies)
     with closing(gymnasium.make(spec.task.env_id, **spec.task.env_kwargs)) as env:
-        storage = MinariStorage.new(
-            staging.data,
-            observation_space=env.observation_space,
-            action_space=env.action_space,
-            env_spec=env.spec,
-            data_format="hdf5",
-        )
-        dtype = action_dtype(nvec_from_space(env.action_space))
-    parts = [_Part(part) for part in spec.parts]
-    checksum = Checksum()
-    build = _Build(spec, parts, policies, made_with, staging.exclusive)
+        made_with = _made_with(spec, policies)
+        parts = [_Part(part) for part in spec.parts]
+        build = _Build(spec, parts, policies, made_with, staging.exclusive)
+        nvec = nvec_from_space(env.action_space)
+        assert env.observation_space.shape is not None
+        [size] = env.observation_space.shape
+        staging.require(_needed_bytes(spec, size, nvec) - build.kept_bytes)
+        writer = DatasetWriter(staging, env.observation_space, env.action_space, env.spec)
     bar = tqdm(total=spec.size, desc=f"Building {spec.name}", unit="step", disable=not progress)
-    with bar, closing(build.episodes(jobs)) as chunks:
+    with closing(writer), bar, closing(build.episodes(jobs)) as chunks:
         for episodes in chunks:
             part = next(p for p in parts if episodes[0].seed in p.wanted.seeds)
-            buffers = [_to_minari(e, dtype) for e in episodes if part.take(e)]
-            storage.update_episodes(buffers)
-            for buffer in buffers:
-                checksum.add(
-                    buffer.observations, buffer.actions, buffer.rewards, buffer.terminations
-                )
-            bar.update(sum(len(buffer.rewards) for buffer in buffers))
+            wanted = [e for e in episodes if part.take(e)]
+            writer.add([_to_minari(e, action_dtype(nvec)) for e in wanted])
+            bar.update(sum(len(e.rewards) for e in wanted))
     metadata = _metadata(spec, policies, parts, made_with)
-    _compare_with_earlier(spec.name, made_with, str(checksum))
-    storage.update_metadata(
-        {**metadata, "checksum": str(checksum), "build_seconds": round(build.seconds, 2)}
-    )
+    _compare_with_earlier(spec.name, made_with, str(writer.checksum))
+    writer.finish({**metadata, "build_seconds": round(build.seconds, 2)})
     build.forget()
+
+
+def _needed_bytes(spec: DatasetSpec, observation_size: int, nvec: Sequence[int]) -> int:
+    """Estimates what a build takes on the disk: the dataset, and the chunks it is made of."""
+    n_slots, episodes = len(nvec), spec.size // spec.task.usual_episode_steps
+    stored = stored_bytes(
+        episodes, spec.size, observation_size, n_slots * action_dtype(nvec).itemsize
+    )
+    # float32 observations, int64 choices and a float64 reward
+    return stored + spec.size * (4 * observation_size + 8 * n_slots + 8)
+
+
+def _to_minari(episode: EpisodeRecord, dtype: np.dtype[Any]) -> EpisodeBuffer:
+    return episode_buffer(
+        episode.observations,
+        episode.actions.astype(dtype),
+        episode.rewards.astype(np.float32),
+        episode.terminated,
+        episode.seed,
+    )
 
 
 class _Build:
@@ -148,23 +177,27 @@ class _Build:
                     self._played.save(episodes, self.seconds)
                 yield episodes
 
+    @property
+    def kept_bytes(self) -> int:
+        """Size of the chunks that earlier attempts left."""
+        return self._played.bytes if self._played else 0
+
     def forget(self) -> None:
         """Frees what was kept for the next attempt."""
         if self._played:
             self._played.remove()
 
 
-def _made_with(policies: dict[PolicyKind, BehaviorPolicy]) -> dict[str, Any]:
-    """Everything that a dataset's data depend on, beside its name."""
-    simd = np.show_config("dicts")["SIMD Extensions"]
+def _made_with(spec: DatasetSpec, policies: dict[PolicyKind, BehaviorPolicy]) -> dict[str, Any]:
+    """Everything that a dataset's data depend on, in addition to its name."""
+    packages = (*(() if spec.task.task == "maze" else SIMULATOR), *RECORDED_VERSIONS)
     return {
         "versions": {
             "spin-d3rlpy": __version__,
-            **{p: importlib.metadata.version(p) for p in RECORDED_VERSIONS},
+            **{p: importlib.metadata.version(p) for p in packages},
         },
         "policies": {kind: policy.digest() for kind, policy in policies.items()},
-        # Sums are in another order on processors with wider registers.
-        "platform": [platform.system(), platform.machine(), *simd.get("found", [])],
+        "platform": worker_arithmetic(),
     }
 
 
@@ -179,9 +212,8 @@ def _compare_with_earlier(name: str, made_with: dict[str, Any], checksum: str) -
     earlier = [r["checksum"] for r in records if r["made_with"] == made_with]
     if not earlier:
         records.append({"made_with": made_with, "checksum": checksum})
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_text(json.dumps(records))
-        os.replace(partial, path)
+        with written_whole(path) as partial:
+            partial.write_text(json.dumps(records))
     elif earlier[0] != checksum:
         warnings.warn(
             f"{name} was built before with the same policies and versions, as {earlier[0]}, and "
@@ -229,35 +261,6 @@ def _chunks(
             yield Chunk(spec.task.env_id, spec.task.env_kwargs, policy, chosen)
 
 
-def _to_minari(episode: EpisodeRecord, dtype: np.dtype[Any]) -> EpisodeBuffer:
-    flags = np.zeros((2, len(episode.rewards)), dtype=bool)
-    flags[0 if episode.terminated else 1, -1] = True
-    return EpisodeBuffer(
-        seed=episode.seed,
-        observations=episode.observations,
-        actions=episode.actions.astype(dtype),
-        rewards=episode.rewards.astype(np.float32),
-        terminations=flags[0],
-        truncations=flags[1],
-        infos={},
-    )
-
-
-class Checksum:
-    """SHA-256 of a dataset's episodes in their order."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def add(self, *arrays: NDArray[Any]) -> None:
-        """Adds an episode's observations, actions, rewards and terminations as stored."""
-        for array in arrays:
-            self._hash.update(np.ascontiguousarray(array).data)
-
-    def __str__(self) -> str:
-        return f"sha256:{self._hash.hexdigest()}"
-
-
 def _metadata(
     spec: DatasetSpec,
     policies: dict[PolicyKind, BehaviorPolicy],
@@ -280,7 +283,6 @@ def _metadata(
     arguments = ", ".join(f"{k}={v}" for k, v in spec.task.env_kwargs.items())
     return {
         "dataset_id": spec.name,
-        "minari_version": minari.__version__,
         "algorithm_name": ", ".join(
             sorted({_algorithm(p.record) for p in policies.values()})
             + (["uniformly random"] if "random" in {p["policy"] for p in composition} else [])
@@ -295,7 +297,6 @@ def _metadata(
         "requirements": ["spin-d3rlpy"],
         **({} if scores is None else {"ref_min_score": scores[0], "ref_max_score": scores[1]}),
         "composition": composition,
-        "returns": return_statistics([r for part in parts for r in part.returns]),
         "provenance": {
             **made_with,
             "policies": {
@@ -316,15 +317,3 @@ def _shortfall(kind: PolicyKind, record: Mapping[str, Any]) -> str:
     if mean > 0.8 * target:
         return ""
     return f" Out of reach: the {kind} policy returns {mean:.1f}; it should return {target:.1f}."
-
-
-def return_statistics(returns: Sequence[float]) -> dict[str, float]:
-    """Returns mean, standard deviation, minimum and maximum of episodes' returns."""
-    array = np.array(returns)
-    with np.errstate(invalid="ignore"):  # infinite ones are reported where they are checked
-        return {
-            "mean": float(array.mean()),
-            "std": float(array.std()),
-            "min": float(array.min()),
-            "max": float(array.max()),
-        }

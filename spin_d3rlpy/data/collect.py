@@ -1,4 +1,4 @@
-"""Playing chunks of episodes, in this process or in worker processes.
+"""What worker processes do for datasets: play episodes, play them again, write them.
 
 Run as a script, this file is a worker. It imports neither torch nor the rest of its package,
 which keeps workers small and quick to start.
@@ -7,8 +7,10 @@ which keeps workers small and quick to start.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pickle
+import platform
 import signal
 import sys
 import traceback
@@ -16,9 +18,10 @@ from typing import Any, BinaryIO
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.rollout import EpisodeRecord, rollout
@@ -42,6 +45,10 @@ class Chunk:
     env_kwargs: dict[str, Any]
     policy: BehaviorPolicy | None
     seeds: range
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the arguments: a worker knows this class by another module's name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
 
 class ChunkPlayer:
@@ -110,17 +117,81 @@ class _RandomActions:
         return np.stack([self._streams[i].integers(self._nvec) for i in episodes])
 
 
+@dataclasses.dataclass
+class Replay:
+    """What the simulator gives for an episode's seed and T actions.
+
+    Args:
+        observations: one more than there are rewards.
+        rewards: of the steps made: fewer than T if the episode is over before, or if an action is
+            none of the environment's.
+        terminated: as the last step returned it.
+        truncated: as the last step returned it.
+    """
+
+    observations: list[Any]
+    rewards: list[float]
+    terminated: bool = False
+    truncated: bool = False
+
+
+def replay(env: gymnasium.Env[Any, Any], seed: int, actions: NDArray[Any]) -> Replay:
+    """Plays an episode again, from its seed with its actions `(T, N)`."""
+    observation, _ = env.reset(seed=seed)
+    result = Replay([observation], [])
+    for action in actions:
+        if result.terminated or result.truncated or not env.action_space.contains(action):
+            break
+        observation, reward, result.terminated, result.truncated, _ = env.step(action)
+        result.observations.append(observation)
+        result.rewards.append(float(reward))
+    return result
+
+
+def arithmetic() -> list[str]:
+    """Returns what the last bits of sums and functions depend on, apart from versions."""
+    simd = np.show_config("dicts")["SIMD Extensions"]
+    blas = {
+        f"{library['internal_api']} {library['version']} {library.get('architecture', '')}"
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
+    }
+    libc = " ".join(platform.libc_ver())
+    return [platform.system(), platform.machine(), libc, *simd.get("found", []), *sorted(blas)]
+
+
+@functools.lru_cache(maxsize=1)
+def _environment(spec: str) -> gymnasium.Env[Any, Any]:
+    return gymnasium.make(EnvSpec.from_json(spec))
+
+
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answers pickled chunk fields with pickled episodes (or an exception) until end of file."""
+    """Answers pickled requests until end of file, an exception by itself.
+
+    Requests are `("play", <fields of a chunk>)`, answered with episodes; `("replay", {"spec": JSON
+    of an environment's spec, "seed":, "actions":})`, answered with the fields of a `Replay`;
+    `("write", {"folder": a Minari dataset's, "episodes": Minari's buffers})`, answered with None;
+    and `("arithmetic", {})`.
+    """
     player = ChunkPlayer()
     while True:
         try:
-            chunk = Chunk(**pickle.load(requests))
+            verb, fields = pickle.load(requests)
         except EOFError:
             return
-        reply: list[EpisodeRecord] | Exception
+        reply: Any
         try:
-            reply = player.play(chunk)
+            if verb == "play":
+                reply = player.play(Chunk(**fields))
+            elif verb == "replay":
+                env = _environment(fields["spec"])
+                reply = dataclasses.asdict(replay(env, fields["seed"], fields["actions"]))
+            elif verb == "write":
+                from minari.dataset.minari_storage import MinariStorage
+
+                reply = MinariStorage.read(fields["folder"]).update_episodes(fields["episodes"])
+            else:
+                reply = arithmetic()
         except Exception as error:
             error.add_note("In a worker process:\n" + traceback.format_exc())
             reply = error

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import minari
 import numpy as np
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
+from minari.storage import get_dataset_path
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.builder import Checksum, return_statistics
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.episodes import EpisodeArrays, action_dtype, stack_episodes
 from spin_d3rlpy.data.restricted_pickle import Record, load_restricted, plain
 from spin_d3rlpy.data.specs import LEVELS, NAMESPACE
-from spin_d3rlpy.data.staging import staged_dataset
+from spin_d3rlpy.data.staging import Staging, staged_dataset
+from spin_d3rlpy.data.writing import DatasetWriter, episode_buffer, stored_bytes
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs import reference_scores
@@ -43,6 +43,10 @@ _COLUMNS = (
     ("next_observation", "next_observations", "next_state", "next_states", "next_obs", "s_"),
     ("done", "dones", "terminal", "terminals", "d"),
 )
+# How many of a buffer's rows are filled; where there is no such number, its position says it until
+# the buffer is full.
+_SIZES = ("size", "current_size", "n_transitions", "length", "count")
+_POSITIONS = ("ptr", "pos", "position", "pointer", "index", "idx", "mem_cntr")
 # Honest files take up to about 8 bytes in memory for one on disk (whole numbers below 256).
 _MEMORY_PER_BYTE = 16
 _MIN_MEMORY = 2**20
@@ -91,7 +95,9 @@ def import_published(path: Path, name: str | None = None) -> str:
 
     Episodes end where a transition is done, where its next observation is not the next
     transition's observation, and at the environment's time limit. One that is done before the
-    limit was terminated, the others are truncated.
+    limit was terminated, the others are truncated. Of tasks that never terminate, which are the
+    suite's but lqr, all are truncated: some files call the time limit done. Rows of a replay buffer
+    that its size says are not filled yet are left out.
 
     Args:
         path: a pickled list of `(s, a, r, s', done)`, or a pickled replay buffer.
@@ -102,7 +108,9 @@ def import_published(path: Path, name: str | None = None) -> str:
 
     Raises:
         DatasetNotFoundError: neither path nor `name` says what it is.
-        InvalidDatasetError: it holds something else, or does not fit the environment.
+        InvalidDatasetError: there is a dataset of this name from another file, or the file holds
+            something else, or does not fit the environment.
+        DatasetWriteError: the disk is full.
     """
     name = published_name(path) if name is None else name
     match = _PUBLISHED_NAME.fullmatch(name)
@@ -113,48 +121,53 @@ def import_published(path: Path, name: str | None = None) -> str:
         )
     task = BenchmarkTask.parse(match["task"])
     with staged_dataset(name) as staging:
-        if staging is not None:
+        if staging is None:
+            _check_source(path, name)
+        else:
             try:
-                _write(path, name, task, staging.data)
+                _write(path, name, task, staging)
             except InvalidDatasetError as error:
                 raise InvalidDatasetError(f"Cannot import {path}. {error}") from error
     return name
 
 
-def _write(path: Path, name: str, task: BenchmarkTask, folder: Path) -> None:
+def _check_source(path: Path, name: str) -> None:
+    """Refuses a file that is not the one which a dataset was imported from."""
+    metadata = MinariStorage.read_raw_metadata(get_dataset_path(name) / "data")
+    imported = metadata.get("source", {}).get("sha256")
+    if _file_digest(path) != imported:
+        raise InvalidDatasetError(
+            f"There is a dataset {name!r} already, made of another file than {path}. Delete it "
+            f"(minari delete {name}) to import this one."
+        )
+
+
+def _write(path: Path, name: str, task: BenchmarkTask, staging: Staging) -> None:
     with closing(gymnasium.make(task.env_id, **task.env_kwargs)) as env:
         nvec = nvec_from_space(env.action_space)
         assert env.observation_space.shape is not None
         (size,) = env.observation_space.shape
         transitions = _read_transitions(path, size, len(nvec))
-        storage = MinariStorage.new(
-            folder,
-            observation_space=env.observation_space,
-            action_space=env.action_space,
-            env_spec=env.spec,
-            data_format="hdf5",
+        edges = episode_edges(
+            transitions.observations,
+            transitions.following,
+            transitions.done,
+            task.max_episode_steps,
         )
-    checksum, returns = Checksum(), []
-    edges = episode_edges(
-        transitions.observations, transitions.following, transitions.done, task.max_episode_steps
-    )
-    episodes = enumerate(itertools.pairwise(edges))
-    while batch := list(itertools.islice(episodes, _EPISODES_PER_WRITE)):
-        buffers = [_episode(transitions, i, start, end, task, nvec) for i, (start, end) in batch]
-        storage.update_episodes(buffers)
-        for e in buffers:
-            checksum.add(e.observations, e.actions, e.rewards, e.terminations)
-            returns.append(float(e.rewards.sum(dtype=np.float64)))
+        action_bytes = len(nvec) * action_dtype(nvec).itemsize
+        staging.require(stored_bytes(len(edges) - 1, edges[-1], size, action_bytes))
+        writer = DatasetWriter(staging, env.observation_space, env.action_space, env.spec)
+    with closing(writer):
+        episodes = enumerate(itertools.pairwise(edges))
+        while batch := list(itertools.islice(episodes, _EPISODES_PER_WRITE)):
+            writer.add([_episode(transitions, i, *ends, task, nvec) for i, ends in batch])
     scores = reference_scores(task.env_id, **task.env_kwargs)
-    storage.update_metadata(
+    writer.finish(
         {
             "dataset_id": name,
-            "minari_version": minari.__version__,
             "description": f"Imported from a published file, {path.name}; made by its authors.",
             "requirements": ["spin-d3rlpy"],
             **({} if scores is None else {"ref_min_score": scores[0], "ref_max_score": scores[1]}),
-            "returns": return_statistics(returns),
-            "checksum": str(checksum),
             "source": {"file": path.name, "sha256": _file_digest(path)},
         }
     )
@@ -163,26 +176,18 @@ def _write(path: Path, name: str, task: BenchmarkTask, folder: Path) -> None:
 def _episode(
     transitions: _Transitions, i: int, start: int, end: int, task: BenchmarkTask, nvec: list[int]
 ) -> EpisodeBuffer:
-    terminated = bool(transitions.done[end - 1]) and end - start < task.max_episode_steps
+    early = task.can_terminate and end - start < task.max_episode_steps
+    terminated = early and bool(transitions.done[end - 1])
     last = transitions.following[end - 1 : end]
     episode = EpisodeArrays(
-        name=f"episode {i}",
+        name=f"episode {i}, which begins at transition {start},",
         observations=np.concatenate([transitions.observations[start:end], last]),
         actions=transitions.actions[start:end],
         rewards=transitions.rewards[start:end],
         terminated=terminated,
     )
     checked = stack_episodes([episode], [end - start], nvec, integral_floats=True)
-    flags = np.zeros((2, end - start), dtype=bool)
-    flags[0 if terminated else 1, -1] = True
-    return EpisodeBuffer(
-        observations=checked.observations,
-        actions=checked.actions,
-        rewards=checked.rewards,
-        terminations=flags[0],
-        truncations=flags[1],
-        infos={},
-    )
+    return episode_buffer(checked.observations, checked.actions, checked.rewards, terminated)
 
 
 def _file_digest(path: Path) -> str:
@@ -254,7 +259,20 @@ def _read_transitions(path: Path, observation_size: int, n_slots: int) -> _Trans
         _stack(column, names[0], width, kind)
         for column, names, width, kind in zip(columns, _COLUMNS, widths, types, strict=True)
     ]
+    for names, array in zip(_COLUMNS[:-1], stacked[:-1], strict=True):
+        finite = np.isfinite(array).all(axis=1)
+        if not finite.all():
+            raise InvalidDatasetError(
+                f"The {names[0]} of transition {int(finite.argmin())} is not finite as float32 "
+                "(NaN or infinite). Remove or repair it."
+            )
     observations, actions, rewards, following, done = stacked
+    if not any(array[-1].any() for array in stacked):
+        filled = max(int(array.nonzero()[0].max(initial=-1)) for array in stacked) + 1
+        raise InvalidDatasetError(
+            f"All transitions from number {filled} on are zeros, and nothing in the file says how "
+            "many are filled: it is a buffer that was not full. Cut it there."
+        )
     if not np.isin(done, (0, 1)).all():
         row = int(np.flatnonzero(~np.isin(done[:, 0], (0, 1)))[0])
         raise InvalidDatasetError(
@@ -267,11 +285,22 @@ def _columns(content: Any) -> list[Any] | None:
     """Returns observations, actions, rewards, next observations and dones, not yet stacked."""
     state = content.state if isinstance(content, Record) else content
     if isinstance(state, Mapping):
-        known = {str(k).strip("_").removesuffix("_buf").removesuffix("_buffer"): k for k in state}
+        plainly = {str(k).strip("_").removesuffix("_buf").removesuffix("_buffer"): k for k in state}
+        known = {**plainly, **{str(k): k for k in state}}
         keys = [[known[n] for n in names if n in known][:1] for names in _COLUMNS]
         if all(keys):
             columns = [plain(state[key]) for (key,) in keys]
-            return columns if all(isinstance(c, np.ndarray | list) for c in columns) else None
+            if not all(isinstance(c, np.ndarray | list) for c in columns):
+                return None
+            filled = _filled({name: plain(state[key]) for name, key in known.items()})
+            return [column[:filled] for column in columns]
+        present = [plain(state[key]) for found in keys for key in found]
+        if sum(isinstance(c, np.ndarray | list) for c in present) > 1:
+            missing = [names[0] for names, key in zip(_COLUMNS, keys, strict=True) if not key]
+            raise InvalidDatasetError(
+                f"Expected columns of observations, actions, rewards, next observations and dones. "
+                f"It has no {', no '.join(missing)}; its entries are {', '.join(map(str, state))}."
+            )
         lists = [v for v in state.values() if isinstance(v, list) and v]
         state = lists[0] if len(lists) == 1 else None
     if not isinstance(state, list | tuple):
@@ -284,6 +313,19 @@ def _columns(content: Any) -> list[Any] | None:
                 f"number {i} is a {type(row).__name__}."
             )
     return [[row[k] for row in rows] for k in range(len(_COLUMNS))]
+
+
+def _filled(entries: Mapping[str, Any]) -> int | None:
+    """Returns how many rows of a buffer are filled, or None if it does not say."""
+    numbers = {
+        name: int(value)
+        for name, value in entries.items()
+        if isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0
+    }
+    sizes = [numbers[name] for name in _SIZES if name in numbers]
+    if not sizes and entries.get("full") in (False, 0):
+        sizes = [numbers[name] for name in _POSITIONS if name in numbers]
+    return sizes[0] if sizes else None
 
 
 def _stack(column: Any, name: str, width: int, kind: type[np.floating[Any]]) -> NDArray[Any]:

@@ -24,8 +24,13 @@ from spin_d3rlpy.data.environments import check_spaces, make_environment
 from spin_d3rlpy.data.remote import pull_dataset
 from spin_d3rlpy.data.sources import largest_choices
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name, parse_name
-from spin_d3rlpy.data.staging import is_complete
-from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, SpinError
+from spin_d3rlpy.data.staging import explained_full_disk, is_complete
+from spin_d3rlpy.errors import (
+    DatasetNotFoundError,
+    DatasetWriteError,
+    InvalidDatasetError,
+    SpinError,
+)
 from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_envs import DiscretizeAction, MissingDependencyError, StandardizeObservation
@@ -240,11 +245,12 @@ def _download_foreign(name: str) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     try:
-        minari.download_dataset(name)
+        with explained_full_disk(Path(get_dataset_path(""))):
+            minari.download_dataset(name)
     except BaseException as error:
         with suppress(FileNotFoundError):
             shutil.rmtree(folder)
-        if not isinstance(error, Exception):
+        if isinstance(error, DatasetWriteError) or not isinstance(error, Exception):
             raise
         reason = str(error)
         if isinstance(error, ImportError):  # Minari's text names its own extra
@@ -260,7 +266,7 @@ def _infer_nvec(buffer: ReplayBufferBase) -> list[int]:
     warnings.warn(
         f"A d3rlpy ReplayBuffer does not know the number of choices of each sub-action. Took "
         f"nvec={nvec} from the largest choices seen; a choice that never occurs is missing. "
-        "Pass nvec=[...] to the algorithm.",
+        "Pass nvec=[...] to the algorithm, env= to save_dataset.",
         UserWarning,
         stacklevel=2,
     )

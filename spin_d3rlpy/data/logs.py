@@ -5,29 +5,31 @@ from __future__ import annotations
 import csv
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
 import gymnasium
-import minari
 import numpy as np
+from d3rlpy.dataset import ReplayBufferBase
 from gymnasium.spaces import Box, MultiDiscrete
 from minari.data_collector import EpisodeBuffer
-from minari.dataset.minari_storage import MinariStorage
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
-from spin_d3rlpy.data.builder import Checksum, return_statistics
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.loader import as_device_buffer
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name
 from spin_d3rlpy.data.staging import staged_dataset
+from spin_d3rlpy.data.writing import DatasetWriter, episode_buffer, stored_bytes
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, NvecMismatchError
-from spin_d3rlpy.nvec import check_nvec
+from spin_d3rlpy.nvec import check_nvec, nvec_from_space
 from spin_envs import MissingDependencyError
 
 _YES = ("1", "1.0", "true", "yes")
 _NO = ("0", "0.0", "false", "no")
 _SHOWN_VALUES = 20
+_EPISODES_PER_WRITE = 100
 
 
 class Columns(Protocol):
@@ -129,7 +131,7 @@ def from_table(
 
 
 def save_dataset(
-    buffer: DeviceReplayBuffer,
+    buffer: ReplayBufferBase,
     name: str,
     env: gymnasium.Env[Any, Any] | None = None,
     description: str = "",
@@ -137,60 +139,52 @@ def save_dataset(
     """Writes a dataset in Minari's folder, where `load_dataset`, `fit` and the shell find it.
 
     Args:
-        buffer: the data.
+        buffer: the data, a `DeviceReplayBuffer` or d3rlpy's, such as `create_replay_buffer` gives.
+            The latter does not know the number of choices: pass `env`.
         name: `<namespace>/<name>-v<number>`.
         env: the environment that it is from, made by `gymnasium.make`, if there is one.
         description: what it is, for its card.
 
     Raises:
         DatasetNotFoundError: no such name can be.
-        InvalidDatasetError: there is a dataset of this name already.
+        InvalidDatasetError: there is a dataset of this name already, or the data cannot be used.
+        DatasetWriteError: the disk is full.
     """
     if not is_dataset_name(name) or name.startswith(NAMESPACE):
         raise DatasetNotFoundError(
             f"Expected a name <namespace>/<name>-v<number> outside {NAMESPACE}, got {name!r}."
         )
-    size = buffer.observations.shape[1]
+    data = as_device_buffer(buffer, None if env is None else nvec_from_space(env.action_space))
+    size = data.observations.shape[1]
+    starts = data.episode_starts.tolist()
     with staged_dataset(name) as staging:
         if staging is None:
             raise InvalidDatasetError(
                 f"There is a dataset {name!r} already. Delete it (minari delete {name}) or take "
                 "the next version."
             )
-        storage = MinariStorage.new(
-            staging.data,
-            observation_space=Box(-np.inf, np.inf, (size,), np.float32)
-            if env is None
-            else env.observation_space,
-            action_space=MultiDiscrete(buffer.nvec) if env is None else env.action_space,
-            env_spec=None if env is None else env.spec,
-            data_format="hdf5",
+        action_bytes = data.actions.shape[1] * data.actions.element_size()
+        staging.require(stored_bytes(len(starts) - 1, starts[-1], size, action_bytes))
+        writer = DatasetWriter(
+            staging,
+            Box(-np.inf, np.inf, (size,), np.float32) if env is None else env.observation_space,
+            MultiDiscrete(data.nvec) if env is None else env.action_space,
+            None if env is None else env.spec,
         )
-        checksum, returns = Checksum(), []
-        starts = buffer.episode_starts.tolist()
-        for i, (start, end) in enumerate(itertools.pairwise(starts)):
-            flags = np.zeros((2, end - start), dtype=bool)
-            flags[0 if buffer.terminals[end - 1] else 1, -1] = True
-            part = EpisodeBuffer(
-                observations=buffer.observations[start + i : end + i + 1].cpu().numpy(),
-                actions=buffer.actions[start:end].cpu().numpy(),
-                rewards=buffer.rewards[start:end].cpu().numpy(),
-                terminations=flags[0],
-                truncations=flags[1],
-                infos={},
-            )
-            storage.update_episodes([part])
-            checksum.add(part.observations, part.actions, part.rewards, part.terminations)
-            returns.append(float(np.sum(part.rewards, dtype=np.float64)))
-        storage.update_metadata(
-            {
-                "dataset_id": name,
-                "minari_version": minari.__version__,
-                "description": description,
-                "returns": return_statistics(returns),
-                "checksum": str(checksum),
-            }
-        )
+        with closing(writer):
+            episodes = enumerate(itertools.pairwise(starts))
+            while batch := list(itertools.islice(episodes, _EPISODES_PER_WRITE)):
+                writer.add([_episode(data, i, *ends) for i, ends in batch])
+        writer.finish({"dataset_id": name, "description": description})
+
+
+def _episode(data: DeviceReplayBuffer, i: int, start: int, end: int) -> EpisodeBuffer:
+    return episode_buffer(
+        data.observations[start + i : end + i + 1].cpu().numpy(),
+        data.actions[start:end].cpu().numpy(),
+        data.rewards[start:end].cpu().numpy(),
+        bool(data.terminals[end - 1]),
+    )
 
 
 def _sizes(

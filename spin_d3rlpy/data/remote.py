@@ -17,7 +17,7 @@ from minari.storage.remotes import get_cloud_storage
 from spin_d3rlpy.data.check import check_dataset
 from spin_d3rlpy.data.environments import check_spaces
 from spin_d3rlpy.data.specs import is_dataset_name
-from spin_d3rlpy.data.staging import staged_dataset
+from spin_d3rlpy.data.staging import explained_full_disk, staged_dataset
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, RemoteError, SpinError
 from spin_envs import MissingDependencyError
 
@@ -102,7 +102,8 @@ def pull_dataset(name: str) -> bool:
                     f"{remote} has no dataset {name!r}. In {namespace} it has "
                     f"{', '.join(sorted(there)) or 'none'}."
                 )
-            get_cloud_storage().download_dataset(name, download)
+            with explained_full_disk(staging.data.parent):
+                get_cloud_storage().download_dataset(name, download)
             os.replace(download / name / "data", staging.data)
         shutil.rmtree(download)
         _verify(staging.data, name)

@@ -8,6 +8,7 @@ import re
 from typing import Literal
 
 import gymnasium
+import numpy as np
 from minari.dataset.minari_dataset import DATASET_ID_RE
 
 from spin_d3rlpy.errors import DatasetNotFoundError
@@ -91,13 +92,17 @@ class DatasetSpec:
 
     @property
     def parts(self) -> list[DatasetPart]:
-        """Episodes by policy, in order; the shares are rounded by largest remainder."""
+        """Episodes by policy, in order; the shares are rounded by largest remainder.
+
+        Every policy has at least one episode, or a thousand steps, where there is room for that.
+        """
         shares = LEVELS[self.level][1]
-        counts = _apportion(self.size // _SIZE_UNIT, list(shares.values()))
+        # Where episodes are short, shares of few thousands need not be whole thousands.
+        fine = self.task.ends_early and self.size < len(shares) * _SIZE_UNIT
+        unit = 1 if fine else _SIZE_UNIT
+        counts = _apportion(self.size // unit, list(shares.values()))
         return [
-            DatasetPart(
-                kind, n * _SIZE_UNIT, FIRST_SEEDS[kind], None if self.task.ends_early else n
-            )
+            DatasetPart(kind, n * unit, FIRST_SEEDS[kind], None if self.task.ends_early else n)
             for kind, n in zip(shares, counts, strict=True)
             if n
         ]
@@ -177,19 +182,24 @@ def buildable_datasets() -> list[str]:
 
 def _check_size(size: int, level: str) -> int:
     largest = LEVELS[level][0]
-    if size < _SIZE_UNIT or size % _SIZE_UNIT or size > largest:
+    whole = isinstance(size, int | np.integer)
+    if not whole or size < _SIZE_UNIT or size % _SIZE_UNIT or size > largest:
         raise ValueError(
             f"Expected size to be a multiple of {_SIZE_UNIT} up to {largest}, the size of level "
-            f"{level!r}; got {size}."
+            f"{level!r}; got {size!r}."
         )
-    return size
+    return int(size)
 
 
 def _apportion(total: int, shares: list[float]) -> list[int]:
-    """Splits `total` by `shares` into whole numbers; the largest remainders get what is left."""
+    """Splits `total` by `shares` into whole numbers; the largest remainders get what is left.
+
+    None is zero if there is one for each.
+    """
     # Rounded because 0.45 * 20 must not count as a little under 9.
     exact = [round(total * share, 6) for share in shares]
-    counts = [int(x) for x in exact]
+    least = int(total >= len(shares))
+    counts = [max(int(x), least) for x in exact]
     by_remainder = sorted(range(len(shares)), key=lambda i: counts[i] - exact[i])
     for i in by_remainder[: total - sum(counts)]:
         counts[i] += 1

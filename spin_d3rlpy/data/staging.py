@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from minari.storage import get_dataset_path
 
+from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.data.collect import Chunk
+from spin_d3rlpy.errors import DatasetWriteError, SpinError
 from spin_d3rlpy.locks import exclusive_folder
 from spin_envs.rollout import EpisodeRecord
+
+# (Windows has no EDQUOT.)
+_FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 def is_complete(name: str) -> bool:
@@ -24,17 +30,73 @@ def is_complete(name: str) -> bool:
     return Path(get_dataset_path(name), "data", "metadata.json").exists()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Staging:
     """Where a dataset is written before it is one.
 
     Args:
         data: does not exist yet; becomes the dataset's folder `data`.
         exclusive: whether no other process can be at work on a dataset of this name.
+        needed: bytes that writing takes, as far as that is known.
     """
 
     data: Path
     exclusive: bool
+    needed: int = 0
+
+    def require(self, needed: int) -> None:
+        """Refuses to begin what does not fit on the disk.
+
+        Raises:
+            DatasetWriteError: fewer than `needed` bytes are free.
+        """
+        self.needed = needed
+        if needed > shutil.disk_usage(self.data.parent).free:
+            raise self.write_error("too little space")
+
+    def write_error(self, reason: str) -> DatasetWriteError:
+        """Returns the error for data that cannot be written."""
+        return write_error(self.data.parent.parent, reason, self.needed)
+
+
+def write_error(folder: Path, reason: str, needed: int = 0) -> DatasetWriteError:
+    """Returns the error for data that cannot be written to a folder that exists.
+
+    Args:
+        folder: the folder.
+        reason: why not.
+        needed: bytes, if that is known.
+    """
+    free = shutil.disk_usage(folder).free
+    return DatasetWriteError(
+        f"A dataset could not be written to {folder} ({reason}). "
+        + (f"It takes about {needed:,} bytes; " if needed else "There, ")
+        + f"{free:,} are free. Free some, or set MINARI_DATASETS_PATH to a folder with more."
+    )
+
+
+@contextmanager
+def explained_full_disk(folder: Path, needed: Callable[[], int] = int) -> Iterator[None]:
+    """Says of a disk that is full which one it is, and how full.
+
+    Args:
+        folder: what the block writes to.
+        needed: says how many bytes that takes, 0 if unknown.
+
+    Raises:
+        DatasetWriteError: the block ended for lack of space.
+    """
+    try:
+        yield
+    except SpinError:
+        raise
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, OSError) and cause.errno in _FULL:
+                raise write_error(folder, str(cause), needed()) from error
+            cause = cause.__cause__ or cause.__context__
+        raise
 
 
 @contextmanager
@@ -43,6 +105,9 @@ def staged_dataset(name: str) -> Iterator[Staging | None]:
 
     Yields None if there is such a dataset. Otherwise nothing stays of what the block wrote there.
     If two processes want the same dataset, the second waits for the first.
+
+    Raises:
+        DatasetWriteError: the disk is full.
     """
     target = get_dataset_path(name)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +123,9 @@ def staged_dataset(name: str) -> Iterator[Staging | None]:
         try:
             # mkdtemp's folders are private; datasets are as readable as any other folder here.
             staging.chmod(target.parent.stat().st_mode)
-            yield Staging(staging / "data", exclusive)
+            place = Staging(staging / "data", exclusive)
+            with explained_full_disk(target.parent, lambda: place.needed):
+                yield place
             try:
                 os.replace(staging, target)
             except OSError:
@@ -86,7 +153,11 @@ class PlayedChunks:
         for other in target.parent.glob(f"{prefix}*"):
             if other != self._folder:
                 shutil.rmtree(other)
-        self._folder.mkdir(exist_ok=True)
+
+    @property
+    def bytes(self) -> int:
+        """Size of what is there already."""
+        return sum(path.stat().st_size for path in self._folder.glob("*.npz"))
 
     def load(self, chunk: Chunk) -> tuple[list[EpisodeRecord], float] | None:
         """Returns the chunk's episodes and how long the build had taken, if they are there."""
@@ -117,8 +188,8 @@ class PlayedChunks:
             seconds: how long the build has taken so far.
         """
         path = self._path(range(episodes[0].seed, episodes[0].seed + len(episodes)))
-        partial = path.with_name("chunk.partial")
-        with partial.open("wb") as file:
+        self._folder.mkdir(exist_ok=True)
+        with written_whole(path) as partial, partial.open("wb") as file:
             np.savez(
                 file,
                 lengths=[len(e.rewards) for e in episodes],
@@ -128,11 +199,10 @@ class PlayedChunks:
                 terminated=[e.terminated for e in episodes],
                 seconds=seconds,
             )
-        os.replace(partial, path)
 
     def remove(self) -> None:
         """Frees the space."""
-        shutil.rmtree(self._folder)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _path(self, seeds: range) -> Path:
         return self._folder / f"{seeds[0]}-{len(seeds)}.npz"

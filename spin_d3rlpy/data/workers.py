@@ -1,8 +1,8 @@
-"""A pool of worker processes that play chunks of episodes."""
+"""Worker processes that play chunks of episodes, with the same arithmetic on every processor."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import os
 import pickle
 import queue
@@ -14,11 +14,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
-from spin_d3rlpy.data.collect import Chunk, ChunkPlayer
+import numpy as np
+
+from spin_d3rlpy.data.collect import Chunk
 from spin_envs.rollout import EpisodeRecord
 
 _SCRIPT = Path(__file__).with_name("collect.py")
+_AVX2 = {"AVX2", "X86_V3"}  # as NumPy 1 and 2 call it
+_AVX512 = ("AVX512", "X86_V4")
 
 
 def default_jobs() -> int:
@@ -28,56 +33,86 @@ def default_jobs() -> int:
     return os.cpu_count() or 1
 
 
+def worker_environment() -> dict[str, str]:
+    """Returns the environment variables under which workers compute alike on all processors.
+
+    OpenBLAS and NumPy choose among kernels by the processor, and kernels differ in the last bit.
+    dm_control normalizes random orientations with them when an episode begins, and the simulation
+    magnifies that bit within seconds. So x86-64 processors with AVX2 all use the kernels for it,
+    also where they could do more. What others use is recorded, see `arithmetic`.
+    """
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    simd = np.show_config("dicts")["SIMD Extensions"]
+    found, absent = simd.get("found", []), simd.get("not found", [])
+    if _AVX2.intersection(found):
+        env["OPENBLAS_CORETYPE"] = "Haswell"
+        wide = [name for name in (*found, *absent) if name.startswith(_AVX512)]
+        env["NPY_DISABLE_CPU_FEATURES"] = " ".join(wide)
+        env.pop("NPY_ENABLE_CPU_FEATURES", None)  # NumPy takes one of the two
+    return env
+
+
 def play_chunks(chunks: Iterable[Chunk], jobs: int) -> Generator[list[EpisodeRecord]]:
     """Yields each chunk's episodes, in order, at most a few chunks ahead of the consumer.
 
     Args:
         chunks: what to play; taken one by one, so that the consumer can end them.
-        jobs: number of processes; 1 plays in this one.
+        jobs: number of worker processes.
 
     Raises:
         RuntimeError: a worker process ended without a reply.
     """
     remaining = iter(chunks)
     first = list(islice(remaining, jobs))
-    if len(first) <= 1:
-        with closing(ChunkPlayer()) as player:
-            for chunk in chain(first, remaining):
-                yield player.play(chunk)
-        return
-    # Not multiprocessing: its spawned workers run the user's script again, so that a script
-    # without an `if __name__ == "__main__"` guard could not load a dataset.
-    with closing(_Workers(len(first))) as workers:
+    with closing(Workers(len(first))) as workers:
         pending: deque[Future[list[EpisodeRecord]]] = deque()
         for chunk in chain(first, remaining):
-            pending.append(workers.submit(chunk))
+            pending.append(workers.submit("play", chunk.fields()))
             if len(pending) > jobs:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
 
 
-class _Workers:
-    """Worker processes, each driven by one thread at a time."""
+@functools.cache
+def worker_arithmetic() -> list[str]:
+    """Returns what the last bits of workers' numbers depend on, see `arithmetic` in `collect`."""
+    with closing(Workers(1)) as workers:
+        answer: list[str] = workers.submit("arithmetic", {}).result()
+    return answer
 
-    def __init__(self, n: int) -> None:
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+class Workers:
+    """Worker processes, each driven by one thread at a time.
+
+    Not multiprocessing: its spawned workers run the user's script again, so that a script without
+    an `if __name__ == "__main__"` guard could not load a dataset.
+
+    Args:
+        n: number of processes.
+        quiet: drop what they print.
+    """
+
+    def __init__(self, n: int, quiet: bool = False) -> None:
+        env = worker_environment()
         self._processes = []
         self._free: queue.Queue[subprocess.Popen[bytes]] = queue.Queue()
-        self._threads = ThreadPoolExecutor(n, thread_name_prefix="dataset-worker")
+        self._threads = ThreadPoolExecutor(max(n, 1), thread_name_prefix="dataset-worker")
         for _ in range(n):
             process = subprocess.Popen(
                 # -P: the script's folder must not shadow modules of other packages.
                 [sys.executable, "-P", str(_SCRIPT)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL if quiet else None,
                 env=env,
             )
             self._processes.append(process)
             self._free.put(process)
 
-    def submit(self, chunk: Chunk) -> Future[list[EpisodeRecord]]:
-        return self._threads.submit(self._play, chunk)
+    def submit(self, verb: str, fields: dict[str, Any]) -> Future[Any]:
+        """Has the next free worker answer a request, see `serve` in `collect`."""
+        return self._threads.submit(self._ask, (verb, fields))
 
     def close(self) -> None:
         """Ends the processes, also while they are at work."""
@@ -94,19 +129,19 @@ class _Workers:
                 except BrokenPipeError:
                     continue
 
-    def _play(self, chunk: Chunk) -> list[EpisodeRecord]:
+    def _ask(self, request: tuple[str, dict[str, Any]]) -> Any:
         process = self._free.get()
         assert process.stdin is not None
         assert process.stdout is not None
-        fields = {f.name: getattr(chunk, f.name) for f in dataclasses.fields(chunk)}
         try:
-            pickle.dump(fields, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
+            pickle.dump(request, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
             process.stdin.flush()
-            reply: list[EpisodeRecord] | Exception = pickle.load(process.stdout)
+            reply = pickle.load(process.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
+            advice = "If memory is short, build with fewer processes (jobs=1)."
             raise RuntimeError(
-                f"A worker process ended unexpectedly (exit code {process.wait()}). If memory is "
-                "short, build with fewer processes (jobs=1)."
+                f"A worker process ended unexpectedly (exit code {process.wait()})."
+                + (f" {advice}" if request[0] == "play" else "")
             ) from error
         finally:
             self._free.put(process)

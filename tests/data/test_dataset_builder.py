@@ -26,6 +26,7 @@ from spin_d3rlpy.data.collect import Chunk, ChunkPlayer
 from spin_envs.behavior import load_behavior_policy
 from spin_envs.errors import MissingDependencyError
 from spin_envs.rollout import EpisodeRecord
+from tests.subprocesses import run_python
 
 MIX = "spin/cheetah-run-b3/random-medium-expert-v0"
 MEDIUM = "spin/cheetah-run-b3/medium-v0"
@@ -159,8 +160,8 @@ def test_the_checksum_tells_datasets_apart(built: MinariDataset) -> None:
     build_in = Path(os.environ["MINARI_DATASETS_PATH"]).parent / "other-size"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(build_in))
-        build_dataset(parse_name(MIX, 2000), jobs=1, progress=False)
-        other = minari.load_dataset(parse_name(MIX, 2000).name)
+        build_dataset(parse_name(MIX, 3000), jobs=1, progress=False)
+        other = minari.load_dataset(parse_name(MIX, 3000).name)
     assert other.storage.metadata["checksum"] != built.storage.metadata["checksum"]
 
 
@@ -223,14 +224,14 @@ def test_a_script_without_a_main_guard_can_build(tmp_path: Path, policy_folder: 
         "import spin_envs.behavior as behavior\n"
         f"behavior._policy_folder = lambda: Path({str(policy_folder)!r})\n"
         "from spin_d3rlpy.data import load_dataset\n"
-        f"buffer, env = load_dataset({MIX!r}, size=2000, jobs=2, progress=False)\n"
+        f"buffer, env = load_dataset({MIX!r}, size=3000, jobs=2, progress=False)\n"
         "print(buffer.transition_count)\n"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "envs")])}
     done = subprocess.run(
         [sys.executable, str(script)], check=True, env=env, stdout=subprocess.PIPE, text=True
     )
-    assert done.stdout == "2000\n"
+    assert done.stdout == "3000\n"
 
 
 def _chunk_files(folder: Path) -> list[Path]:
@@ -528,3 +529,46 @@ def test_environments_are_kept_between_chunks_and_freed(monkeypatch: pytest.Monk
     assert made == [2, 3]
     player.close()
     assert player._envs is None
+
+
+def test_a_dataset_too_small_for_its_level_is_built_with_a_warning() -> None:
+    spec = parse_name(MIX, 1000)
+    with pytest.warns(UserWarning, match=r"nothing of medium, expert\. Take size=3000"):
+        build_dataset(spec, jobs=1, progress=False)
+    assert minari.load_dataset(spec.name).total_episodes == 1
+
+
+def test_the_maze_needs_no_simulator(datasets_folder: Path, policy_folder: Path) -> None:
+    """In a process where dm_control and MuJoCo are not installed."""
+    output = run_python(
+        "import importlib.metadata, sys\n"
+        "hidden = ('mujoco', 'dm_control')\n"
+        "class Hidden:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in hidden:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Hidden())\n"
+        "installed = importlib.metadata.version\n"
+        "def version(name):\n"
+        "    if name in hidden:\n"
+        "        raise importlib.metadata.PackageNotFoundError(name)\n"
+        "    return installed(name)\n"
+        "importlib.metadata.version = version\n"
+        "from pathlib import Path\n"
+        "import spin_envs.behavior as behavior\n"
+        "behavior._policy_folder = lambda: Path(sys.argv[1])\n"
+        "from spin_d3rlpy import FactoredBC, LockstepEvaluator, load_dataset\n"
+        "dataset, env = load_dataset('spin/maze-a3/medium-v0', size=1000, progress=False)\n"
+        "algo = FactoredBC(device='cpu:0')\n"
+        "algo.fit(dataset, n_steps=2, show_progress=False)\n"
+        "LockstepEvaluator(env, n_trials=1)(algo, dataset)\n"
+        "try:\n"
+        "    load_dataset('spin/cheetah-run-b3/medium-v0', size=1000, progress=False)\n"
+        "except ImportError as error:\n"
+        "    print(type(error).__name__, error)\n",
+        str(policy_folder),
+    )
+    last = output.splitlines()[-1]
+    assert re.match("MissingDependencyError Control suite environments need dm_control", last)
+    versions = minari.load_dataset("spin/maze-a3/medium-1k-v0").storage.metadata["provenance"]
+    assert set(versions["versions"]) == {"spin-d3rlpy", "numpy", "gymnasium", "minari"}

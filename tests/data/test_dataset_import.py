@@ -326,7 +326,7 @@ def test_arrays_and_scalars_of_every_number_type_are_read(
         (lambda t: [(*t[0][:3], np.zeros(1), 0)], "next_observation of transition 0"),
         (lambda t: [(t[0][0], np.array([0, 1, 2]), *t[0][2:])], "Sub-action 2 at step 0"),
         (lambda t: [(t[0][0], np.array([0, 1]), *t[0][2:])], r"action .* 3 numbers.*\(2,\)"),
-        (lambda t: [(t[0][0], t[0][1], float("nan"), *t[0][3:])], "reward at step 0 of episode 0"),
+        (lambda t: [(t[0][0], t[0][1], float("nan"), *t[0][3:])], "reward of transition 0 is not"),
         (lambda t: [(t[0][0], "up", *t[0][2:])], "found str"),
         (lambda t: [t[0], (t[1][0][:1], *t[1][1:])], "transition 1 to be 2 numbers"),
         (lambda t: [(t[0][0], [0, [1], 1], *t[0][2:])], "found list"),
@@ -359,3 +359,77 @@ def test_a_file_that_does_not_say_what_it_is_needs_a_name(tmp_path: Path) -> Non
         import_published(path, "spin/maze-a3/medium-v0")
     result = CliRunner().invoke(app, ["data", "import", str(tmp_path)])
     assert "Found no file" in str(result.exception)
+
+
+def _columns_of(transitions: list[Transition], room: int = 0) -> dict[str, Any]:
+    names = ("states", "actions", "rewards", "next_states", "dones")
+    columns = (np.array(c, np.float64) for c in zip(*transitions, strict=True))
+    return {
+        name: np.concatenate([c, np.zeros((room, *c.shape[1:]))])
+        for name, c in zip(names, columns, strict=True)
+    }
+
+
+@pytest.mark.parametrize("said", ["size", "_size", "position"])
+def test_rows_of_a_buffer_that_are_not_filled_are_left_out(
+    maze: list[list[Transition]], tmp_path: Path, said: str
+) -> None:
+    content = _columns_of(_flat(maze), room=50)
+    rows = len(_flat(maze))
+    content.update({"max_size": rows + 50, said: rows, "full": False, "ptr": rows})
+    import_published(_dump(tmp_path / "buffer", content), MAZE)
+    _assert_same(minari.load_dataset(MAZE), maze)
+
+
+def test_rows_of_zeros_that_nothing_explains_are_refused(
+    maze: list[list[Transition]], tmp_path: Path
+) -> None:
+    path = _dump(tmp_path / "buffer", _columns_of(_flat(maze), room=50))
+    rows = len(_flat(maze))
+    with pytest.raises(InvalidDatasetError, match=rf"from number {rows} on are zeros.*not full"):
+        import_published(path, MAZE)
+
+
+def test_another_file_under_the_name_of_a_dataset_is_refused(
+    maze: list[list[Transition]], tmp_path: Path
+) -> None:
+    path = _dump(tmp_path / "buffer", _flat(maze))
+    import_published(path, MAZE)
+    assert import_published(path, MAZE) == MAZE
+    path.write_bytes(b"garbage")
+    with pytest.raises(InvalidDatasetError, match=r"already, made of another file.*minari delete"):
+        import_published(path, MAZE)
+
+
+def test_a_time_limit_in_a_slice_is_no_termination_where_tasks_never_terminate(
+    tmp_path: Path,
+) -> None:
+    env = gymnasium.make("spin/finger-spin-v0", bins=3)
+    state, _ = env.reset(seed=0)
+    transitions = []
+    for t in range(1000):
+        action = np.array([t % 3, 1])
+        following, reward, _, truncated, _ = env.step(action)
+        transitions.append((state, action, float(reward), following, truncated))
+        state = following
+    name = "spin/finger-spin-b3/medium-published-v0"
+    import_published(_dump(tmp_path / "slice", transitions[900:]), name)
+    [episode] = minari.load_dataset(name)
+    assert (episode.terminations.any(), bool(episode.truncations[-1])) == (False, True)
+
+
+def test_missing_columns_are_named(maze: list[list[Transition]], tmp_path: Path) -> None:
+    content = _columns_of(_flat(maze))
+    del content["dones"], content["rewards"]
+    with pytest.raises(InvalidDatasetError, match="no reward, no done; its entries are states, ac"):
+        import_published(_dump(tmp_path / "buffer", content), MAZE)
+
+
+@pytest.mark.parametrize(("column", "name"), [("states", "observation"), ("rewards", "reward")])
+def test_a_number_that_is_not_finite_is_named_by_its_row(
+    maze: list[list[Transition]], tmp_path: Path, column: str, name: str
+) -> None:
+    content = _columns_of(_flat(maze))
+    content[column].reshape(len(_flat(maze)), -1)[77, 0] = np.nan
+    with pytest.raises(InvalidDatasetError, match=f"The {name} of transition 77 is not finite"):
+        import_published(_dump(tmp_path / "buffer", content), MAZE)

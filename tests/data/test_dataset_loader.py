@@ -184,15 +184,15 @@ def test_a_hosted_copy_is_downloaded_instead_of_building() -> None:
 
 @pytest.mark.usefixtures("remote")
 def test_what_the_remote_does_not_have_is_built() -> None:
-    buffer, _ = load_dataset(MIX, size=2000, jobs=1, progress=False)
-    assert buffer.transition_count == 2000
+    buffer, _ = load_dataset(MIX, size=3000, jobs=1, progress=False)
+    assert buffer.transition_count == 3000
 
 
-@pytest.mark.parametrize("size", [2000, 5000])
+@pytest.mark.parametrize("size", [3000, 5000])
 def test_a_broken_remote_is_reported_and_the_dataset_built(size: int, remote: Path) -> None:
-    shutil.copytree(remote / MIX_5K, remote / MIX_5K.replace("5k", "2k"))
-    metadata = remote / MIX_5K.replace("5k", "2k") / "data" / "metadata.json"
-    metadata.write_text(metadata.read_text().replace("-5k-", "-2k-"))
+    shutil.copytree(remote / MIX_5K, remote / MIX_5K.replace("5k", "3k"))
+    metadata = remote / MIX_5K.replace("5k", "3k") / "data" / "metadata.json"
+    metadata.write_text(metadata.read_text().replace("-5k-", "-3k-"))
     (remote / "broken").touch()
     with pytest.warns(UserWarning, match="lost.*Building"):
         buffer, _ = load_dataset(MIX, size=size, jobs=1, progress=False)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 from minari.dataset.minari_dataset import parse_dataset_id
 
@@ -64,12 +67,21 @@ def test_a_maze_dataset_of_the_suites_size_has_it_in_its_name() -> None:
     [
         ("random-medium-expert", 20_000, {"random": 9, "medium": 9, "expert": 2}),
         ("random-medium-expert", 5_000, {"random": 2, "medium": 2, "expert": 1}),
+        ("random-medium-expert", 4_000, {"random": 2, "medium": 1, "expert": 1}),
+        ("random-medium-expert", 3_000, {"random": 1, "medium": 1, "expert": 1}),
+        ("random-medium-expert", 1_000, {"random": 1}),
         ("medium-expert", 7_000, {"medium": 4, "expert": 3}),
         ("medium-expert", 1_000, {"medium": 1}),
     ],
 )
 def test_smaller_sizes_keep_the_proportions(level: str, size: int, counts: dict[str, int]) -> None:
     assert _counts(parse_name(f"{ROOT}/{level}-v0", size)) == counts
+
+
+def test_small_datasets_of_the_maze_have_shorter_shares() -> None:
+    parts = parse_name(f"{MAZE}/random-medium-expert-v0", 1_000).parts
+    shares = {"random": 450, "medium": 450, "expert": 100}
+    assert {part.kind: part.n_transitions for part in parts} == shares
 
 
 def test_a_size_becomes_part_of_the_name_and_is_read_back() -> None:
@@ -144,3 +156,10 @@ def test_sizes_that_are_no_number_of_episodes_are_refused(size: int) -> None:
 def test_two_sizes_at_once_are_refused() -> None:
     with pytest.raises(ValueError, match="contradicts"):
         parse_name(f"{ROOT}/medium-20k-v0", 10_000)
+
+
+@pytest.mark.parametrize("size", [2000.0, 1500, 0, "2000"])
+def test_a_size_that_is_no_number_of_thousands_is_refused(size: Any) -> None:
+    with pytest.raises(ValueError, match=f"multiple of 1000 up to 1000000.*got {size!r}"):
+        parse_name(f"{ROOT}/medium-v0", size)
+    assert parse_name(f"{ROOT}/medium-v0", np.int64(2000)).size == 2000  # type: ignore[arg-type]

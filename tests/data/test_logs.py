@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import minari
 import numpy as np
 import pyarrow
@@ -12,7 +13,13 @@ import pytest
 from pyarrow import parquet
 from typer.testing import CliRunner
 
-from spin_d3rlpy import from_table, load_dataset, save_dataset
+from spin_d3rlpy import (
+    FactoredBC,
+    create_replay_buffer,
+    from_table,
+    load_dataset,
+    save_dataset,
+)
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, NvecMismatchError
@@ -176,6 +183,19 @@ def test_a_saved_dataset_is_minaris(tmp_path: Path) -> None:
     for name in ("../log-v0", "spin/log-v0", "log"):
         with pytest.raises(DatasetNotFoundError, match="Expected a name"):
             save_dataset(buffer, name)
+
+
+def test_a_replay_buffer_that_was_collected_can_be_saved() -> None:
+    env = gymnasium.make("spin/maze-v0", actuators=2)
+    explorer = FactoredBC(nvec=[2, 2], device="cpu:0")
+    explorer.build_with_env(env)
+    buffer = create_replay_buffer(env, limit=1000)
+    explorer.collect(env, buffer, n_steps=400, show_progress=False)
+    save_dataset(buffer, "me/maze-v0", env=env)
+    dataset, again = load_dataset("me/maze-v0")
+    assert dataset.nvec == [2, 2]
+    assert dataset.size() == buffer.size()
+    assert again.spec.kwargs == {"actuators": 2}  # type: ignore[union-attr]
 
 
 def test_from_the_shell_a_log_becomes_a_policy(tmp_path: Path) -> None:

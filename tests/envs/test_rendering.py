@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -124,20 +125,58 @@ def test_frame_rates_are_those_of_the_instance() -> None:
     assert [env.metadata["render_fps"] for env in envs] == [100, 50, 10, 30]
 
 
-def test_where_nothing_can_draw_the_error_names_the_variable() -> None:
+def _graphics_errors(backend: str, env_id: str, **variables: str) -> list[str]:
+    """Draws twice with a back-end that this machine lacks, and returns the errors."""
     output, _ = run_python_with_errors(
-        "import os\n"
+        "import os, sys\n"
         "os.environ.pop('DISPLAY', None)\n"
-        "os.environ['MUJOCO_GL'] = 'glfw'\n"
+        f"os.environ.update({ {'MUJOCO_GL': backend, **variables}!r})\n"
         "import gymnasium, spin_envs\n"
-        "env = gymnasium.make('spin/cheetah-run-v0', render_mode='rgb_array')\n"
-        "env.reset(seed=0)\n"
-        "try:\n"
-        "    env.render()\n"
-        "except spin_envs.MissingDependencyError as error:\n"
-        "    print(error)"
+        "for _ in range(2):\n"
+        "    try:\n"
+        f"        env = gymnasium.make({env_id!r}, render_mode='rgb_array')\n"
+        "        env.reset(seed=0)\n"
+        "        env.render()\n"
+        "    except spin_envs.MissingDependencyError as error:\n"
+        "        print(error)"
     )
-    assert "set MUJOCO_GL=egl or MUJOCO_GL=osmesa" in output
+    return output.splitlines()
+
+
+@pytest.mark.parametrize("env_id", ["spin/cheetah-run-v0", "spin/quadruped-escape-v0"])
+def test_where_nothing_can_draw_each_try_names_the_variable(env_id: str) -> None:
+    errors = _graphics_errors("glfw", env_id)
+    assert len(errors) == 2
+    for error in errors:
+        assert "set MUJOCO_GL=egl or MUJOCO_GL=osmesa" in error
+        assert ("quadruped-escape, which draws its terrain" in error) == ("escape" in env_id)
+
+
+@pytest.mark.parametrize("backend", ["egl", "osmesa"])
+def test_a_back_end_without_its_library_is_named(backend: str) -> None:
+    missing = {"__EGL_VENDOR_LIBRARY_FILENAMES": "/none", "LD_LIBRARY_PATH": "/none"}
+    errors = _graphics_errors(backend, "spin/cheetah-run-v0", **missing)
+    if not errors and backend == "osmesa":
+        pytest.skip("OSMesa is installed")
+    assert len(errors) == 2
+    assert all(f"MUJOCO_GL={backend}: " in error for error in errors)
+
+
+@pytest.mark.usefixtures("renders")
+def test_a_window_without_a_display_leaves_egl_to_mujoco() -> None:
+    if sys.platform != "linux" or os.environ.get("MUJOCO_GL") != "egl":
+        pytest.skip("MuJoCo does not draw with EGL here")
+    _, errors = run_python_with_errors(
+        "import os\n"
+        "for name in ('DISPLAY', 'WAYLAND_DISPLAY', 'SDL_VIDEODRIVER'):\n"
+        "    os.environ.pop(name, None)\n"
+        "import gymnasium, spin_envs\n"
+        "env = gymnasium.make('spin/cheetah-run-v0', render_mode='human')\n"
+        "env.reset(seed=0)\n"
+        "env.step(env.action_space.sample())\n"
+        "env.close()\n"
+    )
+    assert "EGL" not in errors
 
 
 def test_discretized_tasks_draw_themselves() -> None:
