@@ -15,14 +15,8 @@ from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.metrics import ActionMode, LockstepEvaluator
 from spin_d3rlpy.plots import plot_learning_curves
 from spin_d3rlpy.reports import format_table, write_csv
-from spin_d3rlpy.training import (
-    CURVE,
-    POLICY,
-    pretrain_settings,
-    run_pretraining,
-    run_training,
-    train_settings,
-)
+from spin_d3rlpy.run_settings import pretrain_settings, train_settings
+from spin_d3rlpy.training import CURVE, POLICY, run_pretraining, run_training
 from spin_envs import normalized_score, reference_scores
 
 ENV_ID = "spin/cheetah-run-v0"

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
+from spin_d3rlpy.run_settings import algorithm_names, create_algorithm, train_settings
 from spin_d3rlpy.settings import check_values, create, format_settings, merge, nest, read_settings
-from spin_d3rlpy.training import algorithm_names, create_algorithm, train_settings
 
 
 @dataclasses.dataclass(frozen=True)

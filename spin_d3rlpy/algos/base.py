@@ -9,51 +9,36 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import numpy as np
 import torch
-from d3rlpy.algos.qlearning.base import QLearningAlgoBase
 from d3rlpy.algos.utility import build_scalers_with_env
-from d3rlpy.base import DeviceArg, register_learnable
-from d3rlpy.constants import ActionSpace, LoggingStrategy
+from d3rlpy.base import register_learnable
+from d3rlpy.constants import LoggingStrategy
 from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.logging import FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.metrics import EvaluatorProtocol
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import GymEnv, NDArray, Observation, Shape
+from d3rlpy.types import GymEnv
 from gymnasium.spaces import Box
 from torch import nn
 
 from spin_d3rlpy._compat import (
     DiscreteView,
-    export_onnx,
     fuse_adam,
     keep_freed_memory,
-    quiet_tracing,
 )
+from spin_d3rlpy.algos.acting import ActingAlgo, TConfig, TImpl
 from spin_d3rlpy.algos.fit import BestIs, FitSettings, train
-from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl
 from spin_d3rlpy.algos.logs import stage_log
 from spin_d3rlpy.algos.recorded_update import RecordedUpdate
 from spin_d3rlpy.checkpoints import KEPT, Checkpoints
-from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
-from spin_d3rlpy.distributed import share_training
-from spin_d3rlpy.errors import (
-    InvalidActionSpaceError,
-    InvalidDatasetError,
-    InvalidObservationError,
-    NvecMismatchError,
-)
+from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.graphs import can_record
 from spin_d3rlpy.loop import Run
-from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
 from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch
-from spin_d3rlpy.precision import autocast, fast_products
-from spin_d3rlpy.scalers import fit_observation_scaler, fit_reward_scaler
+from spin_d3rlpy.precision import autocast
 
-TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
-TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
 TAlgo = TypeVar("TAlgo", bound="type[MultiDiscreteAlgo[Any, Any]]")
 
 
@@ -70,8 +55,8 @@ def register(type_name: str) -> Callable[[TAlgo], TAlgo]:
     return decorate
 
 
-class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
-    """Base class of algorithms whose actions are integer arrays `(B, N)`.
+class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
+    """Base class of algorithms whose actions are integer arrays `(B, N)`: d3rlpy's other verbs.
 
     Args:
         config: the configuration; defaults if None.
@@ -80,210 +65,13 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         **fields: config fields, e.g. `SPINIQL(batch_size=512)`.
     """
 
-    config_class: type[TConfig]
-
-    def __init__(
-        self,
-        config: TConfig | None = None,
-        device: DeviceArg = False,
-        enable_ddp: bool = False,
-        **fields: Any,
-    ) -> None:
-        if config is None:
-            config = self.config_class(**fields)
-        elif fields:
-            config = dataclasses.replace(config, **fields)
-        super().__init__(config, device, enable_ddp)
-        self._recorded: RecordedUpdate | None = None
+    _recorded: RecordedUpdate | None = None
 
     @property
     def compiled(self) -> bool:
         """Whether updates are recorded as CUDA graphs, see `MultiDiscreteConfig.compile_graph`."""
         wanted = self._config.compile_graph and not self._enable_ddp
         return wanted and can_record(self._device)
-
-    def get_action_type(self) -> ActionSpace:
-        """MultiDiscrete actions count as discrete to d3rlpy."""
-        return ActionSpace.DISCRETE
-
-    @property
-    def _nvec(self) -> list[int]:
-        assert self._config.nvec is not None
-        return self._config.nvec
-
-    # -- building --------------------------------------------------------------------------
-
-    def create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        """Builds the networks.
-
-        Args:
-            observation_shape: shape of one observation, one-dimensional.
-            action_size: ignored; the config's `nvec` says what an action is.
-
-        Raises:
-            InvalidActionSpaceError: `nvec` is not known.
-            InvalidDatasetError: observations are not flat vectors.
-            RuntimeError: `enable_ddp` without a process group.
-        """
-        if self._config.nvec is None:
-            raise InvalidActionSpaceError(
-                "The number of choices of each sub-action is not known. Pass nvec=[...] in the "
-                "config, or build from a dataset or environment with a MultiDiscrete space."
-            )
-        self._config.nvec = check_nvec(self._config.nvec)
-        if len(observation_shape) != 1 or not isinstance(observation_shape[0], int | np.integer):
-            raise InvalidDatasetError(
-                f"Expected flat observations of shape (obs,), got shape {observation_shape}. "
-                "Flatten them first."
-            )
-        super().create_impl((int(observation_shape[0]),), max(self._config.nvec))
-        if self._enable_ddp:
-            assert self._impl is not None
-            for network in self._impl.modules.get_torch_modules().values():
-                share_training(network)
-
-    def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
-        """Builds the networks for a dataset (anything that `fit` takes)."""
-        self._build_with_buffer(self._as_buffer(dataset))
-
-    def build_with_env(self, env: GymEnv) -> None:
-        """Builds the networks for an environment with a MultiDiscrete action space.
-
-        Scalers that are fitted to data (most `DecQN` variants standardize states by default) stay
-        as they are: acting and updating then raise a `RuntimeError` that says what to do.
-        """
-        space: Any = env.action_space
-        self._adopt_nvec(nvec_from_space(space), "the environment")
-        shape = env.observation_space.shape
-        self.create_impl(() if shape is None else shape, 0)
-
-    def _as_buffer(self, dataset: Any) -> DeviceReplayBuffer:
-        buffer = as_device_buffer(dataset, self._config.nvec)
-        self._adopt_nvec(buffer.nvec, "the dataset")
-        return buffer.to(self._device)
-
-    def _adopt_nvec(self, nvec: list[int], source: str) -> None:
-        if self._config.nvec is None:
-            self._config.nvec = list(nvec)
-        require_same_nvec(self._config.nvec, nvec, type(self).__name__, source)
-
-    def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
-        fit_observation_scaler(self._config.observation_scaler, buffer)
-        fit_reward_scaler(self._config.reward_scaler, buffer)
-        shape = (buffer.observations.shape[1],)
-        if self._impl is None:
-            self.create_impl(shape, 0)
-        elif tuple(self._impl.observation_shape) != shape:
-            raise NvecMismatchError(
-                f"{type(self).__name__} was built for observations of shape "
-                f"{self._impl.observation_shape}, the dataset has {shape}."
-            )
-
-    def _require_built(self, *scalers: str) -> TImpl:
-        """Returns the networks' owner.
-
-        Raises:
-            RuntimeError: there are no networks yet, or one of the config's scalers named here is
-                not fitted.
-        """
-        if self._impl is None:
-            raise RuntimeError("Call fit, build_with_dataset or build_with_env first.")
-        for name in scalers:
-            scaler = getattr(self._config, name)
-            if scaler is not None and not scaler.built:
-                raise RuntimeError(
-                    f"{type(self).__name__} has a {type(scaler).__name__} as {name}, which is not "
-                    "fitted: an environment does not tell what data looks like. Call fit or "
-                    f"build_with_dataset first, or pass {name}=None or one with its numbers given."
-                )
-        return self._impl
-
-    # -- acting ----------------------------------------------------------------------------
-
-    def predict(self, x: Observation) -> NDArray:
-        """Returns greedy actions `(B, N)` for observations `(B, obs)`.
-
-        Raises:
-            InvalidObservationError: wrong shape, or not finite.
-        """
-        observations = self._check_observations(x)
-        with self._acting_on(len(observations)):
-            return super().predict(observations)
-
-    def sample_action(self, x: Observation) -> NDArray:
-        """Returns sampled actions `(B, N)` for observations `(B, obs)`.
-
-        Raises:
-            InvalidObservationError: wrong shape, or not finite.
-        """
-        observations = self._check_observations(x)
-        with self._acting_on(len(observations)):
-            return super().sample_action(observations)
-
-    def predict_value(self, x: Observation, action: NDArray) -> NDArray:
-        """Returns `Q(s, a)` of shape `(B,)` for observations `(B, obs)`, actions `(B, N)`.
-
-        Raises:
-            InvalidObservationError: observations of the wrong shape, or not finite.
-            InvalidActionSpaceError: actions that are not in the action space.
-        """
-        observations = self._check_observations(x)
-        actions = self._check_actions(action, len(observations))
-        with fast_products(self._device, len(observations)):
-            return super().predict_value(observations, actions)
-
-    def _acting_on(self, n_observations: int) -> AbstractContextManager[None]:
-        assert self._impl is not None
-        return fast_products(self._device, n_observations * self._impl.n_tokens)
-
-    def _check_actions(self, action: NDArray, n_rows: int) -> NDArray:
-        nvec = np.asarray(self._config.nvec)
-        action = np.asarray(action)
-        if (
-            action.shape != (n_rows, len(nvec))
-            or not np.all(action == np.floor(action))
-            or np.any((action < 0) | (action >= nvec))
-        ):
-            raise InvalidActionSpaceError(
-                f"Expected integer actions of shape ({n_rows}, {len(nvec)}) with "
-                f"choices below {nvec.tolist()}, got shape {action.shape}: {action!r}."
-            )
-        return action
-
-    def _check_observations(self, x: Observation) -> NDArray:
-        impl = self._require_built("observation_scaler")
-        array = np.asarray(x)
-        if array.ndim != 2 or array.shape[1:] != tuple(impl.observation_shape):
-            raise InvalidObservationError(
-                f"Expected a batch of observations of shape (B, "
-                f"{impl.observation_shape[0]}), got shape {array.shape}."
-            )
-        if not np.isfinite(array).all():
-            row = int((~np.isfinite(array)).any(1).argmax())
-            raise InvalidObservationError(f"Row {row} of the observations is not finite.")
-        return array
-
-    def save_policy(self, fname: str) -> None:
-        """Writes the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`).
-
-        The file maps observations `(B, obs)` to actions `(B, N)`, scaling included, and needs
-        neither d3rlpy nor this package to run.
-
-        Raises:
-            RuntimeError: the algorithm is not built, or its observation scaler is not fitted.
-            ValueError: another extension.
-            ImportError: ONNX without the package `onnx` (`pip install "spin-d3rlpy[onnx]"`).
-        """
-        self._require_built("observation_scaler")
-        if fname.endswith(".onnx"):
-            export_onnx(self, fname)
-        elif fname.endswith(".pt"):
-            with quiet_tracing():
-                super().save_policy(fname)
-        else:
-            raise ValueError(f"Expected a file name ending in .pt or .onnx, got {fname!r}.")
-
-    # -- learning --------------------------------------------------------------------------
 
     def update(self, batch: Any) -> dict[str, float]:
         """Does one gradient step on a d3rlpy mini-batch or on an unscaled `TorchMiniBatch`.

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
 from d3rlpy.base import DeviceArg
 from d3rlpy.logging import FileAdapterFactory, LoggerAdapterFactory
-from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
-from d3rlpy.optimizers import OptimizerFactory
-from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
+from d3rlpy.models.encoders import EncoderFactory
+from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo, register
 from spin_d3rlpy.algos.impl import (
-    MultiDiscreteConfig,
     MultiDiscreteImpl,
-    MultiDiscreteModules,
     encoder_field,
 )
+from spin_d3rlpy.algos.policy_impl import PolicyConfig, PolicyImpl, PolicyModules
 from spin_d3rlpy.asm import ActionStructureModel, load_asm
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -32,90 +30,11 @@ from spin_d3rlpy.loop import Row, Run
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies import Policy, PolicyFactory, SlotPolicy, create_policy
 from spin_d3rlpy.policies.factories import ASMEncoderFactory
-from spin_d3rlpy.policies.feature_cache import CachedFeatures, compute_features, policy_input
+from spin_d3rlpy.policies.feature_cache import CachedFeatures, compute_features
 from spin_d3rlpy.policies.stages import ASM_FILE, Stage, StageContext
 from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
 
-
-@dataclasses.dataclass()
-class PolicyConfig(MultiDiscreteConfig):
-    """Fields of objectives that train a policy.
-
-    Args:
-        actor_learning_rate: of the policy.
-        actor_optim_factory: optimizer of the policy.
-        actor_encoder_factory: decides the policy, with its sizes and first stages:
-            `SPINEncoderFactory`, `SAINTEncoderFactory`, `AutoregressiveEncoderFactory`, another
-            `PolicyFactory`, or any d3rlpy encoder factory for a factored policy.
-        batch_size: rows of a mini-batch.
-        nvec: number of choices of each sub-action.
-        n_steps: gradient steps of `fit` when it is not told.
-    """
-
-    actor_learning_rate: float = 3e-4
-    actor_optim_factory: OptimizerFactory = make_optimizer_field()
-    actor_encoder_factory: EncoderFactory = make_encoder_field()
-
-    @classmethod
-    def deserialize_from_dict(cls, dict_config: dict[str, Any]) -> Any:
-        """Reads what d3rlpy saved, also where a policy's fields are those of the objective.
-
-        (They were until stages belonged to encoder factories.)
-        """
-        own = {field.name for field in dataclasses.fields(cls)}
-        others = {k: v for k, v in dict_config.items() if k not in own}
-        params = {k: v for k, v in dict_config.items() if k in own}
-        factory = params.get("actor_encoder_factory")
-        if others and isinstance(factory, Mapping):
-            inner = {**factory.get("params", {}), **others}
-            params["actor_encoder_factory"] = {**factory, "params": inner}
-        return super().deserialize_from_dict(params)
-
-
-@dataclasses.dataclass(frozen=True)
-class PolicyModules(MultiDiscreteModules):
-    """A policy and its optimizer."""
-
-    policy: Policy
-    actor_optim: OptimizerWrapper
-
-
-class PolicyImpl(MultiDiscreteImpl):
-    """Acting by a policy."""
-
-    _modules: PolicyModules
-
-    @property
-    def n_tokens(self) -> int:
-        """Rows of the policy's matrix products for one observation."""
-        return self._modules.policy.n_tokens
-
-    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        """Greedy actions `(B, N)`."""
-        return self._modules.policy.greedy(x)
-
-    def inner_sample_action(self, x: Any) -> torch.Tensor:
-        """Sampled actions `(B, N)`."""
-        return self._modules.policy.sample(x)
-
-    def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
-        """Raises NotImplementedError: there is no critic."""
-        raise NotImplementedError("Behavior cloning does not learn values.")
-
-    def log_prob(self, batch: TorchMiniBatch) -> torch.Tensor:
-        """Log-probability of the batch's actions, `(B,)`."""
-        return self._modules.policy.log_prob(policy_input(batch), batch.actions)
-
-    @property
-    def policy(self) -> Policy:  # type: ignore[override]
-        """The policy network."""
-        return self._modules.policy
-
-    @property
-    def policy_optim(self) -> torch.optim.Optimizer:
-        """The policy's optimizer."""
-        return self._modules.actor_optim.optim
-
+__all__ = ["PolicyAlgo", "PolicyConfig", "PolicyImpl", "PolicyModules"]
 
 TConfig = TypeVar("TConfig", bound=PolicyConfig)
 TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
@@ -215,55 +134,41 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         """Whether the policy's first stages are done (also after loading a policy)."""
         return self._impl is not None and self.policy.is_pretrained
 
-    def pretrain(
-        self,
-        dataset: Any,
-        experiment_name: str | None = None,
-        with_timestamp: bool = True,
-        logger_adapter: LoggerAdapterFactory | None = None,
-        show_progress: bool = True,
-    ) -> list[Row]:
-        """Trains the policy's first stage anew, e.g. an Action Structure Model, and takes it over.
+    def pretrain(self, dataset: Any, **options: Any) -> list[Row]:
+        """Trains the policy's first stage, e.g. an Action Structure Model, again or for once.
 
         Args:
             dataset: anything that `fit` takes.
-            experiment_name: name of the log folder; the class's name if None.
-            with_timestamp: append the time to it.
-            logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
-            show_progress: draw a progress bar.
+            **options: `experiment_name`, `with_timestamp`, `logger_adapter` and `show_progress`
+                of `fit`.
 
         Returns:
-            One row per epoch; which metrics are logged is said by the stage
+            One row per epoch; the stage says which metrics are logged
             (`spin_d3rlpy.policies.stages`).
 
         Raises:
             ValueError: the policy has no first stage.
         """
-        adapter = logger_adapter or FileAdapterFactory()
-        name = experiment_name or type(self).__name__
-        run = self._run(show_progress, name, with_timestamp, adapter)
-        return self._train_alone(0, dataset, run)
+        return self._train_stage(0, dataset, **options)
 
-    def distill(
-        self,
-        dataset: Any,
-        experiment_name: str | None = None,
-        with_timestamp: bool = True,
-        logger_adapter: LoggerAdapterFactory | None = None,
-        show_progress: bool = True,
-    ) -> list[Row]:
+    def distill(self, dataset: Any, **options: Any) -> list[Row]:
         """Trains the student of SPIN-Distill; arguments are those of `pretrain`.
 
         Raises:
             ValueError: the policy has no second stage.
             RuntimeError: there is no ASM yet.
         """
-        adapter = logger_adapter or FileAdapterFactory()
-        name = experiment_name or type(self).__name__
-        run = self._run(show_progress, name, with_timestamp, adapter)
-        return self._train_alone(1, dataset, run)
+        return self._train_stage(1, dataset, **options)
 
-    def _train_alone(self, number: int, dataset: Any, run: Run) -> list[Row]:
+    def _train_stage(
+        self,
+        number: int,
+        dataset: Any,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        logger_adapter: LoggerAdapterFactory | None = None,
+        show_progress: bool = True,
+    ) -> list[Row]:
         stages = self._first_stages()
         if number >= len(stages):
             names = ", ".join(stage.name for stage in stages) or "none"
@@ -272,6 +177,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             )
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
+        name = experiment_name or type(self).__name__
+        run = self._run(show_progress, name, with_timestamp, logger_adapter or FileAdapterFactory())
         return stages[number].train(self._stage_context(buffer, run))
 
     def _first_stages(self) -> Sequence[Stage]:

@@ -66,7 +66,7 @@ def complete_datasets(incomplete: str) -> list[str]:
 
 def complete_algorithms(incomplete: str) -> list[str]:
     """Names for the shell's completion."""
-    from spin_d3rlpy.training import algorithm_names
+    from spin_d3rlpy.run_settings import algorithm_names
 
     return [name for name in algorithm_names() if name.startswith(incomplete)]
 

@@ -92,8 +92,9 @@ def pretrain(
 
     Fields are those of PretrainingConfig and TransformerConfig.
     """
+    from spin_d3rlpy.run_settings import pretrain_settings
     from spin_d3rlpy.settings import format_settings, merge, nest
-    from spin_d3rlpy.training import pretrain_settings, run_pretraining
+    from spin_d3rlpy.training import run_pretraining
 
     given = _given(dataset=dataset, size=size, seed=seed, device=device)
     options = _given(objective=objective, max_updates=updates)
@@ -157,8 +158,9 @@ def train(
     policy.safetensors and result.json. Fields are those of the algorithm's config and of its
     policy's encoder factory.
     """
+    from spin_d3rlpy.run_settings import train_settings
     from spin_d3rlpy.settings import format_settings, merge, nest
-    from spin_d3rlpy.training import run_training, train_settings
+    from spin_d3rlpy.training import run_training
 
     given = _given(
         dataset=dataset,

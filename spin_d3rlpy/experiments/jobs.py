@@ -33,13 +33,8 @@ from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.metrics import ActionMode
 from spin_d3rlpy.reports import describe_machine, write_json
-from spin_d3rlpy.training import (
-    CURVE,
-    PretrainSettings,
-    TrainSettings,
-    run_pretraining,
-    run_training,
-)
+from spin_d3rlpy.run_settings import PretrainSettings, TrainSettings
+from spin_d3rlpy.training import CURVE, run_pretraining, run_training
 
 Kind = Literal["pretrain", "train", "probe"]
 RESULT = "result.json"

@@ -27,7 +27,7 @@ from spin_d3rlpy.experiments.specs import (
     get_scale,
     pretraining_job,
 )
-from spin_d3rlpy.training import create_algorithm
+from spin_d3rlpy.run_settings import create_algorithm
 
 SMOKE = dataclasses.replace(SCALES["smoke"], n_steps=6, n_evaluations=3)
 MAZE = "spin/maze-a3/medium-expert-v0"

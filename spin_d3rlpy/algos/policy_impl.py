@@ -1,0 +1,97 @@
+"""Config, networks and acting of algorithms that train a policy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
+from d3rlpy.optimizers import OptimizerFactory
+from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
+from d3rlpy.torch_utility import TorchMiniBatch
+
+from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
+from spin_d3rlpy.policies import Policy
+from spin_d3rlpy.policies.feature_cache import policy_input
+
+
+@dataclasses.dataclass()
+class PolicyConfig(MultiDiscreteConfig):
+    """Fields of objectives that train a policy.
+
+    Args:
+        actor_learning_rate: of the policy.
+        actor_optim_factory: optimizer of the policy.
+        actor_encoder_factory: decides the policy, with its sizes and first stages:
+            `SPINEncoderFactory`, `SAINTEncoderFactory`, `AutoregressiveEncoderFactory`, another
+            `PolicyFactory`, or any d3rlpy encoder factory for a factored policy.
+        batch_size: rows of a mini-batch.
+        nvec: number of choices of each sub-action.
+        n_steps: gradient steps of `fit` when it is not told.
+    """
+
+    actor_learning_rate: float = 3e-4
+    actor_optim_factory: OptimizerFactory = make_optimizer_field()
+    actor_encoder_factory: EncoderFactory = make_encoder_field()
+
+    @classmethod
+    def deserialize_from_dict(cls, dict_config: dict[str, Any]) -> Any:
+        """Reads what d3rlpy saved, also where a policy's fields are those of the objective.
+
+        (They were until stages belonged to encoder factories.)
+        """
+        own = {field.name for field in dataclasses.fields(cls)}
+        others = {k: v for k, v in dict_config.items() if k not in own}
+        params = {k: v for k, v in dict_config.items() if k in own}
+        factory = params.get("actor_encoder_factory")
+        if others and isinstance(factory, Mapping):
+            inner = {**factory.get("params", {}), **others}
+            params["actor_encoder_factory"] = {**factory, "params": inner}
+        return super().deserialize_from_dict(params)
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyModules(MultiDiscreteModules):
+    """A policy and its optimizer."""
+
+    policy: Policy
+    actor_optim: OptimizerWrapper
+
+
+class PolicyImpl(MultiDiscreteImpl):
+    """Acting by a policy."""
+
+    _modules: PolicyModules
+
+    @property
+    def n_tokens(self) -> int:
+        """Rows of the policy's matrix products for one observation."""
+        return self._modules.policy.n_tokens
+
+    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
+        """Greedy actions `(B, N)`."""
+        return self._modules.policy.greedy(x)
+
+    def inner_sample_action(self, x: Any) -> torch.Tensor:
+        """Sampled actions `(B, N)`."""
+        return self._modules.policy.sample(x)
+
+    def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
+        """Raises NotImplementedError: there is no critic."""
+        raise NotImplementedError("Behavior cloning does not learn values.")
+
+    def log_prob(self, batch: TorchMiniBatch) -> torch.Tensor:
+        """Log-probability of the batch's actions, `(B,)`."""
+        return self._modules.policy.log_prob(policy_input(batch), batch.actions)
+
+    @property
+    def policy(self) -> Policy:  # type: ignore[override]
+        """The policy network."""
+        return self._modules.policy
+
+    @property
+    def policy_optim(self) -> torch.optim.Optimizer:
+        """The policy's optimizer."""
+        return self._modules.actor_optim.optim
