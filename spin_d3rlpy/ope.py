@@ -87,7 +87,7 @@ class ActionQFunction(nn.Module):
 def one_hot_actions(layout: SlotLayout, actions: torch.Tensor) -> torch.Tensor:
     """Encodes actions `(B, N)` as `(B, S)`, one 1 in each slot."""
     flat = torch.zeros(len(actions), layout.total, device=actions.device)
-    return flat.scatter_(1, actions.long() + layout.offsets, 1.0)
+    return flat.scatter_(1, layout.positions(actions), 1.0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,12 +4,28 @@ import os
 import subprocess
 import sys
 
+import hypothesis
 import pytest
 import torch
 
 # Networks here are tiny: threads cost more than they save, and far more beside other work, which
 # other tests are. The variable is for the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+# The same cases every time in CI. Files that are read and networks that are built take a while.
+hypothesis.settings.register_profile(
+    "ci",
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "thorough", hypothesis.settings.get_profile("ci"), max_examples=1000, derandomize=False
+)
+hypothesis.settings.load_profile("ci")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -34,15 +34,9 @@ from tests.subprocesses import run_python, run_python_with_errors
 DRAW = "from dm_control import suite; suite.load('pendulum', 'swingup').physics.render(8, 8)"
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import spin_d3rlpy",
-        "import gymnasium, spin_envs; gymnasium.make('spin/cartpole-swingup-v0')",
-        "from spin_envs.discretized import _register_shimmy; _register_shimmy()",
-    ],
-)
-def test_triton_is_imported_before_dm_control(code: str, tmp_path: Path) -> None:
+def test_triton_is_imported_before_dm_control(tmp_path: Path) -> None:
+    """d3rlpy imports dm_control where Shimmy is installed."""
+    code = "import spin_d3rlpy.algos"
     (tmp_path / "triton.py").write_text("import sys; print('dm_control' in sys.modules)")
     assert run_python(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{code}") == "False"
 
@@ -53,7 +47,7 @@ def test_triton_after_dm_control_is_bound_to_itself(tmp_path: Path) -> None:
     during, before, after = run_python(
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "before = sys.getdlopenflags()\n"
-        "import dm_control, spin_d3rlpy\n"
+        "import dm_control, spin_d3rlpy.algos\n"
         "print(before, sys.getdlopenflags())"
     ).split()
     assert int(during) == int(before) | os.RTLD_DEEPBIND
@@ -67,7 +61,12 @@ def _needs_triton_and_mesa() -> None:
 
 
 @pytest.mark.parametrize(
-    "before", ["import spin_d3rlpy", "import d3rlpy, spin_d3rlpy", f"{DRAW}\nimport spin_d3rlpy"]
+    "before",
+    [
+        "import spin_d3rlpy.algos",
+        "import d3rlpy, spin_d3rlpy",
+        f"{DRAW}\nimport spin_d3rlpy.algos",
+    ],
 )
 def test_triton_works_beside_graphics(before: str) -> None:
     _needs_triton_and_mesa()
@@ -75,7 +74,7 @@ def test_triton_works_beside_graphics(before: str) -> None:
 
 
 def test_triton_after_graphics_still_ends_the_process() -> None:
-    """Why `import_triton_beside_graphics` is there."""
+    """Why triton is imported first, see `spin_d3rlpy._quiet_import`."""
     _needs_triton_and_mesa()
     code = [sys.executable, "-c", f"{DRAW}\nimport triton"]
     assert subprocess.run(code, capture_output=True).returncode < 0
@@ -169,7 +168,7 @@ def test_tracing_still_warns(tmp_path: Path) -> None:
 
 
 def test_d3rlpys_import_still_prints() -> None:
-    """Why there are `silence_gym_notice` and `import_d3rlpy_quietly`."""
+    """Why there is `spin_d3rlpy._quiet_import`."""
     output, errors = run_python_with_errors("import d3rlpy")
     assert "Register Shimmy environments" in output
     assert "Gym has been unmaintained" in errors

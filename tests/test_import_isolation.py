@@ -17,18 +17,53 @@ def test_environments_import_nothing_heavy(module: str) -> None:
     assert imported_by(module) == set()
 
 
-def test_the_check_above_can_fail() -> None:
-    assert imported_by("spin_d3rlpy") >= {"d3rlpy", "torch"}
+def test_the_package_imports_nothing_heavy_until_a_name_is_used() -> None:
+    assert imported_by("spin_d3rlpy") == set()
+    code = "import sys, spin_d3rlpy\nspin_d3rlpy.SPINIQLConfig()\nprint(*sys.modules)"
+    assert set(run_python(code).split()) >= {"d3rlpy", "torch"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["train", "--help"], ["bench", "run", "--help"], ["data", "--help"]]
+)
+def test_help_imports_neither_torch_nor_d3rlpy(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom spin_d3rlpy.cli import main\nsys.argv[0] = 'spin-d3rlpy'\n"
+        "try:\n    main()\nexcept SystemExit:\n    print(*sys.modules)"
+    )
+    output = run_python(code, *arguments)
+    assert "Usage: spin-d3rlpy" in output
+    assert set(output.split()) & {*HEAVY, "structlog"} == set()
+
+
+def test_completion_imports_neither_torch_nor_d3rlpy() -> None:
+    code = "import sys\nfrom spin_d3rlpy.cli import main\n"
+    code += "try:\n    main()\nexcept SystemExit:\n    print(*sys.modules)"
+    variables = {"COMP_WORDS": "spin-d3rlpy tr", "COMP_CWORD": "1"}
+    variables["_SPIN_D3RLPY_COMPLETE"] = "complete_bash"
+    script = f"import os, sys\nos.environ.update({variables!r})\nsys.argv[0] = 'spin-d3rlpy'\n"
+    output = run_python(script + code)
+    assert output.split()[0] == "train"
+    assert set(output.split()) & HEAVY == set()
+
+
+def test_every_public_name_is_there_and_typed_tools_see_it() -> None:
+    output = run_python(
+        "import spin_d3rlpy\nfrom spin_d3rlpy import *\n"
+        "print(all(hasattr(spin_d3rlpy, name) for name in spin_d3rlpy.__all__))\n"
+        "print(len(spin_d3rlpy.__all__) <= 50, SPINIQL.__name__)"
+    )
+    assert output.split() == ["True", "True", "SPINIQL"]
 
 
 def test_importing_the_algorithms_prints_nothing() -> None:
-    output, errors = run_python_with_errors("import spin_d3rlpy")
+    output, errors = run_python_with_errors("import spin_d3rlpy; spin_d3rlpy.SPINIQL")
     assert output == ""
     assert "Gym has been unmaintained" not in errors
 
 
 def test_d3rlpy_still_announces_shimmy() -> None:
-    """Why `import_d3rlpy_quietly` is there."""
+    """Why `spin_d3rlpy._quiet_import` is there."""
     pytest.importorskip("shimmy", reason="needs Shimmy: pip install 'spin-d3rlpy[shimmy]'")
     assert "Shimmy" in run_python("import d3rlpy")
 
@@ -48,7 +83,7 @@ def test_importing_the_algorithms_leaves_torchs_settings_alone() -> None:
         "import torch\n"
         "torch.set_num_threads(3); torch.set_default_dtype(torch.float64); torch.manual_seed(5)\n"
         f"before = {settings}\n"
-        "import spin_d3rlpy\n"
+        "import spin_d3rlpy\nspin_d3rlpy.SPINIQL\n"
         f"assert {settings} == before, (before, {settings})\n"
         "assert not torch.cuda.is_initialized()"
     )

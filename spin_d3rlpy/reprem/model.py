@@ -155,7 +155,7 @@ class RePreM(nn.Module):
     def embed(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Embeds states `(B, W, obs)` and actions `(B, W, N)`: `(B, W, 2, D)`."""
         states = self.state_encoder(observations)
-        chosen = self.action_embedding(actions + self.layout.offsets).sum(-2)
+        chosen = self.action_embedding(self.layout.positions(actions)).sum(-2)
         return torch.stack([states, chosen.to(states.dtype)], dim=2)
 
     def forward(
