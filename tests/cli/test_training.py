@@ -177,10 +177,11 @@ def test_pictures_are_drawn(trained: Path, asm: Path, tmp_path: Path) -> None:
     out = ["--out", tmp_path / "picture.svg"]
     assert run_json("plot", "curves", trained, *out)["seeds"] == {DATASET: {"SPINIQL": 1}}
     returns = run_json("plot", "returns", data, *out)["returns"]
-    assert [len(group) > 0 for group in returns.values()] == [
-        True,
-        True,
-    ]  # one of a thousand steps each
+    assert {kind: len(group) > 0 for kind, group in returns.items()} == {
+        "random": True,
+        "medium": True,
+        "expert": True,
+    }
     marginals = run_json("plot", "actions", data, "--policy", trained, *out)["shares"]
     assert np.allclose(np.sum(marginals["the data"], 1), 1.0)
     assert len(marginals) == 2
