@@ -48,6 +48,17 @@ def _quietly(exec_module: Callable[[ModuleType], None], module: ModuleType) -> N
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exec_module(module)
+    register_algorithms()
+
+
+def register_algorithms() -> None:
+    """Imports the algorithms, so that `d3rlpy.load_learnable` knows their files.
+
+    Not while a module of this package is being imported, whose names are not all there yet.
+    """
+    light = {"spin_d3rlpy", "spin_d3rlpy._version", "spin_d3rlpy._quiet_import"}
+    if not any(name.startswith("spin_d3rlpy") for name in sys.modules.keys() - light):
+        importlib.import_module("spin_d3rlpy.algos")
 
 
 def _import_triton_before_graphics() -> None:
@@ -72,6 +83,8 @@ def _import_triton_before_graphics() -> None:
 
 
 def install() -> None:
-    """Makes the next first import of d3rlpy quiet."""
-    if "d3rlpy" not in sys.modules:
+    """Makes the first import of d3rlpy quiet; called by `import spin_d3rlpy`."""
+    if "d3rlpy" in sys.modules:
+        register_algorithms()
+    else:
         sys.meta_path.insert(0, QuietD3rlpy())

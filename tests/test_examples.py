@@ -52,6 +52,8 @@ IN_PROCESSES = {
 def test_every_example_runs_here() -> None:
     examples = ROOT / "examples"
     found = {path.relative_to(examples).as_posix() for path in examples.rglob("*.py")}
+    # How the shipped policies were trained is a package of its own, with tests of its own.
+    found = {name for name in found if not name.startswith("behavior_policies/")}
     assert found - MODULES == RUNS.keys()
 
 

@@ -36,6 +36,22 @@ class PolicyConfig(MultiDiscreteConfig):
     actor_optim_factory: OptimizerFactory = make_optimizer_field()
     actor_encoder_factory: EncoderFactory = make_encoder_field()
 
+    def __getattr__(self, name: str) -> Any:
+        """The policy's fields can be read here, too: `config.pretraining`."""
+        factory = vars(self).get("actor_encoder_factory")
+        if name.startswith("_") or factory is None or name not in vars(factory):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(factory, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """And set."""
+        factory = vars(self).get("actor_encoder_factory")
+        own = {field.name for field in dataclasses.fields(self)}
+        if name not in own and factory is not None and name in vars(factory):
+            setattr(factory, name, value)
+        else:
+            super().__setattr__(name, value)
+
     @classmethod
     def deserialize_from_dict(cls, dict_config: dict[str, Any]) -> Any:
         """Reads what d3rlpy saved, also where a policy's fields are those of the objective.

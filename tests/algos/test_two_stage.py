@@ -141,7 +141,7 @@ def test_reprem_keeps_the_encoder_that_it_trained(monkeypatch: pytest.MonkeyPatc
     ("algo_class", "sampler"),
     [
         (SPINDistillIQL, "sample_observations_and_actions"),
-        (RePreMIQL, "sample_windows"),
+        (RePreMIQL, "sample_index"),
     ],
 )
 def test_a_run_that_crashes_in_any_stage_ends_like_an_uninterrupted_one(

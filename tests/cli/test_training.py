@@ -70,7 +70,7 @@ def test_pretraining_takes_sizes_and_fields(asm: Path) -> None:
 def test_training_leaves_policy_curve_and_complete_settings(trained: Path, asm: Path) -> None:
     with (trained / "curve.csv").open() as f:
         rows = list(csv.DictReader(f))
-    assert [row["step"] for row in rows] == ["20", "40"]
+    assert [row["step"] for row in rows] == ["0", "20", "40"]
     result = json.loads((trained / "result.json").read_text())
     assert result["return"] == float(rows[-1]["return"])
     assert (result["env"], result["env_args"]["actuators"]) == ("spin/maze-v0", 5)
@@ -103,8 +103,8 @@ def test_a_training_can_be_made_longer_but_not_another(trained: Path, tmp_path: 
     assert "seed=0 (asked for: 1)" in str(refused.exception)
     assert run_json("train", *settings, "--steps", "50")["steps"] == 50
     rows = [(out / "curve.csv").read_text().splitlines() for out in (trained, out)]
-    assert rows[1][:3] == rows[0]  # the first epochs were not trained again
-    assert rows[1][3].startswith("50,")
+    assert rows[1][:4] == rows[0]  # the first epochs were not trained again
+    assert rows[1][4].startswith("50,")
 
 
 def test_an_interrupted_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

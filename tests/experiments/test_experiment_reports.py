@@ -50,7 +50,8 @@ def finish(root: Path, job: Job, returns: list[float], pretraining_seconds: floa
     (folder / "result.json").write_text(json.dumps(result))
     lines = [f"{10 * i},{value},{value + 1},{60 * i}" for i, value in enumerate(returns)]
     header = "step,return,greedy_return,update_seconds"
-    (folder / "curve.csv").write_text("\n".join([header, *lines]))
+    (folder / "run").mkdir(exist_ok=True)
+    (folder / "run" / "curve.csv").write_text("\n".join([header, *lines]))
 
 
 @pytest.fixture
@@ -171,7 +172,8 @@ def test_pretraining_is_told_once_for_the_methods_that_share_it(tmp_path: Path) 
         accuracy = 0.9 if "uniform" in label else 0.5
         header = "epoch,step,loss,validation_slot_accuracy_at_0.15,validation_exact_accuracy_at_1"
         lines = [f"{e},{10 * e},0.5,{accuracy + e / 100},0.1" for e in (1, 2)]
-        (folder / "curve.csv").write_text("\n".join([header, *lines]))
+        (folder / "run").mkdir(exist_ok=True)
+        (folder / "run" / "curve.csv").write_text("\n".join([header, *lines]))
     cells = read_cells(experiment, tmp_path, SMOKE, SEEDS[:2], "cpu:0", [CHEETAH])
     rows = pretraining_rows(cells)
     assert [(row["method"], row["seed"], row["step"]) for row in rows] == [

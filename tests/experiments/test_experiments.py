@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from spin_d3rlpy import algos
+from spin_d3rlpy import training as training_run
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.errors import DatasetNotFoundError
@@ -52,6 +53,7 @@ def maze_data(*_: Any, **__: Any) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any
 @pytest.fixture
 def _maze(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "load_dataset", maze_data)
+    monkeypatch.setattr(training_run, "_load", lambda *_: maze_data())
     monkeypatch.setattr(grid, "load_dataset", maze_data)
     monkeypatch.setattr(jobs, "CHECKPOINT_INTERVAL", 1)
 
@@ -159,7 +161,7 @@ def test_needed_jobs_run_first_and_nothing_runs_twice(tmp_path: Path) -> None:
     result = json.loads((tmp_path / wanted[0].name / "result.json").read_text())
     assert result["pretraining_step"] == 4
     assert result["update_seconds"] > 0
-    rows = (tmp_path / wanted[0].name / "curve.csv").read_text().split()
+    rows = (tmp_path / wanted[0].name / "run" / "curve.csv").read_text().split()
     assert [row.split(",")[0] for row in rows] == ["step", "0", "2", "4", "6"]
     machine = json.loads((tmp_path / wanted[0].name / "machine.json").read_text())
     assert machine["versions"]["torch"]
@@ -174,7 +176,7 @@ def test_a_failure_is_noted_and_stops_only_what_needs_it(
         raise RuntimeError("the disk is on fire")
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs, "pretrain", pretrain)
+        patch.setattr(training_run, "pretrain", pretrain)
         failed, order = run(tmp_path, training(), training("F", "FactoredIQL"))
     assert [job.kind for job in failed] == ["pretrain", "train"]
     assert order == ["pretrain", "FactoredIQL"]
@@ -234,7 +236,7 @@ def test_a_stopped_job_goes_on_and_ends_like_an_uninterrupted_one(
     monkeypatch.setattr(DeviceReplayBuffer, "sample_index", sample)
     failed, _ = run(tmp_path / "stopped", training())
     assert failed
-    assert list((tmp_path / "stopped").glob("*/checkpoints/*.ckpt"))
+    assert list((tmp_path / "stopped").glob("*/run/checkpoints/*.ckpt"))
     assert run(tmp_path / "stopped", training())[0] == []
     assert curve(tmp_path / "stopped") == curve(tmp_path / "whole")
 

@@ -51,7 +51,7 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def _returns(root: Path, job: Job) -> list[str]:
-    with (root / job.name / "curve.csv").open() as file:
+    with (root / job.name / "run" / "curve.csv").open() as file:
         return [row["return"] for row in csv.DictReader(file)]
 
 
@@ -60,7 +60,7 @@ def test_a_job_whose_worker_is_killed_goes_on_and_ends_as_if_it_was_not(tmp_path
     assert engine.n_slots == 2
     grid = threading.Thread(target=run_grid, args=([LONG], tmp_path / "ray", engine, False))
     grid.start()
-    checkpoints = tmp_path / "ray" / LONG.name / "checkpoints"
+    checkpoints = tmp_path / "ray" / LONG.name / "run" / "checkpoints"
     while not (checkpoints.exists() and any(checkpoints.iterdir())):
         assert grid.is_alive()
         time.sleep(0.05)

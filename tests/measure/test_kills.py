@@ -107,8 +107,8 @@ def _results(folder: Path) -> dict[str, Any]:
         found[job.name] = {k: v for k, v in result.items() if "seconds" not in k}
         for path in sorted(job.glob("*.safetensors")):
             found[f"{job.name}/{path.name}"] = digest(load_asm(path).state_dict())
-        if (job / "curve.csv").exists():
-            with (job / "curve.csv").open() as file:
+        if (job / "run" / "curve.csv").exists():
+            with (job / "run" / "curve.csv").open() as file:
                 found[f"{job.name}/curve"] = [
                     {k: v for k, v in row.items() if "seconds" not in k}
                     for row in csv.DictReader(file)

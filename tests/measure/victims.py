@@ -56,7 +56,7 @@ def benchmark_jobs(folder: Path, doing: Any) -> None:
         run_job(folder, job.name)
         result = json.loads((folder / job.name / jobs.RESULT).read_text())
         results.append({k: v for k, v in result.items() if "seconds" not in k})
-    rows = (folder / training.name / "curve.csv").read_text().splitlines()
+    rows = (folder / training.name / "run" / "curve.csv").read_text().splitlines()
     curve = [row.split(",") for row in rows]
     timed = [i for i, name in enumerate(curve[0]) if "seconds" in name]
     outcome = {
