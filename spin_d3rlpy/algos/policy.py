@@ -135,7 +135,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return self._impl is not None and self.policy.is_pretrained
 
     def pretrain(self, dataset: Any, **options: Any) -> list[Row]:
-        """Trains the policy's first stage, e.g. an Action Structure Model, again or for once.
+        """Trains the policy's first stage alone, e.g. an Action Structure Model.
 
         Args:
             dataset: anything that `fit` takes.
