@@ -25,13 +25,7 @@ from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 from gymnasium.spaces import Box
 from torch import nn
 
-from spin_d3rlpy._compat import (
-    DiscreteView,
-    export_onnx,
-    fuse_adam,
-    keep_freed_memory,
-    quiet_tracing,
-)
+from spin_d3rlpy._compat import DiscreteView, export_onnx, fuse_adam, quiet_tracing
 from spin_d3rlpy.algos.fit import BestIs, FitSettings, train
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl
 from spin_d3rlpy.algos.logs import stage_log
@@ -45,6 +39,7 @@ from spin_d3rlpy.errors import (
     InvalidObservationError,
     NvecMismatchError,
 )
+from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.graphs import can_record
 from spin_d3rlpy.loop import Run
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec

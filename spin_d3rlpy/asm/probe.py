@@ -143,14 +143,11 @@ def attention_maps(
     """
     was_training = asm.training
     asm.eval()
-    state = asm.trunk.state_encoder(observations).unflatten(-1, (asm.config.n_state_tokens, -1))
-    x = torch.cat([state, asm.embedding(tokens + asm.row_offsets)], dim=1)  # (B, T, D)
+    x = asm.trunk.tokens(observations, asm.embedding.weight, tokens + asm.row_offsets)
     maps = []
     for block in cast("list[Block]", list(asm.trunk.blocks)):
-        projected = block.project(x, block.weights())
-        query, key, _ = projected.unflatten(-1, (3, asm.config.n_heads, -1)).unbind(2)
-        scores = torch.einsum("bihd,bjhd->bhij", query, key) / query.shape[-1] ** 0.5
-        maps.append(scores.softmax(-1).mean(0))
+        weights, _ = block.attention.weights_and_values(block.query_norm(x), block.context_norm(x))
+        maps.append(weights.mean(0))
         x = block(x)
     asm.train(was_training)
     return torch.stack(maps)
