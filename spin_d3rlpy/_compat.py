@@ -190,6 +190,15 @@ def advance_schedule(optim: OptimizerWrapper) -> None:
         optim._lr_scheduler.step()
 
 
+def cpu_multiplies_bfloat16() -> bool:
+    """Whether the CPU has instructions for bfloat16 products.
+
+    torch 2.13 tells this only through private functions; without them the answer is no.
+    """
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, bool)() for name in names)
+
+
 def is_exporting() -> bool:
     """Whether this call is recorded into a file, which must hold for other inputs, too."""
     return is_tracing() or torch.compiler.is_compiling()

@@ -9,11 +9,8 @@ from typing import Literal, get_args
 import torch
 
 from spin_d3rlpy import fast
-from spin_d3rlpy.fast.onednn import (
-    cpu_multiplies_bfloat16,
-    float32_products_by_onednn,
-    onednn_multiplies_float32,
-)
+from spin_d3rlpy._compat import cpu_multiplies_bfloat16
+from spin_d3rlpy.fast.onednn import float32_products_by_onednn, onednn_multiplies_float32
 
 Precision = Literal["float32", "bfloat16", "auto"]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from spin_d3rlpy._compat import cpu_multiplies_bfloat16
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.atomic import written_whole
-from spin_d3rlpy.fast.onednn import cpu_multiplies_bfloat16
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -213,3 +213,9 @@ def test_d3rlpys_optimizer_still_advances_its_schedule_by_itself() -> None:
     assert advanced < 0.01
     optim.step()
     assert rate() < advanced
+
+
+def test_torch_still_has_no_public_question_for_bfloat16_units() -> None:
+    """Why `cpu_multiplies_bfloat16` asks private functions."""
+    public = [name for name in dir(torch.cpu) if not name.startswith("_")]
+    assert not [name for name in public if "bf16" in name or "amx" in name]

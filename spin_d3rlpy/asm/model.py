@@ -1,13 +1,11 @@
 """The Action Structure Model (ASM), bottom-up: attention, block, trunk, heads, model.
 
-This is the network as the paper has it. What trains it faster is in `spin_d3rlpy.fast`, which the
-trunk's `forward` and dropout call where it is on.
-
 Axes: `B` batch, `M` state tokens, `N` sub-actions (slots), `T = M + N` tokens, `D` width,
 `H` heads, `K` most choices of a slot, `S = sum(nvec)`.
 
-The SPIN and SAINT policies use the same `SlotTransformer` and `SlotHeads`; what a policy is given
-in place of sub-action embeddings is in `spin_d3rlpy.policies.slot`.
+This is the network as the paper has it; its fast twin is in `spin_d3rlpy.fast`. The SPIN and SAINT
+policies use the same `SlotTransformer` and `SlotHeads`; what a policy is given in place of
+sub-action embeddings is in `spin_d3rlpy.policies.slot`.
 """
 
 from __future__ import annotations
@@ -75,18 +73,13 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         """Mixes values of the context `(B, T, D)` by queries of `(B, T, D)`: `(B, T, D)`."""
-        weights, v = self.weights_and_values(x, context)
-        mixed: torch.Tensor = self.dropout(weights) @ v  # (B, H, T, D/H)
+        projected = self.query(x), *self.key_value(context).chunk(2, dim=-1)
+        # (B, T, D) to (B, H, T, D/H)
+        q, k, v = (y.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for y in projected)
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)  # (B, H, T, T)
+        mixed: torch.Tensor = self.dropout(weights) @ v
         out: torch.Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
-
-    def weights_and_values(
-        self, x: torch.Tensor, context: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Whom each token attends to, `(B, H, T, T)`, and the values, `(B, H, T, D/H)`."""
-        projected = self.query(x), *self.key_value(context).chunk(2, dim=-1)
-        q, k, v = (y.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for y in projected)
-        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1), v
 
 
 class Block(nn.Module):
@@ -111,8 +104,7 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Maps tokens `(B, T, D)` to `(B, T, D)`."""
         x = x + self.dropout(self.attention(self.query_norm(x), self.context_norm(x)))
-        x = x + self.ffn(x)
-        return x
+        return x + self.ffn(x)
 
 
 class SlotTransformer(nn.Module):
@@ -135,14 +127,6 @@ class SlotTransformer(nn.Module):
         self.n_state_tokens = m
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_blocks))
 
-    def tokens(
-        self, observations: torch.Tensor, table: torch.Tensor, ids: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """What enters the first block: state tokens, then slot tokens, `(B, M + N, D)`."""
-        state = self.state_encoder(observations).unflatten(-1, (self.n_state_tokens, -1))
-        slots = table.expand(state.shape[0], -1, -1) if ids is None else embedding(ids, table)
-        return torch.cat([state, slots], dim=1)
-
     def forward(
         self,
         observations: torch.Tensor,
@@ -161,7 +145,9 @@ class SlotTransformer(nn.Module):
         """
         if fast.is_on():
             return fast.transformer.forward(self, observations, table, ids, rows)
-        x = self.tokens(observations, table, ids)
+        state = self.state_encoder(observations).unflatten(-1, (self.n_state_tokens, -1))
+        slots = table.expand(state.shape[0], -1, -1) if ids is None else embedding(ids, table)
+        x = torch.cat([state, slots], dim=1)  # (B, M + N, D)
         for block in self.blocks:
             x = block(x)
         features = x[:, self.n_state_tokens :]
@@ -197,9 +183,8 @@ class SlotHeads(nn.Module):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Maps slot features `(B, N, D)` to logits of all choices, flat `(B, S)`."""
         hidden = gelu(torch.baddbmm(self.bias1, features.transpose(0, 1), self.weight1))
-        logits = in_float32(
-            lambda h: torch.baddbmm(self.bias2, h, self.weight2), self.dropout(hidden)
-        )
+        hidden = self.dropout(hidden)
+        logits = in_float32(lambda h: torch.baddbmm(self.bias2, h, self.weight2), hidden)
         logits = logits.transpose(0, 1).flatten(1)
         return logits if self.is_uniform else logits[:, self.keep]
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from spin_d3rlpy import fast
 from spin_d3rlpy.asm.model import ActionStructureModel, Block
 from spin_d3rlpy.asm.pretraining import StateActionSource
 
@@ -143,11 +144,14 @@ def attention_maps(
     """
     was_training = asm.training
     asm.eval()
-    x = asm.trunk.tokens(observations, asm.embedding.weight, tokens + asm.row_offsets)
-    maps = []
-    for block in cast("list[Block]", list(asm.trunk.blocks)):
-        weights, _ = block.attention.weights_and_values(block.query_norm(x), block.context_norm(x))
-        maps.append(weights.mean(0))
-        x = block(x)
+    maps: list[torch.Tensor] = []
+    hooks = [
+        block.attention.dropout.register_forward_pre_hook(lambda _, x: maps.append(x[0].mean(0)))
+        for block in cast("list[Block]", list(asm.trunk.blocks))
+    ]
+    with fast.plain():
+        asm(observations, tokens)
+    for hook in hooks:
+        hook.remove()
     asm.train(was_training)
     return torch.stack(maps)

@@ -47,12 +47,3 @@ def float32_products_by_onednn() -> Iterator[None]:
         yield
     finally:
         products.fp32_precision = before
-
-
-def cpu_multiplies_bfloat16() -> bool:
-    """Whether the CPU has instructions for bfloat16 products.
-
-    torch 2.13 tells this only through private functions; without them the answer is no.
-    """
-    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, name, bool)() for name in names)

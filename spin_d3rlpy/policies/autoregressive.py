@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from spin_d3rlpy._compat import is_exporting
-from spin_d3rlpy.fast.onednn import cpu_multiplies_bfloat16
+from spin_d3rlpy._compat import cpu_multiplies_bfloat16, is_exporting
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import Policy, joint_log_prob
 from spin_d3rlpy.precision import in_float32

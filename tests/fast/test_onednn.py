@@ -8,12 +8,6 @@ import torch
 from spin_d3rlpy.fast.onednn import float32_products_by_onednn, onednn_multiplies_float32
 
 
-def test_torch_still_has_no_public_question_for_bfloat16_units() -> None:
-    """Why `cpu_multiplies_bfloat16` asks private functions."""
-    public = [name for name in dir(torch.cpu) if not name.startswith("_")]
-    assert not [name for name in public if "bf16" in name or "amx" in name]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not onednn_multiplies_float32(), reason="needs AMD's processor without AMX")
 def test_torchs_own_float32_products_are_still_slower_on_amds_processors() -> None:
