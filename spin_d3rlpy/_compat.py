@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,59 +190,6 @@ def advance_schedule(optim: OptimizerWrapper) -> None:
         optim._lr_scheduler.step()
 
 
-@functools.cache
-def keep_freed_memory() -> None:
-    """Has the C library keep freed memory for the next allocation instead of returning it.
-
-    A training step allocates and frees the same arrays over and over. glibc gives larger ones
-    back to the system each time, and touching new pages again took up to half of a step on a CPU
-    (torch 2.13 has no allocator of its own there). The process stays as large as it once was.
-    Without glibc this does nothing.
-    """
-    mmap_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-        mallopt(mmap_threshold, 32 * 2**20)  # the largest value that glibc accepts
-        mallopt(trim_threshold, 2**31 - 1)
-
-
-@functools.cache
-def onednn_multiplies_float32() -> bool:
-    """Whether float32 products on this CPU are to be left to oneDNN.
-
-    torch 2.13 gives them to MKL, which multiplies half as fast as oneDNN on AMD's processors. The
-    only way to choose is to let oneDNN round factors to bfloat16, which it does where that is
-    faster, so with AMX. Elsewhere it computes in float32, and a few products make sure of it.
-    """
-    try:
-        vendor_is_amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-    if not vendor_is_amd or getattr(torch.cpu, "_is_amx_tile_supported", lambda: True)():
-        return False
-    generator = torch.Generator().manual_seed(0)
-    with float32_products_by_onednn():
-        for shape in ((256, 17, 256), (256, 256, 18), (256, 256, 256), (2048, 256, 512)):
-            a = torch.rand(shape[0], shape[1], generator=generator)
-            b = torch.rand(shape[1], shape[2], generator=generator)
-            exact = a.double() @ b.double()
-            if ((a @ b - exact).abs() / exact).max() > 1e-5:  # bfloat16 is off by 1e-3
-                return False
-    return True
-
-
-@contextlib.contextmanager
-def float32_products_by_onednn() -> Iterator[None]:
-    """Lets oneDNN do float32 products, see `onednn_multiplies_float32`."""
-    products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = products.fp32_precision
-    products.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        products.fp32_precision = before
-
-
 def cpu_multiplies_bfloat16() -> bool:
     """Whether the CPU has instructions for bfloat16 products.
 
@@ -252,26 +197,6 @@ def cpu_multiplies_bfloat16() -> bool:
     """
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in names)
-
-
-def onednn_linear(
-    dtype: torch.dtype,
-) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] | None:
-    """Linear layer `(x, weight, bias)` on CPUs by oneDNN's own kernel, without gradients.
-
-    torch 2.13 has it only as a private operator, for its compiler. None where that is missing and
-    where products of this type are not oneDNN's.
-    """
-    if dtype == torch.bfloat16:
-        is_onednns = cpu_multiplies_bfloat16()
-    else:
-        products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-        stays = dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-        is_onednns = stays and products.fp32_precision == "bf16"
-    if not (is_onednns and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
-        return None
-    operator = torch.ops.mkldnn._linear_pointwise
-    return lambda x, weight, bias: operator(x, weight, bias, "none", [], "")
 
 
 def is_exporting() -> bool:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.models.torch.encoders import compute_output_size
 from d3rlpy.types import TorchObservation
 from torch import nn
-from torch.nn.functional import embedding_bag
 
+from spin_d3rlpy import fast
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.precision import in_float32
 
@@ -51,37 +51,9 @@ class FactoredQFunction(nn.Module):
             outputs: `(B, N)` their positions, different ones in a row.
         """
         weight, bias = self.head.weight, self.head.bias
-        total: torch.Tensor = in_float32(
-            lambda x: _SumOfOutputs.apply(x, weight, bias, outputs),  # type: ignore[no-untyped-call]
-            self.encoder(observations),
+        return in_float32(
+            lambda x: fast.sum_of_outputs(x, weight, bias, outputs), self.encoder(observations)
         )
-        return total
-
-
-class _SumOfOutputs(torch.autograd.Function):
-    # `linear(x, weight, bias).gather(1, outputs).sum(1)`; adds the chosen rows of the weight first.
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        outputs: torch.Tensor,
-    ) -> torch.Tensor:
-        added = embedding_bag(outputs, weight, mode="sum")  # (B, in)
-        ctx.save_for_backward(x, added, outputs)
-        ctx.n_outputs = len(weight)
-        return (x * added).sum(1) + bias[outputs].sum(1)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, added, outputs = ctx.saved_tensors
-        per_row = gradient[:, None]
-        # One product: adding the rows one after the other to the weight's gradient takes longer.
-        of_outputs = gradient.new_zeros(len(x), ctx.n_outputs)
-        of_outputs.scatter_(1, outputs, per_row.expand(outputs.shape))
-        return per_row * added, of_outputs.mT @ x, of_outputs.sum(0), None
 
 
 class FactoredCritic(nn.ModuleList):
@@ -133,7 +105,7 @@ class FactoredCritic(nn.ModuleList):
 
         On CPUs utilities of choices that were not taken are not computed.
         """
-        if layout.offsets.device.type != "cpu":
+        if not fast.is_on() or layout.offsets.device.type != "cpu":
             return self.values(layout, self.utilities(observations), actions)
         outputs = layout.positions(actions)
         members = cast("list[FactoredQFunction]", list(self))

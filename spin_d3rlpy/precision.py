@@ -8,11 +8,9 @@ from typing import Literal, get_args
 
 import torch
 
-from spin_d3rlpy._compat import (
-    cpu_multiplies_bfloat16,
-    float32_products_by_onednn,
-    onednn_multiplies_float32,
-)
+from spin_d3rlpy import fast
+from spin_d3rlpy._compat import cpu_multiplies_bfloat16
+from spin_d3rlpy.fast.onednn import float32_products_by_onednn, onednn_multiplies_float32
 
 Precision = Literal["float32", "bfloat16", "auto"]
 
@@ -66,10 +64,10 @@ def fast_products(
         device: of the products.
         n_rows: of the products, if they can be few: for few rows it is torch's usual one.
     """
-    small = n_rows is not None and n_rows < MANY_ROWS
-    if small or torch.device(device).type != "cpu" or not onednn_multiplies_float32():
-        return contextlib.nullcontext()
-    return float32_products_by_onednn()
+    many = n_rows is None or n_rows >= MANY_ROWS
+    if many and fast.is_on() and torch.device(device).type == "cpu" and onednn_multiplies_float32():
+        return float32_products_by_onednn()
+    return contextlib.nullcontext()
 
 
 def backward(loss: torch.Tensor) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import mmap
 import os
-import platform
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -23,10 +20,8 @@ from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
 from spin_d3rlpy._compat import (
     DiscreteView,
     advance_schedule,
-    float32_products_by_onednn,
     fuse_adam,
     log_folders,
-    onednn_multiplies_float32,
     step_without_schedule,
 )
 from tests.subprocesses import run_python, run_python_with_errors
@@ -223,46 +218,3 @@ def test_torch_still_has_no_public_question_for_bfloat16_units() -> None:
     """Why `cpu_multiplies_bfloat16` asks private functions."""
     public = [name for name in dir(torch.cpu) if not name.startswith("_")]
     assert not [name for name in public if "bf16" in name or "amx" in name]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not onednn_multiplies_float32(), reason="needs AMD's processor without AMX")
-def test_torchs_own_float32_products_are_still_slower_on_amds_processors() -> None:
-    """Why there is `onednn_multiplies_float32`."""
-    a, b = torch.rand(2048, 256), torch.rand(256, 512)
-
-    def seconds() -> float:
-        started = time.process_time()
-        for _ in range(20):
-            a @ b
-        return time.process_time() - started
-
-    own = min(seconds() for _ in range(20))
-    with float32_products_by_onednn():
-        onednn = min(seconds() for _ in range(20))
-    assert onednn < 0.9 * own
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
-def test_freed_memory_is_kept_and_used_again() -> None:
-    """Counts page faults of allocating and freeing the same arrays in a process of its own.
-
-    Without `keep_freed_memory` there are as many as pages, mostly: it depends on what lies beside
-    the arrays, so that is not tested.
-    """
-    arrays, rounds = 8, 5
-    faults = run_python(
-        "import resource, torch\n"
-        "from spin_d3rlpy._compat import keep_freed_memory\n"
-        "keep_freed_memory()\n"
-        "def step():\n"
-        f"    arrays = [torch.ones(2**20) for _ in range({arrays})]\n"
-        f"for _ in range({rounds}):\n"
-        "    step()\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
-        f"for _ in range({rounds}):\n"
-        "    step()\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)\n"
-    )
-    pages = rounds * arrays * 4 * 2**20 // mmap.PAGESIZE
-    assert int(faults.split()[-1]) < pages / 10

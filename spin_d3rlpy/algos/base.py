@@ -23,17 +23,14 @@ from d3rlpy.types import GymEnv
 from gymnasium.spaces import Box
 from torch import nn
 
-from spin_d3rlpy._compat import (
-    DiscreteView,
-    fuse_adam,
-    keep_freed_memory,
-)
+from spin_d3rlpy._compat import DiscreteView, fuse_adam
 from spin_d3rlpy.algos.acting import ActingAlgo, TConfig, TImpl
 from spin_d3rlpy.algos.fit import BestIs, FitSettings, train
 from spin_d3rlpy.algos.logs import stage_log
 from spin_d3rlpy.algos.recorded_update import RecordedUpdate
 from spin_d3rlpy.checkpoints import KEPT, Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.graphs import can_record
 from spin_d3rlpy.loop import Run
 from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch

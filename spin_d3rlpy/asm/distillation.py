@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from spin_d3rlpy._compat import keep_freed_memory
 from spin_d3rlpy.asm.pretraining import VALIDATION_ROWS, StateActionSource
 from spin_d3rlpy.distributed import share_training
+from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.loop import Loop, Metrics, Row, Run
 from spin_d3rlpy.precision import Precision, autocast, backward, check_precision, in_float32
 

@@ -3,24 +3,22 @@
 Axes: `B` batch, `M` state tokens, `N` sub-actions (slots), `T = M + N` tokens, `D` width,
 `H` heads, `K` most choices of a slot, `S = sum(nvec)`.
 
-The SPIN and SAINT policies use the same `SlotTransformer` and `SlotHeads`; what a policy is given
-in place of sub-action embeddings is in `spin_d3rlpy.policies.slot`.
+This is the network as the paper has it; its fast twin is in `spin_d3rlpy.fast`. The SPIN and SAINT
+policies use the same `SlotTransformer` and `SlotHeads`; what a policy is given in place of
+sub-action embeddings is in `spin_d3rlpy.policies.slot`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import embedding, gelu, layer_norm
+from torch.nn.functional import embedding, gelu
 
-from spin_d3rlpy.asm.attention import attend, attend_with_shared
-from spin_d3rlpy.asm.dropout import Dropout, add_dropout, dropout
-from spin_d3rlpy.asm.kept import Kept
-from spin_d3rlpy.asm.linear import linear
+from spin_d3rlpy import fast
 from spin_d3rlpy.asm.support import LogLikelihood, complete, log_likelihood
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.precision import in_float32
@@ -68,55 +66,24 @@ class Attention(nn.Module):
         super().__init__()
         d = config.width
         self.n_heads = config.n_heads
-        self.dropout = config.attention_dropout
         self.query = nn.Linear(d, d)
         self.key_value = nn.Linear(d, 2 * d)
         self.out = nn.Linear(d, d)
+        self.dropout = fast.Dropout(config.attention_dropout)
 
-    def forward(self, projected: torch.Tensor) -> torch.Tensor:
-        """Mixes values: `(B, T, 3D)` queries, keys and values give `(B, T, D)`.
-
-        `out`, the last projection, is left to the caller, who may need it for some tokens only.
-        """
-        return attend(projected, self.n_heads, self.dropout if self.training else 0.0)
-
-    def with_shared(self, own: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-        """The same for tokens of which most are the same in all rows.
-
-        `(B, M, 3D)` of each row's own tokens and `(N, 3D)` of the others give `(B, M + N, D)`.
-        """
-        p = self.dropout if self.training else 0.0
-        return attend_with_shared(own, shared, self.n_heads, p)
-
-
-class Affine(NamedTuple):
-    """Weight `(out, in)` and bias `(out,)` of a linear layer."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor
-
-
-def after_norm(layer: nn.Linear, norm: nn.LayerNorm) -> Affine:
-    """A linear layer that takes in the scale and shift of the normalization before it."""
-    weight, bias = layer.weight, layer.bias
-    return Affine(weight * norm.weight, bias + weight @ norm.bias)
-
-
-class BlockWeights(NamedTuple):
-    """The linear layers of a block; those after a normalization contain its scale and shift."""
-
-    projection: Affine  # to queries, keys and values
-    out: Affine
-    up: Affine
-    down: Affine
+    def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        """Mixes values of the context `(B, T, D)` by queries of `(B, T, D)`: `(B, T, D)`."""
+        projected = self.query(x), *self.key_value(context).chunk(2, dim=-1)
+        # (B, T, D) to (B, H, T, D/H)
+        q, k, v = (y.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for y in projected)
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)  # (B, H, T, T)
+        mixed: torch.Tensor = self.dropout(weights) @ v
+        out: torch.Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return out
 
 
 class Block(nn.Module):
-    """A pre-LN block with separate norms for queries and for keys and values.
-
-    It comes in parts, so that what is the same in all rows (the projections of embeddings) and
-    what nothing reads (outputs of some tokens) need not be computed.
-    """
+    """A pre-LN block with separate norms for queries and for keys and values."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -124,69 +91,20 @@ class Block(nn.Module):
         self.query_norm = nn.LayerNorm(d)
         self.context_norm = nn.LayerNorm(d)
         self.attention = Attention(config)
-        self.dropout = config.dropout
+        self.dropout = fast.Dropout(config.dropout)
         self.ffn = nn.Sequential(
             nn.LayerNorm(d),
             nn.Linear(d, hidden),
             nn.GELU(),
-            Dropout(config.dropout),
+            fast.Dropout(config.dropout),
             nn.Linear(hidden, d),
-            Dropout(config.dropout),
+            fast.Dropout(config.dropout),
         )
 
-    def weights(self) -> BlockWeights:
-        """What `project` and `finish` compute with.
-
-        Both norms before attention standardize the same vectors and differ only in scale and
-        shift, so it is cheaper to do that once and to put scales and shifts into the weights.
-        """
-        q = after_norm(self.attention.query, self.query_norm)
-        kv = after_norm(self.attention.key_value, self.context_norm)
-        out, down = self.attention.out, cast(nn.Linear, self.ffn[4])
-        return BlockWeights(
-            Affine(torch.cat([q.weight, kv.weight]), torch.cat([q.bias, kv.bias])),
-            Affine(out.weight, out.bias),
-            after_norm(cast(nn.Linear, self.ffn[1]), cast(nn.LayerNorm, self.ffn[0])),
-            Affine(down.weight, down.bias),
-        )
-
-    def project(self, tokens: torch.Tensor, weights: BlockWeights) -> torch.Tensor:
-        """Queries, keys and values of tokens: `(..., D)` gives `(..., 3D)`."""
-        return linear(self._standardize(tokens), *weights.projection)
-
-    def finish(
-        self, tokens: torch.Tensor, mixed: torch.Tensor, weights: BlockWeights
-    ) -> torch.Tensor:
-        """The rest of the block for tokens `(..., D)` and what they attended to `(..., D)`."""
-        p, training = self.dropout, self.training
-        x = add_dropout(tokens, linear(mixed, *weights.out), p, training)
-        hidden = dropout(gelu(linear(self._standardize(x), *weights.up)), p, training)
-        return add_dropout(x, linear(hidden, *weights.down), p, training)
-
-    def _standardize(self, tokens: torch.Tensor) -> torch.Tensor:
-        return layer_norm(tokens, tokens.shape[-1:], eps=self.query_norm.eps)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Maps tokens `(B, T, D)` to `(B, T, D)`."""
-        weights = self.weights()
-        return self.finish(tokens, self.attention(self.project(tokens, weights)), weights)
-
-
-class TrunkWeights(NamedTuple):
-    """The linear layers of a trunk, in the type that products are computed in."""
-
-    state: list[Affine]
-    blocks: list[BlockWeights]
-
-
-def _rounded(weights: TrunkWeights, dtype: torch.dtype) -> TrunkWeights:
-    def rounded(affine: Affine) -> Affine:
-        return Affine(affine.weight.to(dtype), affine.bias.to(dtype))
-
-    state, blocks = weights
-    return TrunkWeights(
-        [rounded(a) for a in state], [BlockWeights(*map(rounded, b)) for b in blocks]
-    )
+        x = x + self.dropout(self.attention(self.query_norm(x), self.context_norm(x)))
+        return x + self.ffn(x)
 
 
 class SlotTransformer(nn.Module):
@@ -208,20 +126,6 @@ class SlotTransformer(nn.Module):
         )
         self.n_state_tokens = m
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_blocks))
-        self._kept: Kept[TrunkWeights] = Kept()
-
-    def weights(self) -> TrunkWeights:
-        """What `forward` computes with; kept while the trunk is frozen."""
-        return self._kept.get(list(self.parameters()), self._compute_weights)
-
-    def _compute_weights(self) -> TrunkWeights:
-        up, down = (cast(nn.Linear, self.state_encoder[i]) for i in (0, 2))
-        kind = up.weight.device.type
-        if torch.is_autocast_enabled(kind):  # what is made of weights is rounded once, at the end
-            with torch.autocast(kind, enabled=False):
-                return _rounded(self._compute_weights(), torch.get_autocast_dtype(kind))
-        state = [Affine(layer.weight, layer.bias) for layer in (up, down)]
-        return TrunkWeights(state, [b.weights() for b in cast("list[Block]", list(self.blocks))])
 
     def forward(
         self,
@@ -232,8 +136,6 @@ class SlotTransformer(nn.Module):
     ) -> torch.Tensor:
         """Returns slot features `(B, N, D)`, or `(C, N, D)` of the `rows` asked for.
 
-        Slot tokens are rows of a table, whose projections in the first block are computed once.
-
         Args:
             observations: `(B, obs)`.
             table: `(R, D)` tokens.
@@ -241,44 +143,17 @@ class SlotTransformer(nn.Module):
                 table stands in every row of the batch (R = N).
             rows: `(C, N)`: of slot i, only the features in rows `rows[:, i]` of the batch.
         """
-        m = self.n_state_tokens
-        weights = self.weights()
-        blocks = list(zip(cast("list[Block]", list(self.blocks)), weights.blocks, strict=True))
-        first = blocks[0]
-        up, down = weights.state
-        state = linear(gelu(linear(observations, *up)), *down).unflatten(-1, (m, -1))  # (B, M, D)
-
-        def beside_state(of_state: torch.Tensor, of_table: torch.Tensor) -> torch.Tensor:
-            slots = (
-                of_table.expand(state.shape[0], -1, -1) if ids is None else embedding(ids, of_table)
-            )
-            return torch.cat([of_state, slots.to(of_state.dtype)], dim=1)  # (B, M + N, ...)
-
-        tokens = beside_state(state, table)
-        of_state, of_table = (first[0].project(x, first[1]) for x in (state, table))
-        for i, (block, of_block) in enumerate(blocks):
-            if i > 0:
-                mixed = block.attention(block.project(tokens, of_block))
-            elif ids is None:
-                mixed = block.attention.with_shared(of_state, of_table)
-            else:
-                mixed = block.attention(beside_state(of_state, of_table))
-            if i == len(blocks) - 1:  # nothing reads what is left out here
-                tokens = _slot_major(tokens[:, m:], rows)
-                mixed = _slot_major(mixed[:, m:], rows)
-            tokens = block.finish(tokens, mixed, of_block)
-        features: torch.Tensor = tokens
-        return features.transpose(0, 1)
-
-
-def _slot_major(x: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
-    """Copies `(B, N, D)` to `(N, B, D)`, as the heads need it, or the given rows to `(N, C, D)`."""
-    if rows is None:
-        return x.transpose(0, 1).contiguous()
-    n = x.shape[1]
-    flat = rows.T * n + torch.arange(n, device=rows.device)[:, None]  # (N, C)
-    picked: torch.Tensor = x.flatten(0, 1).index_select(0, flat.flatten()).unflatten(0, (n, -1))
-    return picked
+        if fast.is_on():
+            return fast.transformer.forward(self, observations, table, ids, rows)
+        state = self.state_encoder(observations).unflatten(-1, (self.n_state_tokens, -1))
+        slots = table.expand(state.shape[0], -1, -1) if ids is None else embedding(ids, table)
+        x = torch.cat([state, slots], dim=1)  # (B, M + N, D)
+        for block in self.blocks:
+            x = block(x)
+        features = x[:, self.n_state_tokens :]
+        if rows is None:
+            return features
+        return features.gather(0, rows[..., None].expand(-1, -1, features.shape[-1]))
 
 
 class SlotHeads(nn.Module):
@@ -295,7 +170,7 @@ class SlotHeads(nn.Module):
         super().__init__()
         layout = SlotLayout(nvec)
         n, k, d, hidden = layout.n_slots, layout.max_choices, config.width, config.head_hidden
-        self.dropout = config.dropout
+        self.dropout = fast.Dropout(config.dropout)
         self.weight1 = nn.Parameter(torch.empty(n, d, hidden).uniform_(-(d**-0.5), d**-0.5))
         self.bias1 = nn.Parameter(torch.empty(n, 1, hidden).uniform_(-(d**-0.5), d**-0.5))
         bound = hidden**-0.5
@@ -308,7 +183,7 @@ class SlotHeads(nn.Module):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Maps slot features `(B, N, D)` to logits of all choices, flat `(B, S)`."""
         hidden = gelu(torch.baddbmm(self.bias1, features.transpose(0, 1), self.weight1))
-        hidden = dropout(hidden, self.dropout, self.training)
+        hidden = self.dropout(hidden)
         logits = in_float32(lambda h: torch.baddbmm(self.bias2, h, self.weight2), hidden)
         logits = logits.transpose(0, 1).flatten(1)
         return logits if self.is_uniform else logits[:, self.keep]

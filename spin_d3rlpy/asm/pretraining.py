@@ -10,7 +10,6 @@ from typing import Literal, Protocol, get_args
 
 import torch
 
-from spin_d3rlpy._compat import keep_freed_memory
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.objectives import (
     ContrastiveActionModelling,
@@ -20,6 +19,7 @@ from spin_d3rlpy.asm.objectives import (
     VariationalActionModelling,
 )
 from spin_d3rlpy.distributed import share_training
+from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.graphs import recorded
 from spin_d3rlpy.loop import Loop, Metrics, Row, Run
 from spin_d3rlpy.precision import Precision, autocast, check_precision

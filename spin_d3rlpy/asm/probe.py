@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from spin_d3rlpy import fast
 from spin_d3rlpy.asm.model import ActionStructureModel, Block
 from spin_d3rlpy.asm.pretraining import StateActionSource
 
@@ -143,14 +144,14 @@ def attention_maps(
     """
     was_training = asm.training
     asm.eval()
-    state = asm.trunk.state_encoder(observations).unflatten(-1, (asm.config.n_state_tokens, -1))
-    x = torch.cat([state, asm.embedding(tokens + asm.row_offsets)], dim=1)  # (B, T, D)
-    maps = []
-    for block in cast("list[Block]", list(asm.trunk.blocks)):
-        projected = block.project(x, block.weights())
-        query, key, _ = projected.unflatten(-1, (3, asm.config.n_heads, -1)).unbind(2)
-        scores = torch.einsum("bihd,bjhd->bhij", query, key) / query.shape[-1] ** 0.5
-        maps.append(scores.softmax(-1).mean(0))
-        x = block(x)
+    maps: list[torch.Tensor] = []
+    hooks = [
+        block.attention.dropout.register_forward_pre_hook(lambda _, x: maps.append(x[0].mean(0)))
+        for block in cast("list[Block]", list(asm.trunk.blocks))
+    ]
+    with fast.plain():
+        asm(observations, tokens)
+    for hook in hooks:
+        hook.remove()
     asm.train(was_training)
     return torch.stack(maps)

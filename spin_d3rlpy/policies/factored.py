@@ -8,7 +8,7 @@ import torch
 from d3rlpy.models.torch.encoders import Encoder, compute_output_size
 from torch import nn
 
-from spin_d3rlpy.asm.dropout import replace_dropout
+from spin_d3rlpy.fast import replace_dropout
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import IndependentPolicy
 from spin_d3rlpy.precision import in_float32

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from spin_d3rlpy._compat import keep_freed_memory
 from spin_d3rlpy.distributed import share_training
+from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.loop import Loop, Metrics, Row, Run
 from spin_d3rlpy.precision import Precision, autocast, backward, check_precision
 from spin_d3rlpy.reprem.model import RePreM

@@ -33,8 +33,8 @@ from spin_d3rlpy import (
     precision,
 )
 from spin_d3rlpy.algos import base, impl, recorded_update
-from spin_d3rlpy.asm import attention, dropout
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.fast import dropout
 from tests.algos.problems import (
     ALGORITHMS,
     NVEC,
@@ -57,7 +57,6 @@ QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress"
 def gpu_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the paths that other devices than CPUs take."""
     monkeypatch.setattr(dropout, "_BITS", {})
-    monkeypatch.setattr(attention, "is_tracing", lambda: True)
     monkeypatch.setattr(precision, "onednn_multiplies_float32", lambda: False)
 
 

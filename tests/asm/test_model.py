@@ -4,11 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
+from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig
 from spin_d3rlpy.asm.model import Block, SlotHeads
-from spin_d3rlpy.asm.objectives import mask_actions
-from spin_d3rlpy.precision import autocast
-from tests.measure.plain import plain_features, plain_heads, plain_masked_action_loss
 
 NVEC = [3, 5, 2]
 CONFIG = TransformerConfig(width=12, n_blocks=2, n_heads=3, n_state_tokens=2, head_hidden=7)
@@ -56,64 +53,6 @@ def test_block_equals_torch_multihead_attention() -> None:
         h = x + reference(block.query_norm(x), context, context, need_weights=False)[0]
         h = h + block.ffn(h)
         torch.testing.assert_close(block(x), h, rtol=1e-5, atol=1e-5)
-
-
-def plain_case() -> tuple[ActionStructureModel, torch.Tensor, torch.Tensor]:
-    torch.manual_seed(2)
-    asm = ActionStructureModel(11, NVEC, CONFIG).eval()
-    for p in asm.parameters():
-        nn.init.normal_(p, std=0.3)
-    actions = torch.stack([torch.randint(m, (64,)) for m in NVEC], 1)
-    return asm, torch.randn(64, 11), actions
-
-
-def test_loss_and_every_gradient_equal_the_plain_formulation() -> None:
-    asm, observations, actions = plain_case()
-    masked = mask_actions(actions, asm.mask_ids, 0.4)
-    assert masked.capacity < 64
-    fast = masked_action_loss(asm, observations, actions, masked).loss
-    plain = plain_masked_action_loss(asm, observations, actions, masked)
-    torch.testing.assert_close(fast, plain)
-    gradients = torch.autograd.grad(plain, list(asm.parameters()))
-    for (name, p), fast_gradient, gradient in zip(
-        asm.named_parameters(),
-        torch.autograd.grad(fast, list(asm.parameters())),
-        gradients,
-        strict=True,
-    ):
-        assert gradient.abs().max() > 0, name
-        torch.testing.assert_close(fast_gradient, gradient, rtol=1e-4, atol=1e-6, msg=name)
-        assert p.shape == gradient.shape
-
-
-def test_all_logits_equal_the_plain_formulation() -> None:
-    asm, observations, actions = plain_case()
-    tables = asm.embedding.weight.split([m + 1 for m in NVEC])
-    tokens = [table[ids] for table, ids in zip(tables, actions.T, strict=True)]
-    plain = plain_heads(asm.heads, plain_features(asm.trunk, observations, tokens), NVEC)
-    fast = asm(observations, actions)
-    torch.testing.assert_close(fast, torch.cat(plain, 1), rtol=1e-4, atol=1e-5)
-    rows = torch.stack([torch.randperm(64)[:5] for _ in NVEC], 1)
-    some = torch.cat([p[rows[:, i]] for i, p in enumerate(plain)], 1)
-    torch.testing.assert_close(asm(observations, actions, rows), some, rtol=1e-4, atol=1e-5)
-
-
-def test_bfloat16_stays_close_to_float32() -> None:
-    """The tolerance that `precision` documents: 1 % of a gradient's norm, 0.01 of the loss."""
-    torch.manual_seed(3)
-    asm = ActionStructureModel(17, [3] * 6).eval()
-    observations, actions = torch.randn(128, 17), torch.randint(3, (128, 6))
-    masked = mask_actions(actions, asm.mask_ids)
-    losses, gradients = [], []
-    for precision in ("float32", "bfloat16"):
-        with autocast("cpu", precision):
-            loss = masked_action_loss(asm, observations, actions, masked).loss
-        losses.append(loss)
-        parameters = torch.autograd.grad(loss, list(asm.parameters()))
-        gradients.append(torch.cat([g.flatten() for g in parameters]))
-    assert abs(losses[0] - losses[1]) < 0.01
-    assert (gradients[0] - gradients[1]).norm() < 0.01 * gradients[0].norm()
-    assert not torch.equal(gradients[0], gradients[1])
 
 
 def test_heads_equal_one_mlp_per_slot() -> None:

@@ -2,8 +2,8 @@
 
 Absolute times depend on the machine and on what else runs there. So the variants of a measurement
 take turns within one process, the fastest of the turns counts, and what is reported are ratios:
-to the plain formulation in float32 (`tests.measure.plain`) and to the floor, the time
-that the products alone would take at the rate that this machine reaches on large matrices.
+to the plain formulation in float32 (`spin_d3rlpy.fast.plain`) and to the floor, the time that the
+products alone would take at the rate that this machine reaches on large matrices.
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.torch_utility import TorchMiniBatch
 
-from spin_d3rlpy import algos
-from spin_d3rlpy._compat import keep_freed_memory
+from spin_d3rlpy import algos, fast
 from spin_d3rlpy.asm import (
     ActionStructureModel,
     PretrainingConfig,
     TransformerConfig,
     pretrain,
 )
-from spin_d3rlpy.asm.objectives import mask_actions
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.loop import Run
 from spin_d3rlpy.policies import AutoregressiveConfig
@@ -44,7 +42,6 @@ from spin_d3rlpy.reports import describe_machine, format_table, write_csv
 from spin_d3rlpy.threads import one_thread
 from tests.measure import evaluation_speed, floors
 from tests.measure.floors import Problem
-from tests.measure.plain import PlainIQL, plain_masked_action_loss
 
 CHEETAH = Problem("cheetah-run, 3 bins", 17, (3,) * 6)
 DOG = Problem("dog-trot, 30 bins", 223, (30,) * 38)
@@ -136,39 +133,31 @@ def random_stock_buffer(problem: Problem, episodes: int = EPISODES) -> ReplayBuf
     return ReplayBuffer(InfiniteBuffer(), episodes=data, action_size=max(problem.nvec))
 
 
+def plainly(step: Step) -> Step:
+    """The same step without what is there for speed, but for memory, which all variants share."""
+    fast.keep_freed_memory()
+
+    def plain_step() -> object:
+        with fast.plain():
+            return step()
+
+    return plain_step
+
+
 def _pretraining_steps(
     problem: Problem, config: TransformerConfig, device: str, plain: bool
 ) -> dict[str, Step]:
     buffer = random_buffer(problem).to(device)
 
-    def new_asm() -> ActionStructureModel:
-        return ActionStructureModel(problem.observation_size, problem.nvec, config).to(device)
-
-    def ours(precision: Precision) -> Step:
-        asm = new_asm()
+    def updates(precision: Precision) -> Step:
+        asm = ActionStructureModel(problem.observation_size, problem.nvec, config).to(device)
         settings = PretrainingConfig(
             batch_size=ASM_BATCH_SIZE, precision=precision, max_updates=PRETRAINING_UPDATES
         )
         return lambda: pretrain(asm, buffer, settings, Run(show_progress=False))
 
-    def plainly() -> Step:
-        asm = new_asm().train()
-        optimizer = torch.optim.Adam(asm.parameters(), lr=4e-4)
-
-        def steps() -> None:
-            for _ in range(PRETRAINING_UPDATES):
-                observations, actions = buffer.sample_observations_and_actions(ASM_BATCH_SIZE)
-                masked = mask_actions(actions, asm.mask_ids)
-                loss = plain_masked_action_loss(asm, observations, actions, masked)
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(asm.parameters(), 1.0)
-                optimizer.step()
-
-        return steps
-
-    steps = {"float32": ours("float32"), "bfloat16": ours("bfloat16")}
-    return {"plain": plainly(), **steps} if plain else steps
+    steps = {"float32": updates("float32"), "bfloat16": updates("bfloat16")}
+    return {"plain": plainly(updates("float32")), **steps} if plain else steps
 
 
 def pretraining_row(
@@ -211,9 +200,8 @@ def iql_row(
     batch = _fixed_batch(problem, device, batch_size)
     steps: dict[str, Step] = {}
     if plain:
-        keep_freed_memory()  # as our updates do
-        plain_algo = PlainIQL(_built(name, problem, device))
-        steps["plain"] = lambda: plain_algo.update(batch)
+        plain_algo = _built(name, problem, device, precision="float32")
+        steps["plain"] = plainly(partial(plain_algo._update_without_sync, batch))
     for precision in ("float32", "bfloat16"):
         algo = _built(name, problem, device, precision=precision)
         steps[precision] = partial(algo._update_without_sync, batch)
@@ -223,9 +211,9 @@ def iql_row(
 
 def cached_spin_row(problem: Problem, rates: Rates, device: str = "cpu:0", turns: int = 3) -> Row:
     """The same for SPIN-IQL with fixed queries and cached features, sampling included."""
-    plain_algo = PlainIQL(_built("SPINIQL", problem, device))
+    plain_algo = _built("SPINIQL", problem, device, precision="float32")
     batch = _fixed_batch(problem, device)
-    steps: dict[str, Step] = {"plain": lambda: plain_algo.update(batch)}
+    steps: dict[str, Step] = {"plain": plainly(partial(plain_algo._update_without_sync, batch))}
     buffer = random_buffer(problem).to(device)
     width = TransformerConfig().width
     features = torch.randn(len(buffer.observations), problem.n_slots, width).bfloat16().to(device)

@@ -16,10 +16,8 @@ from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_acti
 from spin_d3rlpy.asm.objectives import mask_actions
 from spin_d3rlpy.policies import AutoregressiveConfig, SlotPolicy
 from spin_d3rlpy.policies.slot import QueryFeatures
-from tests.algos.problems import NVEC, random_buffer, tiny_fields
 from tests.measure import floors, speed
 from tests.measure.floors import Problem
-from tests.measure.plain import PlainIQL
 from tests.measure.speed import CHEETAH, DOG, Rates, best_seconds
 
 RATES = Rates(float32=1e11, bfloat16=4e11)
@@ -77,27 +75,6 @@ def test_floor_of_the_autoregressive_policy() -> None:
     slot = 4 * 7 * (8 + 7) + 4 * 7 * 14
     expected = 3 * 10 * (17 * 5 + 6 * slot + 7 * 18)
     assert floors.autoregressive_policy_step(CHEETAH, sizes, 10) == expected
-
-
-@pytest.mark.parametrize("policy", ["SPIN", "SAINT", "Factored", "Autoregressive"])
-def test_plain_iql_does_the_same_updates(policy: str) -> None:
-    algos: list[Any] = []
-    for _ in range(2):
-        algo_class = getattr(spin_d3rlpy, f"{policy}IQL")
-        fields: dict[str, Any] = tiny_fields(algo_class)
-        if policy in ("SPIN", "SAINT"):
-            fields["actor_encoder_factory"].transformer = TransformerConfig(
-                width=16, n_blocks=2, n_heads=2, head_hidden=11, dropout=0.0, attention_dropout=0.0
-            )
-        torch.manual_seed(0)
-        algos.append(algo_class(nvec=NVEC, **fields))
-        algos[-1].build_with_dataset(random_buffer())
-    ours, plain = algos[0], PlainIQL(algos[1])
-    torch.manual_seed(1)
-    for _ in range(4):
-        batch = random_buffer().sample_transition_batch(50)
-        found, expected = ours.update(batch), plain.update(batch)
-        assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_variants_are_timed_in_turns_and_the_fastest_turn_counts() -> None:

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn.functional import dropout as torch_dropout
 
+from spin_d3rlpy.fast.switch import is_on
+
 TModule = TypeVar("TModule", bound=nn.Module)
 
 # Integer type of the same width, to handle a float's bits; and 16 random bits an entry.
@@ -22,31 +24,29 @@ _MULTIPLIERS = torch.from_numpy(
 )[:, None]
 
 
-def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+def dropout(x: torch.Tensor, p: float) -> torch.Tensor:
     """Zeroes entries with probability `p` and scales the others so that the mean stays.
 
     On CPUs torch draws one Bernoulli number an entry, which took a quarter of a pre-training
     step; here one word of 64 random bits serves four entries. In bfloat16 the scale
     `1 / (1 - p)` is first rounded to that type and `p` follows from it (0.1 becomes 0.0986), so
     that the mean stays. `p` is met to within 2^-16.
-
-    Args:
-        x: any shape.
-        p: probability of zeroing an entry.
-        training: otherwise `x` is returned as it is.
     """
-    if not training or p == 0.0:
+    if p == 0.0:
         return x
-    if x.device.type != "cpu" or x.dtype not in _BITS:
-        return torch_dropout(x, p)
-    return x * dropout_factor(x, p)
+    return x * dropout_factor(x, p) if is_on_cpu(x) else torch_dropout(x, p)
 
 
-def add_dropout(x: torch.Tensor, y: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+def add_dropout(x: torch.Tensor, y: torch.Tensor, p: float) -> torch.Tensor:
     """Returns `x + dropout(y)`, in one pass over both where that is this module's dropout."""
-    if not training or p == 0.0 or y.device.type != "cpu" or y.dtype not in _BITS:
-        return x + dropout(y, p, training)
+    if p == 0.0 or not is_on_cpu(y):
+        return x + dropout(y, p)
     return torch.addcmul(x, y, dropout_factor(y, p))
+
+
+def is_on_cpu(x: torch.Tensor) -> bool:
+    """Whether `x` is of a kind that this folder has CPU code for: float32 or bfloat16."""
+    return x.device.type == "cpu" and x.dtype in _BITS
 
 
 def dropout_factor(x: torch.Tensor, p: float) -> torch.Tensor:
@@ -76,20 +76,17 @@ def random_words(n: int) -> torch.Tensor:
     return words.flatten()[:n]
 
 
-class Dropout(nn.Module):
-    """`dropout` as a module.
+class Dropout(nn.Dropout):
+    """torch's module with this dropout."""
 
-    Args:
-        p: probability of zeroing an entry.
-    """
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
+    @property
+    def rate(self) -> float:
+        """Probability of zeroing an entry now: none in evaluation mode."""
+        return self.p if self.training else 0.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Applies dropout in training mode."""
-        return dropout(x, self.p, self.training)
+        return dropout(x, self.rate) if is_on() else super().forward(x)
 
 
 def replace_dropout(module: TModule) -> TModule:

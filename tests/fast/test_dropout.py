@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spin_d3rlpy.asm import dropout as dropout_module
-from spin_d3rlpy.asm.dropout import Dropout, add_dropout, dropout, random_words
+from spin_d3rlpy.fast import dropout as dropout_module
+from spin_d3rlpy.fast.dropout import Dropout, add_dropout, dropout, random_words
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -13,7 +13,7 @@ def test_share_of_zeros_scale_and_gradient(dtype: torch.dtype, p: float) -> None
     torch.manual_seed(0)
     n = 300_001  # not a multiple of the four entries that share a random number
     x = torch.ones(n, dtype=dtype, requires_grad=True)
-    y = dropout(x, p, training=True)
+    y = dropout(x, p)
     kept = y != 0
     scale = torch.tensor(1 / (1 - p), dtype=dtype)
     assert (y[kept] == scale).all()
@@ -27,7 +27,7 @@ def test_share_of_zeros_scale_and_gradient(dtype: torch.dtype, p: float) -> None
 
 def test_neighbors_are_independent() -> None:
     torch.manual_seed(1)
-    dropped = dropout(torch.ones(400_000), 0.3, training=True).view(-1, 4) == 0
+    dropped = dropout(torch.ones(400_000), 0.3).view(-1, 4) == 0
     correlation = torch.corrcoef(dropped.T.double()) - torch.eye(4)
     assert correlation.abs().max() < 4 / 100_000**0.5
     following = dropped.flatten()
@@ -64,14 +64,14 @@ def test_multipliers_keep_neighbors_apart() -> None:
 @pytest.mark.parametrize(("p", "share"), [(1e-6, 0.0), (1 - 1e-6, 1.0)])
 def test_extreme_probabilities(dtype: torch.dtype, p: float, share: float) -> None:
     torch.manual_seed(5)
-    zeros = (dropout(torch.ones(100_000, dtype=dtype), p, training=True) == 0).double().mean()
+    zeros = (dropout(torch.ones(100_000, dtype=dtype), p) == 0).double().mean()
     assert zeros.item() == pytest.approx(share, abs=3e-4)
 
 
 def test_the_share_of_zeros_varies_as_that_of_independent_entries() -> None:
     torch.manual_seed(3)
     n, p = 1_000, 0.1
-    counts = torch.stack([(dropout(torch.ones(n), p, True) == 0).sum() for _ in range(2_000)])
+    counts = torch.stack([(dropout(torch.ones(n), p) == 0).sum() for _ in range(2_000)])
     assert counts.double().mean().item() == pytest.approx(n * p, rel=0.01)
     assert counts.double().var().item() == pytest.approx(n * p * (1 - p), rel=0.15)
 
@@ -80,19 +80,19 @@ def test_the_share_of_zeros_varies_as_that_of_independent_entries() -> None:
 def test_adding_equals_dropout_then_addition(dtype: torch.dtype) -> None:
     x, y = torch.randn(1000).to(dtype), torch.randn(1000).to(dtype)
     torch.manual_seed(4)
-    added = add_dropout(x, y, 0.3, training=True)
+    added = add_dropout(x, y, 0.3)
     torch.manual_seed(4)
     # In one pass the sum is rounded once, else the dropped part is rounded, too.
     atol = 0.02 if dtype == torch.bfloat16 else 1e-6
-    torch.testing.assert_close(added, x + dropout(y, 0.3, training=True), atol=atol, rtol=1e-2)
-    assert torch.equal(add_dropout(x, y, 0.3, training=False), x + y)
+    torch.testing.assert_close(added, x + dropout(y, 0.3), atol=atol, rtol=1e-2)
+    assert torch.equal(add_dropout(x, y, 0.0), x + y)
 
 
 def test_nothing_is_dropped_in_evaluation_or_at_zero() -> None:
     x = torch.randn(10)
     module = Dropout(0.5)
     assert torch.equal(module.eval()(x), x)
-    assert torch.equal(dropout(x, 0.0, training=True), x)
+    assert torch.equal(dropout(x, 0.0), x)
     assert not torch.equal(module.train()(torch.ones(1000)), torch.ones(1000))
 
 
@@ -100,10 +100,10 @@ def test_seeds_decide() -> None:
     draws = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        draws.append(dropout(torch.ones(1000), 0.5, training=True))
+        draws.append(dropout(torch.ones(1000), 0.5))
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
 
 
 def test_other_types_are_left_to_torch() -> None:
-    assert dropout(torch.ones(1000, dtype=torch.float64), 0.5, training=True).dtype == torch.float64
+    assert dropout(torch.ones(1000, dtype=torch.float64), 0.5).dtype == torch.float64

@@ -1,0 +1,49 @@
+"""Products of torch's faster library on CPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+
+@functools.cache
+def onednn_multiplies_float32() -> bool:
+    """Whether float32 products on this CPU are to be left to oneDNN.
+
+    torch 2.13 gives them to MKL, which multiplies half as fast as oneDNN on AMD's processors. The
+    only way to choose is to let oneDNN round factors to bfloat16, which it does where that is
+    faster, so with AMX. Elsewhere it computes in float32, and a few products make sure of it.
+    """
+    try:
+        vendor_is_amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    if not vendor_is_amd or getattr(torch.cpu, "_is_amx_tile_supported", lambda: True)():
+        return False
+    generator = torch.Generator().manual_seed(0)
+    with float32_products_by_onednn():
+        for shape in ((256, 17, 256), (256, 256, 18), (256, 256, 256), (2048, 256, 512)):
+            a = torch.rand(shape[0], shape[1], generator=generator)
+            b = torch.rand(shape[1], shape[2], generator=generator)
+            exact = a.double() @ b.double()
+            if ((a @ b - exact).abs() / exact).max() > 1e-5:  # bfloat16 is off by 1e-3
+                return False
+    return True
+
+
+@contextlib.contextmanager
+def float32_products_by_onednn() -> Iterator[None]:
+    """Lets oneDNN do float32 products, see `onednn_multiplies_float32`."""
+    products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = products.fp32_precision
+    # The least precision that products may have, not the one that they get: "ieee", the other
+    # choice, sends them to MKL. Callers have made sure that oneDNN stays in float32.
+    products.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before

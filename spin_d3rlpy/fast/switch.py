@@ -1,0 +1,30 @@
+"""The one switch of everything that is there for speed only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+from spin_d3rlpy._compat import is_exporting
+
+_plain = ContextVar("plain", default=os.environ.get("SPIN_D3RLPY_PLAIN") == "1")
+
+
+def is_on() -> bool:
+    """Whether to take the fast path: not within `plain`, nor where a call is recorded to a file."""
+    return not (is_exporting() or _plain.get())
+
+
+@contextlib.contextmanager
+def plain() -> Iterator[None]:
+    """Has everything computed as it is written in the papers; the same but for rounding.
+
+    `SPIN_D3RLPY_PLAIN=1` does so for a whole process.
+    """
+    token = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(token)
