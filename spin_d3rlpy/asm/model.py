@@ -77,9 +77,8 @@ class Attention(nn.Module):
         # (B, T, D) to (B, H, T, D/H)
         q, k, v = (y.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for y in projected)
         weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)  # (B, H, T, T)
-        mixed: torch.Tensor = self.dropout(weights) @ v
-        out: torch.Tensor = self.out(mixed.transpose(1, 2).flatten(2))
-        return out
+        mixed: torch.Tensor = self.out((self.dropout(weights) @ v).transpose(1, 2).flatten(2))
+        return mixed
 
 
 class Block(nn.Module):
@@ -104,7 +103,8 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Maps tokens `(B, T, D)` to `(B, T, D)`."""
         x = x + self.dropout(self.attention(self.query_norm(x), self.context_norm(x)))
-        return x + self.ffn(x)
+        x = x + self.ffn(x)
+        return x
 
 
 class SlotTransformer(nn.Module):

@@ -106,9 +106,9 @@ def iql_critics_step(
 ) -> float:
     """IQL's Q and V networks: target Q, V of the state and of the next state, Q.
 
-    As on a CPU, where of Q's output layer only the gradient of its weights is a product.
+    As on a CPU, where nothing of Q's output layer is a product.
     """
     below = mlp([problem.observation_size, hidden, hidden])
-    q = below * (FORWARD + TRAINED) + hidden * sum(problem.nvec)
+    q = below * (FORWARD + TRAINED)
     v = (below + hidden) * (TRAINED + FORWARD)
     return batch_size * (n_critics * q + v)
