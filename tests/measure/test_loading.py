@@ -54,12 +54,12 @@ def test_loading_takes_little_more_memory_than_the_arrays() -> None:
 
 def test_the_command_writes_ratios(tmp_path: Path) -> None:
     out = tmp_path / "results" / "loading.csv"
-    loading.main(out, 1000)
+    loading.main(out, 3000)
     with out.open() as file:
         rows = list(csv.DictReader(file))
     assert [row["way"] for row in rows] == list(loading.WAYS)
     assert rows[0]["times_ours"] == "1.00"
-    assert {row["transitions"] for row in rows} == {"1000"}
+    assert {row["transitions"] for row in rows} == {"3000"}
     assert all(float(row["seconds"]) > 0 for row in rows)
     # An episode is loaded before memory is read, so these few transitions may take no more of it.
     assert all(np.isfinite(float(row["peak_over_arrays"])) for row in rows)
