@@ -57,10 +57,10 @@ def plot_learning_curves(
     figure = _figure(7.0, 4.4)
     axes = figure.subplots()
     for i, (name, (steps, means, bands)) in enumerate(curves.items()):
-        half = np.asarray(bands)
-        _line(axes, i, name, np.asarray(steps), np.asarray(means), -half, half)
+        low, high = np.subtract(means, bands), np.add(means, bands)
+        _line(axes, i, name, steps, means, low, high)
     _reference_lines(axes, reference_lines or {})
-    _finish_curves(axes, title, ylabel)
+    _finish(axes, title, OFFLINE_STEPS, ylabel)
     save_figure(figure, path)
 
 
@@ -86,13 +86,12 @@ def plot_curve_panels(
     all_axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes, (dataset, lines) in zip(all_axes, panels.items(), strict=False):
         for i, (label, curve) in enumerate(lines.items()):
-            n = len(curve.returns)
-            mean = curve.returns.mean(0)
-            low, high = curve.returns.min(0) - mean, curve.returns.max(0) - mean
-            seeds = f"{n} seed{'s' if n > 1 else ''}"
+            returns = curve.returns
+            seeds = f"{len(returns)} seed{'s' if len(returns) > 1 else ''}"
+            mean, low, high = returns.mean(0), returns.min(0), returns.max(0)
             _line(axes, i, f"{label} ({seeds})", curve.steps, mean, low, high)
         _reference_lines(axes, (reference_lines or {}).get(dataset, {}))
-        _finish_curves(axes, short_name(dataset), ylabel, xlabel)
+        _finish(axes, short_name(dataset), xlabel, ylabel)
     for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
     save_figure(figure, path)
@@ -123,9 +122,8 @@ def plot_time_to_target(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         axes.bar(0, 0, color=COLORS[i % len(COLORS)], label=method)
     names = [short_name(name).replace("/", "\n") for name in datasets]
     axes.set_xticks(range(len(datasets)), names, fontsize=7)
-    axes.set_ylabel("gradient steps to target")
-    axes.set_title("Seeds that reach it; empty bars: none within these steps", fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
+    title = "Seeds that reach it; empty bars: none within these steps"
+    _finish(axes, title, "", "gradient steps to target", grid=False)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     save_figure(figure, path)
 
@@ -145,11 +143,7 @@ def plot_profiles(path: Path, scores: Mapping[str, Sequence[NDArray[Any]]]) -> N
     for i, (label, values) in enumerate(together.items()):
         shares = (values[:, None] > thresholds).mean(0)
         axes.step(thresholds, shares, color=COLORS[i % len(COLORS)], label=label, where="post")
-    axes.set_xlabel("normalized score")
-    axes.set_ylabel("share of runs above it")
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    _finish(axes, "", "normalized score", "share of runs above it")
     save_figure(figure, path)
 
 
@@ -170,11 +164,7 @@ def plot_returns(path: Path, groups: Mapping[str, Sequence[float]], title: str) 
         color=[COLORS[i % len(COLORS)] for i in range(len(groups))],
         label=[f"{name} ({len(values)} episodes)" for name, values in groups.items()],
     )
-    axes.set_xlabel("undiscounted return")
-    axes.set_ylabel("episodes")
-    axes.set_title(title, fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    _finish(axes, title, "undiscounted return", "episodes", grid=False)
     save_figure(figure, path)
 
 
@@ -259,19 +249,11 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
-def _line(
-    axes: Axes,
-    number: int,
-    label: str,
-    steps: NDArray[Any],
-    mean: NDArray[Any],
-    low: NDArray[Any],
-    high: NDArray[Any],
-) -> None:
-    """Draws a line with its band, given relative to it."""
+def _line(axes: Axes, number: int, label: str, steps: Any, mean: Any, low: Any, high: Any) -> None:
+    """Draws a line `(T,)` with a band from `low` to `high`."""
     color, marker = COLORS[number % len(COLORS)], MARKERS[number % len(MARKERS)]
     axes.plot(steps, mean, color=color, marker=marker, markersize=3.5, label=label)
-    axes.fill_between(steps, mean + low, mean + high, color=color, alpha=0.15, linewidth=0)
+    axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def _reference_lines(axes: Axes, lines: Mapping[str, float]) -> None:
@@ -305,10 +287,11 @@ def _joined(names: Sequence[str]) -> str:
     return ", ".join([first, *(name.removeprefix(prefix) for name in others)])
 
 
-def _finish_curves(axes: Axes, title: str, ylabel: str, xlabel: str = OFFLINE_STEPS) -> None:
+def _finish(axes: Axes, title: str, xlabel: str, ylabel: str, grid: bool = True) -> None:
+    axes.set_title(title, fontsize=11)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
-    axes.set_title(title, fontsize=11)
-    axes.grid(alpha=0.25)
+    if grid:
+        axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)

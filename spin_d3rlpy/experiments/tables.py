@@ -51,6 +51,20 @@ class Cell:
     pretraining: Sequence[Sequence[Mapping[str, float]]] = ()
 
     @property
+    def names(self) -> Row:
+        """The first columns of its row."""
+        return {"dataset": self.dataset, "method": self.label}
+
+    def mean(
+        self, key: str, digits: int | None = None, default: float | None = None
+    ) -> float | str:
+        """Mean of a result over seeds; "" if a job (of an earlier version) lacks it."""
+        values = [result.get(key, default) for result in self.results]
+        if None in values:
+            return ""
+        return round(float(np.mean(np.array(values, np.float64))), digits)
+
+    @property
     def returns(self) -> Values:
         """Final return of each job."""
         return np.array([result["return"] for result in self.results])
@@ -135,8 +149,7 @@ def curve_rows(cells: Sequence[Cell]) -> list[Row]:
     """Every evaluation of every seed."""
     return [
         {
-            "dataset": cell.dataset,
-            "method": cell.label,
+            **cell.names,
             "seed": job.seed,
             "step": int(row["step"]),
             **{key: round(row[key], 2) for key in ("return", "greedy_return") if key in row},
@@ -152,7 +165,7 @@ def step_rows(cells: Sequence[Cell], steps: Sequence[int] = (0, 1_000, 10_000)) 
     """Sampled and greedy returns after so many gradient steps, means over seeds."""
     rows = []
     for cell in cells:
-        row: Row = {"dataset": cell.dataset, "method": cell.label, "seeds": len(cell.jobs)}
+        row: Row = {**cell.names, "seeds": len(cell.jobs)}
         for key, name in (("return", "sampled"), ("greedy_return", "greedy")):
             for step in steps:
                 found = [
@@ -176,7 +189,7 @@ def pretraining_rows(cells: Sequence[Cell]) -> list[Row]:
             if job.asm.name in seen:
                 continue
             seen.add(job.asm.name)
-            identity = {"dataset": cell.dataset, "method": cell.label, "seed": job.seed}
+            identity = {**cell.names, "seed": job.seed}
             rows += [identity | {key: round(row[key], 4) for key in row} for row in curve]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     return [{key: row.get(key, "") for key in columns} for row in rows]
@@ -215,12 +228,7 @@ def probe_rows(cells: Sequence[Cell]) -> list[Row]:
     """Accuracies of linear probes, means over seeds."""
     keys = ("slot", "exact", "independent", "uniform_slot", "uniform_exact")
     return [
-        {
-            "dataset": cell.dataset,
-            "method": cell.label,
-            "seeds": len(cell.jobs),
-            **{key: round(float(np.mean([r[key] for r in cell.results])), 5) for key in keys},
-        }
+        {**cell.names, "seeds": len(cell.jobs), **{key: cell.mean(key, 5) for key in keys}}
         for cell in cells
     ]
 
@@ -243,14 +251,13 @@ def return_rows(
         mean = float(returns.mean())
         low, high = interval([returns])
         row: Row = {
-            "dataset": cell.dataset,
-            "method": cell.label,
+            **cell.names,
             "seeds": len(returns),
             "return": round(mean, 1),
             "std": round(float(returns.std(ddof=1)), 1) if len(returns) > 1 else "",
             "low": round(low, 1),
             "high": round(high, 1),
-            "greedy_return": _mean_of(cell.results, "greedy_return"),
+            "greedy_return": cell.mean("greedy_return", 1),
         }
         theirs = published.get((cell.dataset, cell.label))
         if experiment.early:
@@ -268,27 +275,15 @@ def cost_rows(cells: Sequence[Cell]) -> list[Row]:
     """Gradient steps, and seconds of each stage and of evaluation, means over seeds."""
     return [
         {
-            "dataset": cell.dataset,
-            "method": cell.label,
+            **cell.names,
             "steps": cell.jobs[0].n_steps,
-            **{
-                key: round(float(np.mean([r.get(key, 0.0) for r in cell.results])))
-                for key in ("pretraining_seconds", "pretraining_samples")
-            },
-            **{
-                key: round(float(np.mean([r[key] for r in cell.results])), 1)
-                for key in ("update_seconds", "evaluation_seconds")
-            },
+            "pretraining_seconds": cell.mean("pretraining_seconds", default=0.0),
+            "pretraining_samples": cell.mean("pretraining_samples", default=0.0),
+            "update_seconds": cell.mean("update_seconds", 1),
+            "evaluation_seconds": cell.mean("evaluation_seconds", 1),
         }
         for cell in cells
     ]
-
-
-def _mean_of(results: Sequence[Mapping[str, float]], key: str) -> float | str:
-    """Mean over seeds; "" if a job of an earlier version has no such value."""
-    if any(key not in result for result in results):
-        return ""
-    return round(float(np.mean([result[key] for result in results])), 1)
 
 
 def final_returns_of_baseline(
@@ -313,8 +308,7 @@ def target_rows(cells: Sequence[Cell]) -> list[Row]:
         steps, minutes = zip(*reached, strict=True) if reached else ((), ())
         rows.append(
             {
-                "dataset": cell.dataset,
-                "method": cell.label,
+                **cell.names,
                 "target": round(targets[cell.dataset], 1),
                 "reached": f"{len(reached)} of {len(times)}",
                 "median_steps": round(float(np.median(steps))) if reached else "",
