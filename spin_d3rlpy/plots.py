@@ -27,15 +27,10 @@ OFFLINE_STEPS = "gradient steps of offline RL"
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """Returns of one method over gradient steps.
+    """Returns of one method over gradient steps."""
 
-    Args:
-        steps: `(T,)`.
-        returns: `(seeds, T)` means over episodes.
-    """
-
-    steps: NDArray[np.float64]
-    returns: NDArray[np.float64]
+    steps: NDArray[np.float64]  # (T,)
+    returns: NDArray[np.float64]  # (seeds, T), means over episodes
 
 
 def plot_learning_curves(
@@ -45,14 +40,9 @@ def plot_learning_curves(
     ylabel: str = "mean return of the evaluation episodes",
     reference_lines: Mapping[str, float] | None = None,
 ) -> None:
-    """Draws one line with a band per algorithm.
+    """Draws a line with a band per algorithm, and horizontal reference lines by name.
 
-    Args:
-        path: where the picture goes.
-        curves: by name, (gradient steps, mean returns, half-widths of the band).
-        title: what was run.
-        ylabel: label of the vertical axis.
-        reference_lines: horizontal lines by name.
+    `curves` are (gradient steps, mean returns, half-widths of the band).
     """
     figure = _figure(7.0, 4.4)
     axes = figure.subplots()
@@ -73,12 +63,7 @@ def plot_curve_panels(
 ) -> None:
     """Draws one panel per dataset: each method's mean over seeds, and the range between them.
 
-    Args:
-        path: where the picture goes.
-        panels: curves by dataset and method.
-        ylabel: label of the vertical axes.
-        reference_lines: horizontal lines by dataset and name.
-        xlabel: label of the horizontal axes.
+    `reference_lines` are horizontal ones, by dataset and name.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -100,10 +85,8 @@ def plot_curve_panels(
 def plot_time_to_target(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Draws bars of gradient steps to a target return, one group per dataset.
 
-    Args:
-        path: where the picture goes.
-        rows: with `dataset`, `method`, `reached` (such as "2 of 3"), `median_steps` ("" if the
-            target is not reached) and `of_all_steps`.
+    Rows have `dataset`, `method`, `reached` (such as "2 of 3"), `median_steps` ("" if the target
+    is not reached) and `of_all_steps`.
     """
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
@@ -131,9 +114,7 @@ def plot_time_to_target(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def plot_profiles(path: Path, scores: Mapping[str, Sequence[NDArray[Any]]]) -> None:
     """Draws the share of runs above each normalized score, a line per method.
 
-    Args:
-        path: where the picture goes.
-        scores: by method, an array of scores per dataset.
+    `scores` are, by method, an array per dataset.
     """
     together = {label: np.concatenate(list(strata)) for label, strata in scores.items()}
     everything = np.concatenate(list(together.values()))
@@ -148,13 +129,7 @@ def plot_profiles(path: Path, scores: Mapping[str, Sequence[NDArray[Any]]]) -> N
 
 
 def plot_returns(path: Path, groups: Mapping[str, Sequence[float]], title: str) -> None:
-    """Draws a histogram of episodes' returns, stacked by group (who acted).
-
-    Args:
-        path: where the picture goes.
-        groups: undiscounted returns by name.
-        title: what they are returns of.
-    """
+    """Draws a histogram of episodes' undiscounted returns, stacked by group (who acted)."""
     figure = _figure(7.0, 4.0)
     axes = figure.subplots()
     axes.hist(
@@ -171,11 +146,8 @@ def plot_returns(path: Path, groups: Mapping[str, Sequence[float]], title: str) 
 def plot_attention(path: Path, maps: NDArray[Any], labels: Sequence[str], title: str) -> None:
     """Draws whom tokens attend to, a row of panels per block and a column per head.
 
-    Args:
-        path: where the picture goes.
-        maps: `(blocks, H, T, T)` weights, as of `spin_d3rlpy.asm.probe.attention_maps`.
-        labels: names of the T tokens.
-        title: of which model.
+    `maps` are weights `(blocks, H, T, T)` as of `spin_d3rlpy.asm.probe.attention_maps`, `labels`
+    the names of the T tokens.
     """
     n_blocks, n_heads, n_tokens, _ = maps.shape
     figure = _figure(2.3 * n_heads + 1.0, 2.3 * n_blocks + 0.6)
@@ -198,10 +170,7 @@ def plot_action_marginals(
 ) -> None:
     """Draws how often each choice of each sub-action is taken, one panel per source.
 
-    Args:
-        path: where the picture goes.
-        marginals: `(N, K)` shares by source, NaN where a sub-action has no such choice.
-        title: what they are marginals of.
+    `marginals` are shares `(N, K)` by source, NaN where a sub-action has no such choice.
     """
     n_slots, n_choices = next(iter(marginals.values())).shape
     wide = min(9.0, 1.6 + 0.45 * n_choices)

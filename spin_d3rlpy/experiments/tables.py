@@ -16,13 +16,9 @@ import numpy as np
 from spin_d3rlpy.experiments.grid import is_done
 from spin_d3rlpy.experiments.jobs import RESULT, RUN, Job
 from spin_d3rlpy.experiments.specs import EXPERIMENTS, Experiment, Scale
-from spin_d3rlpy.experiments.statistics import (
-    Values,
-    first_reaching,
-    interquartile_mean,
-    interval,
-)
+from spin_d3rlpy.experiments.statistics import Values, first_reaching, interquartile_mean, interval
 from spin_d3rlpy.plots import Curve
+from spin_d3rlpy.reports import read_csv
 from spin_envs import UnknownTaskError, normalized_score
 
 Row = dict[str, Any]
@@ -141,8 +137,7 @@ def _read_curve(folder: Path) -> list[dict[str, float]]:
     path = folder / RUN / "curve.csv"
     if not path.exists():  # an ASM that is used untrained
         return []
-    with path.open() as file:
-        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    return [{k: float(v) for k, v in row.items()} for row in read_csv(path)]
 
 
 def curve_rows(cells: Sequence[Cell]) -> list[Row]:
