@@ -246,8 +246,7 @@ class Checkpoints:
         Signals can be handled in the main thread only; elsewhere this does nothing. Neither does
         it with several processes, which a signal reaches at different steps.
         """
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        if not in_main_thread or self._processes.count > 1:
+        if threading.current_thread() is not threading.main_thread() or self._processes.count > 1:
             yield
             return
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.metrics import ActionMode, LockstepEvaluator
 from spin_d3rlpy.plots import plot_learning_curves
-from spin_d3rlpy.reports import format_table, write_csv
+from spin_d3rlpy.reports import format_table, read_csv, write_csv
 from spin_d3rlpy.run_settings import pretrain_settings, train_settings
 from spin_d3rlpy.training import CURVE, POLICY, run_pretraining, run_training
 from spin_envs import normalized_score, reference_scores
@@ -80,14 +79,10 @@ def run_demo(
         f"      {dataset.transition_count:,} transitions, {dataset.size()} episodes, "
         f"nvec={dataset.nvec}"
     )
-    common = {
-        "dataset": DATASET,
-        "size": settings.size,
-        "seed": settings.seed,
-        "device": settings.device,
-    }
+    common = {"dataset": DATASET, **dataclasses.asdict(settings)}
+    preset = common.pop("preset")
     log("[2/4] SPIN-IQL: pre-training, then training")
-    pretraining = pretrain_settings(common, settings.preset, "demo")
+    pretraining = pretrain_settings(common, preset, "demo")
     asm = run_pretraining(folder / "asm", pretraining, show_progress)
     evaluator = LockstepEvaluator(env, FINAL_EPISODES, EVALUATION_SEED, MODE)
     rows: list[dict[str, Any]] = []
@@ -99,9 +94,7 @@ def run_demo(
         pretrained = name == "SPINIQL"
         if pretrained:
             values["asm"] = asm["asm"]
-        result = run_training(
-            folder / name, train_settings(values, settings.preset, "demo"), show_progress
-        )
+        result = run_training(folder / name, train_settings(values, preset, "demo"), show_progress)
         returns = evaluator.returns(load_policy(folder / name / POLICY, settings.device))
         rows.append(
             {
@@ -115,17 +108,16 @@ def run_demo(
                 "pretrain_seconds": round(asm["seconds"], 1) if pretrained else 0.0,
             }
         )
-        with (folder / name / CURVE).open() as f:
-            curves += [
-                {
-                    "algorithm": label,
-                    "step": int(row["step"]),
-                    "mean_return": round(float(row["return"]), 2),
-                    "std_return": round(float(row["return_std"]), 2),
-                    "episodes": result["episodes"],
-                }
-                for row in csv.DictReader(f)
-            ]
+        curves += [
+            {
+                "algorithm": label,
+                "step": int(row["step"]),
+                "mean_return": round(float(row["return"]), 2),
+                "std_return": round(float(row["return_std"]), 2),
+                "episodes": result["episodes"],
+            }
+            for row in read_csv(folder / name / CURVE)
+        ]
     env.close()
     log("[4/4] Results")
     write_csv(folder / "results.csv", rows)

@@ -87,12 +87,8 @@ def estimate_value(
     algo = policy.algorithm
     d3rlpy.seed(seed)
     fqe = MultiDiscreteFQE(algo, MultiDiscreteFQEConfig(gamma=gamma), device, mode)
-    fqe.fit(
-        dataset,
-        n_steps=n_steps,
-        logger_adapter=NoopAdapterFactory(),
-        show_progress=show_progress,
-    )
+    loggers = NoopAdapterFactory()
+    fqe.fit(dataset, n_steps=n_steps, logger_adapter=loggers, show_progress=show_progress)
     first = np.stack([episode.observations[0] for episode in dataset.episodes])
     act = algo.predict if mode == "greedy" else algo.sample_action
     values = fqe.predict_value(first, act(first))

@@ -27,15 +27,10 @@ OFFLINE_STEPS = "gradient steps of offline RL"
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """Returns of one method over gradient steps.
+    """Returns of one method over gradient steps."""
 
-    Args:
-        steps: `(T,)`.
-        returns: `(seeds, T)` means over episodes.
-    """
-
-    steps: NDArray[np.float64]
-    returns: NDArray[np.float64]
+    steps: NDArray[np.float64]  # (T,)
+    returns: NDArray[np.float64]  # (seeds, T), means over episodes
 
 
 def plot_learning_curves(
@@ -45,22 +40,17 @@ def plot_learning_curves(
     ylabel: str = "mean return of the evaluation episodes",
     reference_lines: Mapping[str, float] | None = None,
 ) -> None:
-    """Draws one line with a band per algorithm.
+    """Draws a line with a band per algorithm, and horizontal reference lines by name.
 
-    Args:
-        path: where the picture goes.
-        curves: by name, (gradient steps, mean returns, half-widths of the band).
-        title: what was run.
-        ylabel: label of the vertical axis.
-        reference_lines: horizontal lines by name.
+    `curves` are (gradient steps, mean returns, half-widths of the band).
     """
     figure = _figure(7.0, 4.4)
     axes = figure.subplots()
     for i, (name, (steps, means, bands)) in enumerate(curves.items()):
-        half = np.asarray(bands)
-        _line(axes, i, name, np.asarray(steps), np.asarray(means), -half, half)
+        low, high = np.subtract(means, bands), np.add(means, bands)
+        _line(axes, i, name, steps, means, low, high)
     _reference_lines(axes, reference_lines or {})
-    _finish_curves(axes, title, ylabel)
+    _finish(axes, title, OFFLINE_STEPS, ylabel)
     save_figure(figure, path)
 
 
@@ -73,12 +63,7 @@ def plot_curve_panels(
 ) -> None:
     """Draws one panel per dataset: each method's mean over seeds, and the range between them.
 
-    Args:
-        path: where the picture goes.
-        panels: curves by dataset and method.
-        ylabel: label of the vertical axes.
-        reference_lines: horizontal lines by dataset and name.
-        xlabel: label of the horizontal axes.
+    `reference_lines` are horizontal ones, by dataset and name.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -86,13 +71,12 @@ def plot_curve_panels(
     all_axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes, (dataset, lines) in zip(all_axes, panels.items(), strict=False):
         for i, (label, curve) in enumerate(lines.items()):
-            n = len(curve.returns)
-            mean = curve.returns.mean(0)
-            low, high = curve.returns.min(0) - mean, curve.returns.max(0) - mean
-            seeds = f"{n} seed{'s' if n > 1 else ''}"
+            returns = curve.returns
+            seeds = f"{len(returns)} seed{'s' if len(returns) > 1 else ''}"
+            mean, low, high = returns.mean(0), returns.min(0), returns.max(0)
             _line(axes, i, f"{label} ({seeds})", curve.steps, mean, low, high)
         _reference_lines(axes, (reference_lines or {}).get(dataset, {}))
-        _finish_curves(axes, short_name(dataset), ylabel, xlabel)
+        _finish(axes, short_name(dataset), xlabel, ylabel)
     for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
     save_figure(figure, path)
@@ -101,10 +85,8 @@ def plot_curve_panels(
 def plot_time_to_target(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Draws bars of gradient steps to a target return, one group per dataset.
 
-    Args:
-        path: where the picture goes.
-        rows: with `dataset`, `method`, `reached` (such as "2 of 3"), `median_steps` ("" if the
-            target is not reached) and `of_all_steps`.
+    Rows have `dataset`, `method`, `reached` (such as "2 of 3"), `median_steps` ("" if the target
+    is not reached) and `of_all_steps`.
     """
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
@@ -123,9 +105,8 @@ def plot_time_to_target(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         axes.bar(0, 0, color=COLORS[i % len(COLORS)], label=method)
     names = [short_name(name).replace("/", "\n") for name in datasets]
     axes.set_xticks(range(len(datasets)), names, fontsize=7)
-    axes.set_ylabel("gradient steps to target")
-    axes.set_title("Seeds that reach it; empty bars: none within these steps", fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
+    title = "Seeds that reach it; empty bars: none within these steps"
+    _finish(axes, title, "", "gradient steps to target", grid=False)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     save_figure(figure, path)
 
@@ -133,9 +114,7 @@ def plot_time_to_target(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def plot_profiles(path: Path, scores: Mapping[str, Sequence[NDArray[Any]]]) -> None:
     """Draws the share of runs above each normalized score, a line per method.
 
-    Args:
-        path: where the picture goes.
-        scores: by method, an array of scores per dataset.
+    `scores` are, by method, an array per dataset.
     """
     together = {label: np.concatenate(list(strata)) for label, strata in scores.items()}
     everything = np.concatenate(list(together.values()))
@@ -145,22 +124,12 @@ def plot_profiles(path: Path, scores: Mapping[str, Sequence[NDArray[Any]]]) -> N
     for i, (label, values) in enumerate(together.items()):
         shares = (values[:, None] > thresholds).mean(0)
         axes.step(thresholds, shares, color=COLORS[i % len(COLORS)], label=label, where="post")
-    axes.set_xlabel("normalized score")
-    axes.set_ylabel("share of runs above it")
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    _finish(axes, "", "normalized score", "share of runs above it")
     save_figure(figure, path)
 
 
 def plot_returns(path: Path, groups: Mapping[str, Sequence[float]], title: str) -> None:
-    """Draws a histogram of episodes' returns, stacked by group (who acted).
-
-    Args:
-        path: where the picture goes.
-        groups: undiscounted returns by name.
-        title: what they are returns of.
-    """
+    """Draws a histogram of episodes' undiscounted returns, stacked by group (who acted)."""
     figure = _figure(7.0, 4.0)
     axes = figure.subplots()
     axes.hist(
@@ -170,22 +139,15 @@ def plot_returns(path: Path, groups: Mapping[str, Sequence[float]], title: str) 
         color=[COLORS[i % len(COLORS)] for i in range(len(groups))],
         label=[f"{name} ({len(values)} episodes)" for name, values in groups.items()],
     )
-    axes.set_xlabel("undiscounted return")
-    axes.set_ylabel("episodes")
-    axes.set_title(title, fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    _finish(axes, title, "undiscounted return", "episodes", grid=False)
     save_figure(figure, path)
 
 
 def plot_attention(path: Path, maps: NDArray[Any], labels: Sequence[str], title: str) -> None:
     """Draws whom tokens attend to, a row of panels per block and a column per head.
 
-    Args:
-        path: where the picture goes.
-        maps: `(blocks, H, T, T)` weights, as of `spin_d3rlpy.asm.probe.attention_maps`.
-        labels: names of the T tokens.
-        title: of which model.
+    `maps` are weights `(blocks, H, T, T)` as of `spin_d3rlpy.asm.probe.attention_maps`, `labels`
+    the names of the T tokens.
     """
     n_blocks, n_heads, n_tokens, _ = maps.shape
     figure = _figure(2.3 * n_heads + 1.0, 2.3 * n_blocks + 0.6)
@@ -208,10 +170,7 @@ def plot_action_marginals(
 ) -> None:
     """Draws how often each choice of each sub-action is taken, one panel per source.
 
-    Args:
-        path: where the picture goes.
-        marginals: `(N, K)` shares by source, NaN where a sub-action has no such choice.
-        title: what they are marginals of.
+    `marginals` are shares `(N, K)` by source, NaN where a sub-action has no such choice.
     """
     n_slots, n_choices = next(iter(marginals.values())).shape
     wide = min(9.0, 1.6 + 0.45 * n_choices)
@@ -259,19 +218,11 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
-def _line(
-    axes: Axes,
-    number: int,
-    label: str,
-    steps: NDArray[Any],
-    mean: NDArray[Any],
-    low: NDArray[Any],
-    high: NDArray[Any],
-) -> None:
-    """Draws a line with its band, given relative to it."""
+def _line(axes: Axes, number: int, label: str, steps: Any, mean: Any, low: Any, high: Any) -> None:
+    """Draws a line `(T,)` with a band from `low` to `high`."""
     color, marker = COLORS[number % len(COLORS)], MARKERS[number % len(MARKERS)]
     axes.plot(steps, mean, color=color, marker=marker, markersize=3.5, label=label)
-    axes.fill_between(steps, mean + low, mean + high, color=color, alpha=0.15, linewidth=0)
+    axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def _reference_lines(axes: Axes, lines: Mapping[str, float]) -> None:
@@ -305,10 +256,11 @@ def _joined(names: Sequence[str]) -> str:
     return ", ".join([first, *(name.removeprefix(prefix) for name in others)])
 
 
-def _finish_curves(axes: Axes, title: str, ylabel: str, xlabel: str = OFFLINE_STEPS) -> None:
+def _finish(axes: Axes, title: str, xlabel: str, ylabel: str, grid: bool = True) -> None:
+    axes.set_title(title, fontsize=11)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
-    axes.set_title(title, fontsize=11)
-    axes.grid(alpha=0.25)
+    if grid:
+        axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)

@@ -19,9 +19,6 @@ from spin_d3rlpy.nvec import nvec_from_space
 from spin_d3rlpy.training import POLICY, RESULT
 from spin_envs.behavior import load_behavior_policy, policy_task, shipped_policies
 
-SAFE_SUFFIX = ".safetensors"
-PICKLE_SUFFIX = ".d3"
-
 
 @dataclasses.dataclass(frozen=True)
 class OpenedPolicy:
@@ -107,10 +104,10 @@ def open_policy(policy: str, device: str = "cpu:0") -> OpenedPolicy:
         return OpenedPolicy(
             loaded, loaded.config.nvec, result.get("env"), result.get("env_args", {})
         )
-    if path.suffix == SAFE_SUFFIX:
+    if path.suffix == ".safetensors":
         loaded = load_policy(path, device)
         return OpenedPolicy(loaded, loaded.config.nvec)
-    if path.suffix != PICKLE_SUFFIX:
+    if path.suffix != ".d3":
         behavior = load_behavior_policy(policy)
         task = policy_task(policy)
         return OpenedPolicy(
@@ -133,7 +130,6 @@ class _Behavior:
     act: Callable[[Any], NDArray[Any]]
 
     def predict(self, x: Any) -> NDArray[Any]:
-        """Actions for a batch of observations."""
         return self.act(x)
 
     sample_action = predict

@@ -27,6 +27,12 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Returns the rows of a CSV file by its header's names."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file in one step."""
     with written_whole(path) as partial:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from spin_d3rlpy.errors import InvalidDatasetError
 from spin_d3rlpy.plots import Curve
+from spin_d3rlpy.reports import read_csv
 from spin_d3rlpy.settings import read_settings
 from spin_d3rlpy.training import CONFIG, CURVE
 
@@ -58,8 +58,7 @@ def read_curves(runs: Sequence[Path], metric: str = "return") -> dict[str, dict[
     groups: dict[str, dict[str, list[Any]]] = {}
     settings: dict[str, dict[str, Any]] = {}
     for run in runs:
-        with (run / CURVE).open() as f:
-            rows = list(csv.DictReader(f))
+        rows = read_csv(run / CURVE)
         if not rows or metric not in rows[0]:
             continue
         rows = [row for row in rows if row[metric]]  # losses are unknown before training

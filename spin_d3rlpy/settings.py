@@ -115,17 +115,14 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, list) and all(_fits(v, get_args(hint)[0]) for v in value)
     if origin is dict or hint is dict:
         return isinstance(value, dict)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
     if hint in (str, bool, type(None)):
         return isinstance(value, hint)
     return True
 
 
 def _describe(hint: Any) -> str:
-    """Returns a type in a message's words."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(_describe(part) for part in get_args(hint))

@@ -129,40 +129,10 @@ def load_behavior_policy(name: str) -> BehaviorPolicy:
     Raises:
         FileNotFoundError: there is no such policy; the message lists those that exist.
     """
-    arrays = _shipped_file(name, ".npz")
-    return BehaviorPolicy.from_files(arrays, arrays.with_suffix(".json"))
-
-
-def policy_record(name: str) -> dict[str, Any]:
-    """Returns how a shipped policy was trained and what it scores, without reading its weights.
-
-    Raises:
-        FileNotFoundError: as `load_behavior_policy`.
-    """
-    record: dict[str, Any] = json.loads(_shipped_file(name, ".json").read_text())
-    return record
-
-
-def learning_curve(name: str) -> NDArray[np.float64]:
-    """Returns how a shipped policy was trained, until the snapshot that is shipped.
-
-    Args:
-        name: of the policy.
-
-    Returns:
-        `(T, 3)`: environment steps, mean and standard deviation of greedy episodes' returns.
-
-    Raises:
-        FileNotFoundError: as `load_behavior_policy`.
-    """
-    path = _shipped_file(name, ".csv")
-    return np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2, dtype=np.float64)
-
-
-def _shipped_file(name: str, suffix: str) -> Path:
     shipped = shipped_policies()
     if name not in shipped:
         raise FileNotFoundError(
             f"No behavior policy {name!r}. Shipped: {', '.join(shipped) or 'none'}."
         )
-    return _policy_folder() / f"{name}{suffix}"
+    arrays = _policy_folder() / f"{name}.npz"
+    return BehaviorPolicy.from_files(arrays, arrays.with_suffix(".json"))

@@ -210,7 +210,6 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def _register_shimmy() -> None:
-    """Registers Shimmy's environments, which importing it does."""
     try:
         # Silenced: glfw's warning without a display, and the notice of gym, which Shimmy imports.
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
@@ -234,7 +233,6 @@ def _frames_per_second(env: gymnasium.Env[Any, Any]) -> int:
 
 
 def _flat_space(space: Space[Any]) -> Box:
-    """The space of flat float32 observations."""
     try:
         size = flatdim(space)
     except (NotImplementedError, ValueError) as error:

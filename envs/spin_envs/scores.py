@@ -97,9 +97,7 @@ def score_name(env_or_name: EnvOrName, **kwargs: Any) -> str:
 def reference_scores(env_or_name: EnvOrName, **kwargs: Any) -> tuple[float, float] | None:
     """Returns the (random, expert) mean returns of a task, or None where none are known.
 
-    Args:
-        env_or_name: see `score_name`.
-        **kwargs: see `score_name`.
+    Arguments are those of `score_name`.
     """
     name = score_name(env_or_name, **kwargs)
     return _registered.get(name) or PUBLISHED_SCORES.get(name)

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from importlib import resources
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spin_d3rlpy.plots import Curve
-from spin_envs.behavior import learning_curve, policy_record, policy_task, shipped_policies
+from spin_envs.behavior import policy_task, shipped_policies
 from spin_envs.scores import reference_scores
 from spin_envs.tasks import BenchmarkTask
 
+_POLICIES = resources.files("spin_envs") / "policies"
 _RECORDED = (
     *("target_return", "mean_return", "std_return", "min_return", "max_return", "episodes"),
     *("env_steps", "training_seconds"),
 )
+
+
+def policy_record(name: str) -> dict[str, Any]:
+    """Returns how a shipped policy was trained and what it scores, without reading its weights."""
+    record: dict[str, Any] = json.loads((_POLICIES / f"{name}.json").read_text())
+    return record
+
+
+def learning_curve(name: str) -> NDArray[np.float64]:
+    """Returns how a shipped policy was trained, until the snapshot that is shipped.
+
+    Args:
+        name: of the policy.
+
+    Returns:
+        `(T, 3)`: environment steps, mean and standard deviation of greedy episodes' returns.
+    """
+    lines = (_POLICIES / f"{name}.csv").read_text().splitlines()
+    return np.loadtxt(lines, delimiter=",", skiprows=1, ndmin=2, dtype=np.float64)
 
 
 def policy_rows() -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,11 +13,15 @@ from spin_d3rlpy.cli.options import (
     Json,
     PrintConfig,
     Progress,
+    configured,
     emit,
     log,
-    parse_arguments,
+    nested_fields,
 )
 from spin_d3rlpy.cli.program import command, group
+
+if TYPE_CHECKING:  # help needs no torch
+    from spin_d3rlpy.experiments.settings import BenchSettings
 
 app = group("bench", "The paper's experiments: list, run and report them.")
 
@@ -154,21 +158,16 @@ def _settings(
     preset: str | None,
     changes: list[str] | None,
     seeds: int | None,
-    task: list[str] | None,
+    tasks: list[str] | None,
     device: str | None,
     config: Path | None,
-) -> Any:
+) -> BenchSettings:
     from spin_d3rlpy.experiments.settings import BenchSettings
-    from spin_d3rlpy.settings import create, merge, nest, read_settings
+    from spin_d3rlpy.settings import create
 
-    given: dict[str, Any] = {
-        "experiments": names or None,
-        "preset": preset,
-        "seeds": seeds,
-        "tasks": task or None,
-        "device": device,
-        "scale": nest(parse_arguments(changes)) if changes else None,
-    }
-    options = {name: value for name, value in given.items() if value is not None}
-    values = merge({} if config is None else read_settings(config), options)
-    return create(BenchSettings, values, "options" if config is None else str(config)).complete()
+    lists = {"experiments": names or None, "tasks": tasks or None}
+    scale = nested_fields(changes)
+    values, source = configured(
+        config, preset=preset, scale=scale, seeds=seeds, device=device, **lists
+    )
+    return create(BenchSettings, values, source).complete()

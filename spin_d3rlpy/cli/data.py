@@ -51,11 +51,7 @@ def build(name: Dataset, size: Size = None, jobs: Jobs = None, json: Json = Fals
     )
 
 
-@command(
-    app,
-    "spin-d3rlpy data import published/",
-    name="import",
-)
+@command(app, "spin-d3rlpy data import published/", name="import")
 def import_(
     path: Annotated[Path, typer.Argument(help="A published file, or a folder of <bins>_bins/.")],
     name: Annotated[

@@ -125,12 +125,7 @@ def export(
     algorithm.save_policy(str(out))
     assert algorithm.impl is not None
     size, nvec = algorithm.impl.observation_shape[0], list(algorithm.config.nvec)
-    result = {
-        "file": str(out),
-        "bytes": out.stat().st_size,
-        "observation_size": size,
-        "nvec": nvec,
-    }
+    result = {"file": str(out), "bytes": out.stat().st_size, "observation_size": size, "nvec": nvec}
     emit(
         json,
         result,

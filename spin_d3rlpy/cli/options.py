@@ -44,6 +44,26 @@ def parse_arguments(texts: Sequence[str]) -> dict[str, Any]:
     return arguments
 
 
+def configured(config: Path | None, **options: Any) -> tuple[dict[str, Any], str]:
+    """Returns the settings of `--config` with the options that are not None over them.
+
+    Also returns where they come from, for messages.
+    """
+    from spin_d3rlpy.settings import merge, read_settings
+
+    given = {name: value for name, value in options.items() if value is not None}
+    if config is None:
+        return given, "options"
+    return merge(read_settings(config), given), str(config)
+
+
+def nested_fields(texts: Sequence[str] | None) -> dict[str, Any] | None:
+    """Reads `a.b=value` texts as nested mappings; None where there are none."""
+    from spin_d3rlpy.settings import nest
+
+    return nest(parse_arguments(texts)) if texts else None
+
+
 def emit(as_json: bool, content: Any, text: str) -> None:
     """Prints a command's result to stdout: JSON for scripts, or text."""
     typer.echo(json.dumps(content, indent=1) if as_json else text)

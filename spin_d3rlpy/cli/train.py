@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,9 +20,10 @@ from spin_d3rlpy.cli.options import (
     Size,
     Trust,
     complete_algorithms,
+    configured,
     emit,
     log,
-    parse_arguments,
+    nested_fields,
 )
 from spin_d3rlpy.cli.program import command, program
 
@@ -93,14 +93,14 @@ def pretrain(
     Fields are those of PretrainingConfig and TransformerConfig.
     """
     from spin_d3rlpy.run_settings import pretrain_settings
-    from spin_d3rlpy.settings import format_settings, merge, nest
+    from spin_d3rlpy.settings import format_settings, merge
     from spin_d3rlpy.training import run_pretraining
 
-    given = _given(dataset=dataset, size=size, seed=seed, device=device)
-    options = _given(objective=objective, max_updates=updates)
-    given = merge(given, {"pretraining": options} if options else {})
-    given = merge(given, nest(parse_arguments(fields or [])))
-    settings = pretrain_settings(merge(_read(config), given), preset, _source(config))
+    given, _ = configured(None, objective=objective, max_updates=updates)
+    values, source = configured(
+        config, dataset=dataset, size=size, seed=seed, device=device, pretraining=given or None
+    )
+    settings = pretrain_settings(merge(values, nested_fields(fields) or {}), preset, source)
     if print_config:
         typer.echo(format_settings(settings), nl=False)
         return
@@ -124,8 +124,7 @@ def pretrain(
 def train(
     dataset: ConfiguredDataset = None,
     algorithm: Annotated[
-        str | None,
-        typer.Option(help="Default: SPINIQL.", autocompletion=complete_algorithms),
+        str | None, typer.Option(help="Default: SPINIQL.", autocompletion=complete_algorithms)
     ] = None,
     out: RunFolder = Path("run"),
     preset: Preset = "cpu-small",
@@ -159,10 +158,11 @@ def train(
     policy's encoder factory.
     """
     from spin_d3rlpy.run_settings import train_settings
-    from spin_d3rlpy.settings import format_settings, merge, nest
+    from spin_d3rlpy.settings import format_settings
     from spin_d3rlpy.training import run_training
 
-    given = _given(
+    values, source = configured(
+        config,
         dataset=dataset,
         algorithm=algorithm,
         asm=None if asm is None else str(asm),
@@ -173,10 +173,9 @@ def train(
         mode=mode,
         seed=seed,
         device=device,
+        fields=nested_fields(fields),
     )
-    if fields:
-        given["fields"] = nest(parse_arguments(fields))
-    settings = train_settings(merge(_read(config), given), preset, _source(config))
+    settings = train_settings(values, preset, source)
     if print_config:
         typer.echo(format_settings(settings), nl=False)
         return
@@ -191,17 +190,3 @@ def train(
         result,
         f"{result['algorithm']} after {result['steps']:,} steps: {what}\nSaved: {result['policy']}",
     )
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _read(config: Path | None) -> Mapping[str, Any]:
-    from spin_d3rlpy.settings import read_settings
-
-    return {} if config is None else read_settings(config)
-
-
-def _source(config: Path | None) -> str:
-    return "options" if config is None else str(config)

@@ -23,7 +23,7 @@ from d3rlpy.dataset import (
 )
 from d3rlpy.dataset.io import dump
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import NDArray, Observation
+from d3rlpy.types import NDArray
 from minari import MinariDataset
 
 from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
@@ -274,12 +274,9 @@ class DeviceReplayBuffer(ReplayBufferBase):
         evaluators see one transition fewer of each episode that a time limit ended.
         """
         if self._episodes is None:
+            tensors = (self.observations, self.actions, self.rewards, self.terminals)
             self._episodes = EpisodeViews(
-                self.observations.cpu().numpy(),
-                self.actions.cpu().numpy(),
-                self.rewards.cpu().numpy(),
-                self.terminals.cpu().numpy(),
-                self.episode_starts.cpu().numpy(),
+                *(tensor.cpu().numpy() for tensor in (*tensors, self.episode_starts))
             )
         return self._episodes
 
@@ -342,40 +339,21 @@ class DeviceReplayBuffer(ReplayBufferBase):
         """Writes `episodes` in d3rlpy's format."""
         dump(self.episodes, f)
 
-    def append(
-        self, observation: Observation, action: int | NDArray, reward: float | NDArray
-    ) -> NoReturn:
+    def _refuse_to_grow(self, *args: object, **kwargs: object) -> NoReturn:
         """Raises NotImplementedError: offline data does not grow."""
-        _refuse_to_grow()
+        raise NotImplementedError(
+            "A DeviceReplayBuffer holds offline data and does not grow. Collect into a d3rlpy "
+            "ReplayBuffer and convert it with DeviceReplayBuffer.from_replay_buffer."
+        )
 
-    def append_episode(self, episode: EpisodeBase) -> NoReturn:
-        """Raises NotImplementedError: offline data does not grow."""
-        _refuse_to_grow()
-
-    def clip_episode(self, terminated: bool) -> NoReturn:
-        """Raises NotImplementedError: offline data does not grow."""
-        _refuse_to_grow()
-
-    @classmethod
-    def from_episode_generator(cls, *args: object, **kwargs: object) -> NoReturn:
-        """Raises NotImplementedError: make a `ReplayBuffer` and use `from_replay_buffer`."""
-        _refuse_to_construct()
+    append = append_episode = clip_episode = _refuse_to_grow
 
     @classmethod
     def load(cls, *args: object, **kwargs: object) -> NoReturn:
-        """Raises NotImplementedError: load a `ReplayBuffer` and use `from_replay_buffer`."""
-        _refuse_to_construct()
+        """Raises NotImplementedError: make a `ReplayBuffer` and use `from_replay_buffer`."""
+        raise NotImplementedError(
+            "d3rlpy's episodes do not tell nvec. Make a d3rlpy ReplayBuffer and convert it with "
+            "DeviceReplayBuffer.from_replay_buffer(buffer, nvec)."
+        )
 
-
-def _refuse_to_grow() -> NoReturn:
-    raise NotImplementedError(
-        "A DeviceReplayBuffer holds offline data and does not grow. Collect into a d3rlpy "
-        "ReplayBuffer and convert it with DeviceReplayBuffer.from_replay_buffer."
-    )
-
-
-def _refuse_to_construct() -> NoReturn:
-    raise NotImplementedError(
-        "d3rlpy's episodes do not tell nvec. Make a d3rlpy ReplayBuffer and convert it with "
-        "DeviceReplayBuffer.from_replay_buffer(buffer, nvec)."
-    )
+    from_episode_generator = load

@@ -28,11 +28,11 @@ from spin_d3rlpy.data.workers import default_jobs, play_chunks, worker_arithmeti
 from spin_d3rlpy.data.writing import (
     DatasetWriter,
     episode_buffer,
+    recorded_scores,
     return_statistics,
     stored_bytes,
 )
 from spin_d3rlpy.nvec import nvec_from_space
-from spin_envs import reference_scores
 from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
 from spin_envs.rollout import EpisodeRecord
 
@@ -134,12 +134,7 @@ def _to_minari(episode: EpisodeRecord, dtype: np.dtype[Any]) -> EpisodeBuffer:
 class _Build:
     """Episodes of a dataset, played now or before the build was stopped.
 
-    Args:
-        spec: the dataset.
-        parts: its parts; they say when they are complete.
-        policies: by kind.
-        made_with: see `_made_with`.
-        exclusive: whether no other process builds the same; only then chunks are kept.
+    Chunks are kept only if the build is exclusive: no other process builds the same.
     """
 
     def __init__(
@@ -161,7 +156,6 @@ class _Build:
         return time.monotonic() - self._started
 
     def episodes(self, jobs: int) -> Generator[list[EpisodeRecord]]:
-        """Yields each chunk's episodes in order."""
         for chunk in self._chunks:
             before = self._played.load(chunk) if self._played else None
             if before is None:
@@ -179,11 +173,9 @@ class _Build:
 
     @property
     def kept_bytes(self) -> int:
-        """Size of the chunks that earlier attempts left."""
         return self._played.bytes if self._played else 0
 
     def forget(self) -> None:
-        """Frees what was kept for the next attempt."""
         if self._played:
             self._played.remove()
 
@@ -224,11 +216,7 @@ def _compare_with_earlier(name: str, made_with: dict[str, Any], checksum: str) -
 
 
 class _Part:
-    """What has been played of a part.
-
-    Args:
-        wanted: the part.
-    """
+    """What has been played of a part."""
 
     def __init__(self, wanted: DatasetPart) -> None:
         self.wanted = wanted
@@ -278,7 +266,6 @@ def _metadata(
         }
         for part in parts
     ]
-    scores = reference_scores(spec.task.env_id, **spec.task.env_kwargs)
     names = spec.policy_names()
     arguments = ", ".join(f"{k}={v}" for k, v in spec.task.env_kwargs.items())
     return {
@@ -295,7 +282,7 @@ def _metadata(
             + "".join(_shortfall(kind, p.record) for kind, p in policies.items())
         ),
         "requirements": ["spin-d3rlpy"],
-        **({} if scores is None else {"ref_min_score": scores[0], "ref_max_score": scores[1]}),
+        **recorded_scores(spec.task),
         "composition": composition,
         "provenance": {
             **made_with,

@@ -82,9 +82,7 @@ class CheckReport:
 
 
 def check_dataset(
-    dataset: MinariDataset,
-    replay_episodes: int | None = REPLAYED_EPISODES,
-    trust: bool = False,
+    dataset: MinariDataset, replay_episodes: int | None = REPLAYED_EPISODES, trust: bool = False
 ) -> CheckReport:
     """Checks a dataset's arrays, its record (if it has one) and, by replaying, its alignment.
 
@@ -106,8 +104,7 @@ def check_dataset(
     nvec = nvec_from_space(dataset.action_space)
     report = CheckReport(dataset.id)
     metadata = dataset.storage.metadata
-    for part in metadata.get("composition", []):
-        report.parts.append((part["policy"], part["episodes"]))
+    report.parts += [(p["policy"], p["episodes"]) for p in metadata.get("composition", [])]
     n = int(dataset.total_episodes)
     wanted = n if replay_episodes is None else min(n, replay_episodes)
     chosen = set(np.linspace(0, n - 1, wanted).round().astype(int).tolist())
@@ -209,7 +206,6 @@ class _Replay:
         self._note = "" if dataset.env_spec else "it does not say its environment"
 
     def check(self, index: int, episode: EpisodeArrays) -> None:
-        """Compares an episode with what the simulator gives for its seed and actions."""
         [metadata] = self._dataset.storage.get_episode_metadata([index])
         if not self._note and metadata.get("seed") is None:
             self._note = "it does not have the seeds of its episodes"

@@ -121,8 +121,8 @@ def stack_episodes(
         with np.errstate(over="ignore"):
             observations[:] = episode.observations
             rewards[:] = episode.rewards
-        _check_finite("observation", observations, episode.name)
-        _check_finite("reward", rewards, episode.name)
+        check_finite("observation", observations, episode.name)
+        check_finite("reward", rewards, episode.name)
         stacked.actions[step : step + length] = _checked_actions(episode, nvec, integral_floats)
         stacked.terminals[step + length - 1] = float(episode.terminated)
         row += length + 1
@@ -196,7 +196,13 @@ def _checked_actions(
             f"{actions.shape[1]}."
         )
     if actions.dtype.kind == "f" and integral_floats:
-        _check_integral(actions, episode.name)
+        broken = actions != np.floor(actions)
+        if broken.any():
+            step, slot = np.argwhere(broken)[0]
+            raise InvalidDatasetError(
+                f"Expected integer actions, sub-action {slot} at step {step} of {episode.name} is "
+                f"{actions[step, slot]:g}. {DISCRETIZE_ADVICE}"
+            )
     elif actions.dtype.kind not in "iub":
         raise InvalidDatasetError(
             f"Expected integer actions, {episode.name} has dtype {actions.dtype}. "
@@ -212,21 +218,12 @@ def _checked_actions(
     return actions
 
 
-def _check_integral(actions: NDArray[Any], name: str) -> None:
-    broken = actions != np.floor(actions)
-    if broken.any():
-        step, slot = np.argwhere(broken)[0]
-        raise InvalidDatasetError(
-            f"Expected integer actions, sub-action {slot} at step {step} of {name} is "
-            f"{actions[step, slot]:g}. {DISCRETIZE_ADVICE}"
-        )
-
-
-def _check_finite(what: str, array: NDArray[np.float32], name: str) -> None:
+def check_finite(what: str, array: NDArray[Any], name: str, kind: str = " as float32") -> None:
+    """Raises InvalidDatasetError for the first step `array` `(T, ...)` is not finite at."""
     finite = np.isfinite(array)
     if not finite.all():
         step = int(np.argwhere(~finite)[0, 0])
         raise InvalidDatasetError(
-            f"The {what} at step {step} of {name} is not finite as float32 (NaN or infinite). "
+            f"The {what} at step {step} of {name} is not finite{kind} (NaN or infinite). "
             "Remove or repair the episode."
         )

@@ -22,10 +22,9 @@ from spin_d3rlpy.data.episodes import EpisodeArrays, action_dtype, stack_episode
 from spin_d3rlpy.data.restricted_pickle import Record, load_restricted, plain
 from spin_d3rlpy.data.specs import LEVELS, NAMESPACE
 from spin_d3rlpy.data.staging import Staging, staged_dataset
-from spin_d3rlpy.data.writing import DatasetWriter, episode_buffer, stored_bytes
+from spin_d3rlpy.data.writing import DatasetWriter, episode_buffer, recorded_scores, stored_bytes
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
 from spin_d3rlpy.nvec import nvec_from_space
-from spin_envs import reference_scores
 from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
 
 _LEVEL = "|".join(sorted(LEVELS, key=len, reverse=True))
@@ -50,7 +49,6 @@ _POSITIONS = ("ptr", "pos", "position", "pointer", "index", "idx", "mem_cntr")
 # Honest files take up to about 8 bytes in memory for one on disk (whole numbers below 256).
 _MEMORY_PER_BYTE = 16
 _MIN_MEMORY = 2**20
-_EPISODES_PER_WRITE = 100
 
 
 def published_name(path: Path) -> str:
@@ -148,26 +146,20 @@ def _write(path: Path, name: str, task: BenchmarkTask, staging: Staging) -> None
         assert env.observation_space.shape is not None
         (size,) = env.observation_space.shape
         transitions = _read_transitions(path, size, len(nvec))
-        edges = episode_edges(
-            transitions.observations,
-            transitions.following,
-            transitions.done,
-            task.max_episode_steps,
-        )
+        t = transitions
+        edges = episode_edges(t.observations, t.following, t.done, task.max_episode_steps)
         action_bytes = len(nvec) * action_dtype(nvec).itemsize
         staging.require(stored_bytes(len(edges) - 1, edges[-1], size, action_bytes))
         writer = DatasetWriter(staging, env.observation_space, env.action_space, env.spec)
     with closing(writer):
-        episodes = enumerate(itertools.pairwise(edges))
-        while batch := list(itertools.islice(episodes, _EPISODES_PER_WRITE)):
-            writer.add([_episode(transitions, i, *ends, task, nvec) for i, ends in batch])
-    scores = reference_scores(task.env_id, **task.env_kwargs)
+        ends = enumerate(itertools.pairwise(edges))
+        writer.add_all(_episode(transitions, i, *pair, task, nvec) for i, pair in ends)
     writer.finish(
         {
             "dataset_id": name,
             "description": f"Imported from a published file, {path.name}; made by its authors.",
             "requirements": ["spin-d3rlpy"],
-            **({} if scores is None else {"ref_min_score": scores[0], "ref_max_score": scores[1]}),
+            **recorded_scores(task),
             "source": {"file": path.name, "sha256": _file_digest(path)},
         }
     )
@@ -241,14 +233,8 @@ def _read_transitions(path: Path, observation_size: int, n_slots: int) -> _Trans
             f"columns of equal length; found {type(content).__name__}."
         )
     widths = (observation_size, n_slots, 1, observation_size, 1)
-    types: list[type[np.floating[Any]]] = [
-        np.float32,
-        np.float64,
-        np.float32,
-        np.float32,
-        np.float64,
-    ]
-    needed = n * sum(w * np.dtype(t).itemsize for w, t in zip(widths, types, strict=True))
+    types = [np.dtype(code) for code in ("f4", "f8", "f4", "f4", "f8")]
+    needed = n * sum(w * t.itemsize for w, t in zip(widths, types, strict=True))
     allowed = max(_MIN_MEMORY, _MEMORY_PER_BYTE * path.stat().st_size)
     if needed > allowed:
         raise InvalidDatasetError(
@@ -273,8 +259,9 @@ def _read_transitions(path: Path, observation_size: int, n_slots: int) -> _Trans
             f"All transitions from number {filled} on are zeros, and nothing in the file says how "
             "many are filled: it is a buffer that was not full. Cut it there."
         )
-    if not np.isin(done, (0, 1)).all():
-        row = int(np.flatnonzero(~np.isin(done[:, 0], (0, 1)))[0])
+    flags = np.isin(done[:, 0], (0, 1))
+    if not flags.all():
+        row = int(flags.argmin())
         raise InvalidDatasetError(
             f"Expected done to be 0 or 1, that of transition {row} is {done[row, 0]:g}."
         )
@@ -328,7 +315,7 @@ def _filled(entries: Mapping[str, Any]) -> int | None:
     return sizes[0] if sizes else None
 
 
-def _stack(column: Any, name: str, width: int, kind: type[np.floating[Any]]) -> NDArray[Any]:
+def _stack(column: Any, name: str, width: int, kind: np.dtype[Any]) -> NDArray[Any]:
     """Returns a column's entries as `(n, width)`; each is looked at before it is copied."""
     out = np.empty((len(column), width), kind)
     for i, entry in enumerate(column):

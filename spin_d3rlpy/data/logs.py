@@ -29,7 +29,6 @@ from spin_envs import MissingDependencyError
 _YES = ("1", "1.0", "true", "yes")
 _NO = ("0", "0.0", "false", "no")
 _SHOWN_VALUES = 20
-_EPISODES_PER_WRITE = 100
 
 
 class Columns(Protocol):
@@ -172,9 +171,8 @@ def save_dataset(
             None if env is None else env.spec,
         )
         with closing(writer):
-            episodes = enumerate(itertools.pairwise(starts))
-            while batch := list(itertools.islice(episodes, _EPISODES_PER_WRITE)):
-                writer.add([_episode(data, i, *ends) for i, ends in batch])
+            ends = enumerate(itertools.pairwise(starts))
+            writer.add_all(_episode(data, i, start, end) for i, (start, end) in ends)
         writer.finish({"dataset_id": name, "description": description})
 
 
@@ -363,9 +361,7 @@ def _plain(value: Any) -> Any:
 
 
 def _move_to_last_rows(
-    ended: NDArray[np.bool_],
-    groups: Mapping[Any, NDArray[np.int64]],
-    state_only: NDArray[np.bool_],
+    ended: NDArray[np.bool_], groups: Mapping[Any, NDArray[np.int64]], state_only: NDArray[np.bool_]
 ) -> None:
     """Says of the state after an episode's last step what is said of that step."""
     for group in groups.values():
@@ -377,7 +373,6 @@ def _move_to_last_rows(
 def _check_end(
     name: Any, group: NDArray[np.int64], ended: NDArray[np.bool_], terminal: str | bool
 ) -> None:
-    """Refuses an episode that goes on after it ended."""
     if isinstance(terminal, str) and ended[group[:-1]].any():
         row = int(group[ended[group]][0])
         raise InvalidDatasetError(
@@ -391,13 +386,12 @@ def _terminal(
     """Returns which rows' actions ended their episode; all of them for `True`."""
     if isinstance(terminal, bool):
         return np.full(rows, terminal)
-    empty = _is_empty(columns[terminal])
-    ended = np.zeros(rows, bool)
-    for row, value in enumerate(columns[terminal].tolist()):
-        text = str(value).strip().lower()
-        if text not in (*_YES, *_NO) and not empty[row]:
-            raise InvalidDatasetError(
-                f"Expected column {terminal!r} to be 0 or 1, row {row} has {value!r}."
-            )
-        ended[row] = text in _YES
-    return ended
+    column = columns[terminal]
+    texts = [str(value).strip().lower() for value in column.tolist()]
+    wrong = ~(np.isin(texts, (*_YES, *_NO)) | _is_empty(column))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InvalidDatasetError(
+            f"Expected column {terminal!r} to be 0 or 1, row {row} has {column.tolist()[row]!r}."
+        )
+    return np.isin(texts, _YES)

@@ -125,32 +125,20 @@ def _verify(folder: Path, name: str) -> None:
 
 
 def dataset_card(dataset: MinariDataset, license: str) -> str:  # noqa: A002
-    """Returns the text that the Hugging Face hub shows for a dataset, as Markdown.
-
-    Args:
-        dataset: with the record that building or importing wrote.
-        license: identifier of the license.
-    """
+    """Returns the text that the Hugging Face hub shows for a dataset, as Markdown."""
     metadata = dataset.storage.metadata
     scores = (metadata.get("ref_min_score"), metadata.get("ref_max_score"))
     steps = f"{dataset.total_steps:,} transitions in {dataset.total_episodes} episodes"
-    lines = [
-        *_front_matter(license),
+    paragraphs = [
+        _front_matter(license),
         f"# {dataset.id}",
-        "",
         metadata.get("description", ""),
-        "",
         f"{steps}, {metadata['dataset_size']} MB. Actions: `{dataset.action_space}`.",
-        "",
-        "```python",
-        "from spin_d3rlpy import load_dataset",
-        "",
-        f'dataset, env = load_dataset("{dataset.id}")',
-        "```",
-        "",
+        "```python\nfrom spin_d3rlpy import load_dataset\n\n"
+        f'dataset, env = load_dataset("{dataset.id}")\n```',
     ]
     if "returns" in metadata:
-        lines += [
+        table = [
             "| policy | episodes | first seed | mean return | std | min | max | normalized |",
             "|---|---|---|---|---|---|---|---|",
             *(
@@ -158,23 +146,22 @@ def dataset_card(dataset: MinariDataset, license: str) -> str:  # noqa: A002
                 for p in metadata.get("composition", [])
             ),
             _row("all", dataset.total_episodes, "", metadata["returns"], scores),
-            "",
         ]
+        paragraphs.append("\n".join(table))
     if None not in scores:
-        lines += [
-            f"Normalized returns: {scores[0]} is 0 (random), {scores[1]} is 100 (expert).",
-            "",
-        ]
+        paragraphs.append(
+            f"Normalized returns: {scores[0]} is 0 (random), {scores[1]} is 100 (expert)."
+        )
     if "provenance" in metadata:
         versions = metadata["provenance"]["versions"]
-        lines += [f"Built with {', '.join(f'{k} {v}' for k, v in versions.items())}.", ""]
+        paragraphs.append(f"Built with {', '.join(f'{k} {v}' for k, v in versions.items())}.")
     if "checksum" in metadata:
-        lines += [f"Checksum of the episodes: `{metadata['checksum']}`.", ""]
-    return "\n".join([*lines, f"License: {license}.", ""])
+        paragraphs.append(f"Checksum of the episodes: `{metadata['checksum']}`.")
+    return "\n\n".join([*paragraphs, f"License: {license}.\n"])
 
 
-def _front_matter(license: str) -> list[str]:  # noqa: A002
-    return ["---", f"license: {license}", "tags:", *(f"- {tag}" for tag in _TAGS), "---", ""]
+def _front_matter(license: str) -> str:  # noqa: A002
+    return "\n".join(["---", f"license: {license}", "tags:", *(f"- {tag}" for tag in _TAGS), "---"])
 
 
 def _row(
@@ -196,16 +183,12 @@ def _upload_cards(dataset: MinariDataset, organization: str, token: str, license
     card = dataset_card(dataset, license)
     api.upload_file(path_or_fileobj=card.encode(), path_in_repo=f"{folder}/{_CARD}", **where)
     if not api.file_exists(filename=_CARD, **where):
-        overview = [
-            *_front_matter(license),
-            f"# {repository}",
-            "",
+        overview = (
+            f"{_front_matter(license)}\n\n# {repository}\n\n"
             "Minari datasets of the DeepMind Control Suite and a maze with MultiDiscrete actions. "
-            "Each folder that holds a `data` folder is one; its card says how it was made.",
-            "",
-        ]
-        text = "\n".join(overview).encode()
-        api.upload_file(path_or_fileobj=text, path_in_repo=_CARD, **where)
+            "Each folder that holds a `data` folder is one; its card says how it was made.\n"
+        )
+        api.upload_file(path_or_fileobj=overview.encode(), path_in_repo=_CARD, **where)
 
 
 def _remote() -> str:

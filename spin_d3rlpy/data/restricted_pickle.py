@@ -8,6 +8,7 @@ import pickle
 import re
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NoReturn
 
@@ -151,6 +152,18 @@ class _BoundedFile:
         return self._file.read(n)
 
 
+def _with_plain_keys(load: Callable[[Any], None], one: bool) -> Callable[[Any], None]:
+    """Has an opcode that fills a dictionary refuse keys (of one entry, or all) to be hashed."""
+
+    def checked(unpickler: Any) -> None:
+        keys = unpickler.stack[-2:-1] if one else unpickler.stack[::2]
+        if not all(isinstance(key, str | int) for key in keys):
+            raise pickle.UnpicklingError("a dictionary whose keys are neither text nor numbers")
+        load(unpickler)
+
+    return checked
+
+
 # Python's own implementation: in the one in C, a number in the file sets the size of a table.
 class _Unpickler(pickle._Unpickler):
     """Makes stand-ins only, in memory that is a fixed multiple of the file's size."""
@@ -196,33 +209,15 @@ class _Unpickler(pickle._Unpickler):
             raise pickle.UnpicklingError("attributes of something that is no record")
         super().load_build()  # type: ignore[misc]
 
-    def _load_setitem(self) -> None:
-        _check_keys(self.stack[-2:-1])  # type: ignore[attr-defined]
-        super().load_setitem()  # type: ignore[misc]
-
-    def _load_setitems(self) -> None:
-        _check_keys(self.stack[::2])  # type: ignore[attr-defined]
-        super().load_setitems()  # type: ignore[misc]
-
-    def _load_dict(self) -> None:
-        _check_keys(self.stack[::2])  # type: ignore[attr-defined]
-        super().load_dict()  # type: ignore[misc]
-
     def _load_set(self) -> NoReturn:
         raise pickle.UnpicklingError("a set")
 
     dispatch[pickle.BYTEARRAY8[0]] = _load_bytearray8
     dispatch[pickle.BUILD[0]] = _load_build
-    dispatch[pickle.SETITEM[0]] = _load_setitem
-    dispatch[pickle.SETITEMS[0]] = _load_setitems
-    dispatch[pickle.DICT[0]] = _load_dict
     for _opcode in (pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET):
         dispatch[_opcode[0]] = _load_set
-
-
-def _check_keys(keys: list[Any]) -> None:
-    if not all(isinstance(key, str | int) for key in keys):
-        raise pickle.UnpicklingError("a dictionary whose keys are neither text nor numbers")
+    for _opcode in (pickle.SETITEM, pickle.SETITEMS, pickle.DICT):
+        dispatch[_opcode[0]] = _with_plain_keys(dispatch[_opcode[0]], _opcode == pickle.SETITEM)
 
 
 def load_restricted(path: Path) -> Any:

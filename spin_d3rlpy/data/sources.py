@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from spin_d3rlpy.data.episodes import (
     EpisodeArrays,
     StackedEpisodes,
+    check_finite,
     no_transitions,
     stack_episodes,
 )
@@ -99,24 +100,13 @@ def _grid(dataset: MinariDataset, bins: int | Sequence[int] | None) -> BoxGrid |
     return BoxGrid(dataset.action_space, bins)
 
 
-def _nearest_choices(actions: NDArray[Any], grid: BoxGrid, name: str) -> NDArray[np.int64]:
-    finite = np.isfinite(actions)
-    if not finite.all():
-        step = int(np.argwhere(~finite)[0, 0])
-        raise InvalidDatasetError(
-            f"The action at step {step} of {name} is not finite (NaN or infinite). "
-            "Remove or repair the episode."
-        )
-    return grid.nearest(actions)
-
-
 def _discretized(
     episodes: Iterable[EpisodeArrays], grid: BoxGrid | None, space: gymnasium.Space[Any]
 ) -> Iterator[EpisodeArrays]:
     for episode in episodes:
         if grid is not None:
-            choices = _nearest_choices(episode.actions, grid, episode.name)
-            episode = dataclasses.replace(episode, actions=choices)
+            check_finite("action", episode.actions, episode.name, kind="")
+            episode = dataclasses.replace(episode, actions=grid.nearest(episode.actions))
         elif np.any(getattr(space, "start", 0)):
             choices = choices_of(space, episode.actions)
             episode = dataclasses.replace(episode, actions=choices)

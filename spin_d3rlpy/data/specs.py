@@ -29,11 +29,7 @@ LEVELS: dict[str, tuple[int, dict[PolicyKind, float]]] = {
 }
 # Every level takes a policy's episodes from here on, so levels share them. Far from the small
 # seeds that evaluations use.
-FIRST_SEEDS: dict[PolicyKind, int] = {
-    "random": 1_000_000,
-    "medium": 2_000_000,
-    "expert": 3_000_000,
-}
+FIRST_SEEDS: dict[PolicyKind, int] = {"random": 1_000_000, "medium": 2_000_000, "expert": 3_000_000}
 _NAME = re.compile(
     rf"spin/(?P<task>{TASK_NAME_PATTERN})"
     r"/(?P<level>[a-z]+(?:-[a-z]+)*)(?:-(?P<thousands>[1-9]\d*)k)?-v0"

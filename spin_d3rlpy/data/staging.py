@@ -60,13 +60,7 @@ class Staging:
 
 
 def write_error(folder: Path, reason: str, needed: int = 0) -> DatasetWriteError:
-    """Returns the error for data that cannot be written to a folder that exists.
-
-    Args:
-        folder: the folder.
-        reason: why not.
-        needed: bytes, if that is known.
-    """
+    """Returns the error for data (of `needed` bytes, if known) that an existing folder refused."""
     free = shutil.disk_usage(folder).free
     return DatasetWriteError(
         f"A dataset could not be written to {folder} ({reason}). "
@@ -181,12 +175,7 @@ class PlayedChunks:
         return [EpisodeRecord(*fields) for fields in columns], float(arrays["seconds"])
 
     def save(self, episodes: Sequence[EpisodeRecord], seconds: float) -> None:
-        """Writes a chunk's episodes in one step.
-
-        Args:
-            episodes: all of the chunk's, in order.
-            seconds: how long the build has taken so far.
-        """
+        """Writes all of a chunk's episodes in one step, and the build's seconds so far."""
         path = self._path(range(episodes[0].seed, episodes[0].seed + len(episodes)))
         self._folder.mkdir(exist_ok=True)
         with written_whole(path) as partial, partial.open("wb") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -10,6 +11,7 @@ from d3rlpy.dataset import BufferProtocol, Episode, EpisodeBase
 from numpy.typing import NDArray
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class EpisodeViews(Sequence[EpisodeBase]):
     """d3rlpy episodes over slices of shared arrays, made one at a time.
 
@@ -21,22 +23,14 @@ class EpisodeViews(Sequence[EpisodeBase]):
         starts: `(episodes + 1,)` index of each episode's first transition, and n.
     """
 
-    def __init__(
-        self,
-        observations: NDArray[np.float32],
-        actions: NDArray[np.integer[Any]],
-        rewards: NDArray[np.float32],
-        terminals: NDArray[np.float32],
-        starts: NDArray[np.int64],
-    ) -> None:
-        self._observations = observations
-        self._actions = actions
-        self._rewards = rewards
-        self._terminals = terminals
-        self._starts = starts
+    observations: NDArray[np.float32]
+    actions: NDArray[np.integer[Any]]
+    rewards: NDArray[np.float32]
+    terminals: NDArray[np.float32]
+    starts: NDArray[np.int64]
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return len(self.starts) - 1
 
     @overload
     def __getitem__(self, index: int) -> EpisodeBase: ...
@@ -52,13 +46,13 @@ class EpisodeViews(Sequence[EpisodeBase]):
         return self._episode(index % len(self))
 
     def _episode(self, i: int) -> EpisodeBase:
-        start, end = self._starts[i], self._starts[i + 1]
+        start, end = self.starts[i], self.starts[i + 1]
         return Episode(
             # Each episode before this one has one observation more than it has transitions.
-            observations=self._observations[start + i : end + i],
-            actions=self._actions[start:end],
-            rewards=self._rewards[start:end, None],
-            terminated=bool(self._terminals[end - 1]),
+            observations=self.observations[start + i : end + i],
+            actions=self.actions[start:end],
+            rewards=self.rewards[start:end, None],
+            terminated=bool(self.terminals[end - 1]),
         )
 
 

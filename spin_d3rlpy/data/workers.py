@@ -28,9 +28,7 @@ _AVX512 = ("AVX512", "X86_V4")
 
 def default_jobs() -> int:
     """Number of CPU cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def worker_environment() -> dict[str, str]:
@@ -86,11 +84,7 @@ class Workers:
     """Worker processes, each driven by one thread at a time.
 
     Not multiprocessing: its spawned workers run the user's script again, so that a script without
-    an `if __name__ == "__main__"` guard could not load a dataset.
-
-    Args:
-        n: number of processes.
-        quiet: drop what they print.
+    an `if __name__ == "__main__"` guard could not load a dataset. What quiet ones print is dropped.
     """
 
     def __init__(self, n: int, quiet: bool = False) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gymnasium
@@ -17,22 +18,18 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.data.staging import Staging
 from spin_d3rlpy.data.workers import Workers
+from spin_envs import reference_scores
+from spin_envs.tasks import BenchmarkTask
 
 # What HDF5 takes for an episode apart from its rows, and for a row apart from its numbers: measured
 # on this package's datasets, of 12 to 1,000 steps an episode and 9 to 223 numbers a row.
 _EPISODE_BYTES = 16_000
 _ROW_BYTES = 16  # reward, two flags and 10 more
+_EPISODES_PER_WRITE = 100
 
 
 def stored_bytes(episodes: int, rows: int, observation_size: int, action_bytes: int) -> int:
-    """Estimates the size of a dataset's files.
-
-    Args:
-        episodes: their number.
-        rows: transitions of all episodes.
-        observation_size: numbers of an observation.
-        action_bytes: of one action.
-    """
+    """Estimates the size of a dataset's files, of `rows` transitions in all `episodes`."""
     observation_bytes = observation_size * np.dtype(np.float32).itemsize
     return episodes * (_EPISODE_BYTES + observation_bytes) + rows * (
         observation_bytes + action_bytes + _ROW_BYTES
@@ -58,12 +55,13 @@ def return_statistics(returns: Sequence[float]) -> dict[str, float]:
     """Returns mean, standard deviation, minimum and maximum of episodes' returns."""
     array = np.array(returns)
     with np.errstate(invalid="ignore"):  # infinite ones are reported where they are checked
-        return {
-            "mean": float(array.mean()),
-            "std": float(array.std()),
-            "min": float(array.min()),
-            "max": float(array.max()),
-        }
+        return {name: float(getattr(array, name)()) for name in ("mean", "std", "min", "max")}
+
+
+def recorded_scores(task: BenchmarkTask) -> dict[str, float]:
+    """Returns a task's reference scores under Minari's names; nothing where none are known."""
+    scores = reference_scores(task.env_id, **task.env_kwargs)
+    return {} if scores is None else {"ref_min_score": scores[0], "ref_max_score": scores[1]}
 
 
 def episode_buffer(
@@ -128,6 +126,12 @@ class DatasetWriter:
         self._returns: list[float] = []
         self.checksum = Checksum()
 
+    def add_all(self, episodes: Iterable[EpisodeBuffer]) -> None:
+        """Appends episodes, of which few are in memory at a time. Raises as `add`."""
+        remaining = iter(episodes)
+        while batch := list(itertools.islice(remaining, _EPISODES_PER_WRITE)):
+            self.add(batch)
+
     def add(self, episodes: Sequence[EpisodeBuffer]) -> None:
         """Appends episodes.
 
@@ -148,12 +152,9 @@ class DatasetWriter:
     def finish(self, metadata: dict[str, Any]) -> None:
         """Writes the record: `metadata`, statistics of the returns and the checksum."""
         self._storage.update_metadata(
-            {
-                "minari_version": minari.__version__,
-                "returns": return_statistics(self._returns),
-                **metadata,
-                "checksum": str(self.checksum),
-            }
+            {"minari_version": minari.__version__, "returns": return_statistics(self._returns)}
+            | metadata
+            | {"checksum": str(self.checksum)}
         )
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from spin_d3rlpy.data.workers import default_jobs
 from spin_d3rlpy.experiments.jobs import LOG
 from spin_d3rlpy.experiments.worker import work
 
@@ -45,8 +46,7 @@ class LocalEngine:
 
     def __init__(self, n_workers: int | None = None, devices: Sequence[int] = ()) -> None:
         self._devices = list(devices)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        self._cores = cores or 1
+        self._cores = default_jobs()
         self._n_slots = n_workers or (len(self._devices) or self._cores)
 
     @property
@@ -119,11 +119,8 @@ class RayEngine:
 class RayTask:
     """A job on a Ray cluster.
 
-    Args:
-        ray: the module.
-        reference: to the task's result.
-        log: where the error goes that ends it, which need not be one of the job: the package may
-            be missing on a machine.
+    The error that ends it goes to `log`; it need not be one of the job: the package may be missing
+    on a machine.
     """
 
     def __init__(self, ray: Any, reference: Any, log: Path) -> None:

@@ -7,7 +7,6 @@ A job is a folder. `job.json` says what to do, `run/` is the training or pre-tra
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
 import json
@@ -32,7 +31,7 @@ from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
 from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.metrics import ActionMode
-from spin_d3rlpy.reports import describe_machine, write_json
+from spin_d3rlpy.reports import describe_machine, read_csv, write_json
 from spin_d3rlpy.run_settings import PretrainSettings, TrainSettings
 from spin_d3rlpy.training import CURVE, run_pretraining, run_training
 
@@ -123,15 +122,16 @@ def run_job(root: Path, name: str) -> None:
         write_json(folder / RESULT, {**result, "seconds_of_last_attempt": attempt})
 
 
+def _common_settings(job: Job) -> dict[str, Any]:
+    named = {name: getattr(job, name) for name in ("dataset", "size", "seed", "device")}
+    return {**named, "checkpoint_interval": CHECKPOINT_INTERVAL}
+
+
 def _pretrain(root: Path, job: Job) -> dict[str, Any]:
     settings = PretrainSettings(
-        dataset=job.dataset,
         transformer=job.fields["transformer"],
         pretraining=job.fields["pretraining"],
-        size=job.size,
-        seed=job.seed,
-        device=job.device,
-        checkpoint_interval=CHECKPOINT_INTERVAL,
+        **_common_settings(job),
     )
     result = run_pretraining(root / job.name / RUN, settings, show_progress=False)
     return {f"pretraining_{k}": v for k, v in result.items() if k not in ("dataset", "asm")}
@@ -140,29 +140,24 @@ def _pretrain(root: Path, job: Job) -> dict[str, Any]:
 def _train(root: Path, job: Job) -> dict[str, Any]:
     folder = root / job.name
     settings = TrainSettings(
-        dataset=job.dataset,
         algorithm=str(job.algorithm),
         fields=dict(job.fields),
         asm=None if job.asm is None else str(_asm_path(root, job)),
-        size=job.size,
         n_steps=job.n_steps,
         n_steps_per_epoch=job.n_steps_per_epoch,
         episodes=job.episodes,
         evaluation_seed=EVALUATION_SEED,
         mode=job.mode,
-        seed=job.seed,
-        device=job.device,
-        checkpoint_interval=CHECKPOINT_INTERVAL,
+        **_common_settings(job),
     )
     result = run_training(
         folder / RUN, settings, show_progress=False, logger_adapter=_loggers(folder)
     )
-    with (folder / RUN / CURVE).open() as f:
-        evaluation_seconds = sum(float(row["evaluation_seconds"]) for row in csv.DictReader(f))
+    curve = read_csv(folder / RUN / CURVE)
     of_asm = json.loads((root / job.asm.name / RESULT).read_text()) if job.asm else {}
     return {
         **{k: result[k] for k in ("return", "greedy_return", "update_seconds")},
-        "evaluation_seconds": evaluation_seconds,
+        "evaluation_seconds": sum(float(row["evaluation_seconds"]) for row in curve),
         **{k: v for k, v in of_asm.items() if k.startswith("pretraining_")},
     }
 

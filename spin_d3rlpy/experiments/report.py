@@ -93,8 +93,11 @@ def _report_experiment(
     rows = return_rows(experiment, cells, baseline)
     writer.table(name, rows)
     curves: dict[str, dict[str, Curve]] = {}
+    greedy: dict[str, dict[str, Curve]] = {}
     for cell in cells:
         curves.setdefault(cell.dataset, {})[cell.label] = cell.curve
+        if (curve := cell.greedy_curve) is not None:
+            greedy.setdefault(cell.dataset, {})[cell.label] = curve
     ends = {
         dataset: {
             f"published {row['method']}": float(row["published"])
@@ -104,10 +107,6 @@ def _report_experiment(
         for dataset in curves
     }
     plot_curve_panels(writer.picture(name, "learning curves"), curves, reference_lines=ends)
-    greedy: dict[str, dict[str, Curve]] = {}
-    for cell in cells:
-        if (curve := cell.greedy_curve) is not None:
-            greedy.setdefault(cell.dataset, {})[cell.label] = curve
     if greedy:
         writer.paragraph("The same policies when they take their most likely actions:")
         picture = writer.picture(f"{name}_greedy", "learning curves of greedy actions")
@@ -159,12 +158,10 @@ class _Writer:
         self._html = [f"<h1>{html.escape(title)}</h1><p>{html.escape(introduction)}</p>"]
 
     def title(self, text: str) -> None:
-        """Begins a section."""
         self._markdown += [f"## {text}", ""]
         self._html.append(f"<h2>{html.escape(text)}</h2>")
 
     def paragraph(self, text: str) -> None:
-        """Adds a paragraph of plain text."""
         self._markdown += [text, ""]
         self._html.append(f"<p>{html.escape(text)}</p>")
 
@@ -175,11 +172,12 @@ class _Writer:
         self._files.append(path)
 
     def table(self, name: str, rows: Sequence[Row]) -> None:
-        """Adds a table."""
         self.data(name, rows)
         shown = _without_empty_columns(rows)
-        self._markdown += [_markdown_table(shown), ""]
-        self._html.append(_html_table(shown))
+        lines = [[name.replace("_", " ") for name in shown[0]]]
+        lines += [[_shown(value) for value in row.values()] for row in shown]
+        self._markdown += [_markdown_table(lines), ""]
+        self._html.append(_html_table(lines))
 
     def picture(self, name: str, alternative: str) -> Path:
         """Adds a picture, which is to be written to the path that is returned."""
@@ -196,13 +194,10 @@ class _Writer:
             if path.suffix == ".png":
                 encoded = base64.b64encode(path.read_bytes()).decode()
                 text = text.replace(f"{_PICTURE}{path.name}", f"data:image/png;base64,{encoded}")
-        for name, content in (
-            ("report.md", "\n".join(self._markdown)),
-            ("report.html", _PAGE.format(text)),
-        ):
-            (self._out / name).write_text(content)
-            self._files.append(self._out / name)
-        return self._files
+        markdown, page = self._out / "report.md", self._out / "report.html"
+        markdown.write_text("\n".join(self._markdown))
+        page.write_text(_PAGE.format(text))
+        return [*self._files, markdown, page]
 
 
 _PICTURE = "picture:"  # stands for a picture's bytes until it is drawn
@@ -239,21 +234,17 @@ def _without_empty_columns(rows: Sequence[Row]) -> list[Row]:
     return [{key: row[key] for key in keys} for row in rows]
 
 
-def _markdown_table(rows: Sequence[Row]) -> str:
-    header = list(rows[0])
-    cells = [[_shown(row[key]) for key in header] for row in rows]
-    lines = [[name.replace("_", " ") for name in header], ["---"] * len(header), *cells]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def _markdown_table(lines: Sequence[Sequence[str]]) -> str:
+    header, *body = lines
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *body))
 
 
-def _html_table(rows: Sequence[Row]) -> str:
-    def line(cells: Sequence[str], tag: str) -> str:
-        inner = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
-        return f"<tr>{inner}</tr>"
-
-    header = line([name.replace("_", " ") for name in rows[0]], "th")
-    body = "".join(line([_shown(value) for value in row.values()], "td") for row in rows)
-    return f"<div><table>{header}{body}</table></div>"
+def _html_table(lines: Sequence[Sequence[str]]) -> str:
+    rows = []
+    for tag, line in zip(["th"] + ["td"] * len(lines), lines, strict=False):
+        inner = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line)
+        rows.append(f"<tr>{inner}</tr>")
+    return f"<div><table>{''.join(rows)}</table></div>"
 
 
 def _shown(value: object) -> str:

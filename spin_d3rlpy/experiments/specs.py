@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,9 +17,9 @@ NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 class Scale:
     """How large experiments are; what is not said here is as published.
 
+    Mappings hold fields of the configurations of their names.
+
     Args:
-        transformer: fields of `TransformerConfig`.
-        pretraining: fields of `PretrainingConfig`.
         common: fields of every algorithm.
         n_steps: gradient steps of full-length trainings.
         n_early_steps: gradient steps of early adaptation.
@@ -28,10 +29,6 @@ class Scale:
         size: transitions of datasets; the published sizes if None.
         level: of datasets, in place of experiments' own levels if not None.
         seeds: how many by default.
-        probe: fields of `ProbeConfig`.
-        distillation: fields of `DistillationConfig`.
-        reprem: fields of `RePreMConfig`.
-        reprem_pretraining: fields of `RePreMPretrainingConfig`.
         asm_epochs: after which epochs of pre-training ASMs are compared; the last one is None.
     """
 
@@ -119,9 +116,8 @@ class Method:
 
     def job(self, dataset: str, seed: int, scale: Scale, early: bool, device: str) -> Job:
         """The training that fills one cell of the line."""
-        name = self.algorithm
+        name, asm = self.algorithm, None
         fields: Fields = {**scale.common}
-        asm = None
         if name.startswith(("SPIN", "SAINT")):
             fields["transformer"] = scale.transformer
         if name.startswith("SPIN"):
@@ -155,17 +151,9 @@ def pretraining_job(
     dataset: str, seed: int, scale: Scale, device: str, changes: Mapping[str, Any] | None = None
 ) -> Job:
     """The pre-training that SPIN's trainings on a dataset share."""
-    return Job(
-        kind="pretrain",
-        dataset=dataset,
-        size=scale.size,
-        seed=seed,
-        device=device,
-        fields={
-            "transformer": scale.transformer,
-            "pretraining": {**scale.pretraining, **(changes or {})},
-        },
-    )
+    pretraining = {**scale.pretraining, **(changes or {})}
+    fields = {"transformer": scale.transformer, "pretraining": pretraining}
+    return Job("pretrain", dataset, scale.size, seed, device, fields=fields)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,18 +204,16 @@ class Experiment:
         if scale.level is not None:
             datasets = list(dict.fromkeys(_at_level(d, scale.level) for d in datasets))
         cells = []
-        for dataset in datasets:
-            for seed in seeds:
+        for dataset, seed in itertools.product(datasets, seeds):
+            cells += [
+                (dataset, m.label, m.job(dataset, seed, scale, self.early, device)) for m in methods
+            ]
+            if self.probe:
+                asm = pretraining_job(dataset, seed, scale, device)
                 cells += [
-                    (dataset, m.label, m.job(dataset, seed, scale, self.early, device))
-                    for m in methods
+                    (dataset, _epoch_label(epoch), _probe_job(asm, epoch, scale))
+                    for epoch in scale.asm_epochs
                 ]
-                if self.probe:
-                    asm = pretraining_job(dataset, seed, scale, device)
-                    cells += [
-                        (dataset, _epoch_label(epoch), _probe_job(asm, epoch, scale))
-                        for epoch in scale.asm_epochs
-                    ]
         return cells
 
 
@@ -236,15 +222,8 @@ def _epoch_label(epoch: int | None) -> str:
 
 
 def _probe_job(asm: Job, epoch: int | None, scale: Scale) -> Job:
-    return Job(
-        kind="probe",
-        dataset=asm.dataset,
-        size=asm.size,
-        seed=asm.seed,
-        device=asm.device,
-        fields={"probe": scale.probe},
-        asm=asm,
-        asm_epoch=epoch,
+    return dataclasses.replace(
+        asm, kind="probe", fields={"probe": scale.probe}, asm=asm, asm_epoch=epoch
     )
 
 
@@ -261,17 +240,15 @@ def _datasets(tasks: Sequence[str], levels: Sequence[str]) -> list[str]:
 
 
 def _methods(objective: str) -> list[Method]:
-    return [
-        Method("F", f"Factored{objective}"),
-        Method("AR", f"Autoregressive{objective}"),
-        Method("SAINT", f"SAINT{objective}"),
-        Method("SPIN", f"SPIN{objective}"),
-    ]
+    policies = {"F": "Factored", "AR": "Autoregressive", "SAINT": "SAINT", "SPIN": "SPIN"}
+    return [Method(label, f"{policy}{objective}") for label, policy in policies.items()]
 
 
 MAIN = _datasets(TASKS, LEVELS)
-MIXED = _datasets(TASKS, ("medium-expert", "random-medium-expert"))
-MAZES = [f"spin/maze-a{n}/medium-expert-v0" for n in (5, 10, 15)]
+MEDIUM_EXPERT = _datasets(TASKS, ["medium-expert"])
+MIXED = _datasets(TASKS, ["medium-expert", "random-medium-expert"])
+MAZES = _datasets([f"maze-a{n}" for n in (5, 10, 15)], ["medium-expert"])
+WARM_START: Fields = {"query_init": "mask", "head_init": "asm"}
 
 EXPERIMENTS: dict[str, Experiment] = {
     e.name: e
@@ -315,7 +292,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "probe",
             "Linear probes of the trunk",
             [
-                "spin/dog-trot-b30/medium-expert-v0",
+                *_datasets(["dog-trot-b30"], ["medium-expert"]),
                 *_datasets(["cheetah-run-b3"], ["medium-expert", "random-medium-expert"]),
             ],
             probe=True,
@@ -323,23 +300,19 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "distill",
             "SPIN-Distill",
-            _datasets(TASKS, ["medium-expert"]),
+            MEDIUM_EXPERT,
             [*_methods("IQL"), Method("SPIN-Distill", "SPINDistillIQL")],
             "returns_distill.csv",
         ),
-        Experiment(
-            "awac",
-            "Returns under AWAC",
-            _datasets(TASKS, ["medium-expert"]),
-            _methods("AWAC"),
-            "returns_awac.csv",
-        ),
-        Experiment(
-            "bcq",
-            "Returns under BCQ",
-            _datasets(TASKS, ["medium-expert"]),
-            _methods("BCQ"),
-            "returns_bcq.csv",
+        *(
+            Experiment(
+                objective.lower(),
+                f"Returns under {objective}",
+                MEDIUM_EXPERT,
+                _methods(objective),
+                f"returns_{objective.lower()}.csv",
+            )
+            for objective in ("AWAC", "BCQ")
         ),
         Experiment("maze", "Returns in the maze", MAZES, _methods("IQL"), "returns_maze.csv"),
         Experiment(
@@ -354,7 +327,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "objectives",
             "Returns by pre-training objective",
-            _datasets(TASKS, ["medium-expert"]),
+            MEDIUM_EXPERT,
             [
                 Method("MAM", "SPINIQL"),
                 Method("VAM", "SPINIQL", pretraining={"objective": "variational"}),
@@ -367,19 +340,12 @@ EXPERIMENTS: dict[str, Experiment] = {
             "Mask ratio in pre-training and warm starts (ours)",
             MIXED,
             [
-                Method("fixed 0.15", "SPINIQL"),
-                Method(
-                    "fixed 0.15, warm start",
-                    "SPINIQL",
-                    {"query_init": "mask", "head_init": "asm"},
-                ),
-                Method("uniform [0.15, 1]", "SPINIQL", pretraining={"mask_prob_max": 1.0}),
-                Method(
-                    "uniform [0.15, 1], warm start",
-                    "SPINIQL",
-                    {"query_init": "mask", "head_init": "asm"},
-                    {"mask_prob_max": 1.0},
-                ),
+                Method(f"{ratio}{start}", "SPINIQL", fields, pretraining)
+                for ratio, pretraining in (
+                    ("fixed 0.15", {}),
+                    ("uniform [0.15, 1]", {"mask_prob_max": 1.0}),
+                )
+                for start, fields in (("", {}), (", warm start", WARM_START))
             ],
             early=True,
         ),

@@ -16,13 +16,9 @@ import numpy as np
 from spin_d3rlpy.experiments.grid import is_done
 from spin_d3rlpy.experiments.jobs import RESULT, RUN, Job
 from spin_d3rlpy.experiments.specs import EXPERIMENTS, Experiment, Scale
-from spin_d3rlpy.experiments.statistics import (
-    Values,
-    first_reaching,
-    interquartile_mean,
-    interval,
-)
+from spin_d3rlpy.experiments.statistics import Values, first_reaching, interquartile_mean, interval
 from spin_d3rlpy.plots import Curve
+from spin_d3rlpy.reports import read_csv
 from spin_envs import UnknownTaskError, normalized_score
 
 Row = dict[str, Any]
@@ -49,6 +45,20 @@ class Cell:
     results: Sequence[Mapping[str, float]]
     evaluations: Sequence[Sequence[Mapping[str, float]]]
     pretraining: Sequence[Sequence[Mapping[str, float]]] = ()
+
+    @property
+    def names(self) -> Row:
+        """The first columns of its row."""
+        return {"dataset": self.dataset, "method": self.label}
+
+    def mean(
+        self, key: str, digits: int | None = None, default: float | None = None
+    ) -> float | str:
+        """Mean of a result over seeds; "" if a job (of an earlier version) lacks it."""
+        values = [result.get(key, default) for result in self.results]
+        if None in values:
+            return ""
+        return round(float(np.mean(np.array(values, np.float64))), digits)
 
     @property
     def returns(self) -> Values:
@@ -127,16 +137,14 @@ def _read_curve(folder: Path) -> list[dict[str, float]]:
     path = folder / RUN / "curve.csv"
     if not path.exists():  # an ASM that is used untrained
         return []
-    with path.open() as file:
-        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    return [{k: float(v) for k, v in row.items()} for row in read_csv(path)]
 
 
 def curve_rows(cells: Sequence[Cell]) -> list[Row]:
     """Every evaluation of every seed."""
     return [
         {
-            "dataset": cell.dataset,
-            "method": cell.label,
+            **cell.names,
             "seed": job.seed,
             "step": int(row["step"]),
             **{key: round(row[key], 2) for key in ("return", "greedy_return") if key in row},
@@ -152,7 +160,7 @@ def step_rows(cells: Sequence[Cell], steps: Sequence[int] = (0, 1_000, 10_000)) 
     """Sampled and greedy returns after so many gradient steps, means over seeds."""
     rows = []
     for cell in cells:
-        row: Row = {"dataset": cell.dataset, "method": cell.label, "seeds": len(cell.jobs)}
+        row: Row = {**cell.names, "seeds": len(cell.jobs)}
         for key, name in (("return", "sampled"), ("greedy_return", "greedy")):
             for step in steps:
                 found = [
@@ -176,7 +184,7 @@ def pretraining_rows(cells: Sequence[Cell]) -> list[Row]:
             if job.asm.name in seen:
                 continue
             seen.add(job.asm.name)
-            identity = {"dataset": cell.dataset, "method": cell.label, "seed": job.seed}
+            identity = {**cell.names, "seed": job.seed}
             rows += [identity | {key: round(row[key], 4) for key in row} for row in curve]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     return [{key: row.get(key, "") for key in columns} for row in rows]
@@ -215,12 +223,7 @@ def probe_rows(cells: Sequence[Cell]) -> list[Row]:
     """Accuracies of linear probes, means over seeds."""
     keys = ("slot", "exact", "independent", "uniform_slot", "uniform_exact")
     return [
-        {
-            "dataset": cell.dataset,
-            "method": cell.label,
-            "seeds": len(cell.jobs),
-            **{key: round(float(np.mean([r[key] for r in cell.results])), 5) for key in keys},
-        }
+        {**cell.names, "seeds": len(cell.jobs), **{key: cell.mean(key, 5) for key in keys}}
         for cell in cells
     ]
 
@@ -243,14 +246,13 @@ def return_rows(
         mean = float(returns.mean())
         low, high = interval([returns])
         row: Row = {
-            "dataset": cell.dataset,
-            "method": cell.label,
+            **cell.names,
             "seeds": len(returns),
             "return": round(mean, 1),
             "std": round(float(returns.std(ddof=1)), 1) if len(returns) > 1 else "",
             "low": round(low, 1),
             "high": round(high, 1),
-            "greedy_return": _mean_of(cell.results, "greedy_return"),
+            "greedy_return": cell.mean("greedy_return", 1),
         }
         theirs = published.get((cell.dataset, cell.label))
         if experiment.early:
@@ -268,27 +270,15 @@ def cost_rows(cells: Sequence[Cell]) -> list[Row]:
     """Gradient steps, and seconds of each stage and of evaluation, means over seeds."""
     return [
         {
-            "dataset": cell.dataset,
-            "method": cell.label,
+            **cell.names,
             "steps": cell.jobs[0].n_steps,
-            **{
-                key: round(float(np.mean([r.get(key, 0.0) for r in cell.results])))
-                for key in ("pretraining_seconds", "pretraining_samples")
-            },
-            **{
-                key: round(float(np.mean([r[key] for r in cell.results])), 1)
-                for key in ("update_seconds", "evaluation_seconds")
-            },
+            "pretraining_seconds": cell.mean("pretraining_seconds", default=0.0),
+            "pretraining_samples": cell.mean("pretraining_samples", default=0.0),
+            "update_seconds": cell.mean("update_seconds", 1),
+            "evaluation_seconds": cell.mean("evaluation_seconds", 1),
         }
         for cell in cells
     ]
-
-
-def _mean_of(results: Sequence[Mapping[str, float]], key: str) -> float | str:
-    """Mean over seeds; "" if a job of an earlier version has no such value."""
-    if any(key not in result for result in results):
-        return ""
-    return round(float(np.mean([result[key] for result in results])), 1)
 
 
 def final_returns_of_baseline(
@@ -313,8 +303,7 @@ def target_rows(cells: Sequence[Cell]) -> list[Row]:
         steps, minutes = zip(*reached, strict=True) if reached else ((), ())
         rows.append(
             {
-                "dataset": cell.dataset,
-                "method": cell.label,
+                **cell.names,
                 "target": round(targets[cell.dataset], 1),
                 "reached": f"{len(reached)} of {len(times)}",
                 "median_steps": round(float(np.median(steps))) if reached else "",

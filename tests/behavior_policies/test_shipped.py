@@ -9,8 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from examples.behavior_policies.__main__ import app
-from examples.behavior_policies.shipped import learning_curves, policy_rows
-from spin_envs.behavior import learning_curve, policy_record, shipped_policies
+from examples.behavior_policies.shipped import (
+    learning_curve,
+    learning_curves,
+    policy_record,
+    policy_rows,
+)
+from spin_envs.behavior import shipped_policies
 from tests.subprocesses import ROOT
 
 

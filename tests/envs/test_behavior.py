@@ -13,11 +13,11 @@ from d3rlpy.models.encoders import SimBaEncoderFactory
 from numpy.typing import NDArray
 
 from examples.behavior_policies.export import policy_arrays
+from examples.behavior_policies.shipped import learning_curve
 from spin_d3rlpy.algos.decqn import DecQN, DecQNConfig
 from spin_d3rlpy.scalers import ClippedStandardObservationScaler
 from spin_envs.behavior import (
     BehaviorPolicy,
-    learning_curve,
     load_behavior_policy,
     policy_name,
     policy_task,
