@@ -1,4 +1,4 @@
-"""A new objective and a new policy need no change of this package."""
+"""A new objective and a new policy, as from somebody else's package, need no change of this one."""
 
 from __future__ import annotations
 
