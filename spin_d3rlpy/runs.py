@@ -15,7 +15,7 @@ from spin_d3rlpy.reports import read_csv
 from spin_d3rlpy.settings import read_settings
 from spin_d3rlpy.training import CONFIG, CURVE
 
-JOB = "job.json"  # in the folder of a benchmark's job, above that of its run
+JOB = "job.json"  # of a benchmark's job, in the folder above its run's (before, in the same one)
 # What runs of one line may differ in.
 _NOT_METHOD = ("seed", "device", "n_steps", "checkpoint_interval", "kind")
 
@@ -30,7 +30,7 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
         path.parent
         for folder in folders
         for path in folder.rglob(CURVE)
-        if (path.parent / CONFIG).exists()
+        if (path.parent / CONFIG).exists() or (path.parent / JOB).exists()
     }
     if not found:
         raise FileNotFoundError(
@@ -81,11 +81,11 @@ def read_curves(runs: Sequence[Path], metric: str = "return") -> dict[str, dict[
 
 
 def _read_settings(run: Path) -> dict[str, Any]:
-    job = run.parent / JOB
-    if not job.exists():
-        return read_settings(run / CONFIG)
-    content: dict[str, Any] = json.loads(job.read_text())
-    return content
+    for folder in (run, run.parent):
+        if (folder / JOB).exists():
+            content: dict[str, Any] = json.loads((folder / JOB).read_text())
+            return content
+    return read_settings(run / CONFIG)
 
 
 def _flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -37,11 +37,13 @@ def test_methods_of_one_algorithm_are_told_apart(tmp_path: Path) -> None:
     assert sorted(curves) == ["SPINIQL, transformer.width=16", "SPINIQL, transformer.width=8"]
 
 
-def test_jobs_of_a_benchmark_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inner", ["run", "."])  # now, and in folders of before
+def test_jobs_of_a_benchmark_are_read(inner: str, tmp_path: Path) -> None:
     for seed in (0, 1):
         job = {"dataset": "d", "algorithm": "SPINIQL", "seed": seed, "asm": {"seed": seed}}
-        write_run(tmp_path / str(seed), [1.0 + seed])
-        (tmp_path / str(seed) / "config.yaml").unlink()
+        write_run(tmp_path / str(seed) / inner, [1.0 + seed])
+        if inner == ".":
+            (tmp_path / str(seed) / "config.yaml").unlink()
         write_json(tmp_path / str(seed) / "job.json", job)
     assert read_curves(find_runs([tmp_path]))["d"]["SPINIQL"].returns.tolist() == [[1.0], [2.0]]
 

@@ -197,10 +197,15 @@ def _probe(root: Path, job: Job) -> dict[str, Any]:
     return dataclasses.asdict(linear_probe(asm, training, held_out, config))
 
 
+def run_folder(job: Path) -> Path:
+    """Where the files of a job's training are: in `run/`, or with the job in folders of before."""
+    return job / RUN if (job / RUN).exists() else job
+
+
 def _asm_path(root: Path, job: Job) -> Path:
     assert job.asm is not None
     suffix = "" if job.asm_epoch is None else f"_{job.asm_epoch}"
-    return root / job.asm.name / RUN / f"asm{suffix}.safetensors"
+    return run_folder(root / job.asm.name) / f"asm{suffix}.safetensors"
 
 
 def _git_commit() -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spin_d3rlpy.experiments.grid import is_done
-from spin_d3rlpy.experiments.jobs import RESULT, RUN, Job
+from spin_d3rlpy.experiments.jobs import RESULT, Job, run_folder
 from spin_d3rlpy.experiments.specs import EXPERIMENTS, Experiment, Scale
 from spin_d3rlpy.experiments.statistics import Values, first_reaching, interquartile_mean, interval
 from spin_d3rlpy.plots import Curve
@@ -134,10 +134,11 @@ def read_cells(
 
 
 def _read_curve(folder: Path) -> list[dict[str, float]]:
-    path = folder / RUN / "curve.csv"
+    path = run_folder(folder) / "curve.csv"
     if not path.exists():  # an ASM that is used untrained
         return []
-    return [{k: float(v) for k, v in row.items()} for row in read_csv(path)]
+    # Losses are unknown before training.
+    return [{k: float(v) for k, v in row.items() if v} for row in read_csv(path)]
 
 
 def curve_rows(cells: Sequence[Cell]) -> list[Row]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import importlib
 from pathlib import Path
 
 import pytest
-
-from tests.subprocesses import import_path
+import typer
+from typer.testing import CliRunner
 
 COMMANDS = sorted(
     path.stem
@@ -24,12 +22,8 @@ def test_there_are_measurements() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_says_what_is_measured(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", f"tests.measure.{name}", "--help"],
-        env={**os.environ, "PYTHONPATH": import_path()},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "--out" in done.stdout
+    app = typer.Typer()
+    app.command()(importlib.import_module(f"tests.measure.{name}").main)
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    assert "--out" in result.stdout
