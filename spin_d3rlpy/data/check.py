@@ -264,7 +264,7 @@ def _difference(found: Replay, episode: EpisodeArrays) -> str:
     if steps < length:
         return f"the action at step {steps} is not in the action space."
     if not ended:
-        return f"the simulator's episode goes on after {length} steps."
+        return f"the simulator's episode continues after {length} steps."
     if found.terminated != episode.terminated:
         return f"it is terminated={episode.terminated}, the simulator's {found.terminated}."
     return ""

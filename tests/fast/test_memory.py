@@ -14,7 +14,7 @@ from tests.subprocesses import run_python
 def test_freed_memory_is_kept_and_used_again() -> None:
     """Counts page faults of allocating and freeing the same arrays in a process of its own.
 
-    Without `keep_freed_memory` there are as many as pages, mostly: it depends on what lies beside
+    Without `keep_freed_memory` there are as many as pages, mostly: it depends on what lies next to
     the arrays, so that is not tested.
     """
     arrays, rounds = 8, 5
