@@ -54,14 +54,19 @@ FIRST = "first.json"  # the evaluation before training
 class _Measurement:
     """Evaluators that play once and report several numbers.
 
-    Greedy actions are played, too, whatever counts as the return: early in training a policy's
-    most likely action can be good while its samples are not.
+    Args:
+        env: where they play.
+        settings: how.
+        greedy_too: play greedy actions, too, whatever counts as the return: early in training a
+            policy's most likely action can be good while its samples are not.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], settings: TrainSettings) -> None:
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], settings: TrainSettings, greedy_too: bool
+    ) -> None:
         episodes, seed = settings.episodes, settings.evaluation_seed
         self._evaluator = LockstepEvaluator(env, episodes, seed, settings.mode)
-        self._greedy = LockstepEvaluator(env, episodes, seed, "greedy")
+        self._greedy = LockstepEvaluator(env, episodes, seed, "greedy") if greedy_too else None
         self.last: dict[str, float] = {}
 
     def play(self, algo: ActingAlgo) -> dict[str, float]:
@@ -69,19 +74,21 @@ class _Measurement:
         started = time.monotonic()
         returns = self._evaluator.returns(algo)
         seconds = time.monotonic() - started
-        is_greedy = self._evaluator.mode == "greedy"
-        greedy = returns if is_greedy else self._greedy.returns(algo)
         self.last = {
             "return": float(returns.mean()),
             "return_std": float(returns.std()),
-            "greedy_return": float(greedy.mean()),
             "evaluation_seconds": seconds,
         }
+        if self._greedy is not None:
+            is_greedy = self._evaluator.mode == "greedy"
+            greedy = returns if is_greedy else self._greedy.returns(algo)
+            self.last["greedy_return"] = float(greedy.mean())
         return self.last
 
     def evaluators(self) -> dict[str, Any]:
         """d3rlpy evaluators, of which the first one plays."""
-        names = ("return_std", "greedy_return", "evaluation_seconds")
+        names = ["return_std", "evaluation_seconds"]
+        names += [] if self._greedy is None else ["greedy_return"]
         return {
             "return": lambda algo, _: self.play(algo)["return"],
             **{name: lambda _, __, name=name: self.last[name] for name in names},
@@ -94,6 +101,7 @@ def run_training(
     show_progress: bool = True,
     trust: bool = False,
     logger_adapter: LoggerAdapterFactory | None = None,
+    greedy_too: bool = False,
 ) -> dict[str, Any]:
     """Trains, or resumes where an earlier attempt in the folder was.
 
@@ -107,6 +115,7 @@ def run_training(
         show_progress: draw progress bars.
         trust: see `load_dataset`.
         logger_adapter: d3rlpy logger adapter factory; no log if None.
+        greedy_too: where evaluations sample, play greedy actions, too (`greedy_return`).
 
     Returns:
         What `result.json` holds: the last evaluation, seconds, and the policy's file.
@@ -129,7 +138,7 @@ def run_training(
     evaluators: dict[str, Any] = {"action_match": MultiDiscreteActionMatchEvaluator("slot")}
     rows: list[dict[str, Any]] = []
     if env is not None:
-        measurement = _Measurement(env, settings)
+        measurement = _Measurement(env, settings, greedy_too)
         evaluators = measurement.evaluators()
         first = folder / FIRST
         if not first.exists():

@@ -151,7 +151,11 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
         **_common_settings(job),
     )
     result = run_training(
-        folder / RUN, settings, show_progress=False, logger_adapter=_loggers(folder)
+        folder / RUN,
+        settings,
+        show_progress=False,
+        logger_adapter=_loggers(folder),
+        greedy_too=True,
     )
     curve = read_csv(folder / RUN / CURVE)
     of_asm = json.loads((root / job.asm.name / RESULT).read_text()) if job.asm else {}
