@@ -231,9 +231,9 @@ class Loop:
         row = {k: v if isinstance(v, int) else float(v) for k, v in row.items()}  # not NumPy's
         self.rows.append(row)
         if score is not None:
-            self._scores.append(score)
-            if self._keep_best is not None and self.best == len(self._scores):
+            if self._keep_best is not None and self.is_best(score):
                 self._best_weights = copy.deepcopy(self._keep_best.state_dict())
+            self._scores.append(score)
         if self._run.checkpoints is not None and self.is_over:
             self._run.checkpoints.save(self._stage, self.step, self._state())
         return row

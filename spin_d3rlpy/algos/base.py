@@ -127,7 +127,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         return self._recorded
 
     def _phase(self) -> object:
-        """Hook: an update is recorded anew when this changes (SPIN's queries no longer train)."""
+        """Hook: an update is recorded again when this changes (SPIN's queries no longer train)."""
         return None
 
     def _scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:
@@ -231,7 +231,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             checkpoint_dir: folder of checkpoints, written at an interval, at SIGINT (Ctrl-C) and
                 SIGTERM and at the end. None: no checkpoints. With `enable_ddp`, process 0 writes
                 and reads them for all, and not at signals.
-            resume: go on from the newest checkpoint, if there is one. A run that was killed and
+            resume: continue from the newest checkpoint, if there is one. A run that was killed and
                 started again so ends with the weights and metrics it would have had (on a CPU to
                 the last bit). Results of epochs before come first; loggers get only later ones.
             checkpoint_interval: steps of either stage between checkpoints.
@@ -302,7 +302,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         return fuse_adam(factory.create(modules, lr=rate, compiled=self.compiled))
 
     def _after_resume(self, checkpoints: Checkpoints) -> None:
-        """Hook for what an algorithm keeps beside its networks (SPIN's ASM)."""
+        """Hook for what an algorithm keeps in addition to its networks (SPIN's ASM)."""
 
     def fit_online(self, env: GymEnv, *args: Any, **kwargs: Any) -> None:
         """Trains in an environment with MultiDiscrete actions; arguments as in d3rlpy.

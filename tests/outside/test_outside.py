@@ -79,6 +79,10 @@ def test_fields_of_the_policy_are_taken_and_kept() -> None:
     algo = make("policy")
     assert algo.config.actor_encoder_factory.scale == 2.0
     assert type(algo.config).__name__ == "LinearIQLConfig"
+    algo.config.scale = 3.0
+    assert algo.config.scale == algo.config.actor_encoder_factory.scale == 3.0
+    with pytest.raises(AttributeError, match="no attribute 'scales'"):
+        _ = algo.config.scales
 
 
 @pytest.mark.parametrize("file", ["good_bc.py", "linear.py"])
