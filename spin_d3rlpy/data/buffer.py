@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -22,13 +23,14 @@ from d3rlpy.dataset import (
     Transition,
 )
 from d3rlpy.dataset.io import dump
-from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray
 from minari import MinariDataset
 
+from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.views import EpisodeViews, TransitionIndex
+from spin_d3rlpy.data.weights import TrajectoryWeights, returns_to_go
 
 _ROWS_AT_ONCE = 65_536
 
@@ -73,6 +75,10 @@ class DeviceReplayBuffer(ReplayBufferBase):
         self._continues = torch.ones(n, dtype=torch.bool)  # whether the episode has a next step
         self._continues[self.episode_starts[1:] - 1] = False
         self._episodes: EpisodeViews | None = None
+        self._weights: torch.Tensor | None = None  # (episodes,) of a transition, not normalized
+        self._weighs_critics = False
+        self._last = self.episode_starts[:0]  # (n,) last step of each one's episode, if wanted
+        self._to_end: torch.Tensor | None = None  # (n,) discounted return to the episode's end
 
     @classmethod
     def from_minari(
@@ -156,7 +162,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             chosen_rows = self.observations.index_select(0, rows[start : start + _ROWS_AT_ONCE])
             observations[start : start + _ROWS_AT_ONCE] = chosen_rows.cpu().numpy()
-        return DeviceReplayBuffer(
+        selected = DeviceReplayBuffer(
             StackedEpisodes(
                 observations=observations,
                 actions=self.actions.index_select(0, steps).cpu().numpy(),
@@ -167,6 +173,10 @@ class DeviceReplayBuffer(ReplayBufferBase):
             ),
             self._map_in,
         ).to(self.device)
+        if self._weights is not None:
+            selected._weights = self._weights[torch.tensor(chosen, device=self.device)]
+            selected._weighs_critics = self._weighs_critics
+        return selected
 
     def split(self, share: float, seed: int = 0) -> tuple[DeviceReplayBuffer, DeviceReplayBuffer]:
         """Splits by episode, at random, into what to train on and what to hold out.
@@ -213,32 +223,84 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     def sample_transition_batch(  # type: ignore[override]
         self, batch_size: int
-    ) -> TorchMiniBatch:
-        """Draws transitions uniformly with replacement, by torch's global random numbers.
+    ) -> MiniBatch:
+        """Draws transitions with replacement, by torch's global random numbers.
 
         Returns:
             Observations `(B, obs)`, integer actions `(B, N)`, rewards, terminals and intervals
             `(B, 1)`, nothing scaled. The next action at an episode's end, which does not exist,
-            is the action itself. `returns_to_go` is zero.
+            is the action itself. `returns_to_go` is zero. Where trajectories are weighted, the
+            batch is drawn uniformly, and its `imitation` is a batch drawn by the weights.
         """
-        return self.transitions(self.sample_index(batch_size))
+        batch = self.transitions(self.sample_index(batch_size, weighted=self._weighs_critics))
+        if self._weights is None or self._weighs_critics:
+            return batch
+        return dataclasses.replace(batch, imitation=self.transitions(self.sample_index(batch_size)))
 
-    def transitions(self, index: torch.Tensor) -> TorchMiniBatch:
+    def transitions(self, index: torch.Tensor) -> MiniBatch:
         """Returns the transitions of these numbers `(B,)`, in the form of a sampled batch."""
-        row = self.observation_index.index_select(0, index)
-        rewards = self.rewards.index_select(0, index)[:, None]
+        rows = self.observation_index.index_select(0, index)
         following = index + self._continues.index_select(0, index)
-        return TorchMiniBatch(
-            observations=self.observations_at(row),
+        last, rewards = index, self.rewards
+        if self._to_end is not None:
+            last = self._last.index_select(0, index)
+            rewards = self._to_end
+        rewards = rewards.index_select(0, index)[:, None]
+        next_rows = self.observation_index.index_select(0, last) + 1
+        return MiniBatch(
+            observations=self.observations_at(rows),
             actions=self.actions.index_select(0, index).long(),
             rewards=rewards,
-            next_observations=self.observations_at(row + 1),
+            next_observations=self.observations_at(next_rows),
             next_actions=self.actions.index_select(0, following).long(),
             returns_to_go=torch.zeros_like(rewards),
-            terminals=self.terminals.index_select(0, index)[:, None],
-            intervals=torch.ones_like(rewards),
+            terminals=self.terminals.index_select(0, last)[:, None],
+            intervals=(last - index + 1)[:, None].to(rewards.dtype),
             device=str(self.device),
+            rows=rows,
+            next_rows=next_rows,
         )
+
+    def weighted(self, weights: TrajectoryWeights) -> DeviceReplayBuffer:
+        """Returns the same episodes, drawn by weights from now on (itself if there are none).
+
+        Raises:
+            InvalidDatasetError: see `TrajectoryWeights.compute`.
+        """
+        if weights.temperature is None:
+            return self
+        chosen = copy.copy(self)
+        starts = self.episode_starts[:-1]
+        first = self.observations_at(self.observation_index.index_select(0, starts))
+        chosen._weights = weights.compute(self.returns(), first)
+        chosen._weighs_critics = weights.critics
+        return chosen
+
+    def returns(self) -> torch.Tensor:
+        """Returns the sum of each episode's rewards, `(episodes,)`, in float64."""
+        total = self.rewards.double().cumsum(0)[self.episode_starts[1:] - 1]
+        return torch.cat([total[:1], total.diff()])
+
+    def with_horizon(self, gamma: float | None) -> DeviceReplayBuffer:
+        """Returns the same episodes with transitions that reach to the end of their episode.
+
+        Such a transition's reward is the return to go, discounted by gamma, its next observation
+        the episode's last one, its interval the number of steps to there: what is bootstrapped is
+        the value of where a time limit cut the episode, if one did.
+
+        Args:
+            gamma: discount factor; None gives transitions of one step.
+        """
+        if (gamma is None) == (self._to_end is None):
+            return self
+        chosen = copy.copy(self)
+        if gamma is None:
+            chosen._to_end = None
+            return chosen
+        lengths = self.episode_starts.diff()
+        chosen._last = torch.repeat_interleave(self.episode_starts[1:] - 1, lengths)
+        chosen._to_end = returns_to_go(self.rewards, self.episode_starts, gamma)
+        return chosen
 
     def sample_observations_and_actions(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Draws observations `(B, obs)` and their actions `(B, N)` int64, like batches."""
@@ -251,9 +313,20 @@ class DeviceReplayBuffer(ReplayBufferBase):
         source = self.observations
         return source.index_select(0, rows.to(source.device)).to(self.device)
 
-    def sample_index(self, batch_size: int) -> torch.Tensor:
-        """Draws numbers of transitions `(B,)`, uniformly with replacement."""
-        return torch.randint(self.transition_count, (batch_size,), device=self.device)
+    def sample_index(self, batch_size: int, weighted: bool = True) -> torch.Tensor:
+        """Draws numbers of transitions `(B,)` with replacement.
+
+        Args:
+            batch_size: how many.
+            weighted: by trajectory weights, if there are some.
+        """
+        if self._weights is None or not weighted:
+            return torch.randint(self.transition_count, (batch_size,), device=self.device)
+        shares = (self._weights * self.episode_starts.diff()).cumsum(0)
+        u = torch.rand(batch_size, 2, dtype=torch.float64, device=self.device)
+        episode = torch.searchsorted(shares / shares[-1], u[:, 0].contiguous(), right=True)
+        start, end = self.episode_starts[episode], self.episode_starts[episode + 1]
+        return start + (u[:, 1] * (end - start)).long()
 
     # -- the rest of d3rlpy's interface ----------------------------------------------------
 
