@@ -143,8 +143,11 @@ def run_training(
         first = folder / FIRST
         if not first.exists():
             write_json(first, measurement.play(algo))
-        rows.append({"step": 0, "update_seconds": 0.0, **json.loads(first.read_text())})
-    for epoch, metrics in algo.fitter(
+        rows.append(
+            {"step": 0, "update_seconds": 0.0, "seconds": 0.0, **json.loads(first.read_text())}
+        )
+    update_seconds = 0.0
+    for _, metrics in algo.fitter(
         dataset,
         n_steps=settings.n_steps,
         n_steps_per_epoch=settings.n_steps_per_epoch,
@@ -158,10 +161,10 @@ def run_training(
         checkpoint_dir=folder / "checkpoints",
         resume=True,
         checkpoint_interval=settings.checkpoint_interval,
+        seconds=None if settings.minutes is None else 60.0 * settings.minutes,
     ):
-        seconds = (rows[-1]["update_seconds"] if rows else 0.0) + metrics["time_epoch"]
-        step = min(epoch * settings.n_steps_per_epoch, settings.n_steps)
-        rows.append({"step": step, "update_seconds": seconds, **metrics})
+        update_seconds += metrics["time_epoch"]
+        rows.append({"update_seconds": update_seconds, **metrics})
         write_csv(folder / CURVE, rows)
     save_policy(algo, folder / POLICY)
     if getattr(algo, "asm", None) is not None:
@@ -169,9 +172,11 @@ def run_training(
     result = {
         "algorithm": settings.algorithm,
         "dataset": settings.dataset,
-        "steps": settings.n_steps,
+        "recipe": settings.recipe,
+        "steps": rows[-1]["step"],
         "policy": str(folder / POLICY),
-        "update_seconds": rows[-1]["update_seconds"],
+        "update_seconds": update_seconds,
+        "seconds": rows[-1]["seconds"],
         **{name: rows[-1][name] for name in evaluators},
     }
     if env is not None:
