@@ -46,6 +46,7 @@ def _tuned() -> dict[str, Any]:
         ),
         "pretraining": (
             PretrainingConfig(
+                masking="any_order",
                 batch_size=1024,
                 learning_rate=2e-3,
                 lr_schedule="linear",
@@ -58,6 +59,7 @@ def _tuned() -> dict[str, Any]:
         ),
         "distillation": DistillationConfig(n_updates=10_000, precision="auto"),
         "precision": "auto",
+        "architecture": "mlp",
         "query_init": "mask",
         "head_init": "asm",
         "train_queries": False,

@@ -280,9 +280,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             config.nvec = list(asm.nvec)
         require_same_nvec(config.nvec, asm.nvec, type(self).__name__, "the ASM")
         self._adopt_scaling(asm)
-        if factory.transformer != asm.config:
+        if factory.structure != asm.config:
             config.actor_encoder_factory = dataclasses.replace(
-                cast(Any, factory), transformer=asm.config
+                cast(Any, factory), **factory.fields_for(asm.config)
             )
             if self._impl is not None:
                 raise NvecMismatchError(

@@ -9,6 +9,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
+from spin_d3rlpy.asm.mlp import MLPConfig
 from spin_d3rlpy.asm.model import ActionStructureModel, TransformerConfig
 from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.errors import InvalidCheckpointError
@@ -25,6 +26,7 @@ def save_asm(asm: ActionStructureModel, path: str | Path) -> None:
         "version": VERSION,
         "observation_size": asm.observation_size,
         "nvec": asm.nvec,
+        "architecture": "mlp" if isinstance(asm.config, MLPConfig) else "transformer",
         "config": dataclasses.asdict(asm.config),
         "observation_scaler": asm.observation_scaler,
     }
@@ -55,10 +57,12 @@ def load_asm(
         scaler = header["observation_scaler"]
         if scaler is not None and not isinstance(scaler, dict):
             raise InvalidCheckpointError("its observation scaler is none")
+        # Older files do not say.
+        sizes = MLPConfig if header.get("architecture") == "mlp" else TransformerConfig
 
         def build() -> ActionStructureModel:
             return ActionStructureModel(
-                header["observation_size"], header["nvec"], TransformerConfig(**header["config"])
+                header["observation_size"], header["nvec"], sizes(**header["config"])
             )
 
         with file.no_more_parameters():

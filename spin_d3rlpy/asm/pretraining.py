@@ -13,6 +13,7 @@ import torch
 
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.objectives import (
+    AnyOrderActionModelling,
     ContrastiveActionModelling,
     MaskedActionModelling,
     PretrainingObjective,
@@ -27,6 +28,7 @@ from spin_d3rlpy.precision import Precision, autocast, check_precision
 from spin_d3rlpy.schedules import Schedule, ScheduleName, WeightAverage
 
 ObjectiveName = Literal["masked", "variational", "contrastive"]
+Masking = Literal["bernoulli", "any_order"]
 VALIDATION_ROWS = 4096
 
 
@@ -41,6 +43,10 @@ class PretrainingConfig:
         batch_size: rows of an update.
         learning_rate: of Adam.
         clip_grad_norm: largest gradient norm.
+        masking: MAM: `"bernoulli"` (published): each slot is selected by itself, as the next four
+            say, and the loss is their mean over the batch. `"any_order"`: any number of slots of
+            a row, all hidden; each row counts the same
+            (`spin_d3rlpy.asm.objectives.any_order`).
         mask_prob: MAM: probability that a slot is selected (the paper's p).
         mask_token_share: MAM: share of selected slots that become the mask token.
         random_share: MAM: share of selected slots that become a random choice; the rest stay.
@@ -68,6 +74,7 @@ class PretrainingConfig:
     batch_size: int = 1024
     learning_rate: float = 4e-4
     clip_grad_norm: float = 1.0
+    masking: Masking = "bernoulli"
     mask_prob: float = 0.15
     mask_token_share: float = 0.8
     random_share: float = 0.1
@@ -93,6 +100,8 @@ class PretrainingConfig:
             raise ValueError(
                 f"Expected objective {', '.join(get_args(ObjectiveName))}; got {self.objective!r}."
             )
+        if self.masking not in get_args(Masking):
+            raise ValueError(f"Expected masking 'bernoulli' or 'any_order', got {self.masking!r}.")
         if not 0.0 < self.mask_prob <= 1.0:
             raise ValueError(f"Expected mask_prob in (0, 1], got {self.mask_prob}.")
         if self.mask_token_share + self.random_share > 1.0:
@@ -116,7 +125,9 @@ class PretrainingConfig:
     def create_objective(self, asm: ActionStructureModel) -> PretrainingObjective:
         """Returns the task that pre-trains `asm`, on its device."""
         objective: PretrainingObjective
-        if self.objective == "masked":
+        if self.objective == "masked" and self.masking == "any_order":
+            objective = AnyOrderActionModelling(asm)
+        elif self.objective == "masked":
             objective = MaskedActionModelling(
                 asm,
                 self.mask_prob,

@@ -140,7 +140,7 @@ def attention(
     observations, choices = buffer.sample_observations_and_actions(rows)
     tokens = model.mask_ids.expand_as(choices) if masked else choices
     maps = attention_maps(model, observations, tokens).numpy()
-    m = model.config.n_state_tokens
+    m = model.transformer.n_state_tokens
     labels = ["state"] if m == 1 else [f"state {i}" for i in range(m)]
     labels += [f"slot {i}" for i in range(len(model.nvec))]
     plot_attention(out, maps, labels, f"{asm.name} on {dataset}")
