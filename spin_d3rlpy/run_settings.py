@@ -209,7 +209,11 @@ def _codec(field: dataclasses.Field[Any]) -> Mapping[str, Any]:
 def _to_plain(value: Any, field: dataclasses.Field[Any]) -> Any:
     """Returns a value as a file holds it."""
     if encode := _codec(field).get("encoder"):
-        return encode(value)
+        if getattr(value, "built", True):
+            return encode(value)
+        # d3rlpy cannot save a scaler whose numbers are not known yet.
+        params = {k: v for k, v in vars(value).items() if v is not None}
+        return {"type": value.get_type(), "params": params}
     is_part = dataclasses.is_dataclass(value) and not isinstance(value, type)
     return dataclasses.asdict(value) if is_part else value
 

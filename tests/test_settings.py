@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 import yaml
 
-import spin_d3rlpy
+import spin_d3rlpy.algos
 from spin_d3rlpy.run_settings import algorithm_names, create_algorithm, train_settings
 from spin_d3rlpy.settings import check_values, create, format_settings, merge, nest, read_settings
 
@@ -88,7 +88,7 @@ def test_complete_settings_say_everything_a_recipe_does(algorithm: str, recipe: 
     written = yaml.safe_load(format_settings(settings))
     assert train_settings({**written, "recipe": "published"}, "here").fields == settings.fields
     built = create_algorithm(algorithm, settings.fields)
-    expected = getattr(spin_d3rlpy, algorithm)(recipe=recipe).config
+    expected = getattr(spin_d3rlpy.algos, algorithm)(recipe=recipe).config
     expected.n_steps = built.config.n_steps
     assert built.config == expected
     if recipe == "published":
