@@ -361,7 +361,8 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
 
     def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Hook: the dataset as batches are drawn from it."""
-        return buffer.weighted(self._config.trajectory_weights)
+        rows = getattr(self._config, "imitation_batch_size", None)
+        return buffer.for_imitation(self._config.trajectory_weights, rows)
 
     def _prepare_source(self, source: Any, progress: float) -> Any:
         """Hook, before every step, for what batches are drawn from (cached features).

@@ -201,7 +201,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return StageContext(
             policy=self.policy,
             factory=self._factory,
-            buffer=buffer.weighted(self._config.trajectory_weights),
+            buffer=buffer.for_imitation(self._config.trajectory_weights),
             device=self._device,
             run=run,
             transform=None if scaler is None else scaler.transform,

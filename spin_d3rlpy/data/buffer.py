@@ -65,6 +65,7 @@ class DeviceReplayBuffer(EpisodeInterface):
         self._episodes: EpisodeViews | None = None
         self._weights: torch.Tensor | None = None  # (episodes,) of a transition, not normalized
         self._weighs_critics = False
+        self._imitation_rows: int | None = None
         self._last = self.episode_starts[:0]  # (n,) last step of each one's episode, if wanted
         self._to_end: torch.Tensor | None = None  # (n,) discounted return to the episode's end
 
@@ -217,13 +218,14 @@ class DeviceReplayBuffer(EpisodeInterface):
         Returns:
             Observations `(B, obs)`, integer actions `(B, N)`, rewards, terminals and intervals
             `(B, 1)`, nothing scaled. The next action at an episode's end, which does not exist,
-            is the action itself. `returns_to_go` is zero. Where trajectories are weighted, the
-            batch is drawn uniformly, and its `imitation` is a batch drawn by the weights.
+            is the action itself. `returns_to_go` is zero. What `for_imitation` asks for is in the
+            batch's `imitation`, if it is not the batch itself.
         """
-        batch = self.transitions(self.sample_index(batch_size, weighted=self._weighs_critics))
-        if self._weights is None or self._weighs_critics:
+        batch = self.transitions(self.sample_index(batch_size, self._weighs_critics))
+        rows = self._imitation_rows or batch_size
+        if rows == batch_size and (self._weights is None or self._weighs_critics):
             return batch
-        return dataclasses.replace(batch, imitation=self.transitions(self.sample_index(batch_size)))
+        return dataclasses.replace(batch, imitation=self.transitions(self.sample_index(rows)))
 
     def transitions(self, index: torch.Tensor) -> MiniBatch:
         """Returns the transitions of these numbers `(B,)`, in the form of a sampled batch."""
@@ -249,15 +251,22 @@ class DeviceReplayBuffer(EpisodeInterface):
             next_rows=next_rows,
         )
 
-    def weighted(self, weights: TrajectoryWeights) -> DeviceReplayBuffer:
-        """Returns the same episodes, drawn by weights from now on (itself if there are none).
+    def for_imitation(
+        self, weights: TrajectoryWeights, rows: int | None = None
+    ) -> DeviceReplayBuffer:
+        """Returns the same episodes, drawn for imitation by weights.
+
+        Args:
+            weights: of trajectories.
+            rows: of a batch for imitation; as many as the batch for critics has if None.
 
         Raises:
             InvalidDatasetError: see `TrajectoryWeights.compute`.
         """
-        if weights.temperature is None:
-            return self
         chosen = copy.copy(self)
+        chosen._imitation_rows = rows
+        if weights.temperature is None:
+            return chosen
         starts = self.episode_starts[:-1]
         first = self.observations_at(self.observation_index.index_select(0, starts))
         chosen._weights = weights.compute(self.returns(), first)
