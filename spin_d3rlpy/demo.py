@@ -85,9 +85,13 @@ def run_demo(
     for number, (label, name) in enumerate(ALGORITHMS.items(), 2):
         log(f"[{number}/4] {label}: {60 * settings.minutes:.0f} seconds of training")
         values = {
-            **dataclasses.asdict(settings),
             "dataset": DATASET,
             "algorithm": name,
+            "recipe": settings.recipe,
+            "seconds": 60.0 * settings.minutes,
+            "seed": settings.seed,
+            "size": settings.size,
+            "device": settings.device,
             "episodes": EVALUATION_EPISODES,
             "evaluation_seed": EVALUATION_SEED,
         }

@@ -31,7 +31,8 @@ class TrainSettings:
         size: transitions of the dataset; the usual size if None.
         n_steps: gradient steps; the recipe's if None.
         n_steps_per_epoch: gradient steps between evaluations; a tenth of the run's if None.
-        minutes: train for so long, pre-training included, instead of for `n_steps`.
+        seconds: train for so long, pre-training included, instead of for `n_steps`.
+        n_epochs: evaluations of such a training after its first stages.
         episodes: of an evaluation.
         evaluation_seed: of an evaluation's first episode.
         mode: whether evaluations act greedily or sample.
@@ -48,7 +49,8 @@ class TrainSettings:
     size: int | None = None
     n_steps: int | None = None
     n_steps_per_epoch: int | None = None
-    minutes: float | None = None
+    seconds: float | None = None
+    n_epochs: int = 10
     episodes: int = 10
     evaluation_seed: int = 100
     mode: ActionMode = "greedy"

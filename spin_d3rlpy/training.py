@@ -11,6 +11,7 @@ import dataclasses
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from spin_d3rlpy.asm import (
     pretrain,
     save_asm,
 )
+from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.data.loader import open_dataset
@@ -102,6 +104,7 @@ def run_training(
     trust: bool = False,
     logger_adapter: LoggerAdapterFactory | None = None,
     greedy_too: bool = False,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
     """Trains, or resumes where an earlier attempt in the folder was.
 
@@ -116,6 +119,7 @@ def run_training(
         trust: see `load_dataset`.
         logger_adapter: d3rlpy logger adapter factory; no log if None.
         greedy_too: where evaluations sample, play greedy actions, too (`greedy_return`).
+        clock: counts the seconds of training.
 
     Returns:
         What `result.json` holds: the last evaluation, seconds, and the policy's file.
@@ -161,7 +165,7 @@ def run_training(
         checkpoint_dir=folder / "checkpoints",
         resume=True,
         checkpoint_interval=settings.checkpoint_interval,
-        seconds=None if settings.minutes is None else 60.0 * settings.minutes,
+        seconds=Budget(settings.seconds, clock, settings.n_epochs),
     ):
         update_seconds += metrics["time_epoch"]
         rows.append({"update_seconds": update_seconds, **metrics})

@@ -311,7 +311,8 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         return Run(show_progress, checkpoints, self._enable_ddp, self.compiled, log, budget)
 
     def _budget(self, seconds: float | Budget | None) -> Budget:
-        if self._enable_ddp and seconds is not None:
+        is_timed = seconds.seconds if isinstance(seconds, Budget) else seconds
+        if self._enable_ddp and is_timed:
             raise ValueError("seconds= is for one process: each would count its own steps.")
         return seconds if isinstance(seconds, Budget) else Budget(seconds)
 

@@ -178,7 +178,7 @@ def train(
         dataset=dataset,
         algorithm=algorithm,
         recipe=recipe or (None if config else DEFAULT_RECIPE),
-        minutes=minutes,
+        seconds=None if minutes is None else 60.0 * minutes,
         asm=None if asm is None else str(asm),
         size=size,
         n_steps=steps,
