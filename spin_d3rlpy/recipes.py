@@ -20,27 +20,29 @@ from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
 from spin_d3rlpy.scalers import ClippedStandardObservationScaler
 
 
-def _layers() -> VectorEncoderFactory:
-    return VectorEncoderFactory(hidden_units=[256, 256], use_layer_norm=True)
+def _layers(width: int) -> VectorEncoderFactory:
+    return VectorEncoderFactory(hidden_units=[width, width], use_layer_norm=True)
 
 
 def _tuned() -> dict[str, Any]:
     return {
         "observation_scaler": ClippedStandardObservationScaler(eps=1e-3),
-        "batch_size": 1024,
-        "n_steps": 40_000,
-        "learning_rate": 2e-3,
+        "batch_size": 256,
+        "imitation_batch_size": 1024,
+        "n_steps": 25_000,
+        "learning_rate": 1e-3,
         "actor_learning_rate": 2e-3,
-        "critic_learning_rate": 2e-3,
+        "critic_learning_rate": 1e-3,
         "lr_schedule": "linear",
         "lr_warmup": 0.05,
         "ema_decay": 0.999,
         "trajectory_weights": TrajectoryWeights(temperature=0.05),
         "monte_carlo_share": 0.2,
-        "encoder_factory": _layers(),
-        "actor_encoder_factory": _layers(),
-        "critic_encoder_factory": _layers(),
-        "value_encoder_factory": _layers(),
+        "weight_ess": 0.7,
+        "encoder_factory": _layers(256),
+        "actor_encoder_factory": _layers(256),
+        "critic_encoder_factory": _layers(128),
+        "value_encoder_factory": _layers(128),
         "transformer": TransformerConfig(
             width=64, n_blocks=2, head_hidden=64, dropout=0.0, attention_dropout=0.0
         ),
@@ -48,7 +50,7 @@ def _tuned() -> dict[str, Any]:
             PretrainingConfig(
                 masking="any_order",
                 batch_size=1024,
-                learning_rate=2e-3,
+                learning_rate=4e-3,
                 lr_schedule="linear",
                 lr_warmup=0.05,
                 ema_decay=0.999,
