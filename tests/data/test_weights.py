@@ -85,9 +85,9 @@ def test_advantages_take_off_what_the_start_explains() -> None:
     by_advantage = weights.compute(returns, starts)
     by_return = dataclasses.replace(weights, score="return").compute(returns, starts)
     # By return those are drawn that start well, by advantage those that do well from there.
-    assert float(by_return @ starts[:, 0].double()) > 1.0
-    assert abs(float(by_advantage @ starts[:, 0].double())) < 0.3
-    assert float(by_advantage @ skill.double()) > 0.8
+    start, other_start = (float(p @ starts[:, 0].double()) for p in (by_advantage, by_return))
+    assert start < 0.5 * other_start
+    assert float(by_advantage @ skill.double()) > float(by_return @ skill.double()) + 0.1
 
 
 def test_logs_of_single_decisions_are_weighted_by_their_rewards() -> None:
