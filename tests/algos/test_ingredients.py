@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from d3rlpy.logging import NoopAdapterFactory
@@ -88,8 +87,9 @@ def test_the_average_acts_is_saved_and_exported(tmp_path: Path) -> None:
     impl.modules.set_eval()
     assert not torch.equal(trained(inputs), average(inputs))
     assert np.array_equal(algo.predict(OBSERVATIONS), average.greedy(inputs).numpy())
+    runtime = pytest.importorskip("onnxruntime")
     algo.save_policy(str(tmp_path / "policy.onnx"))
-    session = onnxruntime.InferenceSession(str(tmp_path / "policy.onnx"))
+    session = runtime.InferenceSession(str(tmp_path / "policy.onnx"))
     (actions,) = session.run(None, {session.get_inputs()[0].name: OBSERVATIONS})
     assert np.array_equal(actions, algo.predict(OBSERVATIONS))
 
