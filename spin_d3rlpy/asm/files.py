@@ -10,13 +10,17 @@ import safetensors.torch
 import torch
 
 from spin_d3rlpy.asm.mlp import MLPConfig
-from spin_d3rlpy.asm.model import ActionStructureModel, TransformerConfig
+from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig, TransformerConfig
 from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.untrusted import MAX_BYTES, open_untrusted
 
 FORMAT = "spin-d3rlpy action structure model"
 VERSION = 1
+ARCHITECTURES: dict[str, type[StructureConfig]] = {
+    "transformer": TransformerConfig,
+    "mlp": MLPConfig,
+}
 
 
 def save_asm(asm: ActionStructureModel, path: str | Path) -> None:
@@ -26,7 +30,7 @@ def save_asm(asm: ActionStructureModel, path: str | Path) -> None:
         "version": VERSION,
         "observation_size": asm.observation_size,
         "nvec": asm.nvec,
-        "architecture": "mlp" if isinstance(asm.config, MLPConfig) else "transformer",
+        "architecture": next(k for k, v in ARCHITECTURES.items() if isinstance(asm.config, v)),
         "config": dataclasses.asdict(asm.config),
         "observation_scaler": asm.observation_scaler,
     }
@@ -57,8 +61,7 @@ def load_asm(
         scaler = header["observation_scaler"]
         if scaler is not None and not isinstance(scaler, dict):
             raise InvalidCheckpointError("its observation scaler is none")
-        # Older files do not say.
-        sizes = MLPConfig if header.get("architecture") == "mlp" else TransformerConfig
+        sizes = ARCHITECTURES[header.get("architecture", "transformer")]  # older files do not say
 
         def build() -> ActionStructureModel:
             return ActionStructureModel(

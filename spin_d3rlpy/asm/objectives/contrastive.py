@@ -48,7 +48,7 @@ class ContrastiveActionModelling(PretrainingObjective):
                 "Contrastive action modelling compares a sub-action with the others; got a single "
                 "one. Use another pre-training objective."
             )
-        d = asm.config.width
+        d = asm.transformer.config.width
         self.temperature = temperature
         self.project_slot = nn.Sequential(nn.Linear(d, d), nn.GELU(), nn.Linear(d, projection_size))
         self.project_context = nn.Sequential(
