@@ -145,5 +145,3 @@ def test_policies_learn_from_their_own_batch() -> None:
     for batch in seen:
         assert len(batch.actions) == 33
         assert np.isin(batch.rows.numpy(), rows.numpy()).all()
-
-
