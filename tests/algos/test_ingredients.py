@@ -81,7 +81,7 @@ def test_the_average_acts_is_saved_and_exported(tmp_path: Path) -> None:
     seed(0)
     algo = FactoredBC(batch_size=16, ema_decay=0.9, actor_learning_rate=0.05)
     fit(algo, None, resume=False)
-    impl = algo.impl
+    impl: Any = algo.impl
     trained, average = impl.policy, impl.acting_policy
     inputs = torch.from_numpy(OBSERVATIONS)
     impl.modules.set_eval()
@@ -138,8 +138,15 @@ def test_policies_learn_from_their_own_batch() -> None:
     algo = FactoredIQL(batch_size=16, imitation_batch_size=33, trajectory_weights=weights)
     algo.build_with_dataset(buffer)
     seen: list[Any] = []
-    original = algo.impl.log_prob
-    algo.impl.log_prob = lambda batch: (seen.append(batch), original(batch))[1]
+    impl: Any = algo.impl
+    original = impl.log_prob
+
+    def log_prob(batch: Any) -> torch.Tensor:
+        seen.append(batch)
+        result: torch.Tensor = original(batch)
+        return result
+
+    impl.log_prob = log_prob
     algo.fit(buffer, n_steps=2, show_progress=False, logger_adapter=NoopAdapterFactory())
     rows = buffer.observation_index[first:last]
     for batch in seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_transitions_are_drawn_by_the_softmax_of_their_return(buffer: DeviceRepl
     torch.manual_seed(0)
     weights = TrajectoryWeights(temperature=0.5, min_episodes=1.0)
     drawn = buffer.for_imitation(dataclasses.replace(weights, critics=True))
-    batch = drawn.sample_transition_batch(100_000)
+    batch: Any = drawn.sample_transition_batch(100_000)
     counts = batch.actions[:, 0].bincount(minlength=4) / len(batch.actions)
     p = np.exp(np.array([0.0, 0.75, 1.0, 0.25]) / 0.5) * [2, 5, 1, 4]  # a transition's, so x length
     np.testing.assert_allclose(counts, p / p.sum(), atol=0.005)
@@ -120,15 +121,15 @@ def test_transitions_to_the_end_sum_up_what_follows(buffer: DeviceReplayBuffer) 
         first, last = buffer.episode_starts[episode], buffer.episode_starts[episode + 1]
         rewards = buffer.rewards[first:last]
         index = torch.arange(int(first), int(last))
-        batch = reaching.transitions(index)
+        batch: Any = reaching.transitions(index)
         for t in range(len(rewards)):
             powers = GAMMA ** torch.arange(len(rewards) - t)
             assert batch.rewards[t, 0] == pytest.approx(float((powers * rewards[t:]).sum()))
             assert batch.intervals[t, 0] == len(rewards) - t
-        end = buffer.transitions(index[-1:].repeat(len(rewards)))
+        end: Any = buffer.transitions(index[-1:].repeat(len(rewards)))
         assert torch.equal(batch.next_observations, end.next_observations)
         assert torch.equal(batch.terminals, end.terminals)
-        one_step = buffer.transitions(index)
+        one_step: Any = buffer.transitions(index)
         assert torch.equal(batch.observations, one_step.observations)
         assert torch.equal(batch.actions, one_step.actions)
     back = reaching.with_horizon(None).transitions(torch.arange(3))
