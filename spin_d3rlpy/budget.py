@@ -12,72 +12,85 @@ TIMED_SHARE = 0.02
 
 
 class Budget:
-    """Seconds that the steps of a run may take, shared by its stages.
+    """Counts the seconds of a run's steps, of which there may be so many for all its stages.
 
     Args:
-        seconds: in total. Evaluations, and what happens between stages, are not counted.
+        seconds: in total; None if stages say how many steps they make. Evaluations, and what
+            happens between stages, are not counted.
         clock: what measures them, wall-clock time or, where cores are shared, CPU time.
-        n_epochs: epochs of each stage.
+        n_epochs: epochs of each stage, if seconds are given.
 
     Attributes:
-        left: seconds that no stage has used yet.
+        spent: seconds that steps have taken.
 
     Raises:
         ValueError: no seconds.
     """
 
     def __init__(
-        self, seconds: float, clock: Callable[[], float] = time.monotonic, n_epochs: int = 10
+        self,
+        seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        n_epochs: int = 10,
     ) -> None:
-        if not seconds > 0.0:
+        if seconds is not None and not seconds > 0.0:
             raise ValueError(f"Expected seconds above 0, got {seconds}.")
-        self.left = seconds
+        self.seconds = seconds
+        self.spent = 0.0
         self.clock = clock
         self.n_epochs = n_epochs
 
 
 class StageTime:
-    """A stage's part of a budget.
+    """How many steps a stage makes: as many as it is told, or as fit into its part of a budget.
 
-    The first steps are timed (those after `UNTIMED_STEPS`, for `TIMED_SHARE` of the seconds); they
-    tell how many there will be, which stays as it is from then on, so that a run that is resumed
-    ends like one that was not.
+    Then the first steps are timed (those after `UNTIMED_STEPS`, for `TIMED_SHARE` of the seconds).
+    They tell how many there will be, which stays as it is from then on, so that a run that is
+    resumed ends like one that was not.
 
     Args:
         budget: the run's.
         share: of what is left of it.
+        n_steps: steps, if there is no budget of seconds.
+        epoch_steps: steps of an epoch, likewise; the last one may be shorter.
 
     Attributes:
-        seconds: of the stage.
-        n_steps: steps that fit in; None until it is known.
+        seconds: of the stage; None if there is no budget of seconds.
+        n_steps: steps of the stage; None until it is known.
     """
 
-    def __init__(self, budget: Budget, share: float) -> None:
+    def __init__(self, budget: Budget, share: float, n_steps: int, epoch_steps: int) -> None:
         self._budget = budget
-        self.seconds = share * budget.left
-        self.n_steps: int | None = None
+        self.seconds: float | None = None
+        self.n_steps: int | None = n_steps
+        if budget.seconds is not None:
+            self.seconds = share * max(0.0, budget.seconds - budget.spent)
+            self.n_steps = None
+        self._epoch_steps = epoch_steps
         self._spent = 0.0
         self._untimed = 0.0
 
-    @property
-    def epoch_steps(self) -> int:
-        """Steps of an epoch, once the number of steps is known."""
-        assert self.n_steps is not None
-        return math.ceil(self.n_steps / self._budget.n_epochs)
+    def end_of(self, epoch: int) -> int | None:
+        """Returns the number of steps after which an epoch ends, if it is known."""
+        if self.n_steps is None:
+            return None
+        return min(epoch * self._epoch_steps, self.n_steps)
 
-    @property
-    def progress(self) -> float:
-        """Share of the seconds that is over."""
+    def progress(self, step: int) -> float:
+        """Returns the share of the stage that is over in the middle of a step."""
+        if self.n_steps is not None:
+            return (step + 0.5) / self.n_steps
+        assert self.seconds is not None
         return min(1.0, self._spent / self.seconds)
 
     def measure(self, step: int, make: Callable[[], None]) -> None:
-        """Makes a step, of this number from 0, and takes its seconds off the budget."""
+        """Makes a step, of this number from 0, and counts its seconds."""
         began = self._budget.clock()
         make()
         seconds = self._budget.clock() - began
-        self._budget.left -= seconds
+        self._budget.spent += seconds
         self._spent += seconds
-        if self.n_steps is not None:
+        if self.n_steps is not None or self.seconds is None:
             return
         if step < UNTIMED_STEPS:
             self._untimed = self._spent
@@ -86,18 +99,22 @@ class StageTime:
         if timed > 0.0 and (timed >= TIMED_SHARE * self.seconds or self._spent >= self.seconds):
             a_step = timed / (step + 1 - UNTIMED_STEPS)
             self.n_steps = step + 1 + int(max(0.0, self.seconds - self._spent) / a_step)
+            self._epoch_steps = math.ceil(self.n_steps / self._budget.n_epochs)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what was measured."""
         return {
             "seconds": self.seconds,
             "n_steps": self.n_steps,
+            "epoch_steps": self._epoch_steps,
             "spent": self._spent,
             "untimed": self._untimed,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Inverse of `state_dict`; the budget has less left then."""
-        self.seconds, self.n_steps = state_dict["seconds"], state_dict["n_steps"]
+        """Inverse of `state_dict`; the number of steps stays, unless it was given again."""
+        if self.seconds is not None:
+            self.seconds, self.n_steps = state_dict["seconds"], state_dict["n_steps"]
+            self._epoch_steps = state_dict["epoch_steps"]
         self._spent, self._untimed = state_dict["spent"], state_dict["untimed"]
-        self._budget.left -= self._spent
+        self._budget.spent += self._spent

@@ -63,7 +63,7 @@ class Run:
         compile_graph: on a GPU, record a step as a CUDA graph, see `spin_d3rlpy.graphs`.
         log: opens the log of a stage, given its name, the prefix of its metrics and the steps of an
             epoch.
-        budget: seconds that decide how many steps are made, instead of the stages' settings.
+        budget: counts seconds, and says how many there are if that is given.
     """
 
     show_progress: bool = True
@@ -71,7 +71,7 @@ class Run:
     enable_ddp: bool = False
     compile_graph: bool = False
     log: Callable[[str, str, int], AbstractContextManager[StageLog]] = _no_log
-    budget: Budget | None = None
+    budget: Budget = dataclasses.field(default_factory=Budget)
 
 
 class MeanMetrics:
@@ -122,8 +122,8 @@ class Loop:
     Args:
         run: how it is run.
         stage: its name in checkpoints and messages.
-        n_steps: gradient steps, if the run has no budget.
-        epoch_steps: gradient steps of an epoch, if the run has no budget; the last may be shorter.
+        n_steps: gradient steps, if the run has no budget of seconds.
+        epoch_steps: gradient steps of an epoch, likewise; the last epoch may be shorter.
         parts: what a checkpoint holds in addition to counters and rows.
         device: of the metrics.
         patience: epochs without a better score after which it stops, or None.
@@ -132,7 +132,7 @@ class Loop:
         optimizers: whose learning rates follow the schedule.
         schedule: of learning rates.
         average: of weights, moves after each step.
-        share: of what is left of the run's budget.
+        share: of the seconds that are left of the run's budget.
 
     Attributes:
         step: gradient steps made.
@@ -162,15 +162,12 @@ class Loop:
         self.logged: Row = {}
         self.epoch_seconds = 0.0
         self._run, self._stage, self._label = run, stage, label
-        self._given_steps, self._epoch_steps = n_steps, epoch_steps
-        self._time = None if run.budget is None else StageTime(run.budget, share)
+        self._time = StageTime(run.budget, share, n_steps, epoch_steps)
         self._groups = [] if schedule is None or schedule.is_constant else _groups(optimizers)
         self._schedule, self._average = schedule, average
-        self._parts = dict(parts or {})
+        self._parts = {**(parts or {}), "time": self._time}
         if average is not None:
             self._parts["average"] = average
-        if self._time is not None:
-            self._parts["time"] = self._time
         self._losses = MeanMetrics()
         self._patience = patience
         self._scores: list[float] = []
@@ -194,7 +191,7 @@ class Loop:
         checkpoints = self._run.checkpoints
         epoch = len(self.rows)
         with tqdm(
-            total=self._n_steps,
+            total=self._time.n_steps,
             initial=self.step,
             desc=self._label,
             unit="step",
@@ -204,9 +201,9 @@ class Loop:
                 epoch += 1
                 began = time.monotonic()
                 with checkpoints.saving_on_interrupt() if checkpoints else nullcontext():
-                    while (end := self._end_of(epoch)) is None or self.step < end:
+                    while (end := self._time.end_of(epoch)) is None or self.step < end:
                         self._make(step)
-                        bar.total = self._n_steps
+                        bar.total = self._time.n_steps
                         bar.update()
                         if after_step is not None:
                             after_step(epoch)
@@ -218,17 +215,11 @@ class Loop:
             self._keep_best.load_state_dict(self._best_weights)
 
     def _make(self, step: Step) -> None:
-        """Makes one step, timed if the run has a budget."""
-        if self._time is None:
-            self._update(step)
-            return
-        is_known = self._time.n_steps is not None
+        was_known = self._time.n_steps
         self._time.measure(self.step, lambda: self._update(step))
-        if not is_known and self._time.n_steps is not None:
-            seconds = round(self._time.seconds, 1)
-            LOG.info(
-                "Steps for the time", stage=self._stage, seconds=seconds, n_steps=self._n_steps
-            )
+        if was_known is None and (n_steps := self._time.n_steps) is not None:
+            seconds = round(self._time.seconds or 0.0, 1)
+            LOG.info("Steps in the time", stage=self._stage, seconds=seconds, n_steps=n_steps)
 
     def _update(self, step: Step) -> None:
         for group in self._groups:
@@ -240,24 +231,9 @@ class Loop:
         self.step += 1
 
     @property
-    def _n_steps(self) -> int | None:
-        """Gradient steps of the stage; None as long as they are not known."""
-        return self._given_steps if self._time is None else self._time.n_steps
-
-    @property
     def progress(self) -> float:
-        """Share of the stage that is over, seen from the middle of the next step."""
-        if self._n_steps is None:
-            assert self._time is not None
-            return self._time.progress
-        return (self.step + 0.5) / self._n_steps
-
-    def _end_of(self, epoch: int) -> int | None:
-        """Returns the number of steps after which an epoch ends, if it is known."""
-        if self._n_steps is None:
-            return None
-        epoch_steps = self._epoch_steps if self._time is None else self._time.epoch_steps
-        return min(epoch * epoch_steps, self._n_steps)
+        """Share of the stage that is over in the middle of the next step."""
+        return self._time.progress(self.step)
 
     def take_losses(self) -> Row:
         """Returns the mean of each loss since the last call.
@@ -323,7 +299,8 @@ class Loop:
 
     def _is_over(self, epoch: int) -> bool:
         """Whether no epoch follows this one."""
-        if self._n_steps is not None and self._end_of(epoch) == self._n_steps:
+        n_steps = self._time.n_steps
+        if n_steps is not None and self._time.end_of(epoch) == n_steps:
             return True
         return self._patience is not None and len(self._scores) - self.best >= self._patience
 

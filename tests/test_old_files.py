@@ -72,7 +72,7 @@ def test_checkpoints_are_refused_with_a_reason(tmp_path: Path) -> None:
 
 def test_settings_of_a_training_load() -> None:
     settings = read_settings(FOLDER / "config.yaml")
-    complete = train_settings(settings, "paper", "config.yaml")
+    complete = train_settings(settings, "config.yaml")
     # Fields that are newer than the file have their defaults.
     assert merge(complete.fields, settings["fields"]) == complete.fields
     assert complete.fields["pretraining"]["max_updates"] == 1000

@@ -187,10 +187,11 @@ def weights_of_sample_size(advantage: torch.Tensor, share: float) -> torch.Tenso
         share: the wanted effective sample size of the weights, in units of B.
     """
     scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
-    low, high = torch.full_like(scaled[0], -7.0), torch.full_like(scaled[0], 7.0)
-    for _ in range(16):  # bisection of the temperature's logarithm; nothing waits for the device
-        middle = (low + high) / 2
-        weights = (scaled / middle.exp()).softmax(0)
-        is_flat = 1.0 / (len(weights) * weights.square().sum()) > share
-        low, high = torch.where(is_flat, low, middle), torch.where(is_flat, middle, high)
-    return weights * len(weights)
+    steps = torch.linspace(0.0, 1.0, 17, device=scaled.device)[:, None]
+    low, width = torch.full_like(scaled[0], -6.0), 12.0  # of the temperature's logarithm
+    for _ in range(2):  # finer and finer; nothing waits for the device
+        weights = (scaled / (low + width * steps).exp()).softmax(1)  # (17, B)
+        sizes = 1.0 / (weights.square().sum(1) * weights.shape[1])
+        first = (sizes > share).int().argmax()  # sizes rise with the temperature
+        low, width = low + width * (first - 1) / 16, width / 16
+    return weights.index_select(0, first[None])[0] * weights.shape[1]

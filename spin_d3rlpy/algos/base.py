@@ -203,7 +203,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         best_by: str | None = None,
         best_is: BestIs = "highest",
         patience: int | None = None,
-        seconds: float | None = None,
+        seconds: float | Budget | None = None,
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
         """Trains epoch by epoch, like d3rlpy's `fitter`, with a few differences.
 
@@ -250,10 +250,12 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
                 the last epoch left it.
             seconds: train for so long, first stages included, evaluations not, instead of for
                 `n_steps`. How many steps that is, is measured in each stage's first ones and
-                logged; a run that resumes keeps it. There are ten epochs then.
+                logged; a run that resumes keeps it. There are ten epochs then. A `Budget` can
+                count by another clock.
 
         Yields:
-            `(epoch, metrics)`.
+            `(epoch, metrics)`. In addition to what is logged, metrics have `step` and `seconds`,
+            the time of all steps so far, those of first stages included.
 
         Raises:
             ValueError: step counts are not positive, or `best_by` is no evaluator.
@@ -286,7 +288,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             best_by=best_by,
             best_is=best_is,
             patience=patience,
-            budget=None if seconds is None else self._budget(seconds),
+            budget=self._budget(seconds),
         )
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
@@ -305,12 +307,14 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     ) -> Run:
         """Says how this algorithm's stages are run."""
         log = functools.partial(stage_log, self, logger_adapter, experiment_name, with_timestamp)
+        budget = budget or Budget()
         return Run(show_progress, checkpoints, self._enable_ddp, self.compiled, log, budget)
 
-    def _budget(self, seconds: float) -> Budget:
-        if self._enable_ddp:
+    def _budget(self, seconds: float | Budget | None) -> Budget:
+        is_timed = seconds.seconds if isinstance(seconds, Budget) else seconds
+        if self._enable_ddp and is_timed:
             raise ValueError("seconds= is for one process: each would count its own steps.")
-        return Budget(seconds)
+        return seconds if isinstance(seconds, Budget) else Budget(seconds)
 
     def _create_optim(
         self, factory: OptimizerFactory, modules: Iterable[tuple[str, nn.Module]], rate: float
@@ -358,7 +362,8 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
 
     def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Hook: the dataset as batches are drawn from it."""
-        return buffer.weighted(self._config.trajectory_weights)
+        rows = getattr(self._config, "imitation_batch_size", None)
+        return buffer.for_imitation(self._config.trajectory_weights, rows)
 
     def _prepare_source(self, source: Any, progress: float) -> Any:
         """Hook, before every step, for what batches are drawn from (cached features).

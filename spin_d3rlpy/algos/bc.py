@@ -44,7 +44,13 @@ class BC(PolicyAlgo[BCImpl, BCConfig]):
 
     def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """There is one batch a step: no critic draws another."""
-        return buffer.weighted(dataclasses.replace(self._config.trajectory_weights, critics=True))
+        weights = dataclasses.replace(self._config.trajectory_weights, critics=True)
+        return buffer.for_imitation(weights)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a mini-batch."""
+        return self._config.imitation_batch_size or self._config.batch_size
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         """Builds network and optimizer."""

@@ -57,7 +57,7 @@ class FitSettings:
     best_by: str | None
     best_is: BestIs
     patience: int | None
-    budget: Budget | None
+    budget: Budget
 
     def __post_init__(self) -> None:
         if self.n_steps < 1 or self.n_steps_per_epoch < 1:
@@ -162,7 +162,8 @@ def train(
                 score = measured[settings.best_by] * (1 if settings.best_is == "highest" else -1)
                 if checkpoints is not None and checkpoints.writes and loop.is_best(score):
                     save_policy(algo, checkpoints.folder / BEST_FILE)
-            yield epoch, loop.add_row({**loop.logged, **measured}, score)
+            counted = {"step": loop.step, "seconds": settings.budget.spent}
+            yield epoch, loop.add_row({**loop.logged, **measured, **counted}, score)
 
 
 def _open_checkpoints(algo: Any, buffer: DeviceReplayBuffer, settings: FitSettings) -> Checkpoints:

@@ -56,6 +56,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         enable_ddp: several processes train one model.
         asm: for policies that are made from an Action Structure Model, a pre-trained one or the
             path of its file. Without one, `fit` pre-trains one first.
+        recipe: `"published"` (the classes' defaults) or `"tuned"`, see `spin_d3rlpy.recipes`.
         **fields: config fields; those of the policy's encoder factory are taken, too.
 
     Raises:
@@ -79,9 +80,10 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         device: DeviceArg = False,
         enable_ddp: bool = False,
         asm: ActionStructureModel | str | Path | None = None,
+        recipe: str = "published",
         **fields: Any,
     ) -> None:
-        super().__init__(config, device, enable_ddp, **fields)
+        super().__init__(config, device, enable_ddp, recipe, **fields)
         self._asm: ActionStructureModel | None = None
         self._show_progress = True
         wanted = type(self.config_class().actor_encoder_factory)
@@ -199,7 +201,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return StageContext(
             policy=self.policy,
             factory=self._factory,
-            buffer=buffer.weighted(self._config.trajectory_weights),
+            buffer=buffer.for_imitation(self._config.trajectory_weights),
             device=self._device,
             run=run,
             transform=None if scaler is None else scaler.transform,

@@ -29,9 +29,12 @@ class PolicyConfig(MultiDiscreteConfig):
         actor_encoder_factory: decides the policy, with its sizes and first stages:
             `SPINEncoderFactory`, `SAINTEncoderFactory`, `AutoregressiveEncoderFactory`, another
             `PolicyFactory`, or any d3rlpy encoder factory for a factored policy.
-        batch_size: rows of a mini-batch.
+        batch_size: rows of a mini-batch of critics and, without `imitation_batch_size`, of the
+            policy.
         nvec: number of choices of each sub-action.
         n_steps: gradient steps of `fit` when it is not told.
+        imitation_batch_size: rows of the mini-batch that the policy learns from, drawn in addition
+            to the critics' one; that one if None.
         ema_decay: if above 0, an exponential moving average of the policy's weights acts, is saved
             and exported; a step keeps this share of it.
     """
@@ -39,6 +42,7 @@ class PolicyConfig(MultiDiscreteConfig):
     actor_learning_rate: float = 3e-4
     actor_optim_factory: OptimizerFactory = make_optimizer_field()
     actor_encoder_factory: EncoderFactory = make_encoder_field()
+    imitation_batch_size: int | None = None
     ema_decay: float = 0.0
 
     def __getattr__(self, name: str) -> Any:

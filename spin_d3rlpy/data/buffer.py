@@ -6,36 +6,24 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, NoReturn
 
 import numpy as np
 import torch
-from d3rlpy.constants import ActionSpace
-from d3rlpy.dataset import (
-    BasicTrajectorySlicer,
-    BasicTransitionPicker,
-    DatasetInfo,
-    EpisodeBase,
-    PartialTrajectory,
-    ReplayBufferBase,
-    Signature,
-    TrajectoryMiniBatch,
-    Transition,
-)
-from d3rlpy.dataset.io import dump
+from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.types import NDArray
 from minari import MinariDataset
 
 from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
+from spin_d3rlpy.data.interface import EpisodeInterface
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
-from spin_d3rlpy.data.views import EpisodeViews, TransitionIndex
+from spin_d3rlpy.data.views import EpisodeViews
 from spin_d3rlpy.data.weights import TrajectoryWeights, returns_to_go
 
 _ROWS_AT_ONCE = 65_536
 
 
-class DeviceReplayBuffer(ReplayBufferBase):
+class DeviceReplayBuffer(EpisodeInterface):
     """Offline episodes as contiguous tensors on one device, sampled there.
 
     All T transitions of an episode are used, also the last one of an episode that a time limit
@@ -77,6 +65,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         self._episodes: EpisodeViews | None = None
         self._weights: torch.Tensor | None = None  # (episodes,) of a transition, not normalized
         self._weighs_critics = False
+        self._imitation_rows: int | None = None
         self._last = self.episode_starts[:0]  # (n,) last step of each one's episode, if wanted
         self._to_end: torch.Tensor | None = None  # (n,) discounted return to the episode's end
 
@@ -229,13 +218,14 @@ class DeviceReplayBuffer(ReplayBufferBase):
         Returns:
             Observations `(B, obs)`, integer actions `(B, N)`, rewards, terminals and intervals
             `(B, 1)`, nothing scaled. The next action at an episode's end, which does not exist,
-            is the action itself. `returns_to_go` is zero. Where trajectories are weighted, the
-            batch is drawn uniformly, and its `imitation` is a batch drawn by the weights.
+            is the action itself. `returns_to_go` is zero. What `for_imitation` asks for is in the
+            batch's `imitation`, if it is not the batch itself.
         """
-        batch = self.transitions(self.sample_index(batch_size, weighted=self._weighs_critics))
-        if self._weights is None or self._weighs_critics:
+        batch = self.transitions(self.sample_index(batch_size, self._weighs_critics))
+        rows = self._imitation_rows or batch_size
+        if rows == batch_size and (self._weights is None or self._weighs_critics):
             return batch
-        return dataclasses.replace(batch, imitation=self.transitions(self.sample_index(batch_size)))
+        return dataclasses.replace(batch, imitation=self.transitions(self.sample_index(rows)))
 
     def transitions(self, index: torch.Tensor) -> MiniBatch:
         """Returns the transitions of these numbers `(B,)`, in the form of a sampled batch."""
@@ -261,15 +251,22 @@ class DeviceReplayBuffer(ReplayBufferBase):
             next_rows=next_rows,
         )
 
-    def weighted(self, weights: TrajectoryWeights) -> DeviceReplayBuffer:
-        """Returns the same episodes, drawn by weights from now on (itself if there are none).
+    def for_imitation(
+        self, weights: TrajectoryWeights, rows: int | None = None
+    ) -> DeviceReplayBuffer:
+        """Returns the same episodes, drawn for imitation by weights.
+
+        Args:
+            weights: of trajectories.
+            rows: of a batch for imitation; as many as the batch for critics has if None.
 
         Raises:
             InvalidDatasetError: see `TrajectoryWeights.compute`.
         """
-        if weights.temperature is None:
-            return self
         chosen = copy.copy(self)
+        chosen._imitation_rows = rows
+        if weights.temperature is None:
+            return chosen
         starts = self.episode_starts[:-1]
         first = self.observations_at(self.observation_index.index_select(0, starts))
         chosen._weights = weights.compute(self.returns(), first)
@@ -328,8 +325,6 @@ class DeviceReplayBuffer(ReplayBufferBase):
         start, end = self.episode_starts[episode], self.episode_starts[episode + 1]
         return start + (u[:, 1] * (end - start)).long()
 
-    # -- the rest of d3rlpy's interface ----------------------------------------------------
-
     @property
     def transition_count(self) -> int:
         """Number of transitions (n)."""
@@ -338,95 +333,3 @@ class DeviceReplayBuffer(ReplayBufferBase):
     def size(self) -> int:
         """Number of episodes."""
         return len(self.episode_starts) - 1
-
-    @property
-    def episodes(self) -> Sequence[EpisodeBase]:
-        """Episodes in d3rlpy's form, made when asked for.
-
-        As everywhere in d3rlpy, they lack an episode's last next observation, so its stock
-        evaluators see one transition fewer of each episode that a time limit ended.
-        """
-        if self._episodes is None:
-            tensors = (self.observations, self.actions, self.rewards, self.terminals)
-            self._episodes = EpisodeViews(
-                *(tensor.cpu().numpy() for tensor in (*tensors, self.episode_starts))
-            )
-        return self._episodes
-
-    @property
-    def dataset_info(self) -> DatasetInfo:
-        """Signatures; `action_size` is the largest number of choices."""
-        dtype = np.dtype(str(self.actions.dtype).removeprefix("torch."))
-        return DatasetInfo(
-            observation_signature=Signature([np.dtype(np.float32)], [self.observations.shape[1:]]),
-            action_signature=Signature([dtype], [self.actions.shape[1:]]),
-            reward_signature=Signature([np.dtype(np.float32)], [(1,)]),
-            action_space=ActionSpace.DISCRETE,
-            action_size=max(self.nvec),
-        )
-
-    @property
-    def transition_picker(self) -> BasicTransitionPicker:
-        """d3rlpy's stock picker, for use with `episodes`."""
-        return BasicTransitionPicker()
-
-    @property
-    def trajectory_slicer(self) -> BasicTrajectorySlicer:
-        """d3rlpy's stock slicer, for use with `episodes`."""
-        return BasicTrajectorySlicer()
-
-    @property
-    def buffer(self) -> TransitionIndex:
-        """Transitions as d3rlpy indexes them."""
-        return TransitionIndex(self.episodes, self.episode_starts.cpu().numpy())
-
-    def sample_transition(self) -> Transition:
-        """Draws one transition as NumPy arrays."""
-        batch = self.sample_transition_batch(1)
-        assert isinstance(batch.observations, torch.Tensor)
-        assert isinstance(batch.next_observations, torch.Tensor)
-        reward = batch.rewards[0].cpu().numpy()
-        return Transition(
-            observation=batch.observations[0].cpu().numpy(),
-            action=batch.actions[0].cpu().numpy(),
-            reward=reward,
-            next_observation=batch.next_observations[0].cpu().numpy(),
-            next_action=batch.next_actions[0].cpu().numpy(),
-            terminal=float(batch.terminals),
-            interval=1,
-            rewards_to_go=reward[None],
-        )
-
-    def sample_trajectory(self, length: int) -> PartialTrajectory:
-        """Draws a trajectory of `length` steps, padded where its episode began later."""
-        episode, step = self.buffer[int(self.sample_index(1))]
-        return self.trajectory_slicer(episode, step, length)
-
-    def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
-        """Draws trajectories of `length` steps."""
-        return TrajectoryMiniBatch.from_partial_trajectories(
-            [self.sample_trajectory(length) for _ in range(batch_size)]
-        )
-
-    def dump(self, f: BinaryIO) -> None:
-        """Writes `episodes` in d3rlpy's format."""
-        dump(self.episodes, f)
-
-    def _refuse_to_grow(self, *args: object, **kwargs: object) -> NoReturn:
-        """Raises NotImplementedError: offline data does not grow."""
-        raise NotImplementedError(
-            "A DeviceReplayBuffer holds offline data and does not grow. Collect into a d3rlpy "
-            "ReplayBuffer and convert it with DeviceReplayBuffer.from_replay_buffer."
-        )
-
-    append = append_episode = clip_episode = _refuse_to_grow
-
-    @classmethod
-    def load(cls, *args: object, **kwargs: object) -> NoReturn:
-        """Raises NotImplementedError: make a `ReplayBuffer` and use `from_replay_buffer`."""
-        raise NotImplementedError(
-            "d3rlpy's episodes do not tell nvec. Make a d3rlpy ReplayBuffer and convert it with "
-            "DeviceReplayBuffer.from_replay_buffer(buffer, nvec)."
-        )
-
-    from_episode_generator = load

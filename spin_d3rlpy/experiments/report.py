@@ -9,7 +9,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from spin_d3rlpy.experiments.specs import EXPERIMENTS, Experiment, Scale, get_scale
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS
+from spin_d3rlpy.experiments.specs import Experiment, Scale, get_scale
 from spin_d3rlpy.experiments.tables import (
     Cell,
     Row,
@@ -23,10 +24,12 @@ from spin_d3rlpy.experiments.tables import (
     read_cells,
     return_rows,
     scores_by_method,
+    second_rows,
     step_rows,
     target_rows,
 )
 from spin_d3rlpy.plots import (
+    OFFLINE_STEPS,
     Curve,
     plot_curve_panels,
     plot_profiles,
@@ -106,14 +109,20 @@ def _report_experiment(
         }
         for dataset in curves
     }
-    plot_curve_panels(writer.picture(name, "learning curves"), curves, reference_lines=ends)
+    xlabel = "CPU seconds, pre-training included" if experiment.timed else OFFLINE_STEPS
+    picture = writer.picture(name, "learning curves")
+    plot_curve_panels(picture, curves, reference_lines=ends, xlabel=xlabel)
     if greedy:
         writer.paragraph("The same policies when they take their most likely actions:")
         picture = writer.picture(f"{name}_greedy", "learning curves of greedy actions")
-        plot_curve_panels(picture, greedy, ylabel="mean return of greedy episodes")
+        plot_curve_panels(picture, greedy, ylabel="mean return of greedy episodes", xlabel=xlabel)
     writer.data(f"{name}_curves", curve_rows(cells))
     writer.paragraph("What it took: means over seeds, on the machine of the run.")
     writer.table(f"{name}_cost", cost_rows(cells))
+    if experiment.timed:
+        writer.paragraph("Means over seeds after so many seconds, by both ways of acting.")
+        writer.table(f"{name}_by_second", second_rows(cells))
+        return
     if experiment.early:
         writer.paragraph("Means over seeds after so many gradient steps, by both ways of acting.")
         writer.table(f"{name}_by_step", step_rows(cells))

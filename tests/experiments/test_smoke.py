@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS
 from spin_d3rlpy.experiments.grid import is_done, with_requirements
 from spin_d3rlpy.experiments.report import write_report
-from spin_d3rlpy.experiments.specs import EXPERIMENTS, SCALES
+from spin_d3rlpy.experiments.specs import SCALES
 from tests.subprocesses import COMMAND, import_path
 
 
