@@ -18,6 +18,7 @@ from spin_d3rlpy.data import parse_name
 from spin_d3rlpy.demo import DemoSettings, run_demo
 from spin_d3rlpy.policies import SPINEncoderFactory
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
 SMOKE = DemoSettings(preset="smoke", size=10_000)
 
 

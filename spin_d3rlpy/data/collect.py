@@ -165,33 +165,36 @@ def _environment(spec: str) -> gymnasium.Env[Any, Any]:
     return gymnasium.make(EnvSpec.from_json(spec))
 
 
-def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answers pickled requests until end of file, an exception by itself.
+def answer(player: ChunkPlayer, verb: str, fields: dict[str, Any]) -> Any:
+    """Does what a request asks for.
 
     Requests are `("play", <fields of a chunk>)`, answered with episodes; `("replay", {"spec": JSON
     of an environment's spec, "seed":, "actions":})`, answered with the fields of a `Replay`;
     `("write", {"folder": a Minari dataset's, "episodes": Minari's buffers})`, answered with None;
     and `("arithmetic", {})`.
     """
+    if verb == "play":
+        return player.play(Chunk(**fields))
+    if verb == "replay":
+        env = _environment(fields["spec"])
+        return dataclasses.asdict(replay(env, fields["seed"], fields["actions"]))
+    if verb == "write":
+        from minari.dataset.minari_storage import MinariStorage
+
+        return MinariStorage.read(fields["folder"]).update_episodes(fields["episodes"])
+    return arithmetic()
+
+
+def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answers pickled requests until end of file, an exception by itself."""
     player = ChunkPlayer()
     while True:
         try:
-            verb, fields = pickle.load(requests)
+            request = pickle.load(requests)
         except EOFError:
             return
-        reply: Any
         try:
-            if verb == "play":
-                reply = player.play(Chunk(**fields))
-            elif verb == "replay":
-                env = _environment(fields["spec"])
-                reply = dataclasses.asdict(replay(env, fields["seed"], fields["actions"]))
-            elif verb == "write":
-                from minari.dataset.minari_storage import MinariStorage
-
-                reply = MinariStorage.read(fields["folder"]).update_episodes(fields["episodes"])
-            else:
-                reply = arithmetic()
+            reply = answer(player, *request)
         except Exception as error:
             error.add_note("In a worker process:\n" + traceback.format_exc())
             reply = error

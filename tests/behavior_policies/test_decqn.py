@@ -19,6 +19,9 @@ from spin_envs.maze import START
 from spin_envs.rollout import rollout
 
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
+
 def tiny(recipe: Recipe) -> DecQNRecipe:
     """The recipe for so small a network and so few steps that a test can wait for it."""
     assert isinstance(recipe, DecQNRecipe)

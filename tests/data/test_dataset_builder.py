@@ -28,6 +28,7 @@ from spin_envs.errors import MissingDependencyError
 from spin_envs.rollout import EpisodeRecord
 from tests.subprocesses import run_python
 
+in_processes = pytest.mark.usefixtures("_processes")
 MIX = "spin/cheetah-run-b3/random-medium-expert-v0"
 MEDIUM = "spin/cheetah-run-b3/medium-v0"
 
@@ -105,6 +106,7 @@ def test_maze_parts_are_whole_episodes_until_there_are_enough_transitions() -> N
     assert any(e.terminations[-1] for e in episodes)
 
 
+@in_processes
 def test_a_maze_dataset_does_not_depend_on_the_number_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +146,7 @@ def test_an_episode_does_not_depend_on_those_played_beside_it() -> None:
     assert np.array_equal(together[0].observations, alone[0].observations)
 
 
+@in_processes
 def test_the_result_does_not_depend_on_the_number_of_processes(built: MinariDataset) -> None:
     checksum = built.storage.metadata["checksum"]
     reference = [e.observations for e in built]
@@ -156,13 +159,8 @@ def test_the_result_does_not_depend_on_the_number_of_processes(built: MinariData
     assert parallel.storage.metadata["checksum"] == checksum
 
 
-def test_the_checksum_tells_datasets_apart(built: MinariDataset) -> None:
-    build_in = Path(os.environ["MINARI_DATASETS_PATH"]).parent / "other-size"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MINARI_DATASETS_PATH", str(build_in))
-        build_dataset(parse_name(MIX, 3000), jobs=1, progress=False)
-        other = minari.load_dataset(parse_name(MIX, 3000).name)
-    assert other.storage.metadata["checksum"] != built.storage.metadata["checksum"]
+def test_the_checksum_tells_datasets_apart(built: MinariDataset, built_3k: dict[str, Any]) -> None:
+    assert built_3k["checksum"] != built.storage.metadata["checksum"]
 
 
 def test_scores_statistics_and_provenance_are_stored(built: MinariDataset) -> None:
@@ -224,14 +222,14 @@ def test_a_script_without_a_main_guard_can_build(tmp_path: Path, policy_folder: 
         "import spin_envs.behavior as behavior\n"
         f"behavior._policy_folder = lambda: Path({str(policy_folder)!r})\n"
         "from spin_d3rlpy.data import load_dataset\n"
-        f"buffer, env = load_dataset({MIX!r}, size=3000, jobs=2, progress=False)\n"
+        f"buffer, env = load_dataset({MEDIUM!r}, size=1000, jobs=1, progress=False)\n"
         "print(buffer.transition_count)\n"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "envs")])}
     done = subprocess.run(
         [sys.executable, str(script)], check=True, env=env, stdout=subprocess.PIPE, text=True
     )
-    assert done.stdout == "3000\n"
+    assert done.stdout == "1000\n"
 
 
 def _chunk_files(folder: Path) -> list[Path]:
@@ -269,32 +267,31 @@ def _stop_after_two_chunks(
     with monkeypatch.context() as patch:
         patch.setattr(builder, "play_chunks", interrupted)
         with pytest.raises(type(error)):
-            build_dataset(parse_name(MIX, 5000), jobs=jobs, progress=False)
+            build_dataset(parse_name(MIX, 3000), jobs=jobs, progress=False)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
-@pytest.mark.parametrize("jobs", [1, 2])
+@in_processes
+@pytest.mark.parametrize(("error", "jobs"), [(RuntimeError("broken"), 2), (KeyboardInterrupt(), 1)])
 def test_an_interrupted_build_leaves_no_dataset_and_the_next_goes_on(
     error: BaseException,
     jobs: int,
     datasets_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
-    built: MinariDataset,
+    built_3k: dict[str, Any],
 ) -> None:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets_folder))
     _stop_after_two_chunks(monkeypatch, jobs, error)
     kept = _chunk_files(datasets_folder)
-    assert [p.name for p in kept] == ["1000000-2.npz", "2000000-2.npz"]
-    assert _files(datasets_folder) == kept
+    assert [p.name for p in kept] == ["1000000-1.npz", "2000000-1.npz"]
+    assert sorted(_files(datasets_folder)) == kept
     assert minari.list_local_datasets() == {}
 
     played = _count_chunks(monkeypatch)
-    spec = parse_name(MIX, 5000)
+    spec = parse_name(MIX, 3000)
     build_dataset(spec, jobs=jobs, progress=False)
     assert played == [range(3_000_000, 3_000_001)]
     dataset = minari.load_dataset(spec.name)
-    assert dataset.storage.metadata["checksum"] == built.storage.metadata["checksum"]
-    assert dataset.storage.metadata["composition"] == built.storage.metadata["composition"]
+    assert dataset.storage.metadata["checksum"] == built_3k["checksum"]
+    assert dataset.storage.metadata["composition"] == built_3k["composition"]
     assert _chunk_files(datasets_folder) == []
 
 
@@ -311,14 +308,14 @@ def _start_build(policy_folder: Path, size: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", script], env=env)
 
 
+@in_processes
 def test_a_killed_build_goes_on_where_it_was(
-    built: MinariDataset,
+    built_3k: dict[str, Any],
     datasets_folder: Path,
     policy_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets_folder))
-    process = _start_build(policy_folder, 5000)
+    process = _start_build(policy_folder, 3000)
     deadline = time.monotonic() + 120
     while not _chunk_files(datasets_folder):
         assert process.poll() is None
@@ -330,22 +327,21 @@ def test_a_killed_build_goes_on_where_it_was(
     if n_kept == 3:
         pytest.skip("it was done with playing before it was killed")
     played = _count_chunks(monkeypatch)
-    build_dataset(parse_name(MIX, 5000), jobs=2, progress=False)
+    build_dataset(parse_name(MIX, 3000), jobs=2, progress=False)
     assert len(played) == 3 - n_kept
-    rebuilt = minari.load_dataset(built.id).storage.metadata
-    assert rebuilt["checksum"] == built.storage.metadata["checksum"]
+    rebuilt = minari.load_dataset(parse_name(MIX, 3000).name).storage.metadata
+    assert rebuilt["checksum"] == built_3k["checksum"]
     folder = datasets_folder / "spin" / "cheetah-run-b3"
     assert sorted(p.name for p in folder.iterdir()) == [
-        ".random-medium-expert-5k-v0.checksums.json",
-        "random-medium-expert-5k-v0",
+        ".random-medium-expert-3k-v0.checksums.json",
+        "random-medium-expert-3k-v0",
     ]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "flipped"])
 def test_a_damaged_chunk_and_those_after_it_are_played_again(
-    damage: str, datasets_folder: Path, built: MinariDataset, monkeypatch: pytest.MonkeyPatch
+    damage: str, datasets_folder: Path, built_3k: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets_folder))
     _stop_after_two_chunks(monkeypatch)
     first = _chunk_files(datasets_folder)[0]
     content = bytearray(first.read_bytes())
@@ -353,10 +349,10 @@ def test_a_damaged_chunk_and_those_after_it_are_played_again(
         content[len(content) // 2] ^= 1
     first.write_bytes(content[: {"truncated": 9000, "empty": 0}.get(damage)])
     played = _count_chunks(monkeypatch)
-    build_dataset(parse_name(MIX, 5000), jobs=1, progress=False)
+    build_dataset(parse_name(MIX, 3000), jobs=1, progress=False)
     assert len(played) == 3
-    rebuilt = minari.load_dataset(built.id).storage.metadata
-    assert rebuilt["checksum"] == built.storage.metadata["checksum"]
+    rebuilt = minari.load_dataset(parse_name(MIX, 3000).name).storage.metadata
+    assert rebuilt["checksum"] == built_3k["checksum"]
 
 
 def test_chunks_of_other_versions_are_not_used(
@@ -366,7 +362,7 @@ def test_chunks_of_other_versions_are_not_used(
     assert len(_chunk_files(datasets_folder)) == 2
     monkeypatch.setattr(builder, "__version__", "99.0")
     played = _count_chunks(monkeypatch)
-    build_dataset(parse_name(MIX, 5000), jobs=1, progress=False)
+    build_dataset(parse_name(MIX, 3000), jobs=1, progress=False)
     assert len(played) == 3
     assert _chunk_files(datasets_folder) == []
     leftover = list(datasets_folder.rglob(".*.chunks-*"))
@@ -410,11 +406,12 @@ def test_building_time_counts_all_attempts(
         arrays = dict(file)
     assert 0 < arrays["seconds"] < 60
     np.savez(last, **{**arrays, "seconds": 1000.0})
-    build_dataset(parse_name(MIX, 5000), jobs=1, progress=False)
-    seconds = minari.load_dataset(parse_name(MIX, 5000).name).storage.metadata["build_seconds"]
+    build_dataset(parse_name(MIX, 3000), jobs=1, progress=False)
+    seconds = minari.load_dataset(parse_name(MIX, 3000).name).storage.metadata["build_seconds"]
     assert 1000 < seconds < 1060
 
 
+@in_processes
 def test_an_error_in_a_worker_process_reaches_the_caller() -> None:
     policy = load_behavior_policy("finger-spin-b3-expert")  # of another observation size
     chunks = [Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(i, i + 1)) for i in range(2)]
@@ -423,6 +420,7 @@ def test_an_error_in_a_worker_process_reaches_the_caller() -> None:
     assert "worker process" in error.value.__notes__[0]
 
 
+@in_processes
 def test_a_worker_process_that_dies_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -558,7 +556,7 @@ def test_the_maze_needs_no_simulator(datasets_folder: Path, policy_folder: Path)
         "import spin_envs.behavior as behavior\n"
         "behavior._policy_folder = lambda: Path(sys.argv[1])\n"
         "from spin_d3rlpy import FactoredBC, LockstepEvaluator, load_dataset\n"
-        "dataset, env = load_dataset('spin/maze-a3/medium-v0', size=1000, progress=False)\n"
+        "dataset, env = load_dataset('spin/maze-a3/medium-v0', size=1000, jobs=1, progress=False)\n"
         "algo = FactoredBC(device='cpu:0')\n"
         "algo.fit(dataset, n_steps=2, show_progress=False)\n"
         "LockstepEvaluator(env, n_trials=1)(algo, dataset)\n"
