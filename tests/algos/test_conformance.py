@@ -46,9 +46,11 @@ from tests.algos.problems import (
 each_algorithm = pytest.mark.parametrize("algo_class", ALGORITHMS)
 CRITICS = [a for a in ALGORITHMS if has_field(a, "n_critics")]
 # Learning to the end: every policy and every objective, not every pair of them.
-LEARNERS = ("SPINIQL", "SAINTAWAC", "SPINBCQ", "AutoregressiveIQL", "FactoredBCQ", "FactoredAWAC")
-LEARNERS += ("SPINDistillIQL", "RePreMIQL", "DecQN", "DecQNCQL", "DecQNBCQ", "DecQNIQL")
-LEARNERS += ("DecQNOneStep",)
+LEARNERS = {
+    *("SPINIQL", "SAINTAWAC", "SPINBCQ", "AutoregressiveIQL", "FactoredBCQ", "FactoredAWAC"),
+    *("SPINDistillIQL", "RePreMIQL"),
+    *("DecQN", "DecQNCQL", "DecQNBCQ", "DecQNIQL", "DecQNOneStep"),
+}
 
 
 def fit(algo: Any, dataset: Any, n_steps: int = 4, **kwargs: Any) -> Any:

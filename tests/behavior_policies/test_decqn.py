@@ -18,7 +18,6 @@ from spin_envs.behavior import BehaviorPolicy
 from spin_envs.maze import START
 from spin_envs.rollout import rollout
 
-
 pytestmark = pytest.mark.usefixtures("short_episodes")
 
 
