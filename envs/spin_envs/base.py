@@ -127,26 +127,19 @@ class MultiDiscreteEnv(
         Raises:
             gymnasium.error.ResetNeeded: no episode is in progress.
         """
-        self.require_episode()
-        return self._end_step(self._advance(action, out))
-
-    def _end_step(self, result: StepResult) -> StepResult:
-        if result[1] or result[2]:
-            self._in_episode = False
+        if not self._in_episode:
+            raise gymnasium.error.ResetNeeded(
+                "No episode is in progress. Call reset() before the first step and after an "
+                "episode is terminated or truncated."
+            )
+        result = self._advance(action, out)
+        self._in_episode = not (result[1] or result[2])
         self._show()
         return result
 
     def _show(self) -> None:
         if self.render_mode == "human":
             self.render()
-
-    def require_episode(self) -> None:
-        """Raises `gymnasium.error.ResetNeeded` if no episode is in progress."""
-        if not self._in_episode:
-            raise gymnasium.error.ResetNeeded(
-                "No episode is in progress. Call reset() before the first step and after an "
-                "episode is terminated or truncated."
-            )
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

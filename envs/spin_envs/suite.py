@@ -61,8 +61,7 @@ def _is_not_dialect_notice(record: logging.LogRecord) -> bool:
 class Simulator:
     """`dm_control.mujoco.Physics.step` without what that looks up anew at each call.
 
-    The same MuJoCo calls in the same order, and the same error if the state becomes invalid. They
-    release Python's global lock, so that several simulators can run in threads.
+    The same MuJoCo calls in the same order, and the same error if the state becomes invalid.
 
     Args:
         physics: of a task of the suite.
@@ -184,35 +183,9 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         return explained_graphics_errors(f"{name}, which draws its terrain at reset,")
 
     def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
-        self._apply(self._grid.values(action))
-        self.simulator.step()
-        return self._observe(out)
-
-    # A batch of instances calls the three parts of a step itself: begin() for each, the
-    # simulators together, end_into() for each.
-
-    def to_controls(self, actions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Maps checked actions `(B, N)` to what the actuators are set to, `(B, N)`."""
-        return self._grid.values(actions)
-
-    def begin(self, control: NDArray[np.float64]) -> None:
-        """Sets the actuators to values `(N,)`; `simulator.step()` is to follow.
-
-        Raises:
-            gymnasium.error.ResetNeeded: no episode is in progress.
-        """
-        self.require_episode()
-        self._apply(control)
-
-    def end_into(self, out: NDArray[np.float32]) -> StepResult:
-        """Completes a step that `begin` and `simulator.step` have started."""
-        return self._end_step(self._observe(out))
-
-    def _apply(self, control: NDArray[np.float64]) -> None:
-        self._env.task.before_step(control, self._env.physics)
-
-    def _observe(self, out: NDArray[np.float32]) -> StepResult:
         physics, task = self._env.physics, self._env.task
+        task.before_step(self._grid.values(action), physics)
+        self._simulator.step()
         task.after_step(physics)
         reward = float(task.get_reward(physics))
         self._write(task.get_observation(physics), out)
@@ -246,11 +219,11 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
     def _attach(self) -> None:
         physics = self._env.physics
         sub_steps = round(self._env.control_timestep() / physics.timestep())
-        self.simulator = Simulator(physics, sub_steps)
+        self._simulator = Simulator(physics, sub_steps)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        del state["simulator"]  # holds pointers into the simulation
+        del state["_simulator"]  # holds pointers into the simulation
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
