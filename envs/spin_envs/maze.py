@@ -70,7 +70,7 @@ class MazeEnv(MultiDiscreteEnv):
 
     Args:
         actuators: number of actuators (2 to 20).
-        render_mode: `None`, `"rgb_array"` or `"human"` (a pygame window).
+        render_mode: `None` or `"rgb_array"`; `gymnasium.make` takes `"human"`, too.
         size: width and height of rendered frames in pixels (at least 32).
 
     Raises:

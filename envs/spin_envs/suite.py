@@ -119,7 +119,7 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         domain: the suite's domain, e.g. `"cheetah"`.
         task: the domain's task, e.g. `"run"`.
         bins: number of values of each actuator: one for all, or one per actuator (2 to 1,001).
-        render_mode: `None`, `"rgb_array"` or `"human"` (a pygame window).
+        render_mode: `None` or `"rgb_array"`; `gymnasium.make` takes `"human"`, too.
         width: width of rendered frames in pixels.
         height: height of rendered frames in pixels.
         camera_id: index or name of the camera that renders; -1 is the free camera.
@@ -209,7 +209,6 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
 
     def close(self) -> None:
         """Frees the simulation."""
-        super().close()
         self._env.close()
 
     def _load(self, **kwargs: Any) -> None:
@@ -222,9 +221,8 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         self._simulator = Simulator(physics, sub_steps)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        del state["_simulator"]  # holds pointers into the simulation
-        return state
+        # The simulator holds pointers into the simulation.
+        return {k: v for k, v in self.__dict__.items() if k != "_simulator"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
