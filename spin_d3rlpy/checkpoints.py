@@ -276,12 +276,6 @@ def require_finite(
 ) -> None:
     """Stops a run whose losses, fetched for the log, are not finite.
 
-    Args:
-        losses: means since the last log, by name.
-        stage: of training.
-        step: the last one of them.
-        checkpoints: of the run, if it has any.
-
     Raises:
         DivergenceError: one is NaN or infinite.
     """

@@ -42,9 +42,6 @@ class CudaRecorder:
 
     Steps run on a stream of their own, as recording demands, in order with the current one. Random
     numbers are those of the device's generator: replays go on in its sequence.
-
-    Args:
-        device: where the steps' tensors are, e.g. `"cuda:0"`.
     """
 
     def __init__(self, device: str | torch.device) -> None:
@@ -74,14 +71,7 @@ def recorded(
     device: str | torch.device,
     compile_graph: bool = True,
 ) -> Callable[[], T]:
-    """Returns a step that is recorded and replayed, or `step` itself where that cannot be.
-
-    Args:
-        step: see `GraphedStep`.
-        optimizers: those that it uses.
-        device: it runs on.
-        compile_graph: whether recording is wanted.
-    """
+    """Returns a step that is recorded and replayed, or `step` itself where that cannot be."""
     if compile_graph and can_record(device):
         return GraphedStep(step, optimizers, CudaRecorder(device))
     return step

@@ -111,10 +111,6 @@ class MultiDiscreteEnv(
     def advance_into(self, out: NDArray[np.float32], action: NDArray[np.int64]) -> StepResult:
         """`step` that writes the observation to `out`, shape `(obs,)`.
 
-        Args:
-            out: where the observation goes.
-            action: shape `(N,)`, already checked.
-
         Returns:
             Reward, terminated, truncated and info.
 

@@ -62,10 +62,6 @@ class Simulator:
     """`dm_control.mujoco.Physics.step` without what that looks up anew at each call.
 
     The same MuJoCo calls in the same order, and the same error if the state becomes invalid.
-
-    Args:
-        physics: of a task of the suite.
-        sub_steps: MuJoCo steps of one control step.
     """
 
     def __init__(self, physics: Any, sub_steps: int) -> None:

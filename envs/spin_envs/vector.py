@@ -137,9 +137,6 @@ class InProcessVectorEnv(
     ]:
         """Steps every instance, or starts its next episode if its last one was over.
 
-        Args:
-            actions: shape `(num_envs, N)`.
-
         Returns:
             Observations `(num_envs, obs)` float32, rewards, terminated, truncated `(num_envs,)`
             and infos.

@@ -32,19 +32,12 @@ CHUNK_EPISODES = 20
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Episodes that are played together; what comes out depends on nothing else.
+    """Episodes that are played together; what comes out depends on nothing else."""
 
-    Args:
-        env_id: Gymnasium id.
-        env_kwargs: arguments of the environment.
-        policy: acts greedily; None for uniformly random actions.
-        seeds: one per episode, at most `CHUNK_EPISODES`.
-    """
-
-    env_id: str
-    env_kwargs: dict[str, Any]
-    policy: BehaviorPolicy | None
-    seeds: range
+    env_id: str  # Gymnasium id
+    env_kwargs: dict[str, Any]  # arguments of the environment
+    policy: BehaviorPolicy | None  # acts greedily; None for uniformly random actions
+    seeds: range  # one per episode, at most `CHUNK_EPISODES`
 
     def fields(self) -> dict[str, Any]:
         """Returns the arguments: a worker knows this class by another module's name."""
@@ -119,20 +112,14 @@ class _RandomActions:
 
 @dataclasses.dataclass
 class Replay:
-    """What the simulator gives for an episode's seed and T actions.
+    """What the simulator gives for an episode's seed and T actions."""
 
-    Args:
-        observations: one more than there are rewards.
-        rewards: of the steps made: fewer than T if the episode is over before, or if an action is
-            none of the environment's.
-        terminated: as the last step returned it.
-        truncated: as the last step returned it.
-    """
-
-    observations: list[Any]
+    observations: list[Any]  # one more than there are rewards
+    # of the steps made: fewer than T if the episode is over before, or if an action is none of the
+    # environment's
     rewards: list[float]
-    terminated: bool = False
-    truncated: bool = False
+    terminated: bool = False  # as the last step returned it
+    truncated: bool = False  # as the last step returned it
 
 
 def replay(env: gymnasium.Env[Any, Any], seed: int, actions: NDArray[Any]) -> Replay:

@@ -180,10 +180,6 @@ def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> s
 def open_local(dataset: str | Path, trust: bool = False) -> MinariDataset:
     """Opens a dataset that is on this machine, by name or path; builds and downloads nothing.
 
-    Args:
-        dataset: name or path.
-        trust: see `load_dataset`.
-
     Raises:
         DatasetNotFoundError: it is not there.
         InvalidDatasetError: its files cannot be read.

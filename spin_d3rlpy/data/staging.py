@@ -32,17 +32,11 @@ def is_complete(name: str) -> bool:
 
 @dataclasses.dataclass
 class Staging:
-    """Where a dataset is written before it is one.
+    """Where a dataset is written before it is one."""
 
-    Args:
-        data: does not exist yet; becomes the dataset's folder `data`.
-        exclusive: whether no other process can be at work on a dataset of this name.
-        needed: bytes that writing takes, as far as that is known.
-    """
-
-    data: Path
-    exclusive: bool
-    needed: int = 0
+    data: Path  # does not exist yet; becomes the dataset's folder `data`
+    exclusive: bool  # whether no other process can be at work on a dataset of this name
+    needed: int = 0  # bytes that writing takes, as far as that is known
 
     def require(self, needed: int) -> None:
         """Refuses to begin what does not fit on the disk.
@@ -72,10 +66,6 @@ def write_error(folder: Path, reason: str, needed: int = 0) -> DatasetWriteError
 @contextmanager
 def explained_full_disk(folder: Path, needed: Callable[[], int] = int) -> Iterator[None]:
     """Says of a disk that is full which one it is, and how full.
-
-    Args:
-        folder: what the block writes to.
-        needed: says how many bytes that takes, 0 if unknown.
 
     Raises:
         DatasetWriteError: the block ended for lack of space.
@@ -134,10 +124,6 @@ class PlayedChunks:
 
     They outlive whatever stops the build. The next one of the same name and key takes them;
     chunks of another key (other versions, other policies) are removed.
-
-    Args:
-        name: the dataset.
-        key: of everything that the episodes depend on.
     """
 
     def __init__(self, name: str, key: str) -> None:

@@ -71,15 +71,7 @@ def episode_buffer(
     terminated: bool,
     seed: int | None = None,
 ) -> EpisodeBuffer:
-    """Returns an episode of T steps in Minari's form; if not terminated, it was truncated.
-
-    Args:
-        observations: `(T + 1, obs)`.
-        actions: `(T, N)`.
-        rewards: `(T,)`.
-        terminated: whether the task ended it.
-        seed: what the environment was reset with, if that is known.
-    """
+    """Returns an episode of T steps in Minari's form; if not terminated, it was truncated."""
     flags = np.zeros((2, len(rewards)), dtype=bool)
     flags[0 if terminated else 1, -1] = True
     return EpisodeBuffer(
@@ -98,12 +90,6 @@ class DatasetWriter:
 
     On a full disk the HDF5 library can end its process by a segmentation fault. So a process of its
     own writes.
-
-    Args:
-        staging: where to.
-        observation_space: flat.
-        action_space: of the environment.
-        env_spec: of the environment, if there is one.
     """
 
     def __init__(

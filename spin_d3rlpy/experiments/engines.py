@@ -37,12 +37,7 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """Processes on this machine.
-
-    Args:
-        n_workers: processes at once; for CPU jobs all cores if None, else one a GPU.
-        devices: GPUs, of which each worker sees one.
-    """
+    """Processes on this machine."""
 
     def __init__(self, n_workers: int | None = None, devices: Sequence[int] = ()) -> None:
         self._devices = list(devices)

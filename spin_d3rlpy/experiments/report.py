@@ -48,16 +48,6 @@ def write_report(
 ) -> list[Path]:
     """Writes `report.html`, `report.md`, and a CSV and a PNG per experiment that has results.
 
-    Args:
-        root: folder of the jobs' folders.
-        out: where the report goes.
-        scale_name: name of the scale, for the text.
-        scale: the scale; what differs from the one of that name is said.
-        names: experiments.
-        seeds: that are asked for; fewer are reported as such.
-        device: as in d3rlpy.
-        tasks: only datasets whose name contains one of these; all if empty.
-
     Returns:
         The files.
     """

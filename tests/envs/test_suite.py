@@ -270,7 +270,7 @@ def test_a_copy_goes_on_from_where_it_was_taken(
 
 
 def test_unknown_render_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="None or one of .'rgb_array'., got 'ansi'"):
+    with pytest.raises(ValueError, match=r"None or one of .'rgb_array'., got 'ansi'"):
         DiscretizedSuiteEnv("cheetah", "run", render_mode="ansi")
 
 
