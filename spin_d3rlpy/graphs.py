@@ -7,8 +7,9 @@ than a GPU to run them. A graph launches all of them at once.
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -21,20 +22,6 @@ WARM_UP_STEPS = 3
 def can_record(device: str | torch.device) -> bool:
     """Whether steps on a device can be recorded: on GPUs."""
     return torch.device(device).type == "cuda"
-
-
-class Recorder(Protocol):
-    """What runs and records steps; `CudaRecorder`, or something else in tests."""
-
-    def run(self, step: Callable[[], T]) -> T:
-        """Runs a step as it would be recorded."""
-
-    def record(self, step: Callable[[], T]) -> tuple[Callable[[], object], T]:
-        """Records a step without running it.
-
-        Returns:
-            What replays it, and its result, whose tensors every replay overwrites.
-        """
 
 
 class CudaRecorder:
@@ -58,7 +45,11 @@ class CudaRecorder:
         return result
 
     def record(self, step: Callable[[], T]) -> tuple[Callable[[], object], T]:
-        """Records a step; see `Recorder`."""
+        """Records a step without running it.
+
+        Returns:
+            What replays it, and its result, whose tensors every replay overwrites.
+        """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device), torch.cuda.graph(graph, stream=self._stream):
             result = step()
@@ -96,7 +87,7 @@ class GraphedStep(Generic[T]):
         self,
         step: Callable[[], T],
         optimizers: Sequence[torch.optim.Optimizer],
-        recorder: Recorder,
+        recorder: CudaRecorder,
     ) -> None:
         self._step = step
         self._optimizers = list(optimizers)
@@ -140,7 +131,7 @@ class GraphedStep(Generic[T]):
             for group in optimizer.param_groups
         ]
         # The very same objects: their contents change with every step.
-        same = len(states) == len(self._states) and all(map(_is, states, self._states))
+        same = len(states) == len(self._states) and all(map(operator.is_, states, self._states))
         changed = not same or options != self._options
         self._states, self._options = states, options
         return changed
@@ -179,10 +170,6 @@ class GraphedStep(Generic[T]):
         finally:
             for group, options in zip(groups, before, strict=True):
                 group.update(options)
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
 
 
 def _is_adam(group: dict[str, Any]) -> bool:

@@ -187,7 +187,7 @@ class InProcessVectorEnv(
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the instances."""
         for env in self.envs:
-            env.close()
+            env.close()  # type: ignore[no-untyped-call]
 
 
 class MazeVectorEnv(InProcessVectorEnv):

@@ -15,11 +15,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 from minari.data_collector import EpisodeBuffer
-from minari.storage import get_dataset_path
 from tqdm.auto import tqdm
 
 from spin_d3rlpy._version import __version__
-from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.data.collect import CHUNK_EPISODES, Chunk
 from spin_d3rlpy.data.episodes import action_dtype
 from spin_d3rlpy.data.specs import LEVELS, DatasetPart, DatasetSpec, PolicyKind
@@ -50,9 +48,6 @@ def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool 
     same name resumes after the last chunk of episodes. If two processes want the same dataset, one
     of them builds it. (Where files cannot be locked, stopped builds start again and both build.)
     Until it is done, the disk holds its data twice.
-
-    A checksum is kept beside the dataset. If the dataset is deleted and built again with the same
-    versions and policies, and comes out different, a warning says so.
 
     Args:
         spec: what to build.
@@ -106,7 +101,6 @@ def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: boo
             writer.add([_to_minari(e, action_dtype(nvec)) for e in wanted])
             bar.update(sum(len(e.rewards) for e in wanted))
     metadata = _metadata(spec, policies, parts, made_with)
-    _compare_with_earlier(spec.name, made_with, str(writer.checksum))
     writer.finish({**metadata, "build_seconds": round(build.seconds, 2)})
     build.forget()
 
@@ -191,28 +185,6 @@ def _made_with(spec: DatasetSpec, policies: dict[PolicyKind, BehaviorPolicy]) ->
         "policies": {kind: policy.digest() for kind, policy in policies.items()},
         "platform": worker_arithmetic(),
     }
-
-
-def _compare_with_earlier(name: str, made_with: dict[str, Any], checksum: str) -> None:
-    """Warns if a dataset that was deleted comes back different, and remembers this one."""
-    target = get_dataset_path(name)
-    path = target.with_name(f".{target.name}.checksums.json")
-    try:
-        records = json.loads(path.read_text())
-    except (OSError, ValueError):
-        records = []
-    earlier = [r["checksum"] for r in records if r["made_with"] == made_with]
-    if not earlier:
-        records.append({"made_with": made_with, "checksum": checksum})
-        with written_whole(path) as partial:
-            partial.write_text(json.dumps(records))
-    elif earlier[0] != checksum:
-        warnings.warn(
-            f"{name} was built before with the same policies and versions, as {earlier[0]}, and "
-            f"is now {checksum}. Results on the two may differ. Delete {path} to forget the first.",
-            UserWarning,
-            stacklevel=2,
-        )
 
 
 class _Part:

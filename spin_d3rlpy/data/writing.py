@@ -12,6 +12,7 @@ import gymnasium
 import minari
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
+from minari import MinariDataset
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 from numpy.typing import NDArray
@@ -34,6 +35,11 @@ def stored_bytes(episodes: int, rows: int, observation_size: int, action_bytes: 
     return episodes * (_EPISODE_BYTES + observation_bytes) + rows * (
         observation_bytes + action_bytes + _ROW_BYTES
     )
+
+
+def dataset_bytes(dataset: MinariDataset) -> int:
+    """Returns the size of a dataset's files."""
+    return sum(p.stat().st_size for p in dataset.storage.data_path.rglob("*") if p.is_file())
 
 
 class Checksum:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -333,7 +332,6 @@ def test_a_killed_build_goes_on_where_it_was(
     assert rebuilt["checksum"] == built_3k["checksum"]
     folder = datasets_folder / "spin" / "cheetah-run-b3"
     assert sorted(p.name for p in folder.iterdir()) == [
-        ".random-medium-expert-3k-v0.checksums.json",
         "random-medium-expert-3k-v0",
     ]
 
@@ -367,34 +365,6 @@ def test_chunks_of_other_versions_are_not_used(
     assert _chunk_files(datasets_folder) == []
     leftover = list(datasets_folder.rglob(".*.chunks-*"))
     assert leftover == []
-
-
-def test_rebuilding_is_checked_against_the_first_time(
-    datasets_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = parse_name(MEDIUM, 1000)
-    for _ in range(2):  # the same again: no warning
-        build_dataset(spec, jobs=1, progress=False)
-        minari.delete_dataset(spec.name)
-    record = datasets_folder / "spin" / "cheetah-run-b3" / ".medium-1k-v0.checksums.json"
-    [entry] = json.loads(record.read_text())
-    assert entry["checksum"].startswith("sha256:")
-    record.write_text(json.dumps([{**entry, "checksum": "sha256:other"}]))
-    with pytest.warns(UserWarning, match=r"medium-1k-v0 was built before .* as sha256:other"):
-        build_dataset(spec, jobs=1, progress=False)
-    minari.delete_dataset(spec.name)
-    monkeypatch.setattr(builder, "__version__", "99.0")
-    build_dataset(spec, jobs=1, progress=False)  # other versions may give other data
-    assert len(json.loads(record.read_text())) == 2
-
-
-def test_a_damaged_record_of_checksums_is_written_anew(datasets_folder: Path) -> None:
-    spec = parse_name(MEDIUM, 1000)
-    record = datasets_folder / "spin" / "cheetah-run-b3" / ".medium-1k-v0.checksums.json"
-    record.parent.mkdir(parents=True)
-    record.write_text("[{")
-    build_dataset(spec, jobs=1, progress=False)
-    assert len(json.loads(record.read_text())) == 1
 
 
 def test_building_time_counts_all_attempts(
@@ -441,7 +411,6 @@ def test_what_a_killed_build_left_is_removed_by_the_next(datasets_folder: Path) 
     other.mkdir()
     build_dataset(parse_name(MEDIUM, 1000), jobs=1, progress=False)
     assert sorted(p.name for p in folder.iterdir()) == [
-        ".medium-1k-v0.checksums.json",
         other.name,
         "medium-1k-v0",
     ]
@@ -482,7 +451,6 @@ def test_without_locks_the_loser_takes_the_winners_dataset(
     assert minari.load_dataset(spec.name).total_steps == 1000
     folder = datasets_folder / "spin" / "cheetah-run-b3"
     assert sorted(p.name for p in folder.iterdir()) == [
-        ".medium-1k-v0.checksums.json",
         "medium-1k-v0",
     ]
 
