@@ -58,50 +58,6 @@ def _is_not_dialect_notice(record: logging.LogRecord) -> bool:
     return "settotalmass" not in record.getMessage()
 
 
-class Simulator:
-    """`dm_control.mujoco.Physics.step` without what that looks up anew at each call.
-
-    The same MuJoCo calls in the same order, and the same error if the state becomes invalid.
-    """
-
-    def __init__(self, physics: Any, sub_steps: int) -> None:
-        import mujoco
-
-        self._model, self._data = physics.model.ptr, physics.data.ptr
-        self._sub_steps = sub_steps
-        self._warnings = physics.data.warning.number
-        self._step, self._step1, self._step2 = mujoco.mj_step, mujoco.mj_step1, mujoco.mj_step2
-        # dm_control's "legacy step": derived quantities are those of the state just reached.
-        self._split = self._model.opt.integrator != mujoco.mjtIntegrator.mjINT_RK4
-        assert physics.legacy_step, "The suite's tasks use the legacy step."
-
-    def step(self) -> None:
-        """Makes one control step.
-
-        Raises:
-            dm_control.rl.control.PhysicsError: the simulation diverged.
-        """
-        before = self._warnings.tobytes()
-        if self._split:
-            self._step2(self._model, self._data)
-            if self._sub_steps > 1:
-                self._step(self._model, self._data, self._sub_steps - 1)
-        else:
-            self._step(self._model, self._data, self._sub_steps)
-        self._step1(self._model, self._data)
-        if self._warnings.tobytes() != before:
-            self._raise_new(np.frombuffer(before, self._warnings.dtype))
-
-    def _raise_new(self, before: NDArray[np.integer[Any]]) -> None:
-        import mujoco
-        from dm_control.rl.control import PhysicsError
-
-        names = list(mujoco.mjtWarning.__members__)
-        new = [n for n, a, b in zip(names, self._warnings, before, strict=False) if a > b]
-        if new:
-            raise PhysicsError(f"The simulation diverged. MuJoCo warned: {', '.join(new)}.")
-
-
 class DiscretizedSuiteEnv(MultiDiscreteEnv):
     """A control suite task whose action is one choice of `bins` values per actuator.
 
@@ -181,7 +137,7 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
     def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
         physics, task = self._env.physics, self._env.task
         task.before_step(self._grid.values(action), physics)
-        self._simulator.step()
+        physics.step(self._sub_steps)
         task.after_step(physics)
         reward = float(task.get_reward(physics))
         self._write(task.get_observation(physics), out)
@@ -209,17 +165,4 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
 
     def _load(self, **kwargs: Any) -> None:
         self._env = _load_task(self._domain, self._task_name, **kwargs)
-        self._attach()
-
-    def _attach(self) -> None:
-        physics = self._env.physics
-        sub_steps = round(self._env.control_timestep() / physics.timestep())
-        self._simulator = Simulator(physics, sub_steps)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The simulator holds pointers into the simulation.
-        return {k: v for k, v in self.__dict__.items() if k != "_simulator"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._attach()
+        self._sub_steps = round(self._env.control_timestep() / self._env.physics.timestep())
