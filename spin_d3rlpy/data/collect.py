@@ -32,19 +32,12 @@ CHUNK_EPISODES = 20
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Episodes that are played together; what comes out depends on nothing else.
+    """Episodes that are played together; what comes out depends on nothing else."""
 
-    Args:
-        env_id: Gymnasium id.
-        env_kwargs: arguments of the environment.
-        policy: acts greedily; None for uniformly random actions.
-        seeds: one per episode, at most `CHUNK_EPISODES`.
-    """
-
-    env_id: str
-    env_kwargs: dict[str, Any]
-    policy: BehaviorPolicy | None
-    seeds: range
+    env_id: str  # Gymnasium id
+    env_kwargs: dict[str, Any]  # arguments of the environment
+    policy: BehaviorPolicy | None  # acts greedily; None for uniformly random actions
+    seeds: range  # one per episode, at most `CHUNK_EPISODES`
 
     def fields(self) -> dict[str, Any]:
         """Returns the arguments: a worker knows this class by another module's name."""
@@ -119,20 +112,14 @@ class _RandomActions:
 
 @dataclasses.dataclass
 class Replay:
-    """What the simulator gives for an episode's seed and T actions.
+    """What the simulator gives for an episode's seed and T actions."""
 
-    Args:
-        observations: one more than there are rewards.
-        rewards: of the steps made: fewer than T if the episode is over before, or if an action is
-            none of the environment's.
-        terminated: as the last step returned it.
-        truncated: as the last step returned it.
-    """
-
-    observations: list[Any]
+    observations: list[Any]  # one more than there are rewards
+    # of the steps made: fewer than T if the episode is over before, or if an action is none of the
+    # environment's
     rewards: list[float]
-    terminated: bool = False
-    truncated: bool = False
+    terminated: bool = False  # as the last step returned it
+    truncated: bool = False  # as the last step returned it
 
 
 def replay(env: gymnasium.Env[Any, Any], seed: int, actions: NDArray[Any]) -> Replay:
@@ -165,33 +152,36 @@ def _environment(spec: str) -> gymnasium.Env[Any, Any]:
     return gymnasium.make(EnvSpec.from_json(spec))
 
 
-def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answers pickled requests until end of file, an exception by itself.
+def answer(player: ChunkPlayer, verb: str, fields: dict[str, Any]) -> Any:
+    """Does what a request asks for.
 
     Requests are `("play", <fields of a chunk>)`, answered with episodes; `("replay", {"spec": JSON
     of an environment's spec, "seed":, "actions":})`, answered with the fields of a `Replay`;
     `("write", {"folder": a Minari dataset's, "episodes": Minari's buffers})`, answered with None;
     and `("arithmetic", {})`.
     """
+    if verb == "play":
+        return player.play(Chunk(**fields))
+    if verb == "replay":
+        env = _environment(fields["spec"])
+        return dataclasses.asdict(replay(env, fields["seed"], fields["actions"]))
+    if verb == "write":
+        from minari.dataset.minari_storage import MinariStorage
+
+        return MinariStorage.read(fields["folder"]).update_episodes(fields["episodes"])
+    return arithmetic()
+
+
+def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answers pickled requests until end of file, an exception by itself."""
     player = ChunkPlayer()
     while True:
         try:
-            verb, fields = pickle.load(requests)
+            request = pickle.load(requests)
         except EOFError:
             return
-        reply: Any
         try:
-            if verb == "play":
-                reply = player.play(Chunk(**fields))
-            elif verb == "replay":
-                env = _environment(fields["spec"])
-                reply = dataclasses.asdict(replay(env, fields["seed"], fields["actions"]))
-            elif verb == "write":
-                from minari.dataset.minari_storage import MinariStorage
-
-                reply = MinariStorage.read(fields["folder"]).update_episodes(fields["episodes"])
-            else:
-                reply = arithmetic()
+            reply = answer(player, *request)
         except Exception as error:
             error.add_note("In a worker process:\n" + traceback.format_exc())
             reply = error

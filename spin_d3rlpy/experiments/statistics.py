@@ -22,10 +22,6 @@ def interval(
 ) -> tuple[float, float]:
     """A 95 % percentile bootstrap interval of a statistic of all values.
 
-    Args:
-        strata: values of each task, one per seed; values are drawn anew within each.
-        statistic: of all values together.
-
     Returns:
         Lower and upper end; both are the statistic itself where no task has two seeds.
     """

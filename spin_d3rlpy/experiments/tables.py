@@ -29,22 +29,15 @@ BASELINE_SHARE = 0.95
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """The finished jobs of one method on one dataset.
-
-    Args:
-        dataset: name.
-        label: of the method.
-        jobs: one per seed.
-        results: their results.
-        evaluations: of each job, the rows of its learning curve; empty for probes.
-        pretraining: of each job with an ASM, the rows of that one's curve.
-    """
+    """The finished jobs of one method on one dataset."""
 
     dataset: str
-    label: str
-    jobs: Sequence[Job]
+    label: str  # of the method
+    jobs: Sequence[Job]  # one per seed
     results: Sequence[Mapping[str, float]]
+    # of each job, the rows of its learning curve; empty for probes
     evaluations: Sequence[Sequence[Mapping[str, float]]]
+    # of each job with an ASM, the rows of that one's curve
     pretraining: Sequence[Sequence[Mapping[str, float]]] = ()
 
     @property
@@ -200,9 +193,6 @@ def pretraining_rows(cells: Sequence[Cell]) -> list[Row]:
 def held_out_accuracies(rows: Sequence[Row]) -> dict[str, dict[str, Curve]]:
     """Per-slot accuracy on held-out data by updates: a line per method and mask ratio.
 
-    Args:
-        rows: of `pretraining_rows`.
-
     Returns:
         Curves by dataset and line; none where nothing was held out.
     """
@@ -238,14 +228,7 @@ def probe_rows(cells: Sequence[Cell]) -> list[Row]:
 def return_rows(
     experiment: Experiment, cells: Sequence[Cell], final_of_baseline: Mapping[str, float]
 ) -> list[Row]:
-    """Final returns beside published figures.
-
-    Args:
-        experiment: whose cells they are.
-        cells: of trainings.
-        final_of_baseline: by dataset, the factored method's return after a full-length training,
-            which published figures of early adaptation are percentages of.
-    """
+    """Final returns beside published figures, which may be percentages of the baseline's."""
     published = read_published(experiment.published)
     rows = []
     for cell in cells:
