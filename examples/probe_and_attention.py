@@ -27,7 +27,7 @@ def main(asm_file: Path | None, size: int, updates: int, probe_updates: int, fol
     if asm_file is None:
         pretrain(trained, training, PretrainingConfig(max_updates=updates, precision="auto"))
 
-    labels = [f"state {i}" for i in range(trained.config.n_state_tokens)]
+    labels = [f"state {i}" for i in range(trained.transformer.n_state_tokens)]
     labels += [f"slot {i}" for i in range(len(trained.nvec))]
     observations, actions = held_out.sample_observations_and_actions(1_024)
     for name, asm in {"untrained": untrained, "pretrained": trained}.items():

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spin_d3rlpy.algos.named import *  # noqa: F403
     from spin_d3rlpy.asm import (
         ActionStructureModel,
+        MLPConfig,
         PretrainingConfig,
         TransformerConfig,
         load_asm,
@@ -66,6 +67,7 @@ __all__ = [
     "FactoredBCQ",
     "FactoredIQL",
     "LockstepEvaluator",
+    "MLPConfig",
     "MultiDiscreteActionMatchEvaluator",
     "MultiDiscreteEpsilonGreedy",
     "MultiDiscreteFQE",

@@ -7,23 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from spin_d3rlpy.algos.files import load_policy
-from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
-from spin_d3rlpy.metrics import ActionMode, LockstepEvaluator
+from spin_d3rlpy.data import load_dataset
+from spin_d3rlpy.metrics import LockstepEvaluator
 from spin_d3rlpy.plots import plot_learning_curves
 from spin_d3rlpy.reports import format_table, read_csv, write_csv
-from spin_d3rlpy.run_settings import pretrain_settings, train_settings
-from spin_d3rlpy.training import CURVE, POLICY, run_pretraining, run_training
+from spin_d3rlpy.run_settings import train_settings
+from spin_d3rlpy.training import CURVE, POLICY, run_training
 from spin_envs import normalized_score, reference_scores
 
 ENV_ID = "spin/cheetah-run-v0"
 BINS = 3
-DATASET = "spin/cheetah-run-b3/random-medium-expert-v0"
+DATASET = "spin/cheetah-run-b3/medium-expert-v0"
 FINAL_EPISODES = 20
+EVALUATION_EPISODES = 5
 EVALUATION_SEED = 100
-MODE: ActionMode = "sample"  # the published IQL results are of sampled actions
 ALGORITHMS = {"SPIN-IQL": "SPINIQL", "F-IQL": "FactoredIQL"}
 
 Log = Callable[[str], None]
@@ -31,19 +29,21 @@ Log = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class DemoSettings:
-    """What the demo's numbers depend on.
+    """What the demo's numbers depend on, apart from the machine's speed.
 
     Args:
-        preset: name in `spin_d3rlpy.presets.PRESETS`.
+        minutes: of training, for each algorithm; SPIN's pre-training is part of them.
         seed: of networks and mini-batches.
-        size: transitions of the dataset; the published size if None.
+        size: transitions of the dataset.
         device: as in d3rlpy.
+        recipe: name in `spin_d3rlpy.recipes.RECIPES`.
     """
 
-    preset: str = "cpu-small"
+    minutes: float = 1.5
     seed: int = 0
-    size: int | None = None
+    size: int = 200_000
     device: str = "cpu:0"
+    recipe: str = "tuned"
 
 
 def run_demo(
@@ -53,11 +53,11 @@ def run_demo(
     show_progress: bool = True,
     log: Log = print,
 ) -> list[dict[str, Any]]:
-    """Builds the dataset, trains both algorithms for the same number of steps and compares them.
+    """Builds the dataset, trains both algorithms for the same time and compares them.
 
     Leaves in `folder`: `results.csv`, `curves.csv`, `curves.png`, and a folder of
-    `spin_d3rlpy.training` for each stage: `asm`, `SPINIQL` and `FactoredIQL`, with their policies.
-    Stages that are there are reused, those that were interrupted are resumed.
+    `spin_d3rlpy.training` for each algorithm, with its policy. Trainings that are there are reused,
+    those that were interrupted are resumed.
 
     Args:
         folder: where results go; created if missing.
@@ -79,22 +79,23 @@ def run_demo(
         f"      {dataset.transition_count:,} transitions, {dataset.size()} episodes, "
         f"nvec={dataset.nvec}"
     )
-    common = {"dataset": DATASET, **dataclasses.asdict(settings)}
-    preset = common.pop("preset")
-    log("[2/4] SPIN-IQL: pre-training, then training")
-    pretraining = pretrain_settings(common, preset, "demo")
-    asm = run_pretraining(folder / "asm", pretraining, show_progress)
-    evaluator = LockstepEvaluator(env, FINAL_EPISODES, EVALUATION_SEED, MODE)
+    evaluator = LockstepEvaluator(env, FINAL_EPISODES, EVALUATION_SEED, "greedy")
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
-    for label, name in ALGORITHMS.items():
-        if rows:
-            log("[3/4] Factored IQL: the same number of steps")
-        values = {**common, "algorithm": name, "mode": MODE, "evaluation_seed": EVALUATION_SEED}
-        pretrained = name == "SPINIQL"
-        if pretrained:
-            values["asm"] = asm["asm"]
-        result = run_training(folder / name, train_settings(values, preset, "demo"), show_progress)
+    for number, (label, name) in enumerate(ALGORITHMS.items(), 2):
+        log(f"[{number}/4] {label}: {60 * settings.minutes:.0f} seconds of training")
+        values = {
+            "dataset": DATASET,
+            "algorithm": name,
+            "recipe": settings.recipe,
+            "seconds": 60.0 * settings.minutes,
+            "seed": settings.seed,
+            "size": settings.size,
+            "device": settings.device,
+            "episodes": EVALUATION_EPISODES,
+            "evaluation_seed": EVALUATION_SEED,
+        }
+        run = run_training(folder / name, train_settings(values, "demo"), show_progress)
         returns = evaluator.returns(load_policy(folder / name / POLICY, settings.device))
         rows.append(
             {
@@ -102,19 +103,18 @@ def run_demo(
                 "return": f"{returns.mean():.1f}",
                 "std": f"{returns.std():.1f}",
                 "score": f"{normalized_score(ENV_ID, float(returns.mean()), bins=BINS):.1f}",
-                "steps": result["steps"],
-                "seconds": round(result["update_seconds"], 1),
-                "pretrain_updates": asm["step"] if pretrained else 0,
-                "pretrain_seconds": round(asm["seconds"], 1) if pretrained else 0.0,
+                "steps": run["steps"],
+                "seconds": round(run["seconds"], 1),
             }
         )
         curves += [
             {
                 "algorithm": label,
                 "step": int(row["step"]),
+                "seconds": round(float(row["seconds"]), 1),
                 "mean_return": round(float(row["return"]), 2),
                 "std_return": round(float(row["return_std"]), 2),
-                "episodes": result["episodes"],
+                "episodes": run["episodes"],
             }
             for row in read_csv(folder / name / CURVE)
         ]
@@ -122,41 +122,36 @@ def run_demo(
     log("[4/4] Results")
     write_csv(folder / "results.csv", rows)
     write_csv(folder / "curves.csv", curves)
-    _plot(folder / "curves.png", curves, asm["step"], dataset)
+    data_mean = float(dataset.returns().mean())
+    _plot(folder / "curves.png", curves, dataset.transition_count, data_mean)
     log(format_table(rows))
     log(
-        f"\nReturns are means over {FINAL_EPISODES} seeded episodes, actions sampled; the score "
-        "is 0 for random actions and 100 for the published expert.\n"
+        f"\nReturns are means over {FINAL_EPISODES} seeded episodes, greedy actions; the score "
+        "is 0 for random actions and 100 for the published expert. Seconds include pre-training.\n"
         f"Saved in {folder}: curves.png, curves.csv, results.csv and the policies.\n\n"
         "Use a policy:\n"
         "  import spin_d3rlpy\n"
         f'  policy = spin_d3rlpy.load_policy("{folder / "SPINIQL" / POLICY}")\n'
-        f'  dataset, env = spin_d3rlpy.load_dataset("{DATASET}")\n'
+        f'  dataset, env = spin_d3rlpy.load_dataset("{DATASET}", size={settings.size})\n'
         "  observation, _ = env.reset(seed=0)\n"
-        "  action = policy.predict(observation[None])[0]\n"
-        "The paper's sizes: spin-d3rlpy demo --preset paper (days on a CPU; --device cuda:0)."
+        "  action = policy.predict(observation[None])[0]"
     )
     return rows
 
 
-def _plot(
-    path: Path, curves: list[dict[str, Any]], updates: int, dataset: DeviceReplayBuffer
-) -> None:
+def _plot(path: Path, curves: list[dict[str, Any]], size: int, data_mean: float) -> None:
     def points(label: str) -> tuple[list[float], list[float], list[float]]:
         rows = [row for row in curves if row["algorithm"] == label]
         # Standard error of the mean over the episodes.
         errors = [row["std_return"] / row["episodes"] ** 0.5 for row in rows]
-        return [row["step"] for row in rows], [row["mean_return"] for row in rows], errors
+        return [row["seconds"] for row in rows], [row["mean_return"] for row in rows], errors
 
     scores = reference_scores(ENV_ID, bins=BINS)
     assert scores is not None
-    data_mean = float(np.mean([episode.compute_return() for episode in dataset.episodes]))
     plot_learning_curves(
         path,
-        {
-            f"SPIN-IQL (after {updates:,} pre-training updates)": points("SPIN-IQL"),
-            "F-IQL": points("F-IQL"),
-        },
-        f"cheetah-run, 3 bins, random-medium-expert, {dataset.transition_count:,} transitions",
+        {"SPIN-IQL (pre-training included)": points("SPIN-IQL"), "F-IQL": points("F-IQL")},
+        f"cheetah-run, 3 bins, medium-expert, {size:,} transitions",
         reference_lines={"published expert": scores[1], "mean of the dataset": data_mean},
+        xlabel="seconds of training",
     )

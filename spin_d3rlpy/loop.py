@@ -16,16 +16,19 @@ import dataclasses
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from d3rlpy.logging import LOG
 from torch import nn
 from tqdm.auto import tqdm
 
+from spin_d3rlpy.budget import Budget, StageTime
 from spin_d3rlpy.checkpoints import Checkpoints, require_finite
+from spin_d3rlpy.schedules import Schedule, WeightAverage
 
 Metrics = Mapping[str, torch.Tensor]
 Row = dict[str, float]
@@ -60,6 +63,7 @@ class Run:
         compile_graph: on a GPU, record a step as a CUDA graph, see `spin_d3rlpy.graphs`.
         log: opens the log of a stage, given its name, the prefix of its metrics and the steps of an
             epoch.
+        budget: counts seconds, and says how many there are if that is given.
     """
 
     show_progress: bool = True
@@ -67,6 +71,7 @@ class Run:
     enable_ddp: bool = False
     compile_graph: bool = False
     log: Callable[[str, str, int], AbstractContextManager[StageLog]] = _no_log
+    budget: Budget = dataclasses.field(default_factory=Budget)
 
 
 class MeanMetrics:
@@ -117,13 +122,17 @@ class Loop:
     Args:
         run: how it is run.
         stage: its name in checkpoints and messages.
-        n_steps: gradient steps.
-        epoch_steps: gradient steps of an epoch; the last epoch may be shorter.
+        n_steps: gradient steps, if the run has no budget of seconds.
+        epoch_steps: gradient steps of an epoch, likewise; the last epoch may be shorter.
         parts: what a checkpoint holds in addition to counters and rows.
         device: of the metrics.
         patience: epochs without a better score after which it stops, or None.
         keep_best: network that gets the weights of its best epoch in the end.
         label: of the progress bar.
+        optimizers: whose learning rates follow the schedule.
+        schedule: of learning rates.
+        average: of weights, moves after each step.
+        share: of the seconds that are left of the run's budget.
 
     Attributes:
         step: gradient steps made.
@@ -143,15 +152,22 @@ class Loop:
         patience: int | None = None,
         keep_best: nn.Module | None = None,
         label: str = "Training",
+        optimizers: Sequence[torch.optim.Optimizer] = (),
+        schedule: Schedule | None = None,
+        average: WeightAverage | None = None,
+        share: float = 1.0,
     ) -> None:
         self.step = 0
         self.rows: list[Row] = []
         self.logged: Row = {}
         self.epoch_seconds = 0.0
         self._run, self._stage, self._label = run, stage, label
-        self._n_steps, self._epoch_steps = n_steps, epoch_steps
-        self._n_epochs = math.ceil(n_steps / epoch_steps)
-        self._parts = dict(parts or {})
+        self._time = StageTime(run.budget, share, n_steps, epoch_steps)
+        self._groups = [] if schedule is None or schedule.is_constant else _groups(optimizers)
+        self._schedule, self._average = schedule, average
+        self._parts = {**(parts or {}), "time": self._time}
+        if average is not None:
+            self._parts["average"] = average
         self._losses = MeanMetrics()
         self._patience = patience
         self._scores: list[float] = []
@@ -173,22 +189,21 @@ class Loop:
             after_step: called with the epoch after each of them.
         """
         checkpoints = self._run.checkpoints
+        epoch = len(self.rows)
         with tqdm(
-            total=self._n_steps,
+            total=self._time.n_steps,
             initial=self.step,
             desc=self._label,
             unit="step",
             disable=not self._run.show_progress,
         ) as bar:
-            for epoch in range(len(self.rows) + 1, self._n_epochs + 1):
-                if self._is_stopped():
-                    break
-                end = min(epoch * self._epoch_steps, self._n_steps)
+            while not self._is_over(epoch):
+                epoch += 1
                 began = time.monotonic()
                 with checkpoints.saving_on_interrupt() if checkpoints else nullcontext():
-                    while self.step < end:
-                        self._losses.add(step())
-                        self.step += 1
+                    while (end := self._time.end_of(epoch)) is None or self.step < end:
+                        self._make(step)
+                        bar.total = self._time.n_steps
                         bar.update()
                         if after_step is not None:
                             after_step(epoch)
@@ -198,6 +213,27 @@ class Loop:
                 yield epoch
         if self._keep_best is not None and self._best_weights is not None:
             self._keep_best.load_state_dict(self._best_weights)
+
+    def _make(self, step: Step) -> None:
+        was_known = self._time.n_steps
+        self._time.measure(self.step, lambda: self._update(step))
+        if was_known is None and (n_steps := self._time.n_steps) is not None:
+            seconds = round(self._time.seconds or 0.0, 1)
+            LOG.info("Steps in the time", stage=self._stage, seconds=seconds, n_steps=n_steps)
+
+    def _update(self, step: Step) -> None:
+        for group in self._groups:
+            assert self._schedule is not None
+            group["lr"] = group["initial_lr"] * self._schedule.factor(self.progress)
+        self._losses.add(step())
+        if self._average is not None:
+            self._average.update(self.step)
+        self.step += 1
+
+    @property
+    def progress(self) -> float:
+        """Share of the stage that is over in the middle of the next step."""
+        return self._time.progress(self.step)
 
     def take_losses(self) -> Row:
         """Returns the mean of each loss since the last call.
@@ -254,14 +290,18 @@ class Loop:
     @property
     def is_over(self) -> bool:
         """Whether no epoch follows the last row's."""
-        return len(self.rows) == self._n_epochs or self._is_stopped()
+        return self._is_over(len(self.rows))
 
     @property
     def seconds(self) -> float:
         """Wall-clock time since the start, of resumed runs without the time between."""
         return time.monotonic() - self._started
 
-    def _is_stopped(self) -> bool:
+    def _is_over(self, epoch: int) -> bool:
+        """Whether no epoch follows this one."""
+        n_steps = self._time.n_steps
+        if n_steps is not None and self._time.end_of(epoch) == n_steps:
+            return True
         return self._patience is not None and len(self._scores) - self.best >= self._patience
 
     # -- checkpoints -----------------------------------------------------------------------
@@ -285,3 +325,14 @@ class Loop:
         self._losses.load_state_dict(state["losses"], device)
         self._scores, self._best_weights = list(state["scores"]), state["best_weights"]
         self._started -= state["seconds"]
+
+
+def _groups(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
+    """Returns parameter groups, each with the learning rate that a schedule is a factor of.
+
+    It is in the group, because an optimizer's state that is loaded brings its own current rate.
+    """
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    for group in groups:
+        group.setdefault("initial_lr", group["lr"])
+    return groups

@@ -39,10 +39,11 @@ def plot_learning_curves(
     title: str,
     ylabel: str = "mean return of the evaluation episodes",
     reference_lines: Mapping[str, float] | None = None,
+    xlabel: str = OFFLINE_STEPS,
 ) -> None:
     """Draws a line with a band per algorithm, and horizontal reference lines by name.
 
-    `curves` are (gradient steps, mean returns, half-widths of the band).
+    `curves` are (gradient steps or what `xlabel` says, mean returns, half-widths of the band).
     """
     figure = _figure(7.0, 4.4)
     axes = figure.subplots()
@@ -50,7 +51,7 @@ def plot_learning_curves(
         low, high = np.subtract(means, bands), np.add(means, bands)
         _line(axes, i, name, steps, means, low, high)
     _reference_lines(axes, reference_lines or {})
-    _finish(axes, title, OFFLINE_STEPS, ylabel)
+    _finish(axes, title, xlabel, ylabel)
     save_figure(figure, path)
 
 

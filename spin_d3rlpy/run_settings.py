@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from d3rlpy.serializable_config import DynamicConfig
@@ -13,7 +13,7 @@ from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.metrics import ActionMode
 from spin_d3rlpy.policies import PolicyFactory
-from spin_d3rlpy.presets import Preset, get_preset
+from spin_d3rlpy.recipes import recipe_fields
 from spin_d3rlpy.settings import check_name, check_values, create, merge
 
 
@@ -24,12 +24,15 @@ class TrainSettings:
     Args:
         dataset: name or path, as in `load_dataset`.
         algorithm: class in `spin_d3rlpy`, e.g. `"SPINIQL"`.
+        recipe: name in `spin_d3rlpy.recipes.RECIPES`, for all that `fields` does not say.
         fields: its config fields, nested ones (`transformer`, `pretraining`, `distillation`,
-            `sizes`) as mappings. What is missing has the class's default, the published value.
+            `sizes`) as mappings, d3rlpy's factories and scalers as it saves them.
         asm: file of a pre-trained model for algorithms that can take one over.
         size: transitions of the dataset; the usual size if None.
-        n_steps: gradient steps.
-        n_steps_per_epoch: gradient steps between evaluations.
+        n_steps: gradient steps; the recipe's if None.
+        n_steps_per_epoch: gradient steps between evaluations; a tenth of the run's if None.
+        seconds: train for so long, pre-training included, instead of for `n_steps`.
+        n_epochs: evaluations of such a training after its first stages.
         episodes: of an evaluation.
         evaluation_seed: of an evaluation's first episode.
         mode: whether evaluations act greedily or sample.
@@ -40,11 +43,14 @@ class TrainSettings:
 
     dataset: str
     algorithm: str = "SPINIQL"
+    recipe: str = "published"
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     asm: str | None = None
     size: int | None = None
-    n_steps: int = 1_000_000
-    n_steps_per_epoch: int = 5_000
+    n_steps: int | None = None
+    n_steps_per_epoch: int | None = None
+    seconds: float | None = None
+    n_epochs: int = 10
     episodes: int = 10
     evaluation_seed: int = 100
     mode: ActionMode = "greedy"
@@ -59,6 +65,7 @@ class PretrainSettings:
 
     Args:
         dataset: name or path, as in `load_dataset`.
+        recipe: name in `spin_d3rlpy.recipes.RECIPES`, for all that the other two do not say.
         transformer: fields of `TransformerConfig`.
         pretraining: fields of `PretrainingConfig`.
         size: transitions of the dataset; the usual size if None.
@@ -68,6 +75,7 @@ class PretrainSettings:
     """
 
     dataset: str
+    recipe: str = "published"
     transformer: dict[str, Any] = dataclasses.field(default_factory=dict)
     pretraining: dict[str, Any] = dataclasses.field(default_factory=dict)
     size: int | None = None
@@ -87,43 +95,46 @@ def algorithm_names() -> list[str]:
     )
 
 
-def train_settings(values: Mapping[str, Any], preset: str, source: str) -> TrainSettings:
-    """Completes settings: the preset's sizes under `values`, the classes' defaults under both.
+def train_settings(values: Mapping[str, Any], source: str) -> TrainSettings:
+    """Completes settings: the recipe's values under `values`, the classes' defaults under both.
 
     Args:
         values: fields of `TrainSettings`.
-        preset: name in `spin_d3rlpy.presets.PRESETS`.
         source: what the values are, for messages.
 
     Raises:
         ValueError: unknown names, values of other types, no dataset.
     """
-    sizes = get_preset(preset)
-    base = {"n_steps": sizes.n_steps, "n_steps_per_epoch": sizes.n_steps_per_epoch}
-    settings = create(TrainSettings, {**base, **values}, source)
+    settings = create(TrainSettings, values, source)
     of_asm = {"transformer", "pretraining"} if settings.asm is not None else set()
     if given := sorted(of_asm & settings.fields.keys()):
         raise ValueError(f"{source}: {' and '.join(given)} come with the ASM, leave them out.")
-    fields = merge(_preset_fields(settings.algorithm, sizes), settings.fields)
-    complete = _complete_fields(create_algorithm(settings.algorithm, fields))
-    kept = {name: value for name, value in complete.items() if name not in of_asm}
-    return dataclasses.replace(settings, fields=kept)
-
-
-def pretrain_settings(values: Mapping[str, Any], preset: str, source: str) -> PretrainSettings:
-    """The same for a pre-training."""
-    sizes = get_preset(preset)
-    settings = create(PretrainSettings, values, source)
-    of_preset = (dataclasses.asdict(part) for part in (sizes.transformer, sizes.pretraining))
-    transformer, pretraining = (
-        merge(base, changes)
-        for base, changes in zip(
-            of_preset, (settings.transformer, settings.pretraining), strict=True
-        )
+    config, encoder = _default_parts(settings.algorithm)
+    recipe = recipe_fields(settings.recipe, type(config))
+    plain = {k: _to_plain(v, _field(config, encoder, k)) for k, v in recipe.items()}
+    algo = create_algorithm(settings.algorithm, merge(plain, settings.fields))
+    steps = settings.n_steps or algo.config.n_steps
+    return dataclasses.replace(
+        settings,
+        fields={k: v for k, v in _complete_fields(algo).items() if k not in of_asm},
+        n_steps=steps,
+        n_steps_per_epoch=settings.n_steps_per_epoch or -(-steps // 10),
     )
-    create(TransformerConfig, transformer, "transformer")
-    create(PretrainingConfig, pretraining, "pretraining")
-    return dataclasses.replace(settings, transformer=transformer, pretraining=pretraining)
+
+
+def pretrain_settings(values: Mapping[str, Any], source: str) -> PretrainSettings:
+    """The same for a pre-training."""
+    settings = create(PretrainSettings, values, source)
+    recipe = recipe_fields(settings.recipe, algos.SPINBC.config_class)
+    parts: dict[str, Any] = {
+        "transformer": TransformerConfig(),
+        "pretraining": PretrainingConfig(),
+    } | recipe
+    complete: dict[str, Any] = {}
+    for name in ("transformer", "pretraining"):
+        complete[name] = merge(dataclasses.asdict(parts[name]), getattr(settings, name))
+        create(type(parts[name]), complete[name], name)
+    return dataclasses.replace(settings, **complete)
 
 
 def create_algorithm(name: str, fields: Mapping[str, Any], device: str = "cpu:0") -> Any:
@@ -144,11 +155,24 @@ def create_algorithm(name: str, fields: Mapping[str, Any], device: str = "cpu:0"
     built = {}
     for field, value in fields.items():
         check_name(field, sorted(own | inner), source)
+        decode = _codec(_field(config, encoder, field)).get("decoder")
         if field in nested and isinstance(value, Mapping):
             value = create(nested[field], value, field)
+        elif decode and isinstance(value, Mapping):
+            value = _decode(decode, value, f"{source}: {field}")
         check_values(type(config if field in own else encoder), {field: value}, source)
         built[field] = value
     return getattr(algos, name)(device=device, **built)
+
+
+def _decode(decode: Callable[[Any], Any], value: Mapping[str, Any], source: str) -> Any:
+    """Reads what d3rlpy saves of a factory or scaler."""
+    try:
+        return decode({"params": {}, **value})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"{source}: expected `type` and `params` as d3rlpy saves them, got {dict(value)!r}."
+        ) from error
 
 
 def _default_parts(algorithm: str) -> tuple[Any, Any]:
@@ -172,36 +196,34 @@ def _nested_configs(config: Any, encoder: Any) -> dict[str, type[Any]]:
     }
 
 
-def _preset_fields(algorithm: str, sizes: Preset) -> dict[str, Any]:
-    """Returns a preset in terms of an algorithm's fields."""
-    config, encoder = _default_parts(algorithm)
-    nested = _nested_configs(config, encoder)
-    fields: dict[str, Any] = {"batch_size": sizes.batch_size, "precision": sizes.precision}
-    transformer = dataclasses.asdict(sizes.transformer)
-    pretraining = dataclasses.asdict(sizes.pretraining)
-    if "transformer" in nested:
-        fields["transformer"] = transformer
-    if "sizes" in nested:  # of another network than ours: names that they share
-        shared = {field.name for field in dataclasses.fields(nested["sizes"])}
-        fields["sizes"] = {k: v for k, v in transformer.items() if k in shared}
-    if "pretraining" in nested:
-        same = nested["pretraining"] is type(sizes.pretraining)
-        fields["pretraining"] = (
-            pretraining if same else {k: pretraining[k] for k in ("max_updates", "precision")}
-        )
-    if "distillation" in nested and sizes.pretraining.max_updates is not None:
-        fields["distillation"] = {"n_updates": sizes.pretraining.max_updates}
-    return fields
+def _field(config: Any, encoder: Any, name: str) -> dataclasses.Field[Any]:
+    """Returns the dataclass field of an algorithm's config or its policy's factory."""
+    owner = config if name in vars(config) else encoder
+    return next(field for field in dataclasses.fields(owner) if field.name == name)
+
+
+def _codec(field: dataclasses.Field[Any]) -> Mapping[str, Any]:
+    """Returns how d3rlpy saves and reads a field's value; nothing for plain values."""
+    codec: Mapping[str, Any] = field.metadata.get("dataclasses_json") or {}
+    return codec
+
+
+def _to_plain(value: Any, field: dataclasses.Field[Any]) -> Any:
+    """Returns a value as a file holds it."""
+    if encode := _codec(field).get("encoder"):
+        if getattr(value, "built", True):
+            return encode(value)
+        # d3rlpy cannot save a scaler whose numbers are not known yet.
+        params = {k: v for k, v in vars(value).items() if v is not None}
+        return {"type": value.get_type(), "params": params}
+    is_part = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return dataclasses.asdict(value) if is_part else value
 
 
 def _complete_fields(algo: Any) -> dict[str, Any]:
-    """Returns an algorithm's fields as a file holds them: what is plain or a mapping of such."""
+    """Returns an algorithm's fields as a file holds them."""
     config, encoder = _parts(algo.config)
-    nested = _nested_configs(config, encoder)
-    fields: dict[str, Any] = {}
-    for name, value in {**(vars(encoder) if encoder else {}), **vars(config)}.items():
-        if name in nested:
-            fields[name] = dataclasses.asdict(value)
-        elif isinstance(value, bool | int | float | str | list) and name != "n_steps":
-            fields[name] = value
-    return fields
+    values = {**(vars(encoder) if encoder else {}), **vars(config)}
+    left_out = {"n_steps", "nvec"} | ({"actor_encoder_factory"} if encoder else set())
+    plain = {k: _to_plain(v, _field(config, encoder, k)) for k, v in values.items()}
+    return {k: v for k, v in plain.items() if k not in left_out and v is not None}

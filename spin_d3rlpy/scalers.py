@@ -1,4 +1,4 @@
-"""Fitting d3rlpy's scalers to a `DeviceReplayBuffer` without a loop; scalers as JSON."""
+"""Scalers: one beyond d3rlpy's own, and fitting them to a `DeviceReplayBuffer` without a loop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
+import numpy as np
 import torch
 from d3rlpy.preprocessing import (
     MinMaxObservationScaler,
@@ -13,11 +14,43 @@ from d3rlpy.preprocessing import (
     RewardScaler,
     StandardObservationScaler,
     make_observation_scaler_field,
+    register_observation_scaler,
 )
 from d3rlpy.serializable_config import SerializableConfig
+from numpy.typing import NDArray
 
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import InvalidCheckpointError
+
+
+@dataclasses.dataclass()
+class ClippedStandardObservationScaler(StandardObservationScaler):
+    """Standardization with the result clipped to `[-clip, clip]`.
+
+    Clipping keeps a feature that hardly moves in the data from dominating where it does move.
+
+    Args:
+        mean: mean of each feature.
+        std: standard deviation of each feature.
+        eps: added to `std`.
+        clip: largest magnitude of a scaled feature, in standard deviations.
+    """
+
+    clip: float = 10.0
+
+    def transform(self, x: torch.Tensor) -> torch.Tensor:
+        """Scales observations `(..., obs)`."""
+        return super().transform(x).clamp(-self.clip, self.clip)
+
+    def transform_numpy(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Scales observations `(..., obs)`."""
+        scaled: NDArray[np.float32] = np.clip(super().transform_numpy(x), -self.clip, self.clip)
+        return scaled
+
+    @staticmethod
+    def get_type() -> str:
+        """Name under which d3rlpy saves it."""
+        return "spin_clipped_standard"
 
 
 def standardized_states() -> Any:
@@ -51,6 +84,9 @@ def fit_reward_scaler(scaler: RewardScaler | None, buffer: DeviceReplayBuffer) -
     """Fits a reward scaler that is not built yet."""
     if scaler is not None and not scaler.built:
         scaler.fit_with_transition_picker(buffer.episodes, buffer.transition_picker)
+
+
+register_observation_scaler(ClippedStandardObservationScaler)
 
 
 def scaler_to_dict(scaler: ObservationScaler | None) -> dict[str, Any] | None:

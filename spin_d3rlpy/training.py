@@ -11,6 +11,7 @@ import dataclasses
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from spin_d3rlpy.asm import (
     pretrain,
     save_asm,
 )
+from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.data.loader import open_dataset
@@ -102,6 +104,7 @@ def run_training(
     trust: bool = False,
     logger_adapter: LoggerAdapterFactory | None = None,
     greedy_too: bool = False,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
     """Trains, or resumes where an earlier attempt in the folder was.
 
@@ -116,6 +119,7 @@ def run_training(
         trust: see `load_dataset`.
         logger_adapter: d3rlpy logger adapter factory; no log if None.
         greedy_too: where evaluations sample, play greedy actions, too (`greedy_return`).
+        clock: counts the seconds of training.
 
     Returns:
         What `result.json` holds: the last evaluation, seconds, and the policy's file.
@@ -143,8 +147,11 @@ def run_training(
         first = folder / FIRST
         if not first.exists():
             write_json(first, measurement.play(algo))
-        rows.append({"step": 0, "update_seconds": 0.0, **json.loads(first.read_text())})
-    for epoch, metrics in algo.fitter(
+        rows.append(
+            {"step": 0, "update_seconds": 0.0, "seconds": 0.0, **json.loads(first.read_text())}
+        )
+    update_seconds = 0.0
+    for _, metrics in algo.fitter(
         dataset,
         n_steps=settings.n_steps,
         n_steps_per_epoch=settings.n_steps_per_epoch,
@@ -158,10 +165,10 @@ def run_training(
         checkpoint_dir=folder / "checkpoints",
         resume=True,
         checkpoint_interval=settings.checkpoint_interval,
+        seconds=Budget(settings.seconds, clock, settings.n_epochs),
     ):
-        seconds = (rows[-1]["update_seconds"] if rows else 0.0) + metrics["time_epoch"]
-        step = min(epoch * settings.n_steps_per_epoch, settings.n_steps)
-        rows.append({"step": step, "update_seconds": seconds, **metrics})
+        update_seconds += metrics["time_epoch"]
+        rows.append({"update_seconds": update_seconds, **metrics})
         write_csv(folder / CURVE, rows)
     save_policy(algo, folder / POLICY)
     if getattr(algo, "asm", None) is not None:
@@ -169,9 +176,11 @@ def run_training(
     result = {
         "algorithm": settings.algorithm,
         "dataset": settings.dataset,
-        "steps": settings.n_steps,
+        "recipe": settings.recipe,
+        "steps": rows[-1]["step"],
         "policy": str(folder / POLICY),
-        "update_seconds": rows[-1]["update_seconds"],
+        "update_seconds": update_seconds,
+        "seconds": rows[-1]["seconds"],
         **{name: rows[-1][name] for name in evaluators},
     }
     if env is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from spin_d3rlpy.demo import DemoSettings, run_demo
 from spin_d3rlpy.policies import SPINEncoderFactory
 
 pytestmark = pytest.mark.usefixtures("short_episodes")
-SMOKE = DemoSettings(preset="smoke", size=10_000)
+SMOKE = DemoSettings(minutes=0.03, size=10_000, recipe="smoke")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,11 +49,15 @@ def test_demo_leaves_table_curves_picture_and_policy(demo: tuple[Path, list[str]
     folder, lines = demo
     rows = read(folder / "results.csv")
     assert [r["algorithm"] for r in rows] == ["SPIN-IQL", "F-IQL"]
-    assert {r["steps"] for r in rows} == {"40"}
-    assert [r["pretrain_updates"] for r in rows] == ["20", "0"]
-    assert all(float(r["seconds"]) > 0 for r in rows)
+    # Each has as long, pre-training included, whatever its steps cost.
+    assert all(1.2 < float(r["seconds"]) < 3.6 for r in rows)
     curves = read(folder / "curves.csv")
-    assert [int(r["step"]) for r in curves] == [0, 20, 40] * 2
+    for row in rows:
+        steps = [int(r["step"]) for r in curves if r["algorithm"] == row["algorithm"]]
+        assert steps[0] == 0
+        assert steps[-1] == int(row["steps"])
+        assert len(steps) > 5
+    assert float(next(r["seconds"] for r in curves if r["step"] != "0")) > 0.5  # pre-training
     assert (folder / "curves.png").stat().st_size > 10_000
     assert "SPIN-IQL" in "\n".join(lines)
     assert "load_policy" in "\n".join(lines)
@@ -70,18 +75,18 @@ def test_rerun_reuses_what_is_there(demo: tuple[Path, list[str]]) -> None:
     assert (folder / "results.csv").read_text() == results
 
 
-def test_an_interrupted_demo_continues_to_the_same_policy(
+def test_an_interrupted_demo_keeps_what_is_trained(
     demo: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     folder, _ = demo
-    shutil.copytree(folder / "asm", tmp_path / "asm")
+    shutil.copytree(folder / "SPINIQL", tmp_path / "SPINIQL")
     run_demo(tmp_path, SMOKE, show_progress=False, log=lambda _: None)
-    assert read(tmp_path / "curves.csv") == read(folder / "curves.csv")
+    assert read(tmp_path / "results.csv")[0] == read(folder / "results.csv")[0]
 
 
 def test_other_settings_are_refused(demo: tuple[Path, list[str]]) -> None:
     folder, _ = demo
-    other = DemoSettings(preset="smoke", size=10_000, seed=1)
+    other = dataclasses.replace(SMOKE, seed=1)
     with pytest.raises(ValueError, match=r"seed=0.*--out"):
         run_demo(folder, other, show_progress=False, log=lambda _: None)
 

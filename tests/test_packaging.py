@@ -162,7 +162,7 @@ def test_the_installed_wheel_works_without_the_repository(
     program = str(site / "bin" / "spin-d3rlpy")
     dataset = "spin/maze-a5/medium-expert-v0"
     assert dataset in run(program, "data", "list")
-    small = ["--size", "2000", "--preset", "smoke", "--episodes", "2", "--no-progress"]
+    small = ["--size", "2000", "--recipe", "smoke", "--episodes", "2", "--no-progress"]
     assert "Saved" in run(program, "train", dataset, *small, "--out", "run")
     assert "return" in run(program, "evaluate", "run", "--episodes", "2")
     assert "bytes" in run(program, "export", "run", "--out", "policy.pt")

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from examples.behavior_policies.export import policy_arrays
 from examples.behavior_policies.recipes import DecQNRecipe
 from examples.behavior_policies.replay import NStepReplay
-from examples.behavior_policies.scaler import ClippedStandardObservationScaler
 from examples.behavior_policies.trainer import BehaviorTrainer
 from spin_d3rlpy.algos.decqn import DecQN
+from spin_d3rlpy.scalers import ClippedStandardObservationScaler
 
 # Probability, per environment, that a sub-action is replaced by a random one; scaled down when
 # there are many sub-actions, so that the joint action does not become noise.

@@ -25,6 +25,7 @@ from spin_d3rlpy.errors import (
 )
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
 from spin_d3rlpy.precision import fast_products
+from spin_d3rlpy.recipes import recipe_fields
 from spin_d3rlpy.scalers import fit_observation_scaler, fit_reward_scaler
 
 TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
@@ -38,7 +39,11 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         config: the configuration; defaults if None.
         device: as in d3rlpy (`"cuda:0"`, `True`, ...).
         enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
-        **fields: config fields, e.g. `SPINIQL(batch_size=512)`.
+        recipe: `"published"` (the classes' defaults) or `"tuned"`, see `spin_d3rlpy.recipes`.
+        **fields: config fields, e.g. `SPINIQL(batch_size=512)`; they win over the recipe's.
+
+    Raises:
+        ValueError: an unknown recipe, or a recipe in addition to a config.
     """
 
     config_class: type[TConfig]
@@ -48,10 +53,15 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         config: TConfig | None = None,
         device: DeviceArg = False,
         enable_ddp: bool = False,
+        recipe: str = "published",
         **fields: Any,
     ) -> None:
         if config is None:
-            config = self.config_class(**fields)
+            config = self.config_class(**recipe_fields(recipe, self.config_class, fields))
+        elif recipe != "published":
+            raise ValueError(
+                f"A recipe says what a config is: pass either config= or recipe={recipe!r}."
+            )
         elif fields:
             config = dataclasses.replace(config, **fields)
         super().__init__(config, device, enable_ddp)

@@ -34,11 +34,15 @@ class CriticConfig(MultiDiscreteConfig):
         tau: Polyak coefficient of target networks, applied every step.
         n_critics: Q functions in the ensemble.
         decomposition: how per-slot utilities make a joint value, `"sum"` or `"mean"`.
+        monte_carlo_share: share of the steps, from the first, in which targets are returns to the
+            episode's end instead of one reward and the next state's value, so that critics know
+            something early.
     """
 
     tau: float = 0.005
     n_critics: int = 2
     decomposition: Decomposition = "sum"
+    monte_carlo_share: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +98,15 @@ class ActorCriticConfig(CriticConfig, PolicyConfig):
         critic_learning_rate: of Q functions (and of value functions).
         critic_optim_factory: optimizer of Q functions (and of value functions).
         critic_encoder_factory: hidden layers of each Q function.
+        weight_ess: if given, advantage weights have in each batch the temperature with which their
+            effective sample size is this share of the batch, whatever the scale of rewards; the
+            objective's own temperature and largest weight have no effect then.
     """
 
     critic_learning_rate: float = 3e-4
     critic_optim_factory: OptimizerFactory = make_optimizer_field()
     critic_encoder_factory: EncoderFactory = make_encoder_field()
+    weight_ess: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,17 +121,32 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
 
     _modules: ActorCriticModules
 
+    def __init__(
+        self,
+        observation_shape: Shape,
+        modules: ActorCriticModules,
+        config: ActorCriticConfig,
+        device: str,
+    ) -> None:
+        super().__init__(observation_shape, modules, config, device)
+        self._weight_ess = config.weight_ess
+
     def compute_critic_loss(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
         """Squared errors against the bootstrapped target, added over the ensemble."""
         y = self.bootstrap(batch, next_values)
         values = self.q_values(self._modules.q_funcs, batch.observations, batch.actions)
         return (values - y).square().mean(1).sum()
 
-    def weighted_imitation_loss(
-        self, batch: TorchMiniBatch, log_weight: torch.Tensor, max_weight: float
+    def advantage_weights(
+        self, advantage: torch.Tensor, scale: float, max_weight: float
     ) -> torch.Tensor:
-        """Negative log-likelihood weighted by `min(exp(log_weight), max_weight)`, `(B,)`."""
-        weight = log_weight.exp().clamp(max=max_weight)
+        """Returns `min(exp(scale * advantage), max_weight)`, `(B,)`, or what `weight_ess` asks."""
+        if self._weight_ess is None:
+            return (scale * advantage).exp().clamp(max=max_weight)
+        return weights_of_sample_size(advantage, self._weight_ess)
+
+    def weighted_imitation_loss(self, batch: TorchMiniBatch, weight: torch.Tensor) -> torch.Tensor:
+        """Mean negative log-likelihood, weighted by `(B,)`."""
         return -(weight * self.log_prob(batch)).mean()
 
     @property
@@ -154,3 +177,21 @@ class ActorCriticAlgo(PolicyAlgo[TImpl, TActorCriticConfig]):
             network.named_modules(),
             self._config.critic_learning_rate,
         )
+
+
+def weights_of_sample_size(advantage: torch.Tensor, share: float) -> torch.Tensor:
+    """Returns weights `softmax(advantage / temperature) * B`, `(B,)`, of a given sample size.
+
+    Args:
+        advantage: `(B,)`.
+        share: the wanted effective sample size of the weights, in units of B.
+    """
+    scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
+    steps = torch.linspace(0.0, 1.0, 17, device=scaled.device)[:, None]
+    low, width = torch.full_like(scaled[0], -6.0), 12.0  # of the temperature's logarithm
+    for _ in range(2):  # finer and finer; nothing waits for the device
+        weights = (scaled / (low + width * steps).exp()).softmax(1)  # (17, B)
+        sizes = 1.0 / (weights.square().sum(1) * weights.shape[1])
+        first = (sizes > share).int().argmax()  # sizes rise with the temperature
+        low, width = low + width * (first - 1) / 16, width / 16
+    return weights.index_select(0, first[None])[0] * weights.shape[1]

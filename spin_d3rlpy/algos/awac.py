@@ -19,6 +19,7 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticModules,
 )
 from spin_d3rlpy.critics import ValueFunction, combine_slots, polyak_update
+from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.feature_cache import policy_input
 
@@ -98,6 +99,13 @@ class AWACImpl(ActorCriticImpl):
         values = self._modules.targ_q_funcs.values_of_several(self._layout, utilities, actions)
         return values.amin(0).mean(0)
 
+    @torch.no_grad()
+    def _advantage(self, batch: TorchMiniBatch) -> torch.Tensor:
+        """Returns `min_e Q_e(s, a) - V(s)` under the online ensemble, `(B,)`."""
+        q = self.q_values(self._modules.q_funcs, batch.observations, batch.actions).amin(0)
+        advantage: torch.Tensor = q - self._modules.value_func(batch.observations)
+        return advantage
+
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One step of Q, then the policy, then V, then both target networks."""
         modules = self._modules
@@ -110,8 +118,10 @@ class AWACImpl(ActorCriticImpl):
         with torch.no_grad():
             q = self.q_values(modules.q_funcs, observations, actions).amin(0)
         values = modules.value_func(observations)
-        log_weight = (q - values.detach()) / self._lam
-        actor_loss = self.weighted_imitation_loss(batch, log_weight, self._max_weight)
+        imitated = imitation_batch(batch)
+        advantage = q - values.detach() if imitated is batch else self._advantage(imitated)
+        weight = self.advantage_weights(advantage, 1.0 / self._lam, self._max_weight)
+        actor_loss = self.weighted_imitation_loss(imitated, weight)
         self.minimize(actor_loss, modules.actor_optim)
 
         with torch.no_grad():

@@ -28,8 +28,10 @@ from spin_d3rlpy.algos.acting import ActingAlgo, TConfig, TImpl
 from spin_d3rlpy.algos.fit import BestIs, FitSettings, train
 from spin_d3rlpy.algos.logs import stage_log
 from spin_d3rlpy.algos.recorded_update import RecordedUpdate
+from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import KEPT, Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.graphs import can_record
 from spin_d3rlpy.loop import Run
@@ -83,8 +85,10 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
 
     def _update_without_sync(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
         """`update`, with metrics left on the device until the next call may overwrite them."""
-        # Cached features are a view into a dataset: batches of them come from `fit`.
-        if self.compiled and not isinstance(batch, FeatureMiniBatch):
+        # Cached features are a view into a dataset: batches of them come from `fit`, and so do
+        # those with another batch for the policy.
+        mixed = isinstance(batch, FeatureMiniBatch) or imitation_batch(batch) is not batch
+        if self.compiled and not mixed:
             return self._count(self._recorded_update().on_batch(batch))
         return self._count(self._compute(batch))
 
@@ -116,7 +120,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     def _count(self, metrics: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Does what follows every gradient step, recorded or not."""
         assert self._impl is not None
-        self._impl.advance_schedules()
+        self._impl.after_update(self._grad_step)
         self._grad_step += 1
         return metrics
 
@@ -139,6 +143,8 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             changes["next_observations"] = scaler.transform(next_observations)
         if reward_scaler := self._config.reward_scaler:
             changes["rewards"] = reward_scaler.transform(batch.rewards)
+        if changes and imitation_batch(batch) is not batch:
+            changes["imitation"] = self._scale(imitation_batch(batch))
         return dataclasses.replace(batch, **changes) if changes else batch
 
     def fit(
@@ -197,6 +203,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         best_by: str | None = None,
         best_is: BestIs = "highest",
         patience: int | None = None,
+        seconds: float | Budget | None = None,
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
         """Trains epoch by epoch, like d3rlpy's `fitter`, with a few differences.
 
@@ -241,9 +248,14 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             best_is: whether its highest or its lowest value is best.
             patience: stop after so many epochs without a better one. The algorithm is then as
                 the last epoch left it.
+            seconds: train for so long, first stages included, evaluations not, instead of for
+                `n_steps`. How many steps that is, is measured in each stage's first ones and
+                logged; a run that resumes keeps it. There are ten epochs then. A `Budget` can
+                count by another clock.
 
         Yields:
-            `(epoch, metrics)`.
+            `(epoch, metrics)`. In addition to what is logged, metrics have `step` and `seconds`,
+            the time of all steps so far, those of first stages included.
 
         Raises:
             ValueError: step counts are not positive, or `best_by` is no evaluator.
@@ -276,6 +288,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             best_by=best_by,
             best_is=best_is,
             patience=patience,
+            budget=self._budget(seconds),
         )
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
@@ -290,10 +303,18 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         with_timestamp: bool,
         logger_adapter: LoggerAdapterFactory,
         checkpoints: Checkpoints | None = None,
+        budget: Budget | None = None,
     ) -> Run:
         """Says how this algorithm's stages are run."""
         log = functools.partial(stage_log, self, logger_adapter, experiment_name, with_timestamp)
-        return Run(show_progress, checkpoints, self._enable_ddp, self.compiled, log)
+        budget = budget or Budget()
+        return Run(show_progress, checkpoints, self._enable_ddp, self.compiled, log, budget)
+
+    def _budget(self, seconds: float | Budget | None) -> Budget:
+        is_timed = seconds.seconds if isinstance(seconds, Budget) else seconds
+        if self._enable_ddp and is_timed:
+            raise ValueError("seconds= is for one process: each would count its own steps.")
+        return seconds if isinstance(seconds, Budget) else Budget(seconds)
 
     def _create_optim(
         self, factory: OptimizerFactory, modules: Iterable[tuple[str, nn.Module]], rate: float
@@ -339,6 +360,17 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     def _before_training(self, buffer: DeviceReplayBuffer, run: Run) -> None:
         """Hook for what must happen before the first step (a policy's first stages)."""
 
-    def _prepare_source(self, source: Any) -> Any:
-        """Hook, before every step, for what batches are drawn from (cached features)."""
-        return source
+    def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
+        """Hook: the dataset as batches are drawn from it."""
+        rows = getattr(self._config, "imitation_batch_size", None)
+        return buffer.for_imitation(self._config.trajectory_weights, rows)
+
+    def _prepare_source(self, source: Any, progress: float) -> Any:
+        """Hook, before every step, for what batches are drawn from (cached features).
+
+        Args:
+            source: what the last batch was drawn from, a `DeviceReplayBuffer` first.
+            progress: share of the steps that are made.
+        """
+        share = getattr(self._config, "monte_carlo_share", 0.0)
+        return source.with_horizon(self._config.gamma if progress < share else None)

@@ -10,6 +10,8 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.batches import imitation_batch
 
 
 @dataclasses.dataclass()
@@ -30,7 +32,7 @@ class BCImpl(PolicyImpl):
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One step of the policy."""
-        loss = -self.log_prob(batch).mean()
+        loss = -self.log_prob(imitation_batch(batch)).mean()
         self.minimize(loss, self._modules.actor_optim)
         return {"loss": loss.detach()}
 
@@ -39,6 +41,16 @@ class BC(PolicyAlgo[BCImpl, BCConfig]):
     """Behavior cloning; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
     config_class = BCConfig
+
+    def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
+        """There is one batch a step: no critic draws another."""
+        weights = dataclasses.replace(self._config.trajectory_weights, critics=True)
+        return buffer.for_imitation(weights)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a mini-batch."""
+        return self._config.imitation_batch_size or self._config.batch_size
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         """Builds network and optimizer."""

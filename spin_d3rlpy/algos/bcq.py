@@ -17,6 +17,7 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticModules,
 )
 from spin_d3rlpy.critics import FactoredCritic, combine_slots, polyak_update
+from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.base import gumbel_noise, keep_supported
 from spin_d3rlpy.policies.feature_cache import next_policy_input
@@ -102,7 +103,7 @@ class BCQImpl(ActorCriticImpl):
         critic_loss = self.compute_critic_loss(batch, next_values)
         self.minimize(critic_loss, modules.critic_optim)
 
-        actor_loss = -self.log_prob(batch).mean()
+        actor_loss = -self.log_prob(imitation_batch(batch)).mean()
         self.minimize(actor_loss, modules.actor_optim)
 
         polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
@@ -118,7 +119,7 @@ class BCQImpl(ActorCriticImpl):
 
     def _best_action(self, observations: Any, noise: torch.Tensor | None) -> torch.Tensor:
         critic: FactoredCritic = self._modules.q_funcs
-        policy = self._modules.policy
+        policy = self.acting_policy
         utilities = critic.utilities(observations)
         if isinstance(policy, IndependentPolicy):
             supported = keep_supported(

@@ -16,11 +16,13 @@ from d3rlpy.logging import LoggerAdapterFactory
 from spin_d3rlpy.algos.files import save_policy
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig
 from spin_d3rlpy.algos.logs import open_logger
+from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.distributed import ProcessGroup
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.loop import Loop, Metrics
+from spin_d3rlpy.schedules import Schedule
 
 BestIs = Literal["highest", "lowest"]
 BEST_FILE = "best.safetensors"  # in a run's folder of checkpoints
@@ -55,6 +57,7 @@ class FitSettings:
     best_by: str | None
     best_is: BestIs
     patience: int | None
+    budget: Budget
 
     def __post_init__(self) -> None:
         if self.n_steps < 1 or self.n_steps_per_epoch < 1:
@@ -99,7 +102,14 @@ def train(
         if settings.checkpoint_dir is not None:
             checkpoints = stack.enter_context(_open_checkpoints(algo, buffer, settings))
         name, adapter = settings.experiment_name, settings.logger_adapter
-        run = algo._run(settings.show_progress, name, settings.with_timestamp, adapter, checkpoints)
+        run = algo._run(
+            settings.show_progress,
+            name,
+            settings.with_timestamp,
+            adapter,
+            checkpoints,
+            settings.budget,
+        )
         if checkpoints is None or checkpoints.stage != "training":
             algo._before_training(buffer, run)
         loop = Loop(
@@ -109,13 +119,15 @@ def train(
             settings.n_steps_per_epoch,
             device=buffer.device,
             patience=settings.patience,
+            optimizers=[optim.optim for optim in algo.impl.optimizers],
+            schedule=Schedule(algo.config.lr_schedule, algo.config.lr_warmup),
         )
         yield from list(enumerate(loop.rows, 1))
         logger = stack.enter_context(
             open_logger(algo, adapter, name, settings.n_steps_per_epoch, settings.with_timestamp)
         )
         by_epoch = settings.logging_strategy == LoggingStrategy.EPOCH
-        source: Any = buffer
+        source: Any = algo._source(buffer)
 
         def log(metrics: dict[str, float]) -> None:
             for metric, value in metrics.items():
@@ -124,7 +136,7 @@ def train(
         def step() -> Metrics:
             nonlocal source
             with logger.measure_time("step"):
-                source = algo._prepare_source(source)
+                source = algo._prepare_source(source, loop.progress)
                 metrics: Metrics = algo._sample_and_update(source, logger.measure_time)
             return metrics
 
@@ -150,7 +162,8 @@ def train(
                 score = measured[settings.best_by] * (1 if settings.best_is == "highest" else -1)
                 if checkpoints is not None and checkpoints.writes and loop.is_best(score):
                     save_policy(algo, checkpoints.folder / BEST_FILE)
-            yield epoch, loop.add_row({**loop.logged, **measured}, score)
+            counted = {"step": loop.step, "seconds": settings.budget.spent}
+            yield epoch, loop.add_row({**loop.logged, **measured, **counted}, score)
 
 
 def _open_checkpoints(algo: Any, buffer: DeviceReplayBuffer, settings: FitSettings) -> Checkpoints:

@@ -16,9 +16,11 @@ from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
 from d3rlpy.types import Shape
 
 from spin_d3rlpy._compat import advance_schedule, step_without_schedule
+from spin_d3rlpy.data.weights import TrajectoryWeights
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.precision import Precision, backward, check_precision
+from spin_d3rlpy.schedules import Schedule, ScheduleName
 
 
 @dataclasses.dataclass()
@@ -29,6 +31,11 @@ class MultiDiscreteConfig(LearnableConfig):
         nvec: number of choices of each sub-action. Filled from the dataset or environment when
             the model is built, and saved with it.
         n_steps: gradient steps of `fit` when it is not told.
+        trajectory_weights: how often each trajectory is drawn for imitation: by the policy, and by
+            the stages that it learns first.
+        lr_schedule: of all learning rates, over the steps of `fit`: `"constant"`, or `"linear"` or
+            `"cosine"` decay to 0.
+        lr_warmup: share of the steps in which learning rates rise from 0 first.
         precision: number format of updates, see `spin_d3rlpy.precision.autocast`. Acting is
             always in float32.
         compile_graph: on a GPU, the whole update (in `fit` drawing the batch, too, and SPIN's
@@ -40,6 +47,9 @@ class MultiDiscreteConfig(LearnableConfig):
 
     nvec: list[int] | None = None
     n_steps: int = 1_000_000
+    trajectory_weights: TrajectoryWeights = dataclasses.field(default_factory=TrajectoryWeights)
+    lr_schedule: ScheduleName = "constant"
+    lr_warmup: float = 0.0
     precision: Precision = "float32"
 
     type_name: ClassVar[str]
@@ -47,6 +57,7 @@ class MultiDiscreteConfig(LearnableConfig):
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
+        Schedule(self.lr_schedule, self.lr_warmup)
 
     def create(self, device: DeviceArg = False, enable_ddp: bool = False) -> Any:
         """Returns the algorithm, a `MultiDiscreteAlgo`, on `device`."""
@@ -137,13 +148,13 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
             value for value in vars(self.modules).values() if isinstance(value, OptimizerWrapper)
         ]
 
-    def advance_schedules(self) -> None:
-        """Sets the learning rates of the next step."""
+    def after_update(self, grad_step: int) -> None:
+        """Does what follows every step, recorded or not: d3rlpy's learning-rate schedulers move."""
         for optim in self.optimizers:
             advance_schedule(optim)
 
     def inner_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, float]:
         """Does one gradient step and returns metrics as numbers."""
         metrics = self.compute_update(batch, grad_step)
-        self.advance_schedules()
+        self.after_update(grad_step)
         return {k: v.item() for k, v in metrics.items()}

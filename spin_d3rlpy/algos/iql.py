@@ -18,6 +18,7 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticModules,
 )
 from spin_d3rlpy.critics import ValueFunction, expectile_loss, polyak_update
+from spin_d3rlpy.data.batches import imitation_batch
 
 
 @dataclasses.dataclass()
@@ -76,6 +77,14 @@ class IQLImpl(ActorCriticImpl):
         self._weight_temp = config.weight_temp
         self._max_weight = config.max_weight
 
+    @torch.no_grad()
+    def _advantage(self, batch: TorchMiniBatch) -> torch.Tensor:
+        """Returns `min_e Q_e(s, a) - V(s)` under the target ensemble, `(B,)`."""
+        target = self._modules.targ_q_funcs
+        target_q = self.q_values(target, batch.observations, batch.actions).amin(0)
+        advantage: torch.Tensor = target_q - self._modules.value_func(batch.observations)
+        return advantage
+
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One step of V, then Q, then the policy, then the target critic."""
         modules = self._modules
@@ -83,6 +92,8 @@ class IQLImpl(ActorCriticImpl):
         with torch.no_grad():
             target_q = self.q_values(modules.targ_q_funcs, observations, actions).amin(0)
         advantage = target_q - modules.value_func(observations)
+        imitated = imitation_batch(batch)
+        imitated_advantage = advantage.detach() if imitated is batch else self._advantage(imitated)
         value_loss = expectile_loss(advantage, self._expectile)
         self.minimize(value_loss, modules.value_optim)
 
@@ -91,8 +102,8 @@ class IQLImpl(ActorCriticImpl):
         critic_loss = self.compute_critic_loss(batch, next_values)
         self.minimize(critic_loss, modules.critic_optim)
 
-        log_weight = self._weight_temp * advantage.detach()
-        actor_loss = self.weighted_imitation_loss(batch, log_weight, self._max_weight)
+        weight = self.advantage_weights(imitated_advantage, self._weight_temp, self._max_weight)
+        actor_loss = self.weighted_imitation_loss(imitated, weight)
         self.minimize(actor_loss, modules.actor_optim)
 
         polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)

@@ -56,6 +56,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         enable_ddp: several processes train one model.
         asm: for policies that are made from an Action Structure Model, a pre-trained one or the
             path of its file. Without one, `fit` pre-trains one first.
+        recipe: `"published"` (the classes' defaults) or `"tuned"`, see `spin_d3rlpy.recipes`.
         **fields: config fields; those of the policy's encoder factory are taken, too.
 
     Raises:
@@ -79,9 +80,10 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         device: DeviceArg = False,
         enable_ddp: bool = False,
         asm: ActionStructureModel | str | Path | None = None,
+        recipe: str = "published",
         **fields: Any,
     ) -> None:
-        super().__init__(config, device, enable_ddp, **fields)
+        super().__init__(config, device, enable_ddp, recipe, **fields)
         self._asm: ActionStructureModel | None = None
         self._show_progress = True
         wanted = type(self.config_class().actor_encoder_factory)
@@ -115,7 +117,11 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             )
         super().create_impl(observation_shape, action_size)
         if self._asm is not None:
-            cast(SlotPolicy, self.policy).load_asm(self._asm)
+            self._load_asm(self._asm)
+
+    def _load_asm(self, asm: ActionStructureModel) -> None:
+        cast(SlotPolicy, self.policy).load_asm(asm)
+        cast(PolicyImpl, self._impl).sync_average()
 
     def _create_policy(self, observation_shape: Sequence[int]) -> Policy:
         return create_policy(self._factory, observation_shape, self._nvec).to(self._device)
@@ -179,7 +185,12 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         self._build_with_buffer(buffer)
         name = experiment_name or type(self).__name__
         run = self._run(show_progress, name, with_timestamp, logger_adapter or FileAdapterFactory())
-        return stages[number].train(self._stage_context(buffer, run))
+        return self._train_on(stages[number], self._stage_context(buffer, run))
+
+    def _train_on(self, stage: Stage, context: StageContext) -> list[Row]:
+        rows = stage.train(context)
+        cast(PolicyImpl, self._impl).sync_average()
+        return rows
 
     def _first_stages(self) -> Sequence[Stage]:
         factory = self._factory
@@ -190,7 +201,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return StageContext(
             policy=self.policy,
             factory=self._factory,
-            buffer=buffer,
+            buffer=buffer.for_imitation(self._config.trajectory_weights),
             device=self._device,
             run=run,
             transform=None if scaler is None else scaler.transform,
@@ -206,11 +217,12 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         context = self._stage_context(buffer, run)
         for stage in self._first_stages():
             if not stage.is_done(context):
-                stage.train(context)
+                self._train_on(stage, context)
 
     # -- frozen features -------------------------------------------------------------------
 
-    def _prepare_source(self, source: Any) -> Any:
+    def _prepare_source(self, source: Any, progress: float) -> Any:
+        source = super()._prepare_source(source, progress)
         wanted = getattr(self._factory, "cache_features", False)
         if isinstance(source, CachedFeatures) or not wanted:
             return source
@@ -268,9 +280,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             config.nvec = list(asm.nvec)
         require_same_nvec(config.nvec, asm.nvec, type(self).__name__, "the ASM")
         self._adopt_scaling(asm)
-        if factory.transformer != asm.config:
+        if factory.structure != asm.config:
             config.actor_encoder_factory = dataclasses.replace(
-                cast(Any, factory), transformer=asm.config
+                cast(Any, factory), **factory.fields_for(asm.config)
             )
             if self._impl is not None:
                 raise NvecMismatchError(
@@ -279,7 +291,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 )
         self._asm = asm
         if self._impl is not None:
-            cast(SlotPolicy, self.policy).load_asm(asm)
+            self._load_asm(asm)
 
     def _adopt_scaling(self, asm: ActionStructureModel) -> None:
         """Takes over the ASM's observation scaler, or checks that it is the one in use."""

@@ -11,10 +11,12 @@ from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
 from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.feature_cache import policy_input
+from spin_d3rlpy.schedules import WeightAverage
 
 
 @dataclasses.dataclass()
@@ -27,14 +29,21 @@ class PolicyConfig(MultiDiscreteConfig):
         actor_encoder_factory: decides the policy, with its sizes and first stages:
             `SPINEncoderFactory`, `SAINTEncoderFactory`, `AutoregressiveEncoderFactory`, another
             `PolicyFactory`, or any d3rlpy encoder factory for a factored policy.
-        batch_size: rows of a mini-batch.
+        batch_size: rows of a mini-batch of critics and, without `imitation_batch_size`, of the
+            policy.
         nvec: number of choices of each sub-action.
         n_steps: gradient steps of `fit` when it is not told.
+        imitation_batch_size: rows of the mini-batch that the policy learns from, drawn in addition
+            to the critics' one; that one if None.
+        ema_decay: if above 0, an exponential moving average of the policy's weights acts, is saved
+            and exported; a step keeps this share of it.
     """
 
     actor_learning_rate: float = 3e-4
     actor_optim_factory: OptimizerFactory = make_optimizer_field()
     actor_encoder_factory: EncoderFactory = make_encoder_field()
+    imitation_batch_size: int | None = None
+    ema_decay: float = 0.0
 
     def __getattr__(self, name: str) -> Any:
         """The policy's fields can be read here, too: `config.pretraining`."""
@@ -70,16 +79,47 @@ class PolicyConfig(MultiDiscreteConfig):
 
 @dataclasses.dataclass(frozen=True)
 class PolicyModules(MultiDiscreteModules):
-    """A policy and its optimizer."""
+    """A policy and its optimizer, and the average of its weights if there is one."""
 
     policy: Policy
     actor_optim: OptimizerWrapper
+    average_policy: Policy | None = dataclasses.field(default=None, kw_only=True)
 
 
 class PolicyImpl(MultiDiscreteImpl):
     """Acting by a policy."""
 
     _modules: PolicyModules
+
+    def __init__(
+        self,
+        observation_shape: Shape,
+        modules: PolicyModules,
+        config: PolicyConfig,
+        device: str,
+    ) -> None:
+        self._average: WeightAverage | None = None
+        if config.ema_decay:
+            self._average = WeightAverage(modules.policy, config.ema_decay)
+            average: Any = self._average.average
+            modules = dataclasses.replace(modules, average_policy=average)
+        super().__init__(observation_shape, modules, config, device)
+
+    @property
+    def acting_policy(self) -> Policy:
+        """The policy that acts: the trained one, or the average of its weights."""
+        return self._modules.average_policy or self._modules.policy
+
+    def sync_average(self) -> None:
+        """Makes the average equal to the policy, whose weights were set from outside."""
+        if self._average is not None:
+            self._average.sync()
+
+    def after_update(self, grad_step: int) -> None:
+        """Moves the average, too."""
+        super().after_update(grad_step)
+        if self._average is not None:
+            self._average.update(grad_step)
 
     @property
     def n_tokens(self) -> int:
@@ -88,23 +128,23 @@ class PolicyImpl(MultiDiscreteImpl):
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
         """Greedy actions `(B, N)`."""
-        return self._modules.policy.greedy(x)
+        return self.acting_policy.greedy(x)
 
     def inner_sample_action(self, x: Any) -> torch.Tensor:
         """Sampled actions `(B, N)`."""
-        return self._modules.policy.sample(x)
+        return self.acting_policy.sample(x)
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
         """Raises NotImplementedError: there is no critic."""
         raise NotImplementedError("Behavior cloning does not learn values.")
 
     def log_prob(self, batch: TorchMiniBatch) -> torch.Tensor:
-        """Log-probability of the batch's actions, `(B,)`."""
+        """Log-probability under the trained policy of the batch's actions, `(B,)`."""
         return self._modules.policy.log_prob(policy_input(batch), batch.actions)
 
     @property
     def policy(self) -> Policy:  # type: ignore[override]
-        """The policy network."""
+        """The policy network that is trained."""
         return self._modules.policy
 
     @property

@@ -9,13 +9,18 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from spin_d3rlpy.asm.model import ActionStructureModel, TransformerConfig
+from spin_d3rlpy.asm.mlp import MLPConfig
+from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig, TransformerConfig
 from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.untrusted import MAX_BYTES, open_untrusted
 
 FORMAT = "spin-d3rlpy action structure model"
 VERSION = 1
+ARCHITECTURES: dict[str, type[StructureConfig]] = {
+    "transformer": TransformerConfig,
+    "mlp": MLPConfig,
+}
 
 
 def save_asm(asm: ActionStructureModel, path: str | Path) -> None:
@@ -25,6 +30,7 @@ def save_asm(asm: ActionStructureModel, path: str | Path) -> None:
         "version": VERSION,
         "observation_size": asm.observation_size,
         "nvec": asm.nvec,
+        "architecture": next(k for k, v in ARCHITECTURES.items() if isinstance(asm.config, v)),
         "config": dataclasses.asdict(asm.config),
         "observation_scaler": asm.observation_scaler,
     }
@@ -55,10 +61,11 @@ def load_asm(
         scaler = header["observation_scaler"]
         if scaler is not None and not isinstance(scaler, dict):
             raise InvalidCheckpointError("its observation scaler is none")
+        sizes = ARCHITECTURES[header.get("architecture", "transformer")]  # older files do not say
 
         def build() -> ActionStructureModel:
             return ActionStructureModel(
-                header["observation_size"], header["nvec"], TransformerConfig(**header["config"])
+                header["observation_size"], header["nvec"], sizes(**header["config"])
             )
 
         with file.no_more_parameters():

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 from torch.nn.functional import embedding, gelu
 
 from spin_d3rlpy import fast
+from spin_d3rlpy.asm.mlp import LinearHeads, MLPConfig, SlotMLP
 from spin_d3rlpy.asm.support import LogLikelihood, complete, log_likelihood
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.precision import in_float32
@@ -57,6 +58,15 @@ class TransformerConfig:
                 raise ValueError(f"Expected {name} to be a number of at least 1, got {value!r}.")
         if self.width % self.n_heads:
             raise ValueError(f"Expected n_heads={self.n_heads} to divide width={self.width}.")
+
+    def entries_a_row(self, n_slots: int) -> int:
+        """Numbers in the largest array of one row of a batch."""
+        # Queries, keys and values of a token, or what is hidden in its feed-forward layers.
+        entries_a_token = max(3, self.ffn_multiplier) * self.width
+        return (self.n_state_tokens + n_slots) * entries_a_token
+
+
+StructureConfig: TypeAlias = TransformerConfig | MLPConfig
 
 
 class Attention(nn.Module):
@@ -124,7 +134,7 @@ class SlotTransformer(nn.Module):
         self.state_encoder = nn.Sequential(
             nn.Linear(observation_size, 2 * d), nn.GELU(), nn.Linear(2 * d, m * d)
         )
-        self.n_state_tokens = m
+        self.config, self.n_state_tokens = config, m
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_blocks))
 
     def forward(
@@ -181,12 +191,27 @@ class SlotHeads(nn.Module):
         self.register_buffer("keep", (~layout.padding).flatten().nonzero()[:, 0], persistent=False)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Maps slot features `(B, N, D)` to logits of all choices, flat `(B, S)`."""
+        """Maps features `(B, N, D)`, or `(B, 1, D)` for all slots, to logits, flat `(B, S)`."""
+        features = features.expand(-1, len(self.weight1), -1)
         hidden = gelu(torch.baddbmm(self.bias1, features.transpose(0, 1), self.weight1))
         hidden = self.dropout(hidden)
         logits = in_float32(lambda h: torch.baddbmm(self.bias2, h, self.weight2), hidden)
         logits = logits.transpose(0, 1).flatten(1)
         return logits if self.is_uniform else logits[:, self.keep]
+
+
+def create_trunk(observation_size: int, config: StructureConfig) -> SlotTransformer | SlotMLP:
+    """Returns an untrained trunk of the architecture that the sizes are for."""
+    if isinstance(config, MLPConfig):
+        return SlotMLP(observation_size, config)
+    return SlotTransformer(observation_size, config)
+
+
+def create_heads(nvec: Sequence[int], config: StructureConfig) -> SlotHeads | LinearHeads:
+    """Returns untrained heads that go with the trunk."""
+    if isinstance(config, MLPConfig):
+        return LinearHeads(config.width, sum(nvec))
+    return SlotHeads(nvec, config)
 
 
 class ActionStructureModel(nn.Module):
@@ -198,17 +223,17 @@ class ActionStructureModel(nn.Module):
     Args:
         observation_size: length of an observation.
         nvec: number of choices of each sub-action.
-        config: sizes of the trunk and heads.
+        config: sizes of trunk and heads, a `TransformerConfig` (the paper's) or an `MLPConfig`.
     """
 
     row_offsets: torch.Tensor  # (N,)
     mask_ids: torch.Tensor  # (N,): each slot's mask token, m_i
 
     def __init__(
-        self, observation_size: int, nvec: Sequence[int], config: TransformerConfig | None = None
+        self, observation_size: int, nvec: Sequence[int], config: StructureConfig | None = None
     ) -> None:
         super().__init__()
-        self.config = config or TransformerConfig()
+        self.config: StructureConfig = config or TransformerConfig()
         self.observation_size = observation_size
         self.layout = SlotLayout(nvec)
         self.nvec = self.layout.nvec
@@ -219,8 +244,25 @@ class ActionStructureModel(nn.Module):
         self.embedding = nn.Embedding(self.layout.total + self.layout.n_slots, self.config.width)
         self.register_buffer("row_offsets", rows.cumsum(0) - rows, persistent=False)
         self.register_buffer("mask_ids", torch.tensor(self.nvec), persistent=False)
-        self.trunk = SlotTransformer(observation_size, self.config)
-        self.heads = SlotHeads(self.nvec, self.config)
+        self.trunk = create_trunk(observation_size, self.config)
+        self.heads = create_heads(self.nvec, self.config)
+        if isinstance(self.config, MLPConfig):  # one linear layer with the state's weights
+            bound = (observation_size + len(self.embedding.weight)) ** -0.5
+            nn.init.uniform_(self.embedding.weight, -bound, bound)
+
+    @property
+    def transformer(self) -> SlotTransformer:
+        """The trunk.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if not isinstance(self.trunk, SlotTransformer):
+            raise ValueError(
+                f"This needs features of each slot by attention; the model is {self.config}. "
+                "Pre-train one with a TransformerConfig."
+            )
+        return self.trunk
 
     @property
     def mask_embeddings(self) -> torch.Tensor:
@@ -237,8 +279,12 @@ class ActionStructureModel(nn.Module):
             tokens: `(B, N)` integers, choice `0 .. m_i - 1` or mask `m_i`.
             rows: `(C, N)`: of slot i, only the logits in rows `rows[:, i]` of the batch.
         """
-        features = self.trunk(observations, self.embedding.weight, tokens + self.row_offsets, rows)
-        logits: torch.Tensor = self.heads(features)
+        table, ids = self.embedding.weight, tokens + self.row_offsets
+        logits: torch.Tensor
+        if isinstance(self.trunk, SlotMLP):
+            logits = self.heads(self.trunk(observations, table, ids))
+            return logits if rows is None else logits.gather(0, rows[:, self.layout.slot_of])
+        logits = self.heads(self.trunk(observations, table, ids, rows))
         return logits
 
     def log_likelihood(self, observations: torch.Tensor, actions: torch.Tensor) -> LogLikelihood:

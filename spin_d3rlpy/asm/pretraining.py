@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
@@ -12,6 +13,7 @@ import torch
 
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.objectives import (
+    AnyOrderActionModelling,
     ContrastiveActionModelling,
     MaskedActionModelling,
     PretrainingObjective,
@@ -23,8 +25,10 @@ from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.graphs import recorded
 from spin_d3rlpy.loop import Loop, Metrics, Row, Run
 from spin_d3rlpy.precision import Precision, autocast, check_precision
+from spin_d3rlpy.schedules import Schedule, ScheduleName, WeightAverage
 
 ObjectiveName = Literal["masked", "variational", "contrastive"]
+Masking = Literal["bernoulli", "any_order"]
 VALIDATION_ROWS = 4096
 
 
@@ -37,8 +41,12 @@ class PretrainingConfig:
         n_epochs: passes of `ceil(n / batch_size)` updates, rows drawn with replacement. 0 leaves
             the trunk as initialized (the paper's untrained ablation).
         batch_size: rows of an update.
-        learning_rate: of Adam, constant.
+        learning_rate: of Adam.
         clip_grad_norm: largest gradient norm.
+        masking: MAM: `"bernoulli"` (published): each slot is selected by itself, as the next four
+            say, and the loss is their mean over the batch. `"any_order"`: any number of slots of
+            a row, all hidden; each row counts the same
+            (`spin_d3rlpy.asm.objectives.any_order`).
         mask_prob: MAM: probability that a slot is selected (the paper's p).
         mask_token_share: MAM: share of selected slots that become the mask token.
         random_share: MAM: share of selected slots that become a random choice; the rest stay.
@@ -48,6 +56,11 @@ class PretrainingConfig:
         kl_weight: VAM: beta.
         projection_size: CAM: length of the compared vectors.
         temperature: CAM: tau.
+        lr_schedule: of the learning rate: `"constant"`, or `"linear"` or `"cosine"` decay to 0.
+        lr_warmup: share of the updates in which the learning rate rises from 0 first.
+        ema_decay: if above 0, the model is an exponential moving average of its weights in the
+            end; an update keeps this share of it.
+        budget_share: of the seconds, where training is for a given time.
         max_updates: stops earlier than `n_epochs` if given.
         checkpoint_interval: epochs between saved models.
         precision: number format of a step, see `spin_d3rlpy.precision.autocast`.
@@ -61,6 +74,7 @@ class PretrainingConfig:
     batch_size: int = 1024
     learning_rate: float = 4e-4
     clip_grad_norm: float = 1.0
+    masking: Masking = "bernoulli"
     mask_prob: float = 0.15
     mask_token_share: float = 0.8
     random_share: float = 0.1
@@ -69,6 +83,10 @@ class PretrainingConfig:
     kl_weight: float = 0.1
     projection_size: int = 128
     temperature: float = 0.1
+    lr_schedule: ScheduleName = "constant"
+    lr_warmup: float = 0.0
+    ema_decay: float = 0.0
+    budget_share: float = 0.5
     max_updates: int | None = None
     checkpoint_interval: int = 10
     precision: Precision = "float32"
@@ -77,10 +95,13 @@ class PretrainingConfig:
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
+        Schedule(self.lr_schedule, self.lr_warmup)
         if self.objective not in get_args(ObjectiveName):
             raise ValueError(
                 f"Expected objective {', '.join(get_args(ObjectiveName))}; got {self.objective!r}."
             )
+        if self.masking not in get_args(Masking):
+            raise ValueError(f"Expected masking 'bernoulli' or 'any_order', got {self.masking!r}.")
         if not 0.0 < self.mask_prob <= 1.0:
             raise ValueError(f"Expected mask_prob in (0, 1], got {self.mask_prob}.")
         if self.mask_token_share + self.random_share > 1.0:
@@ -104,7 +125,9 @@ class PretrainingConfig:
     def create_objective(self, asm: ActionStructureModel) -> PretrainingObjective:
         """Returns the task that pre-trains `asm`, on its device."""
         objective: PretrainingObjective
-        if self.objective == "masked":
+        if self.objective == "masked" and self.masking == "any_order":
+            objective = AnyOrderActionModelling(asm)
+        elif self.objective == "masked":
             objective = MaskedActionModelling(
                 asm,
                 self.mask_prob,
@@ -171,6 +194,7 @@ def pretrain(
     objective = config.create_objective(asm)
     if run.enable_ddp:
         share_training(objective)
+    average = WeightAverage(asm, config.ema_decay) if config.ema_decay else None
     optimizer = torch.optim.Adam(objective.parameters(), lr=config.learning_rate, fused=True)
     device = asm.embedding.weight.device
 
@@ -196,19 +220,26 @@ def pretrain(
         config.patience,
         keep_best=None if config.patience is None else asm,
         label="Pre-training",
+        optimizers=[optimizer],
+        schedule=Schedule(config.lr_schedule, config.lr_warmup),
+        average=average,
+        share=config.budget_share,
     )
     objective.train()
     with run.log("pretraining", "asm", epoch_steps) as log:
         for _ in loop.epochs(recorded(update, [optimizer], device, run.compile_graph)):
             row, score = loop.take_row(), None
             row["samples"] = loop.step * config.batch_size
-            if held_out is not None:
-                score, metrics = _validate(objective, held_out, scaled, config.precision)
-                row |= {f"validation_{name}": value for name, value in metrics.items()}
-            row = loop.add_row(row, score)
-            log.add(row)
-            if on_row is not None:
-                on_row(row, log.folder)
+            with nullcontext() if average is None else average.in_use():
+                if held_out is not None:
+                    score, metrics = _validate(objective, held_out, scaled, config.precision)
+                    row |= {f"validation_{name}": value for name, value in metrics.items()}
+                row = loop.add_row(row, score)
+                log.add(row)
+                if on_row is not None:
+                    on_row(row, log.folder)
+    if average is not None and config.patience is None:  # the best weights are averages already
+        asm.load_state_dict(average.state_dict())
     asm.eval()
     return loop.rows
 

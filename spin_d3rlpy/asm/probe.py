@@ -92,7 +92,8 @@ def linear_probe(
     def draw(where: StateActionSource, n: int) -> tuple[torch.Tensor, torch.Tensor]:
         observations, actions = where.sample_observations_and_actions(n)
         with torch.no_grad():
-            return asm.trunk(observations, asm.mask_embeddings), actions
+            features = asm.trunk(observations, asm.mask_embeddings)
+            return features.expand(-1, asm.layout.n_slots, -1), actions
 
     layout = asm.layout
     probe = _LinearProbe(draw(source, config.batch_size)[0], layout.max_choices)
@@ -147,7 +148,7 @@ def attention_maps(
     maps: list[torch.Tensor] = []
     hooks = [
         block.attention.dropout.register_forward_pre_hook(lambda _, x: maps.append(x[0].mean(0)))
-        for block in cast("list[Block]", list(asm.trunk.blocks))
+        for block in cast("list[Block]", list(asm.transformer.blocks))
     ]
     with fast.plain():
         asm(observations, tokens)

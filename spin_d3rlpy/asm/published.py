@@ -157,13 +157,14 @@ def _rename(
         used.add(key)
         return found
 
-    width, hidden = asm.config.width, asm.config.head_hidden
+    sizes = asm.transformer.config
+    width, hidden = sizes.width, sizes.head_hidden
     renamed: dict[str, torch.Tensor] = {}
     for kind in ("weight", "bias"):
         for layer in (0, 2):
             key = f"state_encoder.{layer}.{kind}"
             renamed[f"trunk.{key}"] = take(f"core_transformer.{key}")
-        for b in range(asm.config.n_blocks):
+        for b in range(sizes.n_blocks):
             theirs, ours = f"core_transformer.transformer_blocks.{b}.mab", f"trunk.blocks.{b}"
             for their_layer, our_layer in _BLOCK.items():
                 renamed[f"{ours}.{our_layer}.{kind}"] = take(f"{theirs}.{their_layer}.{kind}")

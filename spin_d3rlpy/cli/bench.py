@@ -46,7 +46,8 @@ Folder = Annotated[Path, typer.Option(help="Folder of the jobs; finished ones ar
 @command(app, name="list")
 def list_experiments(json: Json = False) -> None:
     """List experiments and how many cells they have per seed."""
-    from spin_d3rlpy.experiments.specs import EXPERIMENTS, SCALES
+    from spin_d3rlpy.experiments.catalog import EXPERIMENTS
+    from spin_d3rlpy.experiments.specs import SCALES
 
     rows = [
         {
@@ -134,8 +135,8 @@ def report(
 
     Give what `bench run` was given. Without experiments, all of them.
     """
+    from spin_d3rlpy.experiments.catalog import EXPERIMENTS
     from spin_d3rlpy.experiments.report import write_report
-    from spin_d3rlpy.experiments.specs import EXPERIMENTS
 
     if names is None and config is None:
         names = list(EXPERIMENTS)

@@ -156,4 +156,7 @@ EnvArgs = Annotated[
     list[str] | None,
     typer.Option("--env-arg", help="Argument of the environment, e.g. bins=3; may be repeated."),
 ]
-Preset = Annotated[str, typer.Option(help="Sizes that nothing else sets: paper, cpu-small, smoke.")]
+Recipe = Annotated[
+    str | None,
+    typer.Option(help="All that nothing else sets: tuned (default), published or smoke."),
+]

@@ -14,9 +14,9 @@ from spin_d3rlpy.cli.options import (
     Device,
     Jobs,
     Json,
-    Preset,
     PrintConfig,
     Progress,
+    Recipe,
     Size,
     Trust,
     complete_algorithms,
@@ -30,6 +30,7 @@ from spin_d3rlpy.cli.program import command, program
 RunFolder = Annotated[
     Path, typer.Option(help="Folder of the run; one that was stopped goes on from there.")
 ]
+DEFAULT_RECIPE = "tuned"  # a file of settings says itself which one it is of
 Fields = Annotated[
     list[str] | None,
     typer.Option("--set", help="A field, e.g. transformer.width=64; may be repeated."),
@@ -37,12 +38,12 @@ Fields = Annotated[
 Seed = Annotated[int | None, typer.Option(help="Of networks and mini-batches; default: 0.")]
 
 
-@command(
-    program, "spin-d3rlpy demo", "spin-d3rlpy demo --preset paper --device cuda:0 --out paper-demo"
-)
+@command(program, "spin-d3rlpy demo", "spin-d3rlpy demo --minutes 1 --seed 1 --out another-demo")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("spin-demo"),
-    preset: Preset = "cpu-small",
+    minutes: Annotated[
+        float, typer.Option(help="Of training, for each of the two algorithms.")
+    ] = 1.5,
     seed: Annotated[int, typer.Option(help="Of networks and mini-batches.")] = 0,
     size: Size = None,
     device: Device = "cpu:0",
@@ -55,7 +56,7 @@ def demo(
 
     rows = run_demo(
         out,
-        DemoSettings(preset, seed, size, device),
+        DemoSettings(minutes, seed, size or DemoSettings.size, device),
         jobs=jobs,
         show_progress=progress,
         log=log if json else typer.echo,
@@ -73,7 +74,7 @@ def demo(
 def pretrain(
     dataset: ConfiguredDataset = None,
     out: RunFolder = Path("asm"),
-    preset: Preset = "cpu-small",
+    recipe: Recipe = None,
     objective: Annotated[
         str | None, typer.Option(help="masked (default), variational or contrastive.")
     ] = None,
@@ -98,9 +99,15 @@ def pretrain(
 
     given, _ = configured(None, objective=objective, max_updates=updates)
     values, source = configured(
-        config, dataset=dataset, size=size, seed=seed, device=device, pretraining=given or None
+        config,
+        dataset=dataset,
+        recipe=recipe or (None if config else DEFAULT_RECIPE),
+        size=size,
+        seed=seed,
+        device=device,
+        pretraining=given or None,
     )
-    settings = pretrain_settings(merge(values, nested_fields(fields) or {}), preset, source)
+    settings = pretrain_settings(merge(values, nested_fields(fields) or {}), source)
     if print_config:
         typer.echo(format_settings(settings), nl=False)
         return
@@ -118,8 +125,8 @@ def pretrain(
     "spin-d3rlpy train spin/cheetah-run-b3/medium-expert-v0 --out runs/spin-0",
     "spin-d3rlpy train spin/cheetah-run-b3/medium-expert-v0 --algorithm FactoredIQL --seed 1",
     "spin-d3rlpy train spin/cheetah-run-b3/medium-v0 --set query_init=mask --set head_init=asm",
-    "spin-d3rlpy train spin/cheetah-run-b3/medium-v0 --preset paper --print-config > paper.yaml",
-    "spin-d3rlpy train --config paper.yaml --device cuda:0 --out runs/paper",
+    "spin-d3rlpy train spin/cheetah-run-b3/medium-v0 --recipe published --print-config > a.yaml",
+    "spin-d3rlpy train --config a.yaml --device cuda:0 --out runs/paper",
 )
 def train(
     dataset: ConfiguredDataset = None,
@@ -127,10 +134,15 @@ def train(
         str | None, typer.Option(help="Default: SPINIQL.", autocompletion=complete_algorithms)
     ] = None,
     out: RunFolder = Path("run"),
-    preset: Preset = "cpu-small",
-    steps: Annotated[int | None, typer.Option(min=1, help="Gradient steps.")] = None,
+    recipe: Recipe = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Gradient steps; default: the recipe's.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Train for so long instead, pre-training included.")
+    ] = None,
     steps_per_epoch: Annotated[
-        int | None, typer.Option(min=1, help="Gradient steps between evaluations.")
+        int | None, typer.Option(min=1, help="Between evaluations; default: a tenth of all.")
     ] = None,
     asm: Annotated[
         Path | None, typer.Option(help="File of a pre-trained model; else one is pre-trained.")
@@ -165,6 +177,8 @@ def train(
         config,
         dataset=dataset,
         algorithm=algorithm,
+        recipe=recipe or (None if config else DEFAULT_RECIPE),
+        seconds=None if minutes is None else 60.0 * minutes,
         asm=None if asm is None else str(asm),
         size=size,
         n_steps=steps,
@@ -175,7 +189,7 @@ def train(
         device=device,
         fields=nested_fields(fields),
     )
-    settings = train_settings(values, preset, source)
+    settings = train_settings(values, source)
     if print_config:
         typer.echo(format_settings(settings), nl=False)
         return

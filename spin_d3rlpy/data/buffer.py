@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, NoReturn
 
 import numpy as np
 import torch
-from d3rlpy.constants import ActionSpace
-from d3rlpy.dataset import (
-    BasicTrajectorySlicer,
-    BasicTransitionPicker,
-    DatasetInfo,
-    EpisodeBase,
-    PartialTrajectory,
-    ReplayBufferBase,
-    Signature,
-    TrajectoryMiniBatch,
-    Transition,
-)
-from d3rlpy.dataset.io import dump
-from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.types import NDArray
 from minari import MinariDataset
 
+from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
+from spin_d3rlpy.data.interface import EpisodeInterface
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
-from spin_d3rlpy.data.views import EpisodeViews, TransitionIndex
+from spin_d3rlpy.data.views import EpisodeViews
+from spin_d3rlpy.data.weights import TrajectoryWeights, returns_to_go
 
 _ROWS_AT_ONCE = 65_536
 
 
-class DeviceReplayBuffer(ReplayBufferBase):
+class DeviceReplayBuffer(EpisodeInterface):
     """Offline episodes as contiguous tensors on one device, sampled there.
 
     All T transitions of an episode are used, also the last one of an episode that a time limit
@@ -73,6 +63,11 @@ class DeviceReplayBuffer(ReplayBufferBase):
         self._continues = torch.ones(n, dtype=torch.bool)  # whether the episode has a next step
         self._continues[self.episode_starts[1:] - 1] = False
         self._episodes: EpisodeViews | None = None
+        self._weights: torch.Tensor | None = None  # (episodes,) of a transition, not normalized
+        self._weighs_critics = False
+        self._imitation_rows: int | None = None
+        self._last = self.episode_starts[:0]  # (n,) last step of each one's episode, if wanted
+        self._to_end: torch.Tensor | None = None  # (n,) discounted return to the episode's end
 
     @classmethod
     def from_minari(
@@ -156,7 +151,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             chosen_rows = self.observations.index_select(0, rows[start : start + _ROWS_AT_ONCE])
             observations[start : start + _ROWS_AT_ONCE] = chosen_rows.cpu().numpy()
-        return DeviceReplayBuffer(
+        selected = DeviceReplayBuffer(
             StackedEpisodes(
                 observations=observations,
                 actions=self.actions.index_select(0, steps).cpu().numpy(),
@@ -167,6 +162,10 @@ class DeviceReplayBuffer(ReplayBufferBase):
             ),
             self._map_in,
         ).to(self.device)
+        if self._weights is not None:
+            selected._weights = self._weights[torch.tensor(chosen, device=self.device)]
+            selected._weighs_critics = self._weighs_critics
+        return selected
 
     def split(self, share: float, seed: int = 0) -> tuple[DeviceReplayBuffer, DeviceReplayBuffer]:
         """Splits by episode, at random, into what to train on and what to hold out.
@@ -213,32 +212,92 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     def sample_transition_batch(  # type: ignore[override]
         self, batch_size: int
-    ) -> TorchMiniBatch:
-        """Draws transitions uniformly with replacement, by torch's global random numbers.
+    ) -> MiniBatch:
+        """Draws transitions with replacement, by torch's global random numbers.
 
         Returns:
             Observations `(B, obs)`, integer actions `(B, N)`, rewards, terminals and intervals
             `(B, 1)`, nothing scaled. The next action at an episode's end, which does not exist,
-            is the action itself. `returns_to_go` is zero.
+            is the action itself. `returns_to_go` is zero. What `for_imitation` asks for is in the
+            batch's `imitation`, if it is not the batch itself.
         """
-        return self.transitions(self.sample_index(batch_size))
+        batch = self.transitions(self.sample_index(batch_size, self._weighs_critics))
+        rows = self._imitation_rows or batch_size
+        if rows == batch_size and (self._weights is None or self._weighs_critics):
+            return batch
+        return dataclasses.replace(batch, imitation=self.transitions(self.sample_index(rows)))
 
-    def transitions(self, index: torch.Tensor) -> TorchMiniBatch:
+    def transitions(self, index: torch.Tensor) -> MiniBatch:
         """Returns the transitions of these numbers `(B,)`, in the form of a sampled batch."""
-        row = self.observation_index.index_select(0, index)
-        rewards = self.rewards.index_select(0, index)[:, None]
+        rows = self.observation_index.index_select(0, index)
         following = index + self._continues.index_select(0, index)
-        return TorchMiniBatch(
-            observations=self.observations_at(row),
+        last, rewards = index, self.rewards
+        if self._to_end is not None:
+            last = self._last.index_select(0, index)
+            rewards = self._to_end
+        rewards = rewards.index_select(0, index)[:, None]
+        next_rows = self.observation_index.index_select(0, last) + 1
+        return MiniBatch(
+            observations=self.observations_at(rows),
             actions=self.actions.index_select(0, index).long(),
             rewards=rewards,
-            next_observations=self.observations_at(row + 1),
+            next_observations=self.observations_at(next_rows),
             next_actions=self.actions.index_select(0, following).long(),
             returns_to_go=torch.zeros_like(rewards),
-            terminals=self.terminals.index_select(0, index)[:, None],
-            intervals=torch.ones_like(rewards),
+            terminals=self.terminals.index_select(0, last)[:, None],
+            intervals=(last - index + 1)[:, None].to(rewards.dtype),
             device=str(self.device),
+            rows=rows,
+            next_rows=next_rows,
         )
+
+    def for_imitation(
+        self, weights: TrajectoryWeights, rows: int | None = None
+    ) -> DeviceReplayBuffer:
+        """Returns the same episodes, drawn for imitation by weights.
+
+        Args:
+            weights: of trajectories.
+            rows: of a batch for imitation; as many as the batch for critics has if None.
+
+        Raises:
+            InvalidDatasetError: see `TrajectoryWeights.compute`.
+        """
+        chosen = copy.copy(self)
+        chosen._imitation_rows = rows
+        if weights.temperature is None:
+            return chosen
+        starts = self.episode_starts[:-1]
+        first = self.observations_at(self.observation_index.index_select(0, starts))
+        chosen._weights = weights.compute(self.returns(), first)
+        chosen._weighs_critics = weights.critics
+        return chosen
+
+    def returns(self) -> torch.Tensor:
+        """Returns the sum of each episode's rewards, `(episodes,)`, in float64."""
+        total = self.rewards.double().cumsum(0)[self.episode_starts[1:] - 1]
+        return torch.cat([total[:1], total.diff()])
+
+    def with_horizon(self, gamma: float | None) -> DeviceReplayBuffer:
+        """Returns the same episodes with transitions that reach to the end of their episode.
+
+        Such a transition's reward is the return to go, discounted by gamma, its next observation
+        the episode's last one, its interval the number of steps to there: what is bootstrapped is
+        the value of where a time limit cut the episode, if one did.
+
+        Args:
+            gamma: discount factor; None gives transitions of one step.
+        """
+        if (gamma is None) == (self._to_end is None):
+            return self
+        chosen = copy.copy(self)
+        if gamma is None:
+            chosen._to_end = None
+            return chosen
+        lengths = self.episode_starts.diff()
+        chosen._last = torch.repeat_interleave(self.episode_starts[1:] - 1, lengths)
+        chosen._to_end = returns_to_go(self.rewards, self.episode_starts, gamma)
+        return chosen
 
     def sample_observations_and_actions(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Draws observations `(B, obs)` and their actions `(B, N)` int64, like batches."""
@@ -251,11 +310,20 @@ class DeviceReplayBuffer(ReplayBufferBase):
         source = self.observations
         return source.index_select(0, rows.to(source.device)).to(self.device)
 
-    def sample_index(self, batch_size: int) -> torch.Tensor:
-        """Draws numbers of transitions `(B,)`, uniformly with replacement."""
-        return torch.randint(self.transition_count, (batch_size,), device=self.device)
+    def sample_index(self, batch_size: int, weighted: bool = True) -> torch.Tensor:
+        """Draws numbers of transitions `(B,)` with replacement.
 
-    # -- the rest of d3rlpy's interface ----------------------------------------------------
+        Args:
+            batch_size: how many.
+            weighted: by trajectory weights, if there are some.
+        """
+        if self._weights is None or not weighted:
+            return torch.randint(self.transition_count, (batch_size,), device=self.device)
+        shares = (self._weights * self.episode_starts.diff()).cumsum(0)
+        u = torch.rand(batch_size, 2, dtype=torch.float64, device=self.device)
+        episode = torch.searchsorted(shares / shares[-1], u[:, 0].contiguous(), right=True)
+        start, end = self.episode_starts[episode], self.episode_starts[episode + 1]
+        return start + (u[:, 1] * (end - start)).long()
 
     @property
     def transition_count(self) -> int:
@@ -265,95 +333,3 @@ class DeviceReplayBuffer(ReplayBufferBase):
     def size(self) -> int:
         """Number of episodes."""
         return len(self.episode_starts) - 1
-
-    @property
-    def episodes(self) -> Sequence[EpisodeBase]:
-        """Episodes in d3rlpy's form, made when asked for.
-
-        As everywhere in d3rlpy, they lack an episode's last next observation, so its stock
-        evaluators see one transition fewer of each episode that a time limit ended.
-        """
-        if self._episodes is None:
-            tensors = (self.observations, self.actions, self.rewards, self.terminals)
-            self._episodes = EpisodeViews(
-                *(tensor.cpu().numpy() for tensor in (*tensors, self.episode_starts))
-            )
-        return self._episodes
-
-    @property
-    def dataset_info(self) -> DatasetInfo:
-        """Signatures; `action_size` is the largest number of choices."""
-        dtype = np.dtype(str(self.actions.dtype).removeprefix("torch."))
-        return DatasetInfo(
-            observation_signature=Signature([np.dtype(np.float32)], [self.observations.shape[1:]]),
-            action_signature=Signature([dtype], [self.actions.shape[1:]]),
-            reward_signature=Signature([np.dtype(np.float32)], [(1,)]),
-            action_space=ActionSpace.DISCRETE,
-            action_size=max(self.nvec),
-        )
-
-    @property
-    def transition_picker(self) -> BasicTransitionPicker:
-        """d3rlpy's stock picker, for use with `episodes`."""
-        return BasicTransitionPicker()
-
-    @property
-    def trajectory_slicer(self) -> BasicTrajectorySlicer:
-        """d3rlpy's stock slicer, for use with `episodes`."""
-        return BasicTrajectorySlicer()
-
-    @property
-    def buffer(self) -> TransitionIndex:
-        """Transitions as d3rlpy indexes them."""
-        return TransitionIndex(self.episodes, self.episode_starts.cpu().numpy())
-
-    def sample_transition(self) -> Transition:
-        """Draws one transition as NumPy arrays."""
-        batch = self.sample_transition_batch(1)
-        assert isinstance(batch.observations, torch.Tensor)
-        assert isinstance(batch.next_observations, torch.Tensor)
-        reward = batch.rewards[0].cpu().numpy()
-        return Transition(
-            observation=batch.observations[0].cpu().numpy(),
-            action=batch.actions[0].cpu().numpy(),
-            reward=reward,
-            next_observation=batch.next_observations[0].cpu().numpy(),
-            next_action=batch.next_actions[0].cpu().numpy(),
-            terminal=float(batch.terminals),
-            interval=1,
-            rewards_to_go=reward[None],
-        )
-
-    def sample_trajectory(self, length: int) -> PartialTrajectory:
-        """Draws a trajectory of `length` steps, padded where its episode began later."""
-        episode, step = self.buffer[int(self.sample_index(1))]
-        return self.trajectory_slicer(episode, step, length)
-
-    def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
-        """Draws trajectories of `length` steps."""
-        return TrajectoryMiniBatch.from_partial_trajectories(
-            [self.sample_trajectory(length) for _ in range(batch_size)]
-        )
-
-    def dump(self, f: BinaryIO) -> None:
-        """Writes `episodes` in d3rlpy's format."""
-        dump(self.episodes, f)
-
-    def _refuse_to_grow(self, *args: object, **kwargs: object) -> NoReturn:
-        """Raises NotImplementedError: offline data does not grow."""
-        raise NotImplementedError(
-            "A DeviceReplayBuffer holds offline data and does not grow. Collect into a d3rlpy "
-            "ReplayBuffer and convert it with DeviceReplayBuffer.from_replay_buffer."
-        )
-
-    append = append_episode = clip_episode = _refuse_to_grow
-
-    @classmethod
-    def load(cls, *args: object, **kwargs: object) -> NoReturn:
-        """Raises NotImplementedError: make a `ReplayBuffer` and use `from_replay_buffer`."""
-        raise NotImplementedError(
-            "d3rlpy's episodes do not tell nvec. Make a d3rlpy ReplayBuffer and convert it with "
-            "DeviceReplayBuffer.from_replay_buffer(buffer, nvec)."
-        )
-
-    from_episode_generator = load

@@ -32,7 +32,7 @@ from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.metrics import ActionMode
 from spin_d3rlpy.reports import describe_machine, read_csv, write_json
-from spin_d3rlpy.run_settings import PretrainSettings, TrainSettings
+from spin_d3rlpy.run_settings import PretrainSettings, TrainSettings, train_settings
 from spin_d3rlpy.training import CURVE, run_pretraining, run_training
 
 Kind = Literal["pretrain", "train", "probe"]
@@ -44,6 +44,7 @@ TRACKERS = "trackers.json"
 TRACKER_NAMES = ("tensorboard", "wandb")
 CHECKPOINT_INTERVAL = 1_000  # steps
 EVALUATION_SEED = 100
+TIMED_EPOCHS = 4  # evaluations of a training that has so many seconds
 HELD_OUT = 0.1  # share of the episodes that probes are tested on
 
 
@@ -64,6 +65,8 @@ class Job:
         n_steps_per_epoch: training: gradient steps between evaluations.
         episodes: training: episodes of an evaluation.
         mode: training: how actions are chosen in evaluation.
+        recipe: training: of all fields that `fields` does not name.
+        seconds: training: CPU time, pre-training included, in place of `n_steps`.
         asm: training and probe: the job that pre-trains the ASM.
         asm_epoch: after which of its epochs; the last one if None, 0 is untrained.
     """
@@ -79,6 +82,8 @@ class Job:
     n_steps_per_epoch: int = 0
     episodes: int = 10
     mode: ActionMode = "sample"
+    recipe: str = "published"
+    seconds: float | None = None
     asm: Job | None = None
     asm_epoch: int | None = None
 
@@ -95,7 +100,10 @@ class Job:
     @property
     def name(self) -> str:
         """Name of its folder: what a reader wants to see, and a hash of everything."""
-        identity = json.dumps(self.to_json(), sort_keys=True).encode()
+        content = self.to_json()
+        if self.seconds is None:  # names are those of before there were such jobs
+            del content["recipe"], content["seconds"]
+        identity = json.dumps(content, sort_keys=True).encode()
         what = self.algorithm or self.kind
         dataset = self.dataset.removeprefix("spin/").removesuffix("-v0").replace("/", "-")
         return f"{what}_{dataset}_s{self.seed}_{hashlib.sha256(identity).hexdigest()[:10]}"
@@ -139,28 +147,36 @@ def _pretrain(root: Path, job: Job) -> dict[str, Any]:
 
 def _train(root: Path, job: Job) -> dict[str, Any]:
     folder = root / job.name
-    settings = TrainSettings(
-        algorithm=str(job.algorithm),
-        fields=dict(job.fields),
-        asm=None if job.asm is None else str(_asm_path(root, job)),
-        n_steps=job.n_steps,
-        n_steps_per_epoch=job.n_steps_per_epoch,
-        episodes=job.episodes,
-        evaluation_seed=EVALUATION_SEED,
-        mode=job.mode,
+    values = {
+        "algorithm": str(job.algorithm),
+        "fields": dict(job.fields),
+        "episodes": job.episodes,
+        "evaluation_seed": EVALUATION_SEED,
+        "mode": job.mode,
         **_common_settings(job),
-    )
+    }
+    if job.seconds is None:
+        settings = TrainSettings(
+            asm=None if job.asm is None else str(_asm_path(root, job)),
+            n_steps=job.n_steps,
+            n_steps_per_epoch=job.n_steps_per_epoch,
+            **values,
+        )
+    else:
+        timed = {"recipe": job.recipe, "seconds": job.seconds, "n_epochs": TIMED_EPOCHS}
+        settings = train_settings({**values, **timed}, "job")
     result = run_training(
         folder / RUN,
         settings,
         show_progress=False,
         logger_adapter=_loggers(folder),
         greedy_too=True,
+        clock=time.monotonic if job.seconds is None else time.process_time,
     )
     curve = read_csv(folder / RUN / CURVE)
     of_asm = json.loads((root / job.asm.name / RESULT).read_text()) if job.asm else {}
     return {
-        **{k: result[k] for k in ("return", "greedy_return", "update_seconds")},
+        **{k: result[k] for k in ("return", "greedy_return", "update_seconds", "seconds", "steps")},
         "evaluation_seconds": sum(float(row["evaluation_seconds"]) for row in curve),
         **{k: v for k, v in of_asm.items() if k.startswith("pretraining_")},
     }

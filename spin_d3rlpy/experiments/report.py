@@ -11,7 +11,8 @@ from pathlib import Path
 
 from spin_d3rlpy import plots
 from spin_d3rlpy.experiments import tables
-from spin_d3rlpy.experiments.specs import EXPERIMENTS, Experiment, Scale, get_scale
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS
+from spin_d3rlpy.experiments.specs import Experiment, Scale, get_scale
 from spin_d3rlpy.experiments.tables import Cell, Row
 from spin_d3rlpy.plots import Curve
 from spin_d3rlpy.reports import write_csv
@@ -77,14 +78,22 @@ def _report_experiment(
         }
         for dataset in curves
     }
-    plots.plot_curve_panels(writer.picture(name, "learning curves"), curves, reference_lines=ends)
+    xlabel = "CPU seconds, pre-training included" if experiment.timed else plots.OFFLINE_STEPS
+    picture = writer.picture(name, "learning curves")
+    plots.plot_curve_panels(picture, curves, reference_lines=ends, xlabel=xlabel)
     if greedy:
         writer.paragraph("The same policies when they take their most likely actions:")
         picture = writer.picture(f"{name}_greedy", "learning curves of greedy actions")
-        plots.plot_curve_panels(picture, greedy, ylabel="mean return of greedy episodes")
+        plots.plot_curve_panels(
+            picture, greedy, ylabel="mean return of greedy episodes", xlabel=xlabel
+        )
     writer.data(f"{name}_curves", tables.curve_rows(cells))
     writer.paragraph("What it took: means over seeds, on the machine of the run.")
     writer.table(f"{name}_cost", tables.cost_rows(cells))
+    if experiment.timed:
+        writer.paragraph("Means over seeds after so many seconds, by both ways of acting.")
+        writer.table(f"{name}_by_second", tables.second_rows(cells))
+        return
     if experiment.early:
         writer.paragraph("Means over seeds after so many gradient steps, by both ways of acting.")
         writer.table(f"{name}_by_step", tables.step_rows(cells))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from spin_d3rlpy.experiments.catalog import get_experiments
 from spin_d3rlpy.experiments.jobs import Job
-from spin_d3rlpy.experiments.specs import Scale, get_experiments, get_scale
+from spin_d3rlpy.experiments.specs import Scale, get_scale
 from spin_d3rlpy.settings import create, merge
 
 

@@ -1,4 +1,4 @@
-"""The paper's tables and figures, and this project's own studies, as data."""
+"""What experiments are made of: scales, methods, and the jobs of their cells."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ class Scale:
         level: of datasets, in place of experiments' own levels if not None.
         seeds: how many by default.
         asm_epochs: after which epochs of pre-training ASMs are compared; the last one is None.
+        seconds: CPU time of a training of those experiments that give all methods the same.
+        maze_seconds: the same in the maze.
+        timed_episodes: of an evaluation of such a training.
     """
 
     transformer: Fields = dataclasses.field(default_factory=dict)
@@ -47,6 +50,9 @@ class Scale:
     distillation: Fields = dataclasses.field(default_factory=dict)
     reprem: Fields = dataclasses.field(default_factory=dict)
     reprem_pretraining: Fields = dataclasses.field(default_factory=dict)
+    seconds: float = 600.0
+    maze_seconds: float = 150.0
+    timed_episodes: int = 20
     asm_epochs: Sequence[int | None] = (0, 10, 20, 30, 40, 50, 60, 70, 80, 90, None)
 
 
@@ -106,6 +112,7 @@ class Method:
         fields: config fields that differ from the scale's, nested ones as dictionaries.
         pretraining: fields of `PretrainingConfig` that differ from the scale's.
         asm_epoch: after which epoch of pre-training the ASM is taken; the last one if None.
+        recipe: of experiments with equal seconds.
     """
 
     label: str
@@ -113,6 +120,22 @@ class Method:
     fields: Fields = dataclasses.field(default_factory=dict)
     pretraining: Fields = dataclasses.field(default_factory=dict)
     asm_epoch: int | None = None
+    recipe: str = "tuned"
+
+    def timed_job(self, dataset: str, seed: int, scale: Scale, device: str) -> Job:
+        """A training for the scale's seconds, pre-training included."""
+        return Job(
+            kind="train",
+            dataset=dataset,
+            size=scale.size,
+            seed=seed,
+            device=device,
+            algorithm=self.algorithm,
+            fields=self.fields,
+            episodes=scale.timed_episodes,
+            recipe=self.recipe,
+            seconds=scale.maze_seconds if dataset.startswith("spin/maze") else scale.seconds,
+        )
 
     def job(self, dataset: str, seed: int, scale: Scale, early: bool, device: str) -> Job:
         """The training that fills one cell of the line."""
@@ -169,6 +192,7 @@ class Experiment:
         early: whether trainings are as short as those of early adaptation.
         by_epoch: each method once for every one of the scale's `asm_epochs`.
         probe: probe the ASM after each of these epochs.
+        timed: all trainings have the same seconds, pre-training included.
         note: what to know when comparing with the published figures.
     """
 
@@ -180,6 +204,7 @@ class Experiment:
     early: bool = False
     by_epoch: bool = False
     probe: bool = False
+    timed: bool = False
     note: str = ""
 
     def jobs(
@@ -205,6 +230,11 @@ class Experiment:
             datasets = list(dict.fromkeys(_at_level(d, scale.level) for d in datasets))
         cells = []
         for dataset, seed in itertools.product(datasets, seeds):
+            if self.timed:
+                cells += [
+                    (dataset, m.label, m.timed_job(dataset, seed, scale, device)) for m in methods
+                ]
+                continue
             cells += [
                 (dataset, m.label, m.job(dataset, seed, scale, self.early, device)) for m in methods
             ]
@@ -227,159 +257,8 @@ def _probe_job(asm: Job, epoch: int | None, scale: Scale) -> Job:
     )
 
 
-LEVELS = ("medium", "expert", "medium-expert", "random-medium-expert")
-TASKS = ("finger-spin-b3", "cheetah-run-b3", "quadruped-walk-b3", "humanoid-stand-b3")
-
-
 def _at_level(dataset: str, level: str) -> str:
     return f"{dataset.rpartition('/')[0]}/{level}-v0"
-
-
-def _datasets(tasks: Sequence[str], levels: Sequence[str]) -> list[str]:
-    return [f"spin/{task}/{level}-v0" for task in tasks for level in levels]
-
-
-def _methods(objective: str) -> list[Method]:
-    policies = {"F": "Factored", "AR": "Autoregressive", "SAINT": "SAINT", "SPIN": "SPIN"}
-    return [Method(label, f"{policy}{objective}") for label, policy in policies.items()]
-
-
-MAIN = _datasets(TASKS, LEVELS)
-MEDIUM_EXPERT = _datasets(TASKS, ["medium-expert"])
-MIXED = _datasets(TASKS, ["medium-expert", "random-medium-expert"])
-MAZES = _datasets([f"maze-a{n}" for n in (5, 10, 15)], ["medium-expert"])
-WARM_START: Fields = {"query_init": "mask", "head_init": "asm"}
-
-EXPERIMENTS: dict[str, Experiment] = {
-    e.name: e
-    for e in (
-        Experiment(
-            "returns",
-            "Returns under IQL",
-            MAIN,
-            _methods("IQL"),
-            "returns_iql.csv",
-            note="Of the published SPIN figures on medium-expert data, cheetah-run's is of an ASM "
-            "of 70 epochs and quadruped-walk's of one of 20. With 100 epochs everywhere their mean "
-            "is 748.0, not 753.2. Some published minutes to target are fewer than those that "
-            "pre-training is said to take, so steps are the better comparison.",
-        ),
-        Experiment(
-            "early",
-            "Returns after 10,000 steps of IQL",
-            MAIN,
-            _methods("IQL"),
-            "percent_of_fiql_at_10k_steps.csv",
-            early=True,
-            note="Published are percentages of the factored method's final return. Ours need the "
-            "experiment 'returns'.",
-        ),
-        Experiment(
-            "dog-bins",
-            "Returns on dog-trot by bins",
-            _datasets([f"dog-trot-b{n}" for n in (3, 10, 30)], ["medium-expert"]),
-            _methods("IQL"),
-            "returns_dog_trot_bins.csv",
-        ),
-        Experiment(
-            "asm-epochs",
-            "Returns by epochs of pre-training",
-            MIXED,
-            [Method("SPIN", "SPINIQL")],
-            by_epoch=True,
-        ),
-        Experiment(
-            "probe",
-            "Linear probes of the trunk",
-            [
-                *_datasets(["dog-trot-b30"], ["medium-expert"]),
-                *_datasets(["cheetah-run-b3"], ["medium-expert", "random-medium-expert"]),
-            ],
-            probe=True,
-        ),
-        Experiment(
-            "distill",
-            "SPIN-Distill",
-            MEDIUM_EXPERT,
-            [*_methods("IQL"), Method("SPIN-Distill", "SPINDistillIQL")],
-            "returns_distill.csv",
-        ),
-        *(
-            Experiment(
-                objective.lower(),
-                f"Returns under {objective}",
-                MEDIUM_EXPERT,
-                _methods(objective),
-                f"returns_{objective.lower()}.csv",
-            )
-            for objective in ("AWAC", "BCQ")
-        ),
-        Experiment("maze", "Returns in the maze", MAZES, _methods("IQL"), "returns_maze.csv"),
-        Experiment(
-            "reprem",
-            "SPIN beside RePreM",
-            _datasets(TASKS, ["random-medium-expert"]),
-            [Method("RePreM", "RePreMIQL"), Method("SPIN", "SPINIQL")],
-            "reprem.csv",
-            note="On humanoid-stand the published baselines had passed their best return; at each "
-            "method's best, SPIN leads them by 22 %, not by 39 %.",
-        ),
-        Experiment(
-            "objectives",
-            "Returns by pre-training objective",
-            MEDIUM_EXPERT,
-            [
-                Method("MAM", "SPINIQL"),
-                Method("VAM", "SPINIQL", pretraining={"objective": "variational"}),
-                Method("CAM", "SPINIQL", pretraining={"objective": "contrastive"}),
-            ],
-            "returns_by_objective.csv",
-        ),
-        Experiment(
-            "mask-ratio",
-            "Mask ratio in pre-training and warm starts (ours)",
-            MIXED,
-            [
-                Method(f"{ratio}{start}", "SPINIQL", fields, pretraining)
-                for ratio, pretraining in (
-                    ("fixed 0.15", {}),
-                    ("uniform [0.15, 1]", {"mask_prob_max": 1.0}),
-                )
-                for start, fields in (("", {}), (", warm start", WARM_START))
-            ],
-            early=True,
-        ),
-        Experiment(
-            "cached",
-            "Fixed queries and cached features (ours)",
-            MIXED,
-            [
-                Method("trained queries", "SPINIQL"),
-                *(
-                    Method(
-                        f"fixed {init} queries, cached",
-                        "SPINIQL",
-                        {"query_init": init, "train_queries": False, "cache_features": True},
-                    )
-                    for init in ("mask", "random")
-                ),
-            ],
-            early=True,
-        ),
-    )
-}
-
-
-def get_experiments(names: Sequence[str]) -> list[Experiment]:
-    """Returns experiments by name.
-
-    Raises:
-        ValueError: there is no such experiment.
-    """
-    unknown = [name for name in names if name not in EXPERIMENTS]
-    if unknown:
-        raise ValueError(f"Expected experiments of {', '.join(EXPERIMENTS)}; got {unknown[0]!r}.")
-    return [EXPERIMENTS[name] for name in names]
 
 
 def get_scale(name: str) -> Scale:

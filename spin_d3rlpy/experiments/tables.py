@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS
 from spin_d3rlpy.experiments.grid import is_done
 from spin_d3rlpy.experiments.jobs import RESULT, Job, run_folder
-from spin_d3rlpy.experiments.specs import EXPERIMENTS, Experiment, Scale
+from spin_d3rlpy.experiments.specs import Experiment, Scale
 from spin_d3rlpy.experiments.statistics import Values, first_reaching, interquartile_mean, interval
 from spin_d3rlpy.plots import Curve
 from spin_d3rlpy.reports import read_csv
@@ -60,7 +61,7 @@ class Cell:
 
     @property
     def curve(self) -> Curve:
-        """Returns by gradient steps."""
+        """Returns by gradient steps, or by seconds if that is what all have the same number of."""
         return self._curve("return")
 
     @property
@@ -71,8 +72,9 @@ class Cell:
         return self._curve("greedy_return")
 
     def _curve(self, column: str) -> Curve:
+        by = "step" if self.jobs[0].seconds is None else "seconds"
         return Curve(
-            np.array([row["step"] for row in self.evaluations[0]]),
+            np.mean([[row[by] for row in rows] for rows in self.evaluations], axis=0),
             np.array([[row[column] for row in rows] for rows in self.evaluations]),
         )
 
@@ -141,7 +143,11 @@ def curve_rows(cells: Sequence[Cell]) -> list[Row]:
             **cell.names,
             "seed": job.seed,
             "step": int(row["step"]),
-            **{key: round(row[key], 2) for key in ("return", "greedy_return") if key in row},
+            **{
+                key: round(row[key], 2)
+                for key in ("seconds", "return", "greedy_return")
+                if key in row
+            },
             "update_seconds": round(row["update_seconds"], 1),
         }
         for cell in cells
@@ -250,12 +256,27 @@ def return_rows(
     return rows
 
 
+def second_rows(cells: Sequence[Cell]) -> list[Row]:
+    """Greedy and sampled returns by seconds of training, means over seeds."""
+    return [
+        {
+            **cell.names,
+            "seeds": len(cell.jobs),
+            "seconds": round(float(np.mean([row["seconds"] for row in rows]))),
+            "greedy": round(float(np.mean([row["greedy_return"] for row in rows])), 1),
+            "sampled": round(float(np.mean([row["return"] for row in rows])), 1),
+        }
+        for cell in cells
+        for rows in zip(*cell.evaluations, strict=True)
+    ]
+
+
 def cost_rows(cells: Sequence[Cell]) -> list[Row]:
     """Gradient steps, and seconds of each stage and of evaluation, means over seeds."""
     return [
         {
             **cell.names,
-            "steps": cell.jobs[0].n_steps,
+            "steps": cell.jobs[0].n_steps or cell.mean("steps"),
             "pretraining_seconds": cell.mean("pretraining_seconds", default=0.0),
             "pretraining_samples": cell.mean("pretraining_samples", default=0.0),
             "update_seconds": cell.mean("update_seconds", 1),

@@ -13,7 +13,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
 import torch
 from d3rlpy.dataset import cast_flat_shape
@@ -23,9 +23,10 @@ from d3rlpy.types import Shape, TorchObservation
 
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.asm.files import load_asm
-from spin_d3rlpy.asm.model import TransformerConfig
+from spin_d3rlpy.asm.mlp import MLPConfig
+from spin_d3rlpy.asm.model import StructureConfig, TransformerConfig
 from spin_d3rlpy.asm.pretraining import PretrainingConfig
-from spin_d3rlpy.errors import InvalidActionSpaceError
+from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from spin_d3rlpy.policies.base import Policy
@@ -36,6 +37,8 @@ from spin_d3rlpy.policies.stages import Distill, PretrainASM, PretrainTrajectori
 from spin_d3rlpy.policies.student import StudentFeatures
 from spin_d3rlpy.policies.trajectory import TrajectoryFeatures
 from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
+
+Architecture = Literal["transformer", "mlp"]
 
 
 class SlotEncoder(Encoder):
@@ -136,10 +139,27 @@ class ASMEncoderFactory(SlotEncoderFactory):
 
     transformer: TransformerConfig
 
+    @property
+    def structure(self) -> StructureConfig:
+        """Sizes of the ASM, whose type says its architecture."""
+        return self.transformer
+
+    def fields_for(self, structure: StructureConfig) -> dict[str, Any]:
+        """Fields with which the policy is made from an ASM of these sizes.
+
+        Raises:
+            NvecMismatchError: it cannot be.
+        """
+        if isinstance(structure, MLPConfig):
+            raise NvecMismatchError(
+                f"{type(self).__name__} needs an ASM with a Transformer, got {structure}."
+            )
+        return {"transformer": structure}
+
 
 @dataclasses.dataclass()
 class SPINEncoderFactory(ASMEncoderFactory):
-    """The same Transformer with its trunk frozen after pre-training (SPIN, section 4.2).
+    """A pre-trained trunk, frozen, with heads that are trained (SPIN, section 4.2).
 
     Args:
         transformer: sizes.
@@ -157,9 +177,14 @@ class SPINEncoderFactory(ASMEncoderFactory):
         cache_features: once the queries no longer change (`train_queries` is False or a number of
             steps), compute the trunk's features of the whole dataset and train heads and critics
             on these alone. The trunk's dropout is off then, and features are rounded to bfloat16.
+        architecture: of the ASM: `"transformer"` (published) or `"mlp"`, which is attention-free,
+            with linear heads and without queries to train.
+        mlp: sizes if it is `"mlp"`.
+        train_trunk: train the trunk with the heads; pre-training is where it starts.
 
     Raises:
-        ValueError: features are to be cached although the queries are always trained.
+        ValueError: features are to be cached although queries or trunk are always trained, or
+            an unknown architecture.
     """
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
@@ -171,13 +196,33 @@ class SPINEncoderFactory(ASMEncoderFactory):
     asm_path: str | None = None
     pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
     cache_features: bool = False
+    architecture: Architecture = "transformer"
+    mlp: MLPConfig = dataclasses.field(default_factory=MLPConfig)
+    train_trunk: bool = False
 
     def __post_init__(self) -> None:
-        if self.cache_features and self.train_queries is True:
+        if self.architecture not in get_args(Architecture):
+            raise ValueError(
+                f"Expected architecture 'transformer' or 'mlp', got {self.architecture!r}."
+            )
+        if self.cache_features and self.train_trunk:
+            raise ValueError("cache_features needs a trunk that is not trained, or leave it out.")
+        if self.cache_features and self.train_queries is True and self.architecture != "mlp":
             raise ValueError(
                 "cache_features needs queries that no longer change. Pass train_queries=False, or "
                 "train_queries=k to train them for the first k steps."
             )
+
+    @property
+    def structure(self) -> StructureConfig:
+        """Sizes of the ASM, whose type says its architecture."""
+        return self.mlp if self.architecture == "mlp" else self.transformer
+
+    def fields_for(self, structure: StructureConfig) -> dict[str, Any]:
+        """Fields with which the policy is made from an ASM of these sizes."""
+        if isinstance(structure, MLPConfig):
+            return {"architecture": "mlp", "mlp": structure}
+        return {"architecture": "transformer", "transformer": structure}
 
     def first_stages(self) -> Sequence[Stage]:
         """Returns the ASM's pre-training."""
@@ -190,13 +235,13 @@ class SPINEncoderFactory(ASMEncoderFactory):
         features = QueryFeatures(
             observation_size,
             len(nvec),
-            self.transformer,
-            frozen=True,
+            self.structure,
+            frozen=not self.train_trunk,
             frozen_dropout=self.frozen_dropout,
             train_queries=self.train_queries,
             query_init=self.query_init,
         )
-        policy = SlotPolicy(nvec, features, self.transformer, self.head_init)
+        policy = SlotPolicy(nvec, features, self.structure, self.head_init)
         if self.asm_path is not None:
             if Path(self.asm_path).exists():
                 policy.load_asm(load_asm(self.asm_path))

@@ -14,6 +14,7 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from tqdm import tqdm
 
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.mapping import mapped_array
 from spin_d3rlpy.policies.features import SlotFeatures
 from spin_d3rlpy.precision import Precision, autocast
@@ -24,16 +25,14 @@ LARGEST_SHARE = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class FeatureMiniBatch(TorchMiniBatch):
+class FeatureMiniBatch(MiniBatch):
     """A mini-batch that knows what a policy computes from its observations before its heads.
 
     Args:
         cache: `(n, N, D)` features of all observations.
-        rows: `(B,)` rows of the batch's observations; its next observations' follow them.
     """
 
     cache: torch.Tensor = dataclasses.field(kw_only=True)
-    rows: torch.Tensor = dataclasses.field(kw_only=True)
 
     @property
     def features(self) -> torch.Tensor:
@@ -43,7 +42,7 @@ class FeatureMiniBatch(TorchMiniBatch):
     @property
     def next_features(self) -> torch.Tensor:
         """Features of the next observations, `(B, N, D)`."""
-        return self._pick(self.rows + 1)
+        return self._pick(self.next_rows)
 
     def _pick(self, rows: torch.Tensor) -> torch.Tensor:
         return self.cache.index_select(0, rows.to(self.cache.device)).to(self.device)
@@ -78,10 +77,18 @@ class CachedFeatures:
 
     def sample_transition_batch(self, batch_size: int) -> FeatureMiniBatch:
         """Draws transitions as the dataset does."""
-        index = self.buffer.sample_index(batch_size)
-        rows = self.buffer.observation_index.index_select(0, index)
-        batch = self.buffer.transitions(index)
-        return FeatureMiniBatch(**vars(batch), cache=self.features, rows=rows)
+        return self._with_features(self.buffer.sample_transition_batch(batch_size))
+
+    def with_horizon(self, gamma: float | None) -> CachedFeatures:
+        """See `DeviceReplayBuffer.with_horizon`."""
+        buffer = self.buffer.with_horizon(gamma)
+        return self if buffer is self.buffer else CachedFeatures(buffer, self.features)
+
+    def _with_features(self, batch: MiniBatch) -> FeatureMiniBatch:
+        fields = vars(batch)
+        if isinstance(batch.imitation, MiniBatch):
+            fields = fields | {"imitation": self._with_features(batch.imitation)}
+        return FeatureMiniBatch(**fields, cache=self.features)
 
 
 def compute_features(

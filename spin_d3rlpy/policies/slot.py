@@ -1,7 +1,8 @@
 """Policies made of slot features and one small head per slot.
 
 The features of SPIN and SAINT are a Transformer's over one learned query per slot: SPIN freezes a
-trunk taken from a pre-trained ASM and trains queries and heads; SAINT trains all.
+trunk taken from a pre-trained ASM and trains queries and heads; SAINT trains all. With an MLP for a
+trunk, SPIN's features are those of the fully masked action, the same for all slots.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
+from spin_d3rlpy.asm.mlp import MLPConfig
 from spin_d3rlpy.asm.model import (
     ActionStructureModel,
-    SlotHeads,
-    SlotTransformer,
-    TransformerConfig,
+    StructureConfig,
+    create_heads,
+    create_trunk,
 )
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.nvec import SlotLayout, require_same_nvec
@@ -40,12 +42,15 @@ class ActionQueries(nn.Module):
 
 
 class QueryFeatures(SlotFeatures):
-    """Trunk and queries: a Transformer's features of N learned tokens beside the state.
+    """Trunk and queries: features of the state and N learned tokens.
+
+    An MLP has no tokens to learn: its queries are the ASM's mask tokens (weights of mask bits), and
+    are not trained, whatever the options say.
 
     Args:
         observation_size: length of an observation.
         n_slots: number of sub-actions (N).
-        config: sizes of the trunk.
+        config: sizes of the trunk, and thereby its architecture.
         frozen: SPIN: the trunk's parameters get no gradients.
         frozen_dropout: whether a frozen trunk's dropout stays active in training mode, as in
             the published code.
@@ -60,21 +65,22 @@ class QueryFeatures(SlotFeatures):
         self,
         observation_size: int,
         n_slots: int,
-        config: TransformerConfig,
+        config: StructureConfig,
         frozen: bool,
         frozen_dropout: bool = True,
         train_queries: bool | int = True,
         query_init: QueryInit = "random",
     ) -> None:
-        super().__init__(n_slots, config.width, frozen)
+        is_mlp = isinstance(config, MLPConfig)
+        super().__init__(1 if is_mlp else n_slots, config.width, frozen)
         if query_init not in get_args(QueryInit):
             raise ValueError(f"Expected query_init 'random' or 'mask', got {query_init!r}.")
         self.config = config
         self.frozen_dropout = frozen_dropout
-        self.train_queries = train_queries
-        self.query_init: QueryInit = query_init
-        self.n_tokens = n_slots + 1
-        self.trunk = SlotTransformer(observation_size, config)
+        self.train_queries = not is_mlp and train_queries
+        self.query_init: QueryInit = "mask" if is_mlp else query_init
+        self.n_tokens = 1 if is_mlp else n_slots + 1
+        self.trunk = create_trunk(observation_size, config)
         self.queries = ActionQueries(n_slots, config.width)
         self.freeze(0)
 
@@ -116,16 +122,16 @@ class QueryFeatures(SlotFeatures):
         self.pretrained.fill_(True)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Returns slot features `(B, N, D)`."""
+        """Returns slot features `(B, N, D)`, or `(B, 1, D)` of an MLP."""
         features: torch.Tensor = self.trunk(observations, self.queries())
         return features
 
 
-def require_same_sizes(config: TransformerConfig, asm: ActionStructureModel) -> None:
+def require_same_sizes(config: StructureConfig, asm: ActionStructureModel) -> None:
     """Raises NvecMismatchError unless the ASM has the sizes that the policy was made for."""
     if asm.config != config:
         raise NvecMismatchError(
-            f"The policy's Transformer is {config}, the ASM's is {asm.config}. "
+            f"The policy's trunk is {config}, the ASM's is {asm.config}. "
             "Build the policy with the ASM's sizes."
         )
 
@@ -147,7 +153,7 @@ class SlotPolicy(IndependentPolicy):
         self,
         nvec: Sequence[int],
         features: SlotFeatures,
-        config: TransformerConfig,
+        config: StructureConfig,
         head_init: HeadInit = "random",
     ) -> None:
         super().__init__(SlotLayout(nvec))
@@ -155,7 +161,7 @@ class SlotPolicy(IndependentPolicy):
             raise ValueError(f"Expected head_init 'random' or 'asm', got {head_init!r}.")
         self.head_init: HeadInit = head_init
         self.features = features
-        self.heads = SlotHeads(nvec, config)
+        self.heads = create_heads(nvec, config)
 
     @property
     def n_tokens(self) -> int:
@@ -172,8 +178,9 @@ class SlotPolicy(IndependentPolicy):
         self.features.freeze(grad_step)
 
     def frozen_features(self, grad_step: int) -> SlotFeatures | None:
-        """The features, once their queries no longer change."""
-        return None if self.features.trains_queries(grad_step) else self.features
+        """The features, once they no longer change."""
+        changes = not self.features.frozen or self.features.trains_queries(grad_step)
+        return None if changes else self.features
 
     def load_asm(self, asm: ActionStructureModel) -> None:
         """Takes over the ASM's trunk (and what the initialization options name).
@@ -196,6 +203,8 @@ class SlotPolicy(IndependentPolicy):
         """Returns logits, flat `(B, S)`, of observations `(B, obs)` or features `(B, N, D)`."""
         features = self.features(inputs) if inputs.dim() == 2 else inputs
         if not torch.is_autocast_enabled(inputs.device.type):
-            features = features.to(self.heads.weight1.dtype)  # cached features are bfloat16
-        logits: torch.Tensor = self.heads(features.expand(-1, self.layout.n_slots, -1))
+            features = features.to(
+                next(self.heads.parameters()).dtype
+            )  # cached features are bfloat16
+        logits: torch.Tensor = self.heads(features)
         return logits

@@ -95,7 +95,7 @@ class PretrainASM(Stage):
         """Pre-trains a new ASM; the algorithm takes it over."""
         source, factory = context.buffer, context.factory
         config = factory.pretraining
-        asm = ActionStructureModel(source.observations.shape[1], source.nvec, factory.transformer)
+        asm = ActionStructureModel(source.observations.shape[1], source.nvec, factory.structure)
         asm.to(torch.device(context.device))
         asm.observation_scaler = context.scaler
         held_out = None
@@ -141,7 +141,7 @@ class Distill(Stage):
         teacher = QueryFeatures(
             asm.observation_size,
             len(asm.nvec),
-            asm.config,
+            asm.transformer.config,
             frozen=True,
             train_queries=False,
             query_init=factory.query_init,

@@ -60,7 +60,7 @@ def outcome(algo: Any, results: Any) -> dict[str, Any]:
         "parts": {name: part.state_dict() for name, part in parts.items()},
         "grad_step": algo.grad_step,
         "results": [
-            (epoch, {k: v for k, v in metrics.items() if not k.startswith("time")})
+            (epoch, {k: v for k, v in metrics.items() if not k.startswith(("time", "seconds"))})
             for epoch, metrics in results
         ],
         "asm": algo.asm.state_dict() if isinstance(algo, SPINIQL) and algo.asm else None,

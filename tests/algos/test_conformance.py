@@ -14,6 +14,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.models.encoders import VectorEncoderFactory
 
 from spin_d3rlpy import (
+    SPINIQL,
     DecQNConfig,
     FactoredIQL,
     RePreMConfig,
@@ -23,7 +24,7 @@ from spin_d3rlpy import (
     SAINTEncoderFactory,
     SPINDistillIQL,
 )
-from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
+from spin_d3rlpy.asm import MLPConfig, PretrainingConfig, TransformerConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
@@ -68,9 +69,9 @@ def observations() -> np.ndarray:
     return np.random.default_rng(2).normal(size=(11, OBSERVATION_SIZE)).astype(np.float32)
 
 
-def case(algo_class: Any, folder: Path, nvec: list[int] | None = None) -> Case:
+def case(algo_class: Any, folder: Path, nvec: list[int] | None = None, **changes: Any) -> Case:
     def make_config(**fields: Any) -> Any:
-        return algo_class.config_class(**{**tiny_fields(algo_class), **fields})
+        return algo_class.config_class(**{**tiny_fields(algo_class), **changes, **fields})
 
     return Case(make_config, random_buffer(nvec), SignEnv, folder)
 
@@ -79,6 +80,11 @@ def case(algo_class: Any, folder: Path, nvec: list[int] | None = None) -> Case:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_conforms(check: Any, algo_class: Any, tmp_path: Path) -> None:
     check(case(algo_class, tmp_path))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_conforms_with_a_structure_model_without_attention(check: Any, tmp_path: Path) -> None:
+    check(case(SPINIQL, tmp_path, architecture="mlp", mlp=MLPConfig(width=13), head_init="asm"))
 
 
 @each_algorithm

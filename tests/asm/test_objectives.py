@@ -106,7 +106,7 @@ def test_parts_have_as_many_rows_as_the_format_allows(monkeypatch: pytest.Monkey
     assert list(parts_of_batch(asm, 8, cpu)) == [slice(0, 4), slice(4, 8)]
     assert list(parts_of_batch(asm, 8, cpu, "bfloat16")) == [slice(0, 8)]
     assert list(parts_of_batch(asm, 8, torch.device("cuda"))) == [slice(0, 8)]
-    asm.config.ffn_multiplier = 6
+    asm.transformer.config.ffn_multiplier = 6
     assert list(parts_of_batch(asm, 8, cpu, "bfloat16")) == [slice(0, 4), slice(4, 8)]
 
 

@@ -64,7 +64,7 @@ def test_variational_loss_is_reconstruction_plus_weighted_divergence() -> None:
     mu, log_var = encoded[:, :5], encoded[:, 5:]
     z = mu + np.exp(log_var / 2) * noise.numpy()
     with torch.no_grad():
-        state = asm.trunk.state_encoder(x).numpy()
+        state = asm.transformer.state_encoder(x).numpy()
     hidden = gelu(linear(vam.decoder[0], np.concatenate([z, state], 1)))
     logits = np.split(linear(vam.decoder_out, hidden), np.cumsum(NVEC)[:-1], axis=1)
     nll = np.mean([[-log_softmax(y)[b, a[b, i]] for i, y in enumerate(logits)] for b in range(6)])

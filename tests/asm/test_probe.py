@@ -62,12 +62,12 @@ def test_attention_maps_are_the_weights_that_the_trunk_uses() -> None:
     torch.testing.assert_close(maps.sum(-1), torch.ones(2, 2, 3))
     # Block 0, head 1 by hand, for one row at a time.
     asm.eval()
-    block = asm.trunk.blocks[0]
+    block = asm.transformer.blocks[0]
     assert isinstance(block, Block)
     by_hand = []
     for b in range(5):
         slots = asm.embedding(tokens[b] + asm.row_offsets)
-        z = torch.cat([asm.trunk.state_encoder(x[b : b + 1]), slots])
+        z = torch.cat([asm.transformer.state_encoder(x[b : b + 1]), slots])
         q = block.attention.query(block.query_norm(z))[:, 8:]
         k = block.attention.key_value(block.context_norm(z))[:, 8:16]
         by_hand.append((q @ k.T / math.sqrt(8)).softmax(-1))

@@ -174,9 +174,16 @@ def test_an_imported_model_is_saved_and_used_like_any_other(
 def test_a_file_as_the_published_code_writes_it_is_read(numpy: int, tmp_path: Path) -> None:
     path = write(tmp_path / "final.pt", published_content())
     asm = load_published_asm(as_saved_with_numpy_1(path) if numpy == 1 else path)
-    assert (asm.nvec, asm.config.n_heads) == (NVEC, HEADS)  # what its arguments say
-    assert (asm.config.dropout, asm.config.attention_dropout) == (0.25, 0.25)
-    assert load_published_asm(path, dropout=0.0, attention_dropout=0.5).config.dropout == 0.0
+    sizes = asm.transformer.config
+    assert (asm.nvec, sizes.n_heads) == (NVEC, HEADS)  # what its arguments say
+    assert (sizes.dropout, sizes.attention_dropout) == (
+        0.25,
+        0.25,
+    )
+    assert (
+        load_published_asm(path, dropout=0.0, attention_dropout=0.5).transformer.config.dropout
+        == 0.0
+    )
     # Nothing of this stays allowed.
     with pytest.raises(pickle.UnpicklingError, match="multiarray"):
         torch.load(path, weights_only=True)
@@ -184,7 +191,7 @@ def test_a_file_as_the_published_code_writes_it_is_read(numpy: int, tmp_path: Pa
 
 def test_another_number_of_heads_than_the_file_says_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "final.pt", published_content(num_heads=6))
-    assert load_published_asm(path).config.n_heads == 6
+    assert load_published_asm(path).transformer.config.n_heads == 6
     with pytest.raises(InvalidCheckpointError, match="with 6 heads, and n_heads=3"):
         load(path)
 

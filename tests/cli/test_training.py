@@ -19,7 +19,7 @@ from spin_d3rlpy.cli import app
 from spin_d3rlpy.settings import read_settings
 
 DATASET = "spin/maze-a5/random-medium-expert-v0"
-SMALL = ["--size", "2000", "--preset", "smoke", "--episodes", "3", "--no-progress"]
+SMALL = ["--size", "2000", "--recipe", "smoke", "--episodes", "3", "--no-progress"]
 
 
 def run(*args: object, code: int = 0) -> str:
@@ -44,7 +44,7 @@ def _datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def asm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("asm")
-    small = ["--size", "2000", "--preset", "smoke", "--no-progress"]
+    small = ["--size", "2000", "--recipe", "smoke", "--no-progress"]
     fields = ["--set", "pretraining.mask_prob_max=1.0", "--set", "transformer.width=8"]
     result = run_json("pretrain", DATASET, *small, *fields, "--updates", "3", "--out", out)
     assert (result["step"], result["samples"]) == (3, 3 * 256)
@@ -133,7 +133,7 @@ def test_an_interrupted_training_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("algorithm", ["SPINDistillIQL", "RePreMIQL", "SAINTBC", "DecQNCQL"])
-def test_other_algorithms_take_a_preset(algorithm: str, tmp_path: Path) -> None:
+def test_other_algorithms_take_a_recipe(algorithm: str, tmp_path: Path) -> None:
     command = ["train", DATASET, *SMALL, "--algorithm", algorithm, "--steps", "2"]
     assert run_json(*command, "--out", tmp_path)["algorithm"] == algorithm
 

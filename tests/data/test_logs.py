@@ -215,7 +215,7 @@ def test_from_the_shell_a_log_becomes_a_policy(tmp_path: Path) -> None:
     assert (
         run("data", "check", "clinic/log-v1", "--histogram", tmp_path / "r.png")["problems"] == []
     )
-    small = ["--preset", "smoke", "--steps", "2", "--no-progress", "--out", tmp_path / "run"]
+    small = ["--recipe", "smoke", "--steps", "2", "--no-progress", "--out", tmp_path / "run"]
     result = run("train", "clinic/log-v1", *small)
     assert 0.0 <= result["action_match"] <= 1.0
     assert "return" not in result

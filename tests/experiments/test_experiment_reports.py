@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS
 from spin_d3rlpy.experiments.jobs import Job
 from spin_d3rlpy.experiments.report import write_report
-from spin_d3rlpy.experiments.specs import EXPERIMENTS, SCALES
+from spin_d3rlpy.experiments.specs import SCALES
 from spin_d3rlpy.experiments.statistics import (
     first_reaching,
     interquartile_mean,

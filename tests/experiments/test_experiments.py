@@ -17,17 +17,11 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_d3rlpy.experiments import grid, jobs
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS, get_experiments
 from spin_d3rlpy.experiments.engines import LocalEngine
 from spin_d3rlpy.experiments.grid import is_done, run_grid, with_requirements
 from spin_d3rlpy.experiments.jobs import LOG, Job, run_job
-from spin_d3rlpy.experiments.specs import (
-    EXPERIMENTS,
-    SCALES,
-    Method,
-    get_experiments,
-    get_scale,
-    pretraining_job,
-)
+from spin_d3rlpy.experiments.specs import SCALES, Method, get_scale, pretraining_job
 from spin_d3rlpy.run_settings import create_algorithm
 
 SMOKE = dataclasses.replace(SCALES["smoke"], n_steps=6, n_evaluations=3)

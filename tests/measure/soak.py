@@ -8,7 +8,6 @@ started makes the same steps: a long run that slows down falls behind it.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -27,25 +26,23 @@ import typer
 from d3rlpy.logging import FileAdapterFactory, NoopAdapterFactory
 
 from spin_d3rlpy.algos import SPINIQL
-from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.metrics import LockstepEvaluator
 from spin_d3rlpy.plots import COLORS
-from spin_d3rlpy.policies import SPINEncoderFactory
-from spin_d3rlpy.presets import Preset, get_preset
 from spin_d3rlpy.reports import describe_machine, format_table, write_csv
 from tests.measure.process_memory import resident_bytes
 
 DATASET = "spin/cheetah-run-b3/random-medium-expert-v0"
 WARM_UP = 0.1  # share of the run after which memory and speed are expected to be flat
 COMPARISON_INTERVAL = 10  # epochs
+EPOCH_STEPS = {"tuned": 1_000, "smoke": 20}
 Row = dict[str, Any]
 
 
 def run_soak(
     out: Path,
     minutes: float = 65.0,
-    preset: str = "cpu-small",
+    recipe: str = "tuned",
     size: int | None = None,
     episodes: int = 4,
     log: Callable[[str], None] = print,
@@ -56,7 +53,7 @@ def run_soak(
         out: folder for results.
         minutes: of stage 2, on the clock. The epoch that begins before they are over is
             finished, and three epochs are made at least.
-        preset: sizes, see `spin_d3rlpy.presets`.
+        recipe: name in `spin_d3rlpy.recipes.RECIPES`.
         size: transitions of the dataset; the published 200,000 if None.
         episodes: played after each epoch.
         log: gets what was found as text.
@@ -65,12 +62,12 @@ def run_soak(
         What is in `soak.json`.
 
     Raises:
-        ValueError: an unknown preset.
+        ValueError: an unknown recipe.
     """
-    sizes = get_preset(preset)
     buffer, env = load_dataset(DATASET, size=size)
     d3rlpy.seed(0)
-    algo = _create(sizes, sizes.pretraining)
+    algo = SPINIQL(recipe=recipe)
+    epoch_steps = EPOCH_STEPS[recipe]
     rows: list[Row] = []
     updated = 0.0  # CPU time when an epoch's updates are done
 
@@ -83,14 +80,14 @@ def run_soak(
         run = algo.fitter(
             buffer,
             n_steps=10**9,
-            n_steps_per_epoch=sizes.n_steps_per_epoch,
+            n_steps_per_epoch=epoch_steps,
             logger_adapter=FileAdapterFactory(folder),
             show_progress=False,
             save_interval=10,
             evaluators={"return": evaluator},
             epoch_callback=note_updates,
             checkpoint_dir=Path(folder) / "checkpoints",
-            checkpoint_interval=sizes.n_steps_per_epoch // 2,
+            checkpoint_interval=epoch_steps // 2,
         )
         _, metrics = next(run)  # pre-training, and the first epoch with everything's first use
         started, cpu = time.monotonic(), time.process_time()
@@ -99,20 +96,18 @@ def run_soak(
             rows.append(
                 {
                     "epoch": epoch,
-                    "step": epoch * sizes.n_steps_per_epoch,
+                    "step": epoch * epoch_steps,
                     "minutes": round((time.monotonic() - started) / 60, 3),
                     "resident_mb": round(resident_bytes("VmRSS") / 1e6, 2),
                     "open_files": _open_files(),
-                    "cpu_ms_per_step": round(1e3 * (updated - cpu) / sizes.n_steps_per_epoch, 4),
-                    "clock_ms_per_step": round(
-                        1e3 * metrics["time_epoch"] / sizes.n_steps_per_epoch, 4
-                    ),
+                    "cpu_ms_per_step": round(1e3 * (updated - cpu) / epoch_steps, 4),
+                    "clock_ms_per_step": round(1e3 * metrics["time_epoch"] / epoch_steps, 4),
                     "evaluation_cpu_seconds": round(time.process_time() - updated, 3),
                     "return": round(metrics["return"], 2),
                 }
             )
             if len(rows) % COMPARISON_INTERVAL == 1:
-                rows[-1]["fresh_cpu_ms_per_step"] = fresh_cpu_ms_per_step(preset, size)
+                rows[-1]["fresh_cpu_ms_per_step"] = fresh_cpu_ms_per_step(recipe, size)
             else:
                 rows[-1]["fresh_cpu_ms_per_step"] = ""
             cpu = time.process_time()
@@ -122,7 +117,7 @@ def run_soak(
     found = {
         "dataset": DATASET,
         "transitions": buffer.transition_count,
-        "preset": preset,
+        "recipe": recipe,
         "episodes": episodes,
         "steps": rows[-1]["step"],
         "minutes": rows[-1]["minutes"],
@@ -137,40 +132,32 @@ def run_soak(
     return found
 
 
-def _create(sizes: Preset, pretraining: PretrainingConfig) -> SPINIQL:
-    return SPINIQL(
-        batch_size=sizes.batch_size,
-        precision=sizes.precision,
-        actor_encoder_factory=SPINEncoderFactory(transformer=sizes.transformer),
-        pretraining=pretraining,
-    )
-
-
-def fresh_cpu_ms_per_step(preset: str, size: int | None) -> float:
+def fresh_cpu_ms_per_step(recipe: str, size: int | None) -> float:
     """Milliseconds of CPU time that a gradient step takes in a process that has just started."""
-    code = f"from tests.measure.soak import measure; measure({preset!r}, {size!r})"
+    code = f"from tests.measure.soak import measure; measure({recipe!r}, {size!r})"
     done = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=600
     )
     return float(done.stdout.splitlines()[-1])
 
 
-def measure(preset: str, size: int | None) -> None:
+def measure(recipe: str, size: int | None) -> None:
     """Trains for two epochs, on an untrained trunk, and prints what a step of the second took."""
-    sizes = get_preset(preset)
     buffer, env = load_dataset(DATASET, size=size)
     env.close()
-    algo = _create(sizes, dataclasses.replace(sizes.pretraining, max_updates=1))
+    algo = SPINIQL(recipe=recipe)
+    algo.config.pretraining.max_updates = 1
+    epoch_steps = EPOCH_STEPS[recipe]
     times: list[float] = []
     algo.fit(
         buffer,
-        n_steps=2 * sizes.n_steps_per_epoch,
-        n_steps_per_epoch=sizes.n_steps_per_epoch,
+        n_steps=2 * epoch_steps,
+        n_steps_per_epoch=epoch_steps,
         logger_adapter=NoopAdapterFactory(),
         show_progress=False,
         epoch_callback=lambda *_: times.append(time.process_time()),
     )
-    print(round(1e3 * (times[1] - times[0]) / sizes.n_steps_per_epoch, 4))
+    print(round(1e3 * (times[1] - times[0]) / epoch_steps, 4))
 
 
 def trends(rows: Sequence[Row]) -> dict[str, float]:
@@ -260,11 +247,11 @@ def _plot(path: Path, rows: Sequence[Row], threads: int) -> None:
 def main(
     out: Annotated[Path, typer.Option(help="Folder for table and picture.")] = Path("spin-soak"),
     minutes: Annotated[float, typer.Option(help="How long.")] = 65.0,
-    preset: Annotated[str, typer.Option(help="Sizes: cpu-small, paper or smoke.")] = "cpu-small",
+    recipe: Annotated[str, typer.Option(help="tuned or smoke.")] = "tuned",
     size: Annotated[int | None, typer.Option(help="Transitions; default: 200,000.")] = None,
 ) -> None:
     """Train for an hour, with evaluation, and see whether memory and speed stay flat."""
-    run_soak(out, minutes, preset, size)
+    run_soak(out, minutes, recipe, size)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def test_digests_tell_contents_apart() -> None:
 # -- the command line ------------------------------------------------------------------------
 
 TASK = "cheetah-run-b3/medium-v0"
-BENCH = ["bench", "run", "early", "--preset", "smoke", "--task", TASK, "--workers", "2"]
+BENCH = ["bench", "run", "early", "--recipe", "smoke", "--task", TASK, "--workers", "2"]
 
 
 def _bench(folder: Path, kill_after: float | None = None, group: bool = True) -> int:

@@ -25,7 +25,7 @@ def test_a_soak_writes_a_row_an_epoch_and_a_picture(
 ) -> None:
     monkeypatch.setattr(soak, "load_dataset", maze_data)
     monkeypatch.setattr(soak, "fresh_cpu_ms_per_step", lambda *_: 2.0)
-    soak.main(tmp_path / "soak", minutes=0, preset="smoke")
+    soak.main(tmp_path / "soak", minutes=0, recipe="smoke")
     rows = _rows(tmp_path / "soak" / "soak.csv")
     assert [row["step"] for row in rows] == ["40", "60", "80"]
     assert all(float(row["resident_mb"]) > 50 for row in rows)
@@ -37,9 +37,9 @@ def test_a_soak_writes_a_row_an_epoch_and_a_picture(
     assert (tmp_path / "soak" / "soak.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_unknown_preset_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="preset"):
-        run_soak(tmp_path, preset="huge")
+def test_an_unknown_recipe_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="recipe"):
+        run_soak(tmp_path, recipe="huge")
 
 
 def test_trends_are_those_after_the_warm_up() -> None:

@@ -10,7 +10,7 @@ import torch
 from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
 
 from spin_d3rlpy import fast
-from spin_d3rlpy.asm import TransformerConfig
+from spin_d3rlpy.asm import MLPConfig, TransformerConfig
 from spin_d3rlpy.errors import InvalidActionSpaceError
 from spin_d3rlpy.policies import (
     AutoregressiveConfig,
@@ -34,6 +34,7 @@ FACTORIES = [
     VectorEncoderFactory(hidden_units=[16]),
     SAINTEncoderFactory(transformer=TINY),
     SPINEncoderFactory(transformer=TINY),
+    SPINEncoderFactory(architecture="mlp", mlp=MLPConfig(width=9)),
     AutoregressiveEncoderFactory(SMALL_LSTM),
 ]
 

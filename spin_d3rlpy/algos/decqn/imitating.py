@@ -13,6 +13,7 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.decqn.base import DecQNBase, DecQNConfig, DecQNImpl, DecQNModules
+from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.scalers import standardized_states
 
@@ -51,7 +52,8 @@ class ImitatingDecQNImpl(DecQNImpl):
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One step of the utilities, then one of the policy."""
         metrics = super().compute_update(batch, grad_step)
-        actor_loss = -self._modules.policy.log_prob(batch.observations, batch.actions).mean()
+        imitated = imitation_batch(batch)
+        actor_loss = -self._modules.policy.log_prob(imitated.observations, imitated.actions).mean()
         self.minimize(actor_loss, self._modules.actor_optim)
         return {**metrics, "actor_loss": actor_loss.detach()}
 

@@ -1,5 +1,6 @@
 """Tasks that pre-train the ASM: masked (MAM, SPIN's own), variational (VAM), contrastive (CAM)."""
 
+from spin_d3rlpy.asm.objectives.any_order import AnyOrderActionModelling
 from spin_d3rlpy.asm.objectives.base import ObjectiveLoss, PretrainingObjective, Validation
 from spin_d3rlpy.asm.objectives.contrastive import ContrastiveActionModelling
 from spin_d3rlpy.asm.objectives.masked import (
@@ -12,6 +13,7 @@ from spin_d3rlpy.asm.objectives.masked import (
 from spin_d3rlpy.asm.objectives.variational import VariationalActionModelling
 
 __all__ = [
+    "AnyOrderActionModelling",
     "ContrastiveActionModelling",
     "MaskedAccuracy",
     "MaskedActionModelling",

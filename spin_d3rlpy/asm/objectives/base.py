@@ -82,11 +82,9 @@ def parts_of_batch(
     """Yields slices of equal parts for a CPU to compute in turn; a GPU takes the whole batch."""
     size = n_rows
     if device.type == "cpu":
-        tokens_a_row = asm.config.n_state_tokens + asm.layout.n_slots
-        # Queries, keys and values of a token, or what is hidden in its feed-forward layers.
-        entries_a_token = max(3, asm.config.ffn_multiplier) * asm.config.width
+        entries_a_row = asm.config.entries_a_row(asm.layout.n_slots)
         entry_bytes = 2 if is_bfloat16(device, precision) else 4
-        size = max(1, BYTES_AT_ONCE // (tokens_a_row * entries_a_token * entry_bytes))
+        size = max(1, BYTES_AT_ONCE // (entries_a_row * entry_bytes))
     size = math.ceil(n_rows / math.ceil(n_rows / size))
     for start in range(0, n_rows, size):
         yield slice(start, start + size)

@@ -48,7 +48,7 @@ class ContrastiveActionModelling(PretrainingObjective):
                 "Contrastive action modelling compares a sub-action with the others; got a single "
                 "one. Use another pre-training objective."
             )
-        d = asm.config.width
+        d = asm.transformer.config.width
         self.temperature = temperature
         self.project_slot = nn.Sequential(nn.Linear(d, d), nn.GELU(), nn.Linear(d, projection_size))
         self.project_context = nn.Sequential(
@@ -58,7 +58,7 @@ class ContrastiveActionModelling(PretrainingObjective):
     def loss(self, observations: torch.Tensor, actions: torch.Tensor) -> ObjectiveLoss:
         """The loss of a batch `(B, obs)`, `(B, N)`, each row's negatives being the others."""
         asm = self.asm
-        features = asm.trunk(observations, asm.embedding.weight, actions + asm.row_offsets)
+        features = asm.transformer(observations, asm.embedding.weight, actions + asm.row_offsets)
         context = (features.sum(1, keepdim=True) - features) / (asm.layout.n_slots - 1)
         # Slots first: (N, B, P).
         slots = normalize(self.project_slot(features).float(), dim=-1).transpose(0, 1)

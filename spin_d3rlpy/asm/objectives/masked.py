@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -160,12 +161,8 @@ class MaskedActionModelling(PretrainingObjective):
 
     def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
         """Accuracy at several mask ratios; the score is the per-slot one at the training ratio."""
-        metrics = {}
-        ratios = sorted({self.mask_prob, *VALIDATION_RATIOS})
-        for ratio in ratios:
-            result = masked_accuracy(self.asm, observations, actions, ratio)
-            metrics[f"slot_accuracy_at_{ratio:g}"] = result.slot
-            metrics[f"exact_accuracy_at_{ratio:g}"] = result.exact
+        ratios = {self.mask_prob, *VALIDATION_RATIOS}
+        metrics = accuracies(self.asm, observations, actions, ratios)
         return Validation(metrics[f"slot_accuracy_at_{self.mask_prob:g}"], metrics)
 
 
@@ -209,6 +206,21 @@ def masked_accuracy(
     rows = hidden.selected.any(1)
     exact = (hit == hidden.selected).all(1) & rows
     return MaskedAccuracy(float(hit.sum() / hidden.selected.sum()), float(exact.sum() / rows.sum()))
+
+
+def accuracies(
+    asm: ActionStructureModel,
+    observations: torch.Tensor,
+    actions: torch.Tensor,
+    ratios: Iterable[float],
+) -> dict[str, float]:
+    """Returns `masked_accuracy` at several mask ratios, by name."""
+    metrics = {}
+    for ratio in sorted(ratios):
+        result = masked_accuracy(asm, observations, actions, ratio)
+        metrics[f"slot_accuracy_at_{ratio:g}"] = result.slot
+        metrics[f"exact_accuracy_at_{ratio:g}"] = result.exact
+    return metrics
 
 
 def add_masked_gradients(

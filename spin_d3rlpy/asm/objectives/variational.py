@@ -54,7 +54,7 @@ class VariationalActionModelling(PretrainingObjective):
         self, asm: ActionStructureModel, latent_size: int = 64, kl_weight: float = 0.1
     ) -> None:
         super().__init__(asm)
-        d, m = asm.config.width, asm.config.n_state_tokens
+        d, m = asm.config.width, asm.transformer.n_state_tokens
         self.kl_weight = kl_weight
         self.posterior = nn.Linear(d, 2 * latent_size)
         self.decoder = nn.Sequential(nn.Linear(latent_size + m * d, 2 * d), nn.GELU())
@@ -63,13 +63,13 @@ class VariationalActionModelling(PretrainingObjective):
     def encode(self, observations: torch.Tensor, actions: torch.Tensor) -> Posterior:
         """Compresses actions `(B, N)` in states `(B, obs)`."""
         asm = self.asm
-        features = asm.trunk(observations, asm.embedding.weight, actions + asm.row_offsets)
+        features = asm.transformer(observations, asm.embedding.weight, actions + asm.row_offsets)
         mean, log_variance = in_float32(self.posterior, features.mean(1)).chunk(2, dim=-1)
         return Posterior(mean, log_variance)
 
     def decode(self, observations: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`, of states `(B, obs)` and latents `(B, Z)`."""
-        state = self.asm.trunk.state_encoder(observations)
+        state = self.asm.transformer.state_encoder(observations)
         hidden = self.decoder(torch.cat([latent.to(state.dtype), state], dim=-1))
         logits: torch.Tensor = in_float32(self.decoder_out, hidden)
         return logits

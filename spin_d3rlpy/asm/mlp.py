@@ -1,0 +1,85 @@
+"""The attention-free trunk of an Action Structure Model, and its heads.
+
+All slots have the same features `(B, 1, D)`: one vector that says of the state and of all visible
+sub-actions what the slots' linear heads need. Axes are those of `spin_d3rlpy.asm.model`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import nn
+
+from spin_d3rlpy.precision import in_float32
+
+
+@dataclasses.dataclass()
+class MLPConfig:
+    """Sizes of an attention-free trunk.
+
+    Args:
+        width: of the hidden layers.
+        n_layers: number of hidden layers.
+    """
+
+    width: int = 256
+    n_layers: int = 2
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if type(value) is not int or value < 1:
+                raise ValueError(f"Expected {name} to be a number of at least 1, got {value!r}.")
+
+    def entries_a_row(self, n_slots: int) -> int:
+        """Numbers in the largest array of one row of a batch."""
+        return self.width
+
+
+class SlotMLP(nn.Module):
+    """Hidden layers of linear map, LayerNorm and ReLU over the state and the visible choices.
+
+    The first layer's input is `[state, one-hot of visible choices (zeros where masked), mask
+    bits]`. Its weights of choices and mask bits are the rows of the ASM's table of tokens.
+
+    Args:
+        observation_size: length of an observation.
+        config: sizes.
+    """
+
+    def __init__(self, observation_size: int, config: MLPConfig) -> None:
+        super().__init__()
+        d = config.width
+        self.state_encoder = nn.Linear(observation_size, d)
+        layers: list[nn.Module] = [nn.LayerNorm(d), nn.ReLU()]
+        for _ in range(config.n_layers - 1):
+            layers += [nn.Linear(d, d), nn.LayerNorm(d), nn.ReLU()]
+        self.hidden = nn.Sequential(*layers)
+
+    def forward(
+        self, observations: torch.Tensor, table: torch.Tensor, ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns the features of all slots, `(B, 1, D)`.
+
+        Args:
+            observations: `(B, obs)`.
+            table: `(R, D)` weights of tokens.
+            ids: `(B, N)` rows of the table that are the slots' tokens; without it the whole
+                table stands in every row of the batch (R = N).
+        """
+        state = self.state_encoder(observations)
+        if ids is None:
+            x = state + table.sum(0)
+        else:  # measured: for slots of few choices faster than looking up rows
+            chosen = torch.zeros(len(ids), len(table), dtype=state.dtype, device=ids.device)
+            x = torch.addmm(state, chosen.scatter_(1, ids, 1.0), table.to(state.dtype))
+        features: torch.Tensor = self.hidden(x)[:, None]
+        return features
+
+
+class LinearHeads(nn.Linear):
+    """One linear head per slot, side by side: `(B, 1, D)` to logits of all choices `(B, S)`."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Returns logits, flat `(B, S)`."""
+        return in_float32(super().forward, features[:, 0])

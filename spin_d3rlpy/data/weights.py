@@ -1,0 +1,112 @@
+"""How often each trajectory is drawn: by return, or by advantage over its start state's value."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+
+from spin_d3rlpy.errors import InvalidDatasetError
+
+Score = Literal["return", "advantage"]
+# Of the linear regression of returns on start states, in units of a standardized feature's
+# variance: few episodes must not be fitted exactly.
+RIDGE = 0.1
+
+
+@dataclasses.dataclass()
+class TrajectoryWeights:
+    r"""Trajectories are drawn with probability softmax(minmax(score) / temperature).
+
+    A transition is drawn in proportion to its trajectory's weight, so that equal weights are
+    uniform sampling. Few trajectories are soon learned by heart: the temperature is raised until
+    the effective sample size :math:`1 / \sum_j p_j^2` is at least `min_episodes`.
+
+    References:
+        * Hong et al., Harnessing Mixed Offline RL Datasets via Trajectory Weighting, 2023.
+
+    Args:
+        temperature: None draws all alike.
+        score: `"return"`, or `"advantage"`: the return minus what a linear regression expects of
+            the start state.
+        min_episodes: least effective number of trajectories.
+        critics: draw the critics' batches so, too, instead of uniformly.
+
+    Raises:
+        ValueError: a temperature that is not positive, an unknown score.
+    """
+
+    temperature: float | None = None
+    score: Score = "return"
+    min_episodes: float = 20.0
+    critics: bool = False
+
+    def __post_init__(self) -> None:
+        if self.temperature is not None and not self.temperature > 0.0:
+            raise ValueError(
+                f"Expected a trajectory temperature above 0 or None, got {self.temperature}."
+            )
+        if self.score not in get_args(Score):
+            raise ValueError(f"Expected score 'return' or 'advantage', got {self.score!r}.")
+
+    def compute(self, returns: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        """Returns the probabilities `(episodes,)` of trajectories.
+
+        Args:
+            returns: `(episodes,)`.
+            starts: start states, `(episodes, obs)`.
+
+        Raises:
+            InvalidDatasetError: all trajectories have the same score.
+        """
+        scores = returns.double()
+        if self.score == "advantage":
+            scores = scores - _expected_returns(scores, starts.double())
+        spread = scores.max() - scores.min()
+        if not spread > 0.0:
+            raise InvalidDatasetError(
+                "Trajectories cannot be weighted: all have the same return. Train without "
+                "weights: trajectory_weights=TrajectoryWeights(temperature=None)."
+            )
+        scores = (scores - scores.min()) / spread
+        assert self.temperature is not None
+        temperature, least = self.temperature, min(self.min_episodes, 0.99 * len(scores))
+        weights = (scores / temperature).softmax(0)
+        while 1.0 / weights.square().sum() < least:
+            temperature *= 1.1
+            weights = (scores / temperature).softmax(0)
+        return weights
+
+
+def _expected_returns(returns: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    """Returns what a ridge regression on standardized start states expects, `(episodes,)`."""
+    x = (starts - starts.mean(0)) / (starts.std(0, correction=0) + 1e-3)
+    gram = x.T @ x + RIDGE * len(x) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    slope = torch.linalg.solve(gram, x.T @ (returns - returns.mean()))
+    expected: torch.Tensor = returns.mean() + x @ slope
+    return expected
+
+
+def returns_to_go(
+    rewards: torch.Tensor, episode_starts: torch.Tensor, gamma: float
+) -> torch.Tensor:
+    """Returns discounted sums of rewards from each step to its episode's end, `(n,)`.
+
+    Args:
+        rewards: `(n,)`, episode after episode.
+        episode_starts: `(episodes + 1,)` first step of each, and n.
+        gamma: discount factor.
+    """
+    lengths = episode_starts.diff().cpu().numpy()
+    flat = rewards.double().cpu().numpy()
+    starts = episode_starts[:-1].cpu().numpy()
+    result = np.empty(len(flat), np.float64)
+    total = np.zeros(len(lengths))
+    # Backwards in step with all episodes that are as long: few passes, whatever their number.
+    for t in range(int(lengths.max()) - 1, -1, -1):
+        at = np.flatnonzero(lengths > t)
+        total[at] = flat[starts[at] + t] + gamma * total[at]
+        result[starts[at] + t] = total[at]
+    return torch.from_numpy(result).to(rewards)

@@ -1,0 +1,127 @@
+"""Recipes: named sets of field values, for every algorithm alike.
+
+The classes' own defaults are the recipe `"published"`: results compare with the paper's, after a
+million steps. `"tuned"` reaches such returns in minutes; its settings were chosen on cheetah-run
+and finger-spin only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from d3rlpy.models.encoders import VectorEncoderFactory
+
+from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
+from spin_d3rlpy.asm.distillation import DistillationConfig
+from spin_d3rlpy.data.weights import TrajectoryWeights
+from spin_d3rlpy.policies import PolicyFactory
+from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
+from spin_d3rlpy.scalers import ClippedStandardObservationScaler
+
+
+def _layers(width: int) -> VectorEncoderFactory:
+    return VectorEncoderFactory(hidden_units=[width, width], use_layer_norm=True)
+
+
+def _tuned() -> dict[str, Any]:
+    return {
+        "observation_scaler": ClippedStandardObservationScaler(eps=1e-3),
+        "batch_size": 256,
+        "imitation_batch_size": 1024,
+        "n_steps": 25_000,
+        "learning_rate": 1e-3,
+        "actor_learning_rate": 2e-3,
+        "critic_learning_rate": 1e-3,
+        "lr_schedule": "linear",
+        "lr_warmup": 0.05,
+        "ema_decay": 0.999,
+        "trajectory_weights": TrajectoryWeights(temperature=0.05),
+        "monte_carlo_share": 0.2,
+        "weight_ess": 0.7,
+        "encoder_factory": _layers(256),
+        "actor_encoder_factory": _layers(256),
+        "critic_encoder_factory": _layers(128),
+        "value_encoder_factory": _layers(128),
+        "transformer": TransformerConfig(
+            width=64, n_blocks=2, head_hidden=64, dropout=0.0, attention_dropout=0.0
+        ),
+        "pretraining": (
+            PretrainingConfig(
+                masking="any_order",
+                batch_size=1024,
+                learning_rate=4e-3,
+                lr_schedule="linear",
+                lr_warmup=0.05,
+                ema_decay=0.999,
+                max_updates=20_000,
+                precision="auto",
+            ),
+            RePreMPretrainingConfig(max_updates=5_000, precision="auto"),
+        ),
+        "distillation": DistillationConfig(n_updates=10_000, precision="auto"),
+        "precision": "auto",
+        "architecture": "mlp",
+        "query_init": "mask",
+        "head_init": "asm",
+        "train_queries": False,
+        "frozen_dropout": False,
+        "cache_features": True,
+    }
+
+
+def _smoke() -> dict[str, Any]:
+    """Seconds: for trying out a script, not for results."""
+    return {
+        "batch_size": 64,
+        "n_steps": 40,
+        "transformer": TransformerConfig(width=16, n_blocks=1, head_hidden=16),
+        "sizes": RePreMConfig(width=16, n_blocks=1, head_hidden=16),
+        "pretraining": (
+            PretrainingConfig(batch_size=256, max_updates=20),
+            RePreMPretrainingConfig(max_updates=20),
+        ),
+        "distillation": DistillationConfig(n_updates=20),
+    }
+
+
+RECIPES: dict[str, Callable[[], dict[str, Any]]] = {
+    "published": dict,
+    "tuned": _tuned,
+    "smoke": _smoke,
+}
+
+
+def recipe_fields(
+    name: str, config_class: type[Any], given: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns a recipe's values of the fields that a config (and its policy's factory) has.
+
+    Args:
+        name: of the recipe.
+        config_class: of an algorithm.
+        given: fields that the user gives; they win.
+
+    Raises:
+        ValueError: there is no such recipe.
+    """
+    if name not in RECIPES:
+        raise ValueError(f"Expected a recipe of {', '.join(RECIPES)}; got {name!r}.")
+    given = dict(given or {})
+    default = config_class()
+    factory = given.get("actor_encoder_factory", getattr(default, "actor_encoder_factory", None))
+    values = dict(vars(default))
+    if isinstance(factory, PolicyFactory):
+        values |= vars(factory)
+        values.pop("actor_encoder_factory")
+    chosen = {}
+    for field, value in RECIPES[name]().items():
+        if field not in values:
+            continue
+        # Policies have different parts by the same name: the one of the field's type.
+        options = value if isinstance(value, tuple) else (value,)
+        named = field in ("transformer", "sizes", "pretraining", "distillation")
+        fitting = [v for v in options if not named or type(v) is type(values[field])]
+        if fitting:
+            chosen[field] = fitting[0]
+    return chosen | given

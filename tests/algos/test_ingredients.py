@@ -1,0 +1,154 @@
+"""What the tuned recipe is made of, with every algorithm: off by default, on together."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from d3rlpy.logging import NoopAdapterFactory
+
+from spin_d3rlpy import SPINIQL, FactoredBC, FactoredIQL, load_policy, save_policy
+from spin_d3rlpy.algos.actor_critic import weights_of_sample_size
+from spin_d3rlpy.asm import MLPConfig, PretrainingConfig
+from spin_d3rlpy.data.weights import TrajectoryWeights
+from spin_d3rlpy.recipes import RECIPES, recipe_fields
+from tests.algos.problems import ALGORITHMS, NVEC, OBSERVATION_SIZE, random_buffer, tiny_fields
+from tests.algos.runs import CrashError, assert_equal, crash_at, fit, outcome, seed
+
+OBSERVATIONS = np.linspace(-2, 2, 5 * OBSERVATION_SIZE, dtype=np.float32).reshape(5, -1)
+
+
+def tuned(algo_class: Any, **fields: Any) -> Any:
+    """An algorithm by the tuned recipe, in small."""
+    small = tiny_fields(algo_class)
+    given = {k: v for k, v in small.items() if k in ("pretraining", "distillation")}
+    if algo_class.__name__.startswith("SPIN") and "Distill" not in algo_class.__name__:
+        config = PretrainingConfig(
+            masking="any_order", ema_decay=0.9, lr_schedule="linear", batch_size=32, max_updates=5
+        )
+        given = {"mlp": MLPConfig(width=16), "pretraining": config}
+    elif "actor_encoder_factory" in small:
+        given["actor_encoder_factory"] = small["actor_encoder_factory"]
+    sizes = {"batch_size": 19, "imitation_batch_size": 23}
+    names = {f.name for f in dataclasses.fields(algo_class.config_class)}
+    sizes = {k: v for k, v in sizes.items() if k in names}
+    return algo_class(recipe="tuned", **{**given, **sizes, **fields})
+
+
+@pytest.mark.parametrize("algo_class", ALGORITHMS, ids=lambda c: c.__name__)
+def test_every_algorithm_trains_by_the_tuned_recipe_and_resumes(
+    algo_class: Any, tmp_path: Path
+) -> None:
+    seed(1)
+    algo = tuned(algo_class)
+    whole = outcome(algo, fit(algo, tmp_path / "whole"))
+    seed(1)
+    with pytest.raises(CrashError):
+        fit(tuned(algo_class), tmp_path / "crashed", callback=crash_at(7))
+    seed(9)
+    resumed = tuned(algo_class)
+    assert_equal(outcome(resumed, fit(resumed, tmp_path / "crashed")), whole)
+    save_policy(algo, tmp_path / "policy.safetensors")
+    loaded = load_policy(tmp_path / "policy.safetensors")
+    assert np.array_equal(loaded.predict(OBSERVATIONS), algo.predict(OBSERVATIONS))
+
+
+@pytest.mark.parametrize("algo_class", ALGORITHMS, ids=lambda c: c.__name__)
+def test_the_published_recipe_is_the_default(algo_class: Any) -> None:
+    assert algo_class(recipe="published").config == algo_class().config
+    assert recipe_fields("tuned", algo_class.config_class)
+
+
+def test_given_fields_win_over_the_recipe() -> None:
+    algo = FactoredIQL(recipe="tuned", batch_size=7, ema_decay=0.0)
+    assert algo.config.batch_size == 7
+    assert algo.config.ema_decay == 0.0
+    assert algo.config.lr_schedule == "linear"
+
+
+def test_unknown_recipes_and_two_sources_are_refused() -> None:
+    with pytest.raises(ValueError, match=f"{', '.join(RECIPES)}; got 'best'"):
+        FactoredIQL(recipe="best")
+    with pytest.raises(ValueError, match="either config= or recipe='tuned'"):
+        FactoredIQL(FactoredIQL.config_class(), recipe="tuned")
+
+
+def test_the_average_acts_is_saved_and_exported(tmp_path: Path) -> None:
+    seed(0)
+    algo = FactoredBC(batch_size=16, ema_decay=0.9, actor_learning_rate=0.05)
+    fit(algo, None, resume=False)
+    impl: Any = algo.impl
+    trained, average = impl.policy, impl.acting_policy
+    inputs = torch.from_numpy(OBSERVATIONS)
+    impl.modules.set_eval()
+    assert not torch.equal(trained(inputs), average(inputs))
+    assert np.array_equal(algo.predict(OBSERVATIONS), average.greedy(inputs).numpy())
+    runtime = pytest.importorskip("onnxruntime")
+    algo.save_policy(str(tmp_path / "policy.onnx"))
+    session = runtime.InferenceSession(str(tmp_path / "policy.onnx"))
+    (actions,) = session.run(None, {session.get_inputs()[0].name: OBSERVATIONS})
+    assert np.array_equal(actions, algo.predict(OBSERVATIONS))
+
+
+def test_a_pretrained_policy_acts_so_before_its_first_step() -> None:
+    seed(0)
+    algo = tuned(SPINIQL)
+    buffer = random_buffer()
+    algo.pretrain(buffer, show_progress=False)
+    asm = algo.asm
+    assert asm is not None
+    hidden = torch.tensor(NVEC).expand(len(OBSERVATIONS), -1)
+    inputs = algo.config.observation_scaler.transform(torch.from_numpy(OBSERVATIONS))
+    expected = asm.layout.argmax(asm(inputs, hidden))
+    assert np.array_equal(algo.predict(OBSERVATIONS), expected.numpy())
+
+
+def test_critics_start_with_returns_to_the_end() -> None:
+    algo = FactoredIQL(batch_size=8, monte_carlo_share=0.5)
+    buffer = random_buffer()
+    algo.build_with_dataset(buffer)
+    source = algo._prepare_source(algo._source(buffer), 0.4)
+    assert source.sample_transition_batch(64).intervals.max() > 1
+    assert algo._prepare_source(source, 0.6).sample_transition_batch(64).intervals.max() == 1
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_weights_have_the_sample_size_that_is_asked_for(share: float, scale: float) -> None:
+    torch.manual_seed(0)
+    advantage = scale * torch.randn(512)
+    weights = weights_of_sample_size(advantage, share)
+    assert weights.mean() == pytest.approx(1.0, abs=1e-4)
+    size = weights.sum().square() / (len(weights) * weights.square().sum())
+    assert size == pytest.approx(share, abs=0.02)
+    order = advantage.argsort()
+    assert (weights[order].diff() >= 0).all()
+
+
+def test_policies_learn_from_their_own_batch() -> None:
+    """Only the best trajectory is imitated, while critics see all."""
+    buffer = random_buffer()
+    best = int(buffer.returns().argmax())
+    first, last = buffer.episode_starts[best : best + 2].tolist()
+    weights = TrajectoryWeights(temperature=1e-3, min_episodes=1.0)
+    algo = FactoredIQL(batch_size=16, imitation_batch_size=33, trajectory_weights=weights)
+    algo.build_with_dataset(buffer)
+    seen: list[Any] = []
+    impl: Any = algo.impl
+    original = impl.log_prob
+
+    def log_prob(batch: Any) -> torch.Tensor:
+        seen.append(batch)
+        result: torch.Tensor = original(batch)
+        return result
+
+    impl.log_prob = log_prob
+    algo.fit(buffer, n_steps=2, show_progress=False, logger_adapter=NoopAdapterFactory())
+    rows = buffer.observation_index[first:last]
+    for batch in seen:
+        assert len(batch.actions) == 33
+        assert np.isin(batch.rows.numpy(), rows.numpy()).all()

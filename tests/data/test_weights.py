@@ -1,0 +1,143 @@
+"""Weights of trajectories, and transitions that reach to the end of their episode."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
+
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.batches import imitation_batch
+from spin_d3rlpy.data.weights import TrajectoryWeights
+from spin_d3rlpy.errors import InvalidDatasetError
+
+GAMMA = 0.9
+
+
+def buffer_of(returns: list[float], lengths: list[int]) -> DeviceReplayBuffer:
+    """Terminated episodes whose actions are their number and whose last step pays."""
+    episodes = []
+    for i, (value, length) in enumerate(zip(returns, lengths, strict=True)):
+        rewards = np.full((length, 1), 0.25, np.float32)
+        rewards[-1] = value - 0.25 * (length - 1)
+        episodes.append(
+            Episode(
+                observations=np.full((length, 2), i, np.float32)
+                + np.linspace(0, 0.5, length, dtype=np.float32)[:, None],
+                actions=np.full((length, 1), i),
+                rewards=rewards,
+                terminated=True,
+            )
+        )
+    replay = ReplayBuffer(InfiniteBuffer(), episodes=episodes)
+    return DeviceReplayBuffer.from_replay_buffer(replay, [len(returns)])
+
+
+@pytest.fixture
+def buffer() -> DeviceReplayBuffer:
+    return buffer_of([0.0, 3.0, 4.0, 1.0], [2, 5, 1, 4])
+
+
+def test_returns_are_sums_of_rewards(buffer: DeviceReplayBuffer) -> None:
+    assert buffer.returns().tolist() == pytest.approx([0.0, 3.0, 4.0, 1.0])
+
+
+def test_transitions_are_drawn_by_the_softmax_of_their_return(buffer: DeviceReplayBuffer) -> None:
+    torch.manual_seed(0)
+    weights = TrajectoryWeights(temperature=0.5, min_episodes=1.0)
+    drawn = buffer.for_imitation(dataclasses.replace(weights, critics=True))
+    batch: Any = drawn.sample_transition_batch(100_000)
+    counts = batch.actions[:, 0].bincount(minlength=4) / len(batch.actions)
+    p = np.exp(np.array([0.0, 0.75, 1.0, 0.25]) / 0.5) * [2, 5, 1, 4]  # a transition's, so x length
+    np.testing.assert_allclose(counts, p / p.sum(), atol=0.005)
+    # Within an episode all steps alike.
+    steps = (2 * (batch.observations[batch.actions[:, 0] == 1][:, 0] - 1) * 4).round().long()
+    np.testing.assert_allclose(steps.bincount() / len(steps), 0.2, atol=0.01)
+    # Critics see all alike unless told otherwise.
+    mixed = buffer.for_imitation(weights).sample_transition_batch(50_000)
+    uniform = mixed.actions[:, 0].bincount(minlength=4) / 50_000
+    np.testing.assert_allclose(uniform, np.array([2, 5, 1, 4]) / 12, atol=0.01)
+    imitated = imitation_batch(mixed).actions[:, 0].bincount(minlength=4) / 50_000
+    np.testing.assert_allclose(imitated, p / p.sum(), atol=0.01)
+
+
+def test_few_trajectories_are_not_all_that_is_drawn() -> None:
+    returns = torch.linspace(0, 1, 50).square()
+    starts = torch.zeros(50, 1)
+    greedy = TrajectoryWeights(temperature=0.001, min_episodes=1.0).compute(returns, starts)
+    assert 1 / greedy.square().sum() == pytest.approx(1.0, abs=0.01)
+    bounded = TrajectoryWeights(temperature=0.001, min_episodes=20.0).compute(returns, starts)
+    assert 20.0 <= 1 / bounded.square().sum() < 22.0
+    # As many as there are, if there are fewer.
+    few = TrajectoryWeights(temperature=0.001, min_episodes=99.0).compute(returns, starts)
+    assert 1 / few.square().sum() >= 49.5
+
+
+def test_advantages_take_off_what_the_start_explains() -> None:
+    torch.manual_seed(0)
+    starts = torch.randn(400, 3)
+    skill = torch.rand(400)
+    returns = 10.0 * starts[:, 0] + 10.0 * skill
+    weights = TrajectoryWeights(temperature=0.1, score="advantage", min_episodes=1.0)
+    by_advantage = weights.compute(returns, starts)
+    by_return = dataclasses.replace(weights, score="return").compute(returns, starts)
+    # By return those are drawn that start well, by advantage those that do well from there.
+    start, other_start = (float(p @ starts[:, 0].double()) for p in (by_advantage, by_return))
+    assert start < 0.5 * other_start
+    assert float(by_advantage @ skill.double()) > float(by_return @ skill.double()) + 0.1
+
+
+def test_logs_of_single_decisions_are_weighted_by_their_rewards() -> None:
+    torch.manual_seed(0)
+    buffer = buffer_of([0.0, 1.0] * 50, [1] * 100)
+    weights = TrajectoryWeights(temperature=0.5, min_episodes=1.0, critics=True)
+    batch = buffer.for_imitation(weights).sample_transition_batch(50_000)
+    share = float((batch.actions[:, 0] % 2).float().mean())
+    assert share == pytest.approx(np.exp(2) / (1 + np.exp(2)), abs=0.01)
+
+
+def test_data_without_returns_are_refused() -> None:
+    with pytest.raises(InvalidDatasetError, match="all have the same return"):
+        buffer_of([0.0, 0.0], [1, 1]).for_imitation(TrajectoryWeights(temperature=1.0))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"temperature": 0.0}, "temperature"), ({"score": "length"}, "score")],
+)
+def test_bad_weights_are_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrajectoryWeights(**fields)  # type: ignore[arg-type]
+
+
+def test_transitions_to_the_end_sum_up_what_follows(buffer: DeviceReplayBuffer) -> None:
+    reaching = buffer.with_horizon(GAMMA)
+    assert buffer.with_horizon(None) is buffer
+    for episode in range(buffer.size()):
+        first, last = buffer.episode_starts[episode], buffer.episode_starts[episode + 1]
+        rewards = buffer.rewards[first:last]
+        index = torch.arange(int(first), int(last))
+        batch: Any = reaching.transitions(index)
+        for t in range(len(rewards)):
+            powers = GAMMA ** torch.arange(len(rewards) - t)
+            assert batch.rewards[t, 0] == pytest.approx(float((powers * rewards[t:]).sum()))
+            assert batch.intervals[t, 0] == len(rewards) - t
+        end: Any = buffer.transitions(index[-1:].repeat(len(rewards)))
+        assert torch.equal(batch.next_observations, end.next_observations)
+        assert torch.equal(batch.terminals, end.terminals)
+        one_step: Any = buffer.transitions(index)
+        assert torch.equal(batch.observations, one_step.observations)
+        assert torch.equal(batch.actions, one_step.actions)
+    back = reaching.with_horizon(None).transitions(torch.arange(3))
+    assert torch.equal(back.rewards, buffer.transitions(torch.arange(3)).rewards)
+
+
+def test_selected_episodes_keep_their_weights(buffer: DeviceReplayBuffer) -> None:
+    torch.manual_seed(0)
+    weights = TrajectoryWeights(temperature=0.01, min_episodes=1.0, critics=True)
+    chosen = buffer.for_imitation(weights).select([0, 2, 3])
+    assert set(chosen.sample_transition_batch(100).actions[:, 0].tolist()) == {2}

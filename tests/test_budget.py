@@ -1,0 +1,96 @@
+"""Training for a given time, by a clock that the tests turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from spin_d3rlpy.budget import Budget
+from spin_d3rlpy.checkpoints import Checkpoints
+from spin_d3rlpy.loop import Loop, Metrics, Run
+
+
+class Clock:
+    """Goes on only when a step takes time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class CrashError(Exception):
+    """Stands for whatever ends a run."""
+
+
+def train(
+    budget: Budget,
+    clock: Clock,
+    share: float = 1.0,
+    checkpoints: Checkpoints | None = None,
+    crash: int = -1,
+    stage: str = "stage",
+) -> Loop:
+    """Trains with steps of 0.1 s, of which the first takes 1 s."""
+    loop = Loop(Run(False, checkpoints, budget=budget), stage, 7, 7, share=share)
+
+    def step() -> Metrics:
+        if loop.step == crash:
+            raise CrashError
+        clock.now += 1.0 if loop.step == 0 else 0.1
+        return {"loss": torch.tensor(0.0)}
+
+    for _ in loop.epochs(step):
+        clock.now += 5.0  # an evaluation, which does not count
+        loop.add_row(loop.take_row())
+    return loop
+
+
+def test_as_many_steps_are_made_as_fit_in() -> None:
+    clock = Clock()
+    budget = Budget(10.0, clock, n_epochs=4)
+    loop = train(budget, clock)
+    assert loop.step == pytest.approx(91, abs=2)
+    assert budget.spent == pytest.approx(10.0, abs=0.2)
+    assert len(loop.rows) == 4
+
+
+def test_stages_share_the_seconds() -> None:
+    clock = Clock()
+    budget = Budget(20.0, clock)
+    first = train(budget, clock, share=0.25)
+    assert first.step == pytest.approx(41, abs=2)
+    second = train(budget, clock, stage="second")
+    assert second.step == pytest.approx(141, abs=3)
+    assert budget.spent == pytest.approx(20.0, abs=0.3)
+
+
+def test_without_seconds_steps_are_counted_and_time_is_told() -> None:
+    clock = Clock()
+    budget = Budget(None, clock)
+    assert train(budget, clock).step == 7
+    assert budget.spent == pytest.approx(1.6)
+
+
+def test_a_resumed_run_keeps_its_number_of_steps(tmp_path: Path) -> None:
+    clock = Clock()
+    with Checkpoints(tmp_path, 3, {}, dict) as first:
+        first.start(resume=True)
+        with pytest.raises(CrashError):
+            train(Budget(10.0, clock), clock, checkpoints=first, crash=40)
+    with Checkpoints(tmp_path, 3, {}, dict) as second:
+        second.start(resume=True)
+        budget = Budget(10.0, clock)
+        loop = train(budget, clock, checkpoints=second)
+    assert loop.step == pytest.approx(91, abs=2)
+    # 39 steps are in the checkpoint, and their seconds.
+    assert budget.spent == pytest.approx(10.0, abs=0.2)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_no_seconds_are_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="seconds above 0"):
+        Budget(seconds)
