@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from spin_envs.behavior import BehaviorPolicy
-from spin_envs.rollout import EpisodeRecord, rollout
+from spin_envs.rollout import ActFunction, EpisodeRecord, rollout
 from spin_envs.vector import make_batch
 
 CHUNK_EPISODES = 20
@@ -54,11 +54,11 @@ class ChunkPlayer:
     def play(self, chunk: Chunk) -> list[EpisodeRecord]:
         """Returns the chunk's episodes in the order of its seeds."""
         envs = self._environments(chunk)
-        act = (
-            _GreedyActions(chunk.policy)
-            if chunk.policy is not None
-            else _RandomActions(chunk.seeds, envs)
-        )
+        if chunk.policy is not None:
+            act = _greedy(chunk.policy)
+        else:
+            assert isinstance(envs.single_action_space, gymnasium.spaces.MultiDiscrete)
+            act = _random(chunk.seeds, envs.single_action_space.nvec)
         # The order in which BLAS adds numbers up depends on its number of threads.
         with threadpool_limits(limits=1):
             return list(rollout(envs, act, chunk.seeds))
@@ -78,36 +78,25 @@ class ChunkPlayer:
         return self._envs
 
 
-class _GreedyActions:
+def _greedy(policy: BehaviorPolicy) -> ActFunction:
     """Asks the policy for a batch of the same size each time, each episode in its own row.
 
     BLAS may round differently for another number of rows. This way an episode is the same in a
     full chunk, in a smaller one and after others have ended.
     """
 
-    def __init__(self, policy: BehaviorPolicy) -> None:
-        self._policy = policy
-
-    def __call__(
-        self, observations: NDArray[np.float32], episodes: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def act(observations: NDArray[np.float32], episodes: NDArray[np.int64]) -> NDArray[np.int64]:
         batch = np.zeros((CHUNK_EPISODES, observations.shape[1]), np.float32)
         batch[episodes] = observations
-        return self._policy(batch)[episodes]
+        return policy(batch)[episodes]
+
+    return act
 
 
-class _RandomActions:
+def _random(seeds: range, nvec: NDArray[np.int64]) -> ActFunction:
     """Uniformly random actions, from one stream of random numbers per episode."""
-
-    def __init__(self, seeds: range, envs: VectorEnv[Any, Any, Any]) -> None:
-        assert isinstance(envs.single_action_space, gymnasium.spaces.MultiDiscrete)
-        self._nvec = envs.single_action_space.nvec
-        self._streams = [np.random.default_rng(seed) for seed in seeds]
-
-    def __call__(
-        self, observations: NDArray[np.float32], episodes: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        return np.stack([self._streams[i].integers(self._nvec) for i in episodes])
+    streams = [np.random.default_rng(seed) for seed in seeds]
+    return lambda _, episodes: np.stack([streams[i].integers(nvec) for i in episodes])
 
 
 @dataclasses.dataclass

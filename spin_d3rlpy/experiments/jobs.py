@@ -13,7 +13,6 @@ import json
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +33,6 @@ from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.metrics import ActionMode
 from spin_d3rlpy.reports import describe_machine, read_csv, write_json
 from spin_d3rlpy.run_settings import PretrainSettings, TrainSettings, train_settings
-from spin_d3rlpy.threads import one_thread
 from spin_d3rlpy.training import CURVE, run_pretraining, run_training
 
 Kind = Literal["pretrain", "train", "probe"]
@@ -167,16 +165,15 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
     else:
         timed = {"recipe": job.recipe, "seconds": job.seconds, "n_epochs": TIMED_EPOCHS}
         settings = train_settings({**values, **timed}, "job")
-    # CPU seconds are those of one core, whatever else the machine does.
-    with nullcontext() if job.seconds is None else one_thread():
-        result = run_training(
-            folder / RUN,
-            settings,
-            show_progress=False,
-            logger_adapter=_loggers(folder),
-            greedy_too=True,
-            clock=time.monotonic if job.seconds is None else time.process_time,
-        )
+    result = run_training(
+        folder / RUN,
+        settings,
+        show_progress=False,
+        logger_adapter=_loggers(folder),
+        greedy_too=True,
+        # With one thread (see `worker`) that is the time of one core, however busy it is.
+        clock=time.monotonic if job.seconds is None else time.process_time,
+    )
     curve = read_csv(folder / RUN / CURVE)
     of_asm = json.loads((root / job.asm.name / RESULT).read_text()) if job.asm else {}
     return {

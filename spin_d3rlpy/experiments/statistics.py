@@ -37,8 +37,3 @@ def interval(
 def interquartile_mean(values: Values) -> float:
     """Mean of the middle half."""
     return float(stats.trim_mean(values, 0.25))
-
-
-def first_reaching(returns: Sequence[float], target: float) -> int | None:
-    """Index of the first return that is at least the target; None if there is none."""
-    return next((i for i, value in enumerate(returns) if value >= target), None)

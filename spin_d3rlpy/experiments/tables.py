@@ -17,7 +17,7 @@ from spin_d3rlpy.experiments.catalog import EXPERIMENTS
 from spin_d3rlpy.experiments.grid import is_done
 from spin_d3rlpy.experiments.jobs import RESULT, Job, run_folder
 from spin_d3rlpy.experiments.specs import Experiment, Scale
-from spin_d3rlpy.experiments.statistics import Values, first_reaching, interquartile_mean, interval
+from spin_d3rlpy.experiments.statistics import Values, interquartile_mean, interval
 from spin_d3rlpy.plots import Curve
 from spin_d3rlpy.reports import read_csv
 from spin_envs import UnknownTaskError, normalized_score
@@ -93,12 +93,12 @@ class Cell:
         """
         found: list[tuple[int, float] | None] = []
         for result, rows in zip(self.results, self.evaluations, strict=True):
-            i = first_reaching([row["return"] for row in rows], target)
-            if i is None:
+            row = next((row for row in rows if row["return"] >= target), None)
+            if row is None:
                 found.append(None)
                 continue
-            seconds = result.get("pretraining_seconds", 0.0) + rows[i]["update_seconds"]
-            found.append((int(rows[i]["step"]), seconds / 60.0))
+            seconds = result.get("pretraining_seconds", 0.0) + row["update_seconds"]
+            found.append((int(row["step"]), seconds / 60.0))
         return found
 
 

@@ -48,7 +48,7 @@ each_algorithm = pytest.mark.parametrize("algo_class", ALGORITHMS)
 CRITICS = [a for a in ALGORITHMS if has_field(a, "n_critics")]
 # Learning to the end: every policy and every objective, not every pair of them.
 LEARNERS = {
-    *("SPINIQL", "SAINTAWAC", "SPINBCQ", "AutoregressiveIQL", "FactoredBCQ", "FactoredAWAC"),
+    *("SPINIQL", "SAINTAWAC", "AutoregressiveIQL", "FactoredBCQ", "FactoredAWAC"),
     *("SPINDistillIQL", "RePreMIQL"),
     *("DecQN", "DecQNCQL", "DecQNBCQ", "DecQNIQL", "DecQNOneStep"),
 }

@@ -230,7 +230,9 @@ def assert_shimmys_values(env_id: str) -> None:
         env.close()
 
 
-@pytest.mark.parametrize(("task", "bins"), zip(BENCHMARK, [3, 10, 30, 50, 75, 100], strict=True))
+@pytest.mark.parametrize(
+    ("task", "bins"), list(zip(BENCHMARK, [3, 10, 30, 50, 75, 100], strict=True))
+)
 def test_the_benchmarks_tasks_take_any_of_its_numbers_of_bins(task: str, bins: int) -> None:
     env = make(f"spin/{task}-v0", bins=bins)
     n = BENCHMARK[task]

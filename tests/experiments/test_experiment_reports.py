@@ -14,7 +14,6 @@ from spin_d3rlpy.experiments.jobs import Job
 from spin_d3rlpy.experiments.report import write_report
 from spin_d3rlpy.experiments.specs import SCALES
 from spin_d3rlpy.experiments.statistics import (
-    first_reaching,
     interquartile_mean,
     interval,
 )
@@ -200,8 +199,6 @@ def test_pretraining_is_told_once_for_the_methods_that_share_it(tmp_path: Path) 
 
 def test_statistics() -> None:
     assert interquartile_mean(np.array([100.0, 1.0, 2.0, -50.0])) == 1.5
-    assert first_reaching([1.0, 3.0, 2.0, 5.0], 2.5) == 1
-    assert first_reaching([1.0], 2.5) is None
     # Only seeds are drawn anew, so constant tasks leave no uncertainty however far apart they are.
     assert interval([np.array([1.0, 1.0]), np.array([9.0, 9.0])]) == (5.0, 5.0)
     values = np.random.default_rng(1).normal(size=400)
