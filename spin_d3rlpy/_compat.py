@@ -64,9 +64,6 @@ class DiscreteView(gymnasium.Wrapper[Any, Any, Any, Any]):
     `collect` and replay buffers work as they are. Actions that are not in the space are refused,
     because d3rlpy's epsilon-greedy explorers draw them.
 
-    Args:
-        env: has a MultiDiscrete, MultiBinary or Discrete action space.
-
     Raises:
         InvalidActionSpaceError: another action space.
     """

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from spin_d3rlpy.atomic import written_whole
-from spin_d3rlpy.distributed import Processes, SingleProcess
+from spin_d3rlpy.distributed import Processes
 from spin_d3rlpy.errors import CheckpointWriteError, DivergenceError, InvalidCheckpointError
 from spin_d3rlpy.locks import exclusive_folder
 
@@ -80,7 +80,7 @@ class Checkpoints:
         self.folder = Path(folder)
         self._kept = kept
         self._lock = contextlib.ExitStack()
-        self._processes = processes or SingleProcess()
+        self._processes = processes or Processes()
         self._interval = interval
         self._identity = {**identity, "processes": self._processes.count}
         self._shared_state = shared_state
@@ -275,12 +275,6 @@ def require_finite(
     losses: Mapping[str, float], stage: str, step: int, checkpoints: Checkpoints | None = None
 ) -> None:
     """Stops a run whose losses, fetched for the log, are not finite.
-
-    Args:
-        losses: means since the last log, by name.
-        stage: of training.
-        step: the last one of them.
-        checkpoints: of the run, if it has any.
 
     Raises:
         DivergenceError: one is NaN or infinite.

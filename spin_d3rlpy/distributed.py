@@ -8,7 +8,7 @@ parameter averages its own gradient instead; networks and files stay as they are
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -43,39 +43,21 @@ def share_training(module: nn.Module) -> None:
             parameter.register_post_accumulate_grad_hook(_average_gradient)
 
 
-class Processes(Protocol):
-    """Those that train one model, as far as checkpoints are concerned."""
+class Processes:
+    """Those that train one model, as far as checkpoints are concerned: this one alone."""
 
-    @property
-    def rank(self) -> int:
-        """This one's number; 0 reads and writes files."""
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
+    rank, count = 0, 1  # process 0 reads and writes files
 
     def from_first(self, compute: Callable[[], T]) -> T:
         """Computes in process 0; all get the result or the exception."""
-
-    def gather(self, value: T) -> list[T]:
-        """Returns every process's value, by rank."""
-
-
-class SingleProcess:
-    """No others."""
-
-    rank, count = 0, 1
-
-    def from_first(self, compute: Callable[[], T]) -> T:
-        """Computes."""
         return compute()
 
     def gather(self, value: T) -> list[T]:
-        """Returns this process's value."""
+        """Returns every process's value, by rank."""
         return [value]
 
 
-class ProcessGroup:
+class ProcessGroup(Processes):
     """The processes of the initialized group. All have to call each method, in the same order.
 
     Raises:

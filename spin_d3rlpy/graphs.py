@@ -7,8 +7,9 @@ than a GPU to run them. A graph launches all of them at once.
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -23,28 +24,11 @@ def can_record(device: str | torch.device) -> bool:
     return torch.device(device).type == "cuda"
 
 
-class Recorder(Protocol):
-    """What runs and records steps; `CudaRecorder`, or something else in tests."""
-
-    def run(self, step: Callable[[], T]) -> T:
-        """Runs a step as it would be recorded."""
-
-    def record(self, step: Callable[[], T]) -> tuple[Callable[[], object], T]:
-        """Records a step without running it.
-
-        Returns:
-            What replays it, and its result, whose tensors every replay overwrites.
-        """
-
-
 class CudaRecorder:
     """Records what happens on one CUDA device.
 
     Steps run on a stream of their own, as recording demands, in order with the current one. Random
     numbers are those of the device's generator: replays go on in its sequence.
-
-    Args:
-        device: where the steps' tensors are, e.g. `"cuda:0"`.
     """
 
     def __init__(self, device: str | torch.device) -> None:
@@ -61,7 +45,11 @@ class CudaRecorder:
         return result
 
     def record(self, step: Callable[[], T]) -> tuple[Callable[[], object], T]:
-        """Records a step; see `Recorder`."""
+        """Records a step without running it.
+
+        Returns:
+            What replays it, and its result, whose tensors every replay overwrites.
+        """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device), torch.cuda.graph(graph, stream=self._stream):
             result = step()
@@ -74,14 +62,7 @@ def recorded(
     device: str | torch.device,
     compile_graph: bool = True,
 ) -> Callable[[], T]:
-    """Returns a step that is recorded and replayed, or `step` itself where that cannot be.
-
-    Args:
-        step: see `GraphedStep`.
-        optimizers: those that it uses.
-        device: it runs on.
-        compile_graph: whether recording is wanted.
-    """
+    """Returns a step that is recorded and replayed, or `step` itself where that cannot be."""
     if compile_graph and can_record(device):
         return GraphedStep(step, optimizers, CudaRecorder(device))
     return step
@@ -106,7 +87,7 @@ class GraphedStep(Generic[T]):
         self,
         step: Callable[[], T],
         optimizers: Sequence[torch.optim.Optimizer],
-        recorder: Recorder,
+        recorder: CudaRecorder,
     ) -> None:
         self._step = step
         self._optimizers = list(optimizers)
@@ -150,7 +131,7 @@ class GraphedStep(Generic[T]):
             for group in optimizer.param_groups
         ]
         # The very same objects: their contents change with every step.
-        same = len(states) == len(self._states) and all(map(_is, states, self._states))
+        same = len(states) == len(self._states) and all(map(operator.is_, states, self._states))
         changed = not same or options != self._options
         self._states, self._options = states, options
         return changed
@@ -189,10 +170,6 @@ class GraphedStep(Generic[T]):
         finally:
             for group, options in zip(groups, before, strict=True):
                 group.update(options)
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
 
 
 def _is_adam(group: dict[str, Any]) -> bool:

@@ -16,11 +16,6 @@ def mapped_array(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path) -
 
     The file has no name: it is gone when the array is, or the process, however it ends.
 
-    Args:
-        shape: of the array.
-        dtype: of its entries.
-        folder: where the file is; not one that is itself in memory, as `/tmp` may be.
-
     Raises:
         OSError: there is no room; the message says how much is needed.
     """

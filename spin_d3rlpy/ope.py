@@ -10,7 +10,7 @@ import torch
 from d3rlpy.base import DeviceArg
 from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
-from d3rlpy.models.torch.encoders import EncoderWithAction
+from d3rlpy.models.torch.q_functions.mean_q_function import ContinuousMeanQFunction
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
 from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
@@ -64,24 +64,14 @@ class MultiDiscreteFQEConfig(MultiDiscreteConfig):
         return "spin_fqe"
 
 
-class ActionQFunction(nn.Module):
-    """Maps observations `(B, obs)` and one-hot actions `(B, S)` to values `(B,)`."""
-
-    def __init__(
-        self, observation_shape: Sequence[int], encoder_factory: EncoderFactory, n_choices: int
-    ) -> None:
-        super().__init__()
-        self.encoder: EncoderWithAction = encoder_factory.create_with_action(
-            observation_shape, n_choices
-        )
-        with torch.no_grad():
-            features = self.encoder(torch.zeros(1, *observation_shape), torch.zeros(1, n_choices))
-        self.head = nn.Linear(features.shape[1], 1)
-
-    def forward(self, observations: torch.Tensor, one_hot: torch.Tensor) -> torch.Tensor:
-        """Returns values `(B,)`."""
-        values: torch.Tensor = self.head(self.encoder(observations, one_hot))
-        return values.squeeze(-1)
+def _q_function(
+    observation_shape: Sequence[int], factory: EncoderFactory, n_choices: int
+) -> ContinuousMeanQFunction:
+    """Returns a network from observations `(B, obs)` and one-hot actions `(B, S)` to values."""
+    encoder = factory.create_with_action(observation_shape, n_choices)
+    with torch.no_grad():
+        features = encoder(torch.zeros(1, *observation_shape), torch.zeros(1, n_choices))
+    return ContinuousMeanQFunction(encoder, features.shape[1])
 
 
 def one_hot_actions(layout: SlotLayout, actions: torch.Tensor) -> torch.Tensor:
@@ -121,7 +111,7 @@ class FQEImpl(MultiDiscreteImpl):
     def q_values(self, q_funcs: nn.ModuleList, x: Any, actions: torch.Tensor) -> torch.Tensor:
         """Returns `Q_e(s, a)`, `(E, B)`."""
         one_hot = one_hot_actions(self._layout, actions)
-        return torch.stack([q(x, one_hot) for q in q_funcs])
+        return torch.stack([q(x, one_hot).q_value.squeeze(-1) for q in q_funcs])
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One gradient step and one Polyak step."""
@@ -216,7 +206,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         config = self._config
         online, target = (
             nn.ModuleList(
-                ActionQFunction(
+                _q_function(
                     cast_flat_shape(observation_shape), config.encoder_factory, sum(self._nvec)
                 )
                 for _ in range(config.n_critics)

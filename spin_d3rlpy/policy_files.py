@@ -22,18 +22,13 @@ from spin_envs.behavior import load_behavior_policy, policy_task, shipped_polici
 
 @dataclasses.dataclass(frozen=True)
 class OpenedPolicy:
-    """A policy, and what is known of where it acts.
+    """A policy, and what is known of where it acts."""
 
-    Args:
-        actor: what chooses actions.
-        nvec: number of choices of each of its sub-actions, if it says so.
-        env_id: Gymnasium id of the environment that it was trained for, if that is known.
-        env_kwargs: that environment's arguments.
-    """
-
-    actor: ActingAlgo
-    nvec: list[int] | None = None
+    actor: ActingAlgo  # what chooses actions
+    nvec: list[int] | None = None  # number of choices of each of its sub-actions, if it says so
+    # Gymnasium id of the environment that it was trained for, if that is known
     env_id: str | None = None
+    # that environment's arguments
     env_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property

@@ -43,11 +43,6 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
 def read_curves(runs: Sequence[Path], metric: str = "return") -> dict[str, dict[str, Curve]]:
     """Reads learning curves; runs that differ in nothing but their seed are one line.
 
-    Args:
-        runs: folders of `find_runs`; those without the metric (pre-trainings have others than
-            trainings) are left out.
-        metric: column of the curve.
-
     Returns:
         Curves by dataset and label: the algorithm and, where lines would share that, what else
         tells them apart. Seeds that got less far shorten a line to their length.

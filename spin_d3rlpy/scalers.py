@@ -27,8 +27,7 @@ from spin_d3rlpy.errors import InvalidCheckpointError
 class ClippedStandardObservationScaler(StandardObservationScaler):
     """Standardization with the result clipped to `[-clip, clip]`.
 
-    What online training uses: early estimates of the moments may be far off, and clipping
-    keeps a feature that has hardly moved yet from dominating.
+    Clipping keeps a feature that hardly moves in the data from dominating where it does move.
 
     Args:
         mean: mean of each feature.

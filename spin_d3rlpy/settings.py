@@ -40,11 +40,6 @@ def format_settings(settings: Any) -> str:
 def create(cls: type[T], values: Mapping[str, Any], source: str) -> T:
     """Creates a dataclass from values that a user wrote.
 
-    Args:
-        cls: the dataclass.
-        values: by field name.
-        source: what the values are, for messages.
-
     Raises:
         ValueError: a name that is no field, a value of another type, or a field without either
             value or default.

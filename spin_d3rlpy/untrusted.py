@@ -29,9 +29,6 @@ Found: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
 class UntrustedFile:
     """A safetensors file whose contents are looked at before they are read.
 
-    Args:
-        file: of `safetensors.safe_open`.
-
     Attributes:
         weights: type and shape of each, as the file says.
     """
@@ -125,12 +122,6 @@ class UntrustedFile:
 @contextmanager
 def open_untrusted(path: Path, kind: str, advice: str, max_bytes: int) -> Iterator[UntrustedFile]:
     """Opens a file; whatever goes wrong in the block is an error that names it.
-
-    Args:
-        path: the file.
-        kind: what it should be, e.g. `"policy file"`.
-        advice: what to do without it.
-        max_bytes: larger files are refused.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -3,10 +3,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
 import torch
+
+import spin_envs.suite
 
 # Networks here are tiny: threads cost more than they save, and far more beside other work, which
 # other tests are. The variable is for the processes that tests start.
@@ -31,6 +34,14 @@ hypothesis.settings.load_profile("ci")
 @pytest.fixture(autouse=True, scope="session")
 def _one_torch_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def short_episodes() -> Iterator[None]:
+    """The suite's episodes end after 50 steps in this process, where only that they are counts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spin_envs.suite, "EPISODE_STEPS", 50)
+        yield
 
 
 def _draws(**variables: str) -> bool:

@@ -19,6 +19,7 @@ from spin_d3rlpy.data import parse_name
 from spin_d3rlpy.demo import DemoSettings, run_demo
 from spin_d3rlpy.policies import SPINEncoderFactory
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
 SMOKE = DemoSettings(minutes=0.03, size=10_000, recipe="smoke")
 
 

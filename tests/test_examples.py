@@ -11,6 +11,7 @@ import pytest
 
 from tests.subprocesses import ROOT, import_path
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
 SIZE = ["--size", "3000"]
 STEPS = [*SIZE, "--pretraining-updates", "2", "--steps", "2"]
 SHORT = [*STEPS, "--episodes", "1"]

@@ -5,7 +5,6 @@ from spin_envs.discretized import DiscretizeAction
 from spin_envs.errors import InvalidActionError, MissingDependencyError, UnknownTaskError
 from spin_envs.registration import register_all
 from spin_envs.scores import normalized_score, reference_scores, register_reference_scores
-from spin_envs.standardize import StandardizeObservation
 from spin_envs.vector import make_batch
 
 __all__ = [
@@ -13,7 +12,6 @@ __all__ = [
     "DiscretizeAction",
     "InvalidActionError",
     "MissingDependencyError",
-    "StandardizeObservation",
     "UnknownTaskError",
     "make_batch",
     "normalized_score",

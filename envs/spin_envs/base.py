@@ -13,9 +13,6 @@ from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_action
-from spin_envs.window import FrameWindow
-
-RENDER_MODES = ("human", "rgb_array")
 
 # Reward, terminated, truncated, info.
 StepResult = tuple[float, bool, bool, dict[str, Any]]
@@ -59,7 +56,7 @@ class MultiDiscreteEnv(
     Args:
         observation_space: flat float32 space, shape `(obs,)`.
         nvec: number of choices of each sub-action, shape `(N,)`.
-        render_mode: `None`, `"rgb_array"` or `"human"`.
+        render_mode: `None` or `"rgb_array"`. `gymnasium.make` adds `"human"`, a window.
         render_fps: frames per second at which the environment is shown as fast as it is.
 
     Raises:
@@ -67,7 +64,7 @@ class MultiDiscreteEnv(
     """
 
     # Gymnasium declares it on instances, and each instance here has its own frame rate.
-    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES)}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     observation_space: Box
     action_space: MultiDiscrete
 
@@ -78,17 +75,15 @@ class MultiDiscreteEnv(
         render_mode: str | None,
         render_fps: int,
     ) -> None:
-        if render_mode is not None and render_mode not in RENDER_MODES:
-            raise ValueError(
-                f"Expected render_mode None, 'rgb_array' or 'human', got {render_mode!r}."
-            )
+        modes = self.metadata["render_modes"]
+        if render_mode is not None and render_mode not in modes:
+            raise ValueError(f"Expected render_mode None or one of {modes}, got {render_mode!r}.")
         self.observation_space = observation_space
         self.action_space = MultiDiscrete(nvec)
         self.nvec = nvec
         self.render_mode = render_mode
         self.metadata = {**type(self).metadata, "render_fps": render_fps}
         self._in_episode = False
-        self._window: FrameWindow | None = None
 
     @abc.abstractmethod
     def _start(
@@ -111,15 +106,10 @@ class MultiDiscreteEnv(
         super().reset(seed=seed)
         info = self._start(seed, out, options)
         self._in_episode = True
-        self._show()
         return info
 
     def advance_into(self, out: NDArray[np.float32], action: NDArray[np.int64]) -> StepResult:
         """`step` that writes the observation to `out`, shape `(obs,)`.
-
-        Args:
-            out: where the observation goes.
-            action: shape `(N,)`, already checked.
 
         Returns:
             Reward, terminated, truncated and info.
@@ -127,26 +117,14 @@ class MultiDiscreteEnv(
         Raises:
             gymnasium.error.ResetNeeded: no episode is in progress.
         """
-        self.require_episode()
-        return self._end_step(self._advance(action, out))
-
-    def _end_step(self, result: StepResult) -> StepResult:
-        if result[1] or result[2]:
-            self._in_episode = False
-        self._show()
-        return result
-
-    def _show(self) -> None:
-        if self.render_mode == "human":
-            self.render()
-
-    def require_episode(self) -> None:
-        """Raises `gymnasium.error.ResetNeeded` if no episode is in progress."""
         if not self._in_episode:
             raise gymnasium.error.ResetNeeded(
                 "No episode is in progress. Call reset() before the first step and after an "
                 "episode is terminated or truncated."
             )
+        result = self._advance(action, out)
+        self._in_episode = not (result[1] or result[2])
+        return result
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -178,30 +156,8 @@ class MultiDiscreteEnv(
         return out, reward, terminated, truncated, info
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
-        """Returns a frame `(height, width, 3)` in mode `"rgb_array"`, shows it in `"human"`.
-
-        Raises:
-            gymnasium.error.DependencyNotInstalled: `"human"` without pygame.
-        """
+        """Returns a frame `(height, width, 3)` in mode `"rgb_array"`."""
         if self.render_mode is None:
-            gymnasium.logger.warn(
-                "render() needs render_mode='rgb_array' or 'human' in gymnasium.make."
-            )
+            gymnasium.logger.warn("render() needs render_mode='rgb_array' in gymnasium.make.")
             return None
-        frame = self._frame()
-        if self.render_mode == "rgb_array":
-            return frame
-        if self._window is None:
-            self._window = FrameWindow(self.spec.id if self.spec else type(self).__name__)
-        self._window.show(frame, self.metadata["render_fps"])
-        return None
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A copy opens a window of its own.
-        return {**self.__dict__, "_window": None}
-
-    def close(self) -> None:
-        """Closes the window, if there is one."""
-        if self._window is not None:
-            self._window.close()
-            self._window = None
+        return self._frame()

@@ -131,6 +131,8 @@ class DiscretizedEnv(MultiDiscreteEnv):
         ValueError: the task's actions are not a `Box` with finite bounds, or bad `bins`.
     """
 
+    metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012
+
     def __init__(
         self,
         env_id: str,
@@ -173,9 +175,6 @@ class DiscretizedEnv(MultiDiscreteEnv):
             flat = np.asarray(flatten(space, part))
             start, end = end, end + flat.size
             out[start:end] = flat
-
-    def _show(self) -> None:
-        """Does nothing: the task shows itself."""
 
     def render(self) -> Any:
         """Returns what the task's own `render` does."""

@@ -16,9 +16,6 @@ _failed: list[str] = []
 def explained_graphics_errors(what: str = "Drawing") -> Iterator[None]:
     """Turns errors about a missing graphics library into one that says what to do.
 
-    Args:
-        what: needs the graphics library.
-
     Raises:
         MissingDependencyError: there is none, or there was none before.
     """

@@ -70,7 +70,7 @@ class MazeEnv(MultiDiscreteEnv):
 
     Args:
         actuators: number of actuators (2 to 20).
-        render_mode: `None`, `"rgb_array"` or `"human"` (a pygame window).
+        render_mode: `None` or `"rgb_array"`; `gymnasium.make` takes `"human"`, too.
         size: width and height of rendered frames in pixels (at least 32).
 
     Raises:
@@ -142,7 +142,8 @@ class MazeEnv(MultiDiscreteEnv):
             n = 2 + int(self._size * max(abs(x1 - x0), abs(y1 - y0)))
             for x, y in zip(np.linspace(x0, x1, n), np.linspace(y0, y1, n), strict=True):
                 self._fill(frame, (x - 0.003, x + 0.003, y - 0.003, y + 0.003), "path")
-        self._disc(frame, self._position, 0.015, "agent")
+        (x, y), radius = self._position, max(0.015, 1.5 / self._size)
+        self._fill(frame, (x - radius, x + radius, y - radius, y + radius), "agent")
         return frame
 
     def _fill(
@@ -154,11 +155,3 @@ class MazeEnv(MultiDiscreteEnv):
         frame[max(top, 0) : max(bottom, top + 1), max(left, 0) : max(right, left + 1)] = _COLORS[
             color
         ]
-
-    def _disc(
-        self, frame: NDArray[np.uint8], center: tuple[float, float], radius: float, color: str
-    ) -> None:
-        centers = (np.arange(self._size) + 0.5) / self._size
-        across = (centers[None, :] - center[0]) ** 2
-        up = (1 - centers[:, None] - center[1]) ** 2
-        frame[across + up <= max(radius, 1.5 / self._size) ** 2] = _COLORS[color]

@@ -15,21 +15,13 @@ ActFunction = Callable[[NDArray[np.float32], NDArray[np.int64]], NDArray[np.int6
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeRecord:
-    """One episode of T steps.
+    """One episode of T steps."""
 
-    Args:
-        seed: what the environment was reset with.
-        observations: `(T + 1, obs)` float32.
-        actions: `(T, N)` int64.
-        rewards: `(T,)` float64.
-        terminated: whether the task ended it (rather than a time limit).
-    """
-
-    seed: int
-    observations: NDArray[np.float32]
-    actions: NDArray[np.int64]
-    rewards: NDArray[np.float64]
-    terminated: bool
+    seed: int  # what the environment was reset with
+    observations: NDArray[np.float32]  # `(T + 1, obs)` float32
+    actions: NDArray[np.int64]  # `(T, N)` int64
+    rewards: NDArray[np.float64]  # `(T,)` float64
+    terminated: bool  # whether the task ended it (rather than a time limit)
 
 
 def rollout(

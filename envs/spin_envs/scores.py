@@ -44,7 +44,7 @@ _registered: dict[str, tuple[float, float]] = {}
 # What changes how an environment is made or looks, not what its returns mean.
 _IRRELEVANT = {
     *("render_mode", "width", "height", "camera_id", "size"),
-    *("num_envs", "num_threads", "vectorization_mode", "vector_kwargs", "wrappers"),
+    *("num_envs", "vectorization_mode", "vector_kwargs", "wrappers"),
     *("domain", "task", "max_episode_steps"),
 }
 _DATASET_NAME = re.compile(r"(?P<task>spin/(?:[A-Za-z0-9_]+-[A-Za-z0-9_]+-b|maze-a)\d+)(?:/.+)?")

@@ -58,55 +58,6 @@ def _is_not_dialect_notice(record: logging.LogRecord) -> bool:
     return "settotalmass" not in record.getMessage()
 
 
-class Simulator:
-    """`dm_control.mujoco.Physics.step` without what that looks up anew at each call.
-
-    The same MuJoCo calls in the same order, and the same error if the state becomes invalid. They
-    release Python's global lock, so that several simulators can run in threads.
-
-    Args:
-        physics: of a task of the suite.
-        sub_steps: MuJoCo steps of one control step.
-    """
-
-    def __init__(self, physics: Any, sub_steps: int) -> None:
-        import mujoco
-
-        self._model, self._data = physics.model.ptr, physics.data.ptr
-        self._sub_steps = sub_steps
-        self._warnings = physics.data.warning.number
-        self._step, self._step1, self._step2 = mujoco.mj_step, mujoco.mj_step1, mujoco.mj_step2
-        # dm_control's "legacy step": derived quantities are those of the state just reached.
-        self._split = self._model.opt.integrator != mujoco.mjtIntegrator.mjINT_RK4
-        assert physics.legacy_step, "The suite's tasks use the legacy step."
-
-    def step(self) -> None:
-        """Makes one control step.
-
-        Raises:
-            dm_control.rl.control.PhysicsError: the simulation diverged.
-        """
-        before = self._warnings.tobytes()
-        if self._split:
-            self._step2(self._model, self._data)
-            if self._sub_steps > 1:
-                self._step(self._model, self._data, self._sub_steps - 1)
-        else:
-            self._step(self._model, self._data, self._sub_steps)
-        self._step1(self._model, self._data)
-        if self._warnings.tobytes() != before:
-            self._raise_new(np.frombuffer(before, self._warnings.dtype))
-
-    def _raise_new(self, before: NDArray[np.integer[Any]]) -> None:
-        import mujoco
-        from dm_control.rl.control import PhysicsError
-
-        names = list(mujoco.mjtWarning.__members__)
-        new = [n for n, a, b in zip(names, self._warnings, before, strict=False) if a > b]
-        if new:
-            raise PhysicsError(f"The simulation diverged. MuJoCo warned: {', '.join(new)}.")
-
-
 class DiscretizedSuiteEnv(MultiDiscreteEnv):
     """A control suite task whose action is one choice of `bins` values per actuator.
 
@@ -120,7 +71,7 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         domain: the suite's domain, e.g. `"cheetah"`.
         task: the domain's task, e.g. `"run"`.
         bins: number of values of each actuator: one for all, or one per actuator (2 to 1,001).
-        render_mode: `None`, `"rgb_array"` or `"human"` (a pygame window).
+        render_mode: `None` or `"rgb_array"`; `gymnasium.make` takes `"human"`, too.
         width: width of rendered frames in pixels.
         height: height of rendered frames in pixels.
         camera_id: index or name of the camera that renders; -1 is the free camera.
@@ -184,35 +135,9 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         return explained_graphics_errors(f"{name}, which draws its terrain at reset,")
 
     def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
-        self._apply(self._grid.values(action))
-        self.simulator.step()
-        return self._observe(out)
-
-    # A batch of instances calls the three parts of a step itself: begin() for each, the
-    # simulators together, end_into() for each.
-
-    def to_controls(self, actions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Maps checked actions `(B, N)` to what the actuators are set to, `(B, N)`."""
-        return self._grid.values(actions)
-
-    def begin(self, control: NDArray[np.float64]) -> None:
-        """Sets the actuators to values `(N,)`; `simulator.step()` is to follow.
-
-        Raises:
-            gymnasium.error.ResetNeeded: no episode is in progress.
-        """
-        self.require_episode()
-        self._apply(control)
-
-    def end_into(self, out: NDArray[np.float32]) -> StepResult:
-        """Completes a step that `begin` and `simulator.step` have started."""
-        return self._end_step(self._observe(out))
-
-    def _apply(self, control: NDArray[np.float64]) -> None:
-        self._env.task.before_step(control, self._env.physics)
-
-    def _observe(self, out: NDArray[np.float32]) -> StepResult:
         physics, task = self._env.physics, self._env.task
+        task.before_step(self._grid.values(action), physics)
+        physics.step(self._sub_steps)
         task.after_step(physics)
         reward = float(task.get_reward(physics))
         self._write(task.get_observation(physics), out)
@@ -236,23 +161,8 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
 
     def close(self) -> None:
         """Frees the simulation."""
-        super().close()
         self._env.close()
 
     def _load(self, **kwargs: Any) -> None:
         self._env = _load_task(self._domain, self._task_name, **kwargs)
-        self._attach()
-
-    def _attach(self) -> None:
-        physics = self._env.physics
-        sub_steps = round(self._env.control_timestep() / physics.timestep())
-        self.simulator = Simulator(physics, sub_steps)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        del state["simulator"]  # holds pointers into the simulation
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._attach()
+        self._sub_steps = round(self._env.control_timestep() / self._env.physics.timestep())

@@ -15,15 +15,10 @@ _MAZE = "maze"
 
 @dataclasses.dataclass(frozen=True, order=True)
 class BenchmarkTask:
-    """A task together with what sets the size of its action space.
+    """A task together with what sets the size of its action space."""
 
-    Args:
-        task: the suite's `<domain>-<task>`, or `"maze"`.
-        number: choices of each actuator (`bins`), or the maze's `actuators`.
-    """
-
-    task: str
-    number: int
+    task: str  # the suite's `<domain>-<task>`, or `"maze"`
+    number: int  # choices of each actuator (`bins`), or the maze's `actuators`
 
     @property
     def name(self) -> str:

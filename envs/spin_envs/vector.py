@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -15,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_action
-from spin_envs.base import MultiDiscreteEnv, StepResult, WithPlainSpec
+from spin_envs.base import MultiDiscreteEnv, WithPlainSpec
 from spin_envs.maze import MazeEnv
 from spin_envs.suite import DiscretizedSuiteEnv
 
@@ -139,9 +137,6 @@ class InProcessVectorEnv(
     ]:
         """Steps every instance, or starts its next episode if its last one was over.
 
-        Args:
-            actions: shape `(num_envs, N)`.
-
         Returns:
             Observations `(num_envs, obs)` float32, rewards, terminated, truncated `(num_envs,)`
             and infos.
@@ -162,7 +157,8 @@ class InProcessVectorEnv(
                 infos = self._add_info(infos, self.envs[i].start_into(out[i], None), i)
             self._elapsed[self._over] = -1  # this step is not one of the episode's
             rows = np.flatnonzero(~self._over).tolist()
-        for i, result in zip(rows, self._advance_all(rows, checked, out), strict=True):
+        for i in rows:
+            result = self.envs[i].advance_into(out[i], checked[i])
             rewards[i], terminated[i], truncated[i], info = result
             if info:
                 infos = self._add_info(infos, info, i)
@@ -178,12 +174,6 @@ class InProcessVectorEnv(
         """
         self._over |= over
 
-    def _advance_all(
-        self, rows: Sequence[int], actions: NDArray[np.int64], out: Observations
-    ) -> list[StepResult]:
-        """Steps the instances `rows`; row i of `actions` and `out` belongs to instance i."""
-        return [self.envs[i].advance_into(out[i], actions[i]) for i in rows]
-
     def _empty(self) -> Observations:
         # A new array each time: what an earlier step returned stays as it was.
         shape = self.observation_space.shape
@@ -197,110 +187,16 @@ class InProcessVectorEnv(
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the instances."""
         for env in self.envs:
-            env.close()
+            env.close()  # type: ignore[no-untyped-call]
 
 
 class MazeVectorEnv(InProcessVectorEnv):
-    """Many mazes; see `InProcessVectorEnv` and `spin_envs.maze.MazeEnv`."""
+    """Many mazes; see `spin_envs.maze.MazeEnv`."""
 
     env_class = MazeEnv
 
 
 class SuiteVectorEnv(InProcessVectorEnv):
-    """Many instances of a control suite task.
-
-    See `InProcessVectorEnv` and `spin_envs.suite.DiscretizedSuiteEnv`.
-
-    Args:
-        num_envs: number of instances.
-        max_episode_steps: steps after which an episode is truncated.
-        num_threads: threads that simulate, MuJoCo being outside Python's global lock. Results do
-            not depend on it. More than one can pay for heavy models (dog, humanoid) on idle
-            cores; on two busy ones it did not.
-        **kwargs: arguments of each instance.
-
-    Raises:
-        ValueError: `num_envs` or `num_threads` is less than 1.
-    """
+    """Many instances of a control suite task; see `spin_envs.suite.DiscretizedSuiteEnv`."""
 
     env_class = DiscretizedSuiteEnv
-    envs: Sequence[DiscretizedSuiteEnv] = ()
-    _pool: ThreadPoolExecutor | None = None
-
-    def __init__(
-        self,
-        num_envs: int = 1,
-        max_episode_steps: int | None = None,
-        num_threads: int = 1,
-        **kwargs: Any,
-    ) -> None:
-        if num_threads < 1:
-            raise ValueError(f"Expected num_threads of at least 1, got {num_threads}.")
-        super().__init__(num_envs, max_episode_steps, **kwargs)
-        self.num_threads = min(num_threads, num_envs)
-
-    def _advance_all(
-        self, rows: Sequence[int], actions: NDArray[np.int64], out: Observations
-    ) -> list[StepResult]:
-        controls = self.envs[0].to_controls(actions)
-        if self.num_threads == 1:
-            results = []
-            for i in rows:
-                env = self.envs[i]
-                env.begin(controls[i])
-                env.simulator.step()
-                results.append(env.end_into(out[i]))
-            return results
-        for i in rows:
-            self.envs[i].begin(controls[i])
-        done = dict.fromkeys(rows)
-        for i in self._simulated(rows):
-            done[i] = self.envs[i].end_into(out[i])
-        return [result for result in done.values() if result is not None]
-
-    def _simulated(self, rows: Sequence[int]) -> Iterator[int]:
-        """Simulates the instances `rows` in threads and yields each row when it is ready.
-
-        This thread takes part when nothing is ready. Raises the first error after all have ended.
-        """
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.num_threads - 1, "spin-envs")
-        waiting = iter(rows)  # shared: each takes the next row
-        ready: SimpleQueue[int] = SimpleQueue()
-        errors: list[BaseException] = []
-
-        def simulate_next() -> bool:
-            if (i := next(waiting, None)) is None:
-                return False
-            try:
-                self.envs[i].simulator.step()
-            except BaseException as error:
-                errors.append(error)
-            ready.put(i)
-            return True
-
-        def simulate_all() -> None:
-            while simulate_next():
-                pass
-
-        for _ in range(self.num_threads - 1):
-            self._pool.submit(simulate_all)
-        for _ in rows:
-            if ready.empty():
-                simulate_next()
-            i = ready.get()
-            if not errors:
-                yield i
-        if errors:
-            raise errors[0]
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Closes the instances and ends the threads."""
-        if self._pool is not None:
-            # No waiting: garbage collection may call this in one of the threads.
-            self._pool.shutdown(wait=False)
-            self._pool = None
-        super().close_extras(**kwargs)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pool": None}

@@ -29,13 +29,12 @@ from torch.nn.functional import smooth_l1_loss
 from examples.behavior_policies.export import policy_arrays
 from examples.behavior_policies.moments import RunningMoments
 from examples.behavior_policies.recipes import PPORecipe
+from examples.behavior_policies.threads import one_thread
 from examples.behavior_policies.trainer import BehaviorTrainer
 from spin_d3rlpy.critics import ValueFunction
-from spin_d3rlpy.data.workers import default_jobs
 from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.policies.base import gumbel_noise
 from spin_d3rlpy.precision import autocast, backward
-from spin_d3rlpy.threads import one_thread
 
 N_ENVS = 32
 ROLLOUT_STEPS = 256
@@ -133,7 +132,7 @@ class PPOTrainer(BehaviorTrainer):
 
     def __init__(self, recipe: PPORecipe, folder: Path) -> None:
         learned = {} if recipe.learned_bins is None else {"bins": recipe.learned_bins}
-        super().__init__(recipe, folder, N_ENVS, num_threads=default_jobs(), **learned)
+        super().__init__(recipe, folder, N_ENVS, **learned)
         torch.manual_seed(recipe.seed)
         shape = self._observation_shape
         encoder = recipe.encoder_factory()

@@ -7,7 +7,6 @@ import importlib.metadata
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from examples.behavior_policies.recipes import PPORecipe, Recipe
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.atomic import written_whole
-from spin_d3rlpy.data.workers import default_jobs
 from spin_d3rlpy.reports import write_csv
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.rollout import rollout
@@ -32,9 +30,7 @@ def evaluate_policy(
     seeds = range(seed, seed + episodes)
     task = recipe.benchmark_task
     n_envs = min(20, episodes)
-    # The maze's environment has no threads.
-    threads: dict[str, Any] = {} if task.ends_early else {"num_threads": default_jobs()}
-    with closing(make_batch(task.env_id, n_envs, **task.env_kwargs, **threads)) as envs:
+    with closing(make_batch(task.env_id, n_envs, **task.env_kwargs)) as envs:
         return np.array(
             [e.rewards.sum() for e in rollout(envs, lambda o, _: policy(o), seeds, record=False)]
         )

@@ -27,14 +27,6 @@ def open_logger(
 ) -> Iterator[D3RLPyLogger]:
     """Yields a logger that has the configuration logged already.
 
-    Args:
-        algo: whose configuration, metrics and models are logged.
-        factory: d3rlpy's logger adapter factory.
-        name: of the folder.
-        n_steps_per_epoch: steps of an epoch.
-        with_timestamp: append the time, and a number if there is such a folder. Otherwise what is
-            in the folder stays, and d3rlpy appends to it.
-
     Raises:
         FolderInUseError: another run is logging to this folder.
     """
@@ -74,17 +66,7 @@ def stage_log(
     prefix: str,
     epoch_steps: int,
 ) -> Iterator[StageLog]:
-    """Yields the log of a first stage, in a folder of its own, `<name>_<stage>`.
-
-    Args:
-        algo: see `open_logger`.
-        factory: see `open_logger`.
-        name: of the experiment.
-        with_timestamp: see `open_logger`.
-        stage: its name.
-        prefix: of its metrics.
-        epoch_steps: gradient steps of an epoch.
-    """
+    """Yields the log of a first stage, in a folder of its own, `<name>_<stage>`."""
     with open_logger(algo, factory, f"{name}_{stage}", epoch_steps, with_timestamp) as logger:
         yield _LoggerLog(logger, prefix)
 

@@ -45,14 +45,7 @@ class DistillationConfig:
 
 
 class Student(nn.Module):
-    """An MLP from observations `(B, obs)` to the features of all slots `(B, N, D)`.
-
-    Args:
-        observation_size: length of an observation.
-        n_slots: number of sub-actions (N).
-        width: length of a slot's features (D), the teacher's.
-        hidden_units: hidden layers, each followed by GELU.
-    """
+    """An MLP from observations `(B, obs)` to the features of all slots `(B, N, D)`."""
 
     def __init__(
         self, observation_size: int, n_slots: int, width: int, hidden_units: Sequence[int]

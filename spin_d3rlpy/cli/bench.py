@@ -131,7 +131,7 @@ def report(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Write tables and curves of finished cells as CSV, PNG, Markdown and one HTML file.
+    """Write tables and curves of finished cells as CSV, PNG and one HTML file.
 
     Give what `bench run` was given. Without experiments, all of them.
     """

@@ -32,7 +32,7 @@ def list_datasets(json: Json = False) -> None:
 def build(name: Dataset, size: Size = None, jobs: Jobs = None, json: Json = False) -> None:
     """Build a dataset (a build that was stopped goes on), or say that it is there."""
     from spin_d3rlpy.data.loader import open_dataset
-    from spin_d3rlpy.data.table import dataset_bytes
+    from spin_d3rlpy.data.writing import dataset_bytes
 
     dataset = open_dataset(name, size=size, jobs=jobs)
     result = {
@@ -144,23 +144,6 @@ def pull(name: Dataset) -> None:
     from spin_d3rlpy.data.remote import pull_dataset
 
     typer.echo(f"{name} {'downloaded' if pull_dataset(name) else 'is on this machine already'}")
-
-
-@command(app)
-def table(
-    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("datasets.csv"),
-    json: Json = False,
-) -> None:
-    """Write composition, returns, size and build time of this machine's datasets as CSV."""
-    from spin_d3rlpy.data.table import table_rows
-    from spin_d3rlpy.reports import format_table, write_csv
-
-    rows = table_rows()
-    if not rows:
-        raise ValueError("There are no spin/... datasets on this machine: spin-d3rlpy data build.")
-    write_csv(out, rows)
-    shown = [{k: v for k, v in row.items() if k != "checksum"} for row in rows]
-    emit(json, rows, format_table(shown))
 
 
 @command(

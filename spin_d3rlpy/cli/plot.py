@@ -1,4 +1,4 @@
-"""`spin-d3rlpy plot`: pictures of trainings, datasets and pre-trained models."""
+"""`spin-d3rlpy plot`: pictures of trainings and datasets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from spin_d3rlpy.cli.options import Device, Json, LocalDataset, complete_policies, emit
 from spin_d3rlpy.cli.program import command, group
 
-app = group("plot", "Pictures of trainings, datasets and pre-trained models (.png, .pdf or .svg).")
+app = group("plot", "Pictures of trainings and datasets (.png, .pdf or .svg).")
 
 
 @command(
@@ -46,23 +46,6 @@ def curves(
         for label, n in methods.items()
     ]
     emit(json, {"file": str(out), "seeds": found}, "\n".join([*text, f"drawn in {out}"]))
-
-
-@command(app, "spin-d3rlpy plot returns spin/cheetah-run-b3/random-medium-expert-v0")
-def returns(
-    name: LocalDataset,
-    out: Annotated[Path, typer.Option(help="The picture.")] = Path("returns.png"),
-    json: Json = False,
-) -> None:
-    """Draw a histogram of a dataset's returns, by the policy that acted."""
-    from spin_d3rlpy.data.check import check_dataset
-    from spin_d3rlpy.data.loader import open_local
-    from spin_d3rlpy.plots import plot_returns
-
-    report = check_dataset(open_local(name), replay_episodes=0)
-    groups = report.returns_by_policy() or {"all": report.returns}
-    plot_returns(out, groups, report.name)
-    emit(json, {"file": str(out), "returns": groups}, f"drawn in {out}")
 
 
 @command(
@@ -107,41 +90,3 @@ def actions(
         for source, found in marginals.items()
     }
     emit(json, {"file": str(out), "shares": shares}, f"drawn in {out}")
-
-
-@command(
-    app, "spin-d3rlpy plot attention asm/asm.safetensors --dataset spin/cheetah-run-b3/medium-v0"
-)
-def attention(
-    asm: Annotated[Path, typer.Argument(help="File of a pre-trained model, asm.safetensors.")],
-    dataset: Annotated[str, typer.Option(help="Where its inputs come from.")],
-    rows: Annotated[int, typer.Option(min=1, help="States to average over.")] = 1024,
-    masked: Annotated[
-        bool, typer.Option(help="Hide the actions, as at the start of offline RL.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Of the draw of states.")] = 0,
-    out: Annotated[Path, typer.Option(help="The picture.")] = Path("attention.png"),
-    json: Json = False,
-) -> None:
-    """Draw whom a pre-trained model's tokens attend to, by block and head."""
-    import torch
-
-    from spin_d3rlpy.asm import load_asm
-    from spin_d3rlpy.asm.probe import attention_maps
-    from spin_d3rlpy.data import DeviceReplayBuffer
-    from spin_d3rlpy.data.loader import open_local
-    from spin_d3rlpy.nvec import require_same_nvec
-    from spin_d3rlpy.plots import plot_attention
-
-    model = load_asm(asm)
-    buffer = DeviceReplayBuffer.from_minari(open_local(dataset))
-    require_same_nvec(model.nvec, buffer.nvec, str(asm), "the dataset")
-    torch.manual_seed(seed)
-    observations, choices = buffer.sample_observations_and_actions(rows)
-    tokens = model.mask_ids.expand_as(choices) if masked else choices
-    maps = attention_maps(model, observations, tokens).numpy()
-    m = model.transformer.n_state_tokens
-    labels = ["state"] if m == 1 else [f"state {i}" for i in range(m)]
-    labels += [f"slot {i}" for i in range(len(model.nvec))]
-    plot_attention(out, maps, labels, f"{asm.name} on {dataset}")
-    emit(json, {"file": str(out), "tokens": labels, "weights": maps.tolist()}, f"drawn in {out}")

@@ -6,7 +6,6 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
-import time
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -15,11 +14,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 from minari.data_collector import EpisodeBuffer
-from minari.storage import get_dataset_path
-from tqdm.auto import tqdm
 
 from spin_d3rlpy._version import __version__
-from spin_d3rlpy.atomic import written_whole
 from spin_d3rlpy.data.collect import CHUNK_EPISODES, Chunk
 from spin_d3rlpy.data.episodes import action_dtype
 from spin_d3rlpy.data.specs import LEVELS, DatasetPart, DatasetSpec, PolicyKind
@@ -33,6 +29,7 @@ from spin_d3rlpy.data.writing import (
     stored_bytes,
 )
 from spin_d3rlpy.nvec import nvec_from_space
+from spin_d3rlpy.progress import progress_bar
 from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
 from spin_envs.rollout import EpisodeRecord
 
@@ -50,9 +47,6 @@ def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool 
     same name resumes after the last chunk of episodes. If two processes want the same dataset, one
     of them builds it. (Where files cannot be locked, stopped builds start again and both build.)
     Until it is done, the disk holds its data twice.
-
-    A checksum is kept beside the dataset. If the dataset is deleted and built again with the same
-    versions and policies, and comes out different, a warning says so.
 
     Args:
         spec: what to build.
@@ -92,23 +86,24 @@ def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: boo
     with closing(gymnasium.make(spec.task.env_id, **spec.task.env_kwargs)) as env:
         made_with = _made_with(spec, policies)
         parts = [_Part(part) for part in spec.parts]
-        build = _Build(spec, parts, policies, made_with, staging.exclusive)
+        key = hashlib.sha256(json.dumps([made_with, CHUNK_EPISODES]).encode()).hexdigest()[:16]
+        played = PlayedChunks(spec.name, key, staging.exclusive)
         nvec = nvec_from_space(env.action_space)
         assert env.observation_space.shape is not None
         [size] = env.observation_space.shape
-        staging.require(_needed_bytes(spec, size, nvec) - build.kept_bytes)
+        staging.require(_needed_bytes(spec, size, nvec) - played.bytes)
         writer = DatasetWriter(staging, env.observation_space, env.action_space, env.spec)
-    bar = tqdm(total=spec.size, desc=f"Building {spec.name}", unit="step", disable=not progress)
-    with closing(writer), bar, closing(build.episodes(jobs)) as chunks:
-        for episodes in chunks:
+    bar = progress_bar(f"Building {spec.name}", "step", progress, total=spec.size)
+    chunks = _chunks(spec, parts, policies)
+    with closing(writer), bar, closing(_episodes(chunks, played, jobs)) as played_chunks:
+        for episodes in played_chunks:
             part = next(p for p in parts if episodes[0].seed in p.wanted.seeds)
             wanted = [e for e in episodes if part.take(e)]
             writer.add([_to_minari(e, action_dtype(nvec)) for e in wanted])
             bar.update(sum(len(e.rewards) for e in wanted))
     metadata = _metadata(spec, policies, parts, made_with)
-    _compare_with_earlier(spec.name, made_with, str(writer.checksum))
-    writer.finish({**metadata, "build_seconds": round(build.seconds, 2)})
-    build.forget()
+    writer.finish({**metadata, "build_seconds": round(played.seconds, 2)})
+    played.remove()
 
 
 def _needed_bytes(spec: DatasetSpec, observation_size: int, nvec: Sequence[int]) -> int:
@@ -131,53 +126,21 @@ def _to_minari(episode: EpisodeRecord, dtype: np.dtype[Any]) -> EpisodeBuffer:
     )
 
 
-class _Build:
-    """Episodes of a dataset, played now or before the build was stopped.
-
-    Chunks are kept only if the build is exclusive: no other process builds the same.
-    """
-
-    def __init__(
-        self,
-        spec: DatasetSpec,
-        parts: list[_Part],
-        policies: dict[PolicyKind, BehaviorPolicy],
-        made_with: dict[str, Any],
-        exclusive: bool,
-    ) -> None:
-        self._chunks: Iterator[Chunk] = _chunks(spec, parts, policies)
-        key = hashlib.sha256(json.dumps([made_with, CHUNK_EPISODES]).encode()).hexdigest()[:16]
-        self._played = PlayedChunks(spec.name, key) if exclusive else None
-        self._started = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """How long building has taken, all attempts together."""
-        return time.monotonic() - self._started
-
-    def episodes(self, jobs: int) -> Generator[list[EpisodeRecord]]:
-        for chunk in self._chunks:
-            before = self._played.load(chunk) if self._played else None
-            if before is None:
-                break
-            episodes, seconds = before
-            self._started = min(self._started, time.monotonic() - seconds)
+def _episodes(
+    chunks: Iterator[Chunk], played: PlayedChunks, jobs: int
+) -> Generator[list[EpisodeRecord]]:
+    """Yields the episodes of chunks, played now or before the build was stopped."""
+    for chunk in chunks:
+        before = played.load(chunk)
+        if before is None:
+            break
+        yield before
+    else:
+        return
+    with closing(play_chunks(itertools.chain([chunk], chunks), jobs)) as rest:
+        for episodes in rest:
+            played.save(episodes)
             yield episodes
-        else:
-            return
-        with closing(play_chunks(itertools.chain([chunk], self._chunks), jobs)) as chunks:
-            for episodes in chunks:
-                if self._played:
-                    self._played.save(episodes, self.seconds)
-                yield episodes
-
-    @property
-    def kept_bytes(self) -> int:
-        return self._played.bytes if self._played else 0
-
-    def forget(self) -> None:
-        if self._played:
-            self._played.remove()
 
 
 def _made_with(spec: DatasetSpec, policies: dict[PolicyKind, BehaviorPolicy]) -> dict[str, Any]:
@@ -191,28 +154,6 @@ def _made_with(spec: DatasetSpec, policies: dict[PolicyKind, BehaviorPolicy]) ->
         "policies": {kind: policy.digest() for kind, policy in policies.items()},
         "platform": worker_arithmetic(),
     }
-
-
-def _compare_with_earlier(name: str, made_with: dict[str, Any], checksum: str) -> None:
-    """Warns if a dataset that was deleted comes back different, and remembers this one."""
-    target = get_dataset_path(name)
-    path = target.with_name(f".{target.name}.checksums.json")
-    try:
-        records = json.loads(path.read_text())
-    except (OSError, ValueError):
-        records = []
-    earlier = [r["checksum"] for r in records if r["made_with"] == made_with]
-    if not earlier:
-        records.append({"made_with": made_with, "checksum": checksum})
-        with written_whole(path) as partial:
-            partial.write_text(json.dumps(records))
-    elif earlier[0] != checksum:
-        warnings.warn(
-            f"{name} was built before with the same policies and versions, as {earlier[0]}, and "
-            f"is now {checksum}. Results on the two may differ. Delete {path} to forget the first.",
-            UserWarning,
-            stacklevel=2,
-        )
 
 
 class _Part:

@@ -32,24 +32,19 @@ _TOLERANCE = 1e-5
 
 @dataclasses.dataclass
 class CheckReport:
-    """What a check found.
-
-    Args:
-        name: the dataset.
-        returns: `(episodes,)` undiscounted returns.
-        lengths: `(episodes,)` numbers of transitions.
-        parts: `(label, number of episodes)` of each policy, in order.
-        replayed: numbers of the episodes that the simulator reproduced or should have.
-        notes: what could not be checked, and why.
-        problems: what is wrong; empty for a good dataset.
-    """
+    """What a check found."""
 
     name: str
+    # `(episodes,)` undiscounted returns
     returns: list[float] = dataclasses.field(default_factory=list)
+    # `(episodes,)` numbers of transitions
     lengths: list[int] = dataclasses.field(default_factory=list)
+    # `(label, number of episodes)` of each policy, in order
     parts: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    # numbers of the episodes that the simulator reproduced or should have
     replayed: list[int] = dataclasses.field(default_factory=list)
-    notes: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)  # what could not be checked, and why
+    # what is wrong; empty for a good dataset
     problems: list[str] = dataclasses.field(default_factory=list)
 
     def returns_by_policy(self) -> dict[str, list[float]]:

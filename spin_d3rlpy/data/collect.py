@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from spin_envs.behavior import BehaviorPolicy
-from spin_envs.rollout import EpisodeRecord, rollout
+from spin_envs.rollout import ActFunction, EpisodeRecord, rollout
 from spin_envs.vector import make_batch
 
 CHUNK_EPISODES = 20
@@ -32,19 +32,12 @@ CHUNK_EPISODES = 20
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Episodes that are played together; what comes out depends on nothing else.
+    """Episodes that are played together; what comes out depends on nothing else."""
 
-    Args:
-        env_id: Gymnasium id.
-        env_kwargs: arguments of the environment.
-        policy: acts greedily; None for uniformly random actions.
-        seeds: one per episode, at most `CHUNK_EPISODES`.
-    """
-
-    env_id: str
-    env_kwargs: dict[str, Any]
-    policy: BehaviorPolicy | None
-    seeds: range
+    env_id: str  # Gymnasium id
+    env_kwargs: dict[str, Any]  # arguments of the environment
+    policy: BehaviorPolicy | None  # acts greedily; None for uniformly random actions
+    seeds: range  # one per episode, at most `CHUNK_EPISODES`
 
     def fields(self) -> dict[str, Any]:
         """Returns the arguments: a worker knows this class by another module's name."""
@@ -61,11 +54,11 @@ class ChunkPlayer:
     def play(self, chunk: Chunk) -> list[EpisodeRecord]:
         """Returns the chunk's episodes in the order of its seeds."""
         envs = self._environments(chunk)
-        act = (
-            _GreedyActions(chunk.policy)
-            if chunk.policy is not None
-            else _RandomActions(chunk.seeds, envs)
-        )
+        if chunk.policy is not None:
+            act = _greedy(chunk.policy)
+        else:
+            assert isinstance(envs.single_action_space, gymnasium.spaces.MultiDiscrete)
+            act = _random(chunk.seeds, envs.single_action_space.nvec)
         # The order in which BLAS adds numbers up depends on its number of threads.
         with threadpool_limits(limits=1):
             return list(rollout(envs, act, chunk.seeds))
@@ -85,54 +78,37 @@ class ChunkPlayer:
         return self._envs
 
 
-class _GreedyActions:
+def _greedy(policy: BehaviorPolicy) -> ActFunction:
     """Asks the policy for a batch of the same size each time, each episode in its own row.
 
     BLAS may round differently for another number of rows. This way an episode is the same in a
     full chunk, in a smaller one and after others have ended.
     """
 
-    def __init__(self, policy: BehaviorPolicy) -> None:
-        self._policy = policy
-
-    def __call__(
-        self, observations: NDArray[np.float32], episodes: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def act(observations: NDArray[np.float32], episodes: NDArray[np.int64]) -> NDArray[np.int64]:
         batch = np.zeros((CHUNK_EPISODES, observations.shape[1]), np.float32)
         batch[episodes] = observations
-        return self._policy(batch)[episodes]
+        return policy(batch)[episodes]
+
+    return act
 
 
-class _RandomActions:
+def _random(seeds: range, nvec: NDArray[np.int64]) -> ActFunction:
     """Uniformly random actions, from one stream of random numbers per episode."""
-
-    def __init__(self, seeds: range, envs: VectorEnv[Any, Any, Any]) -> None:
-        assert isinstance(envs.single_action_space, gymnasium.spaces.MultiDiscrete)
-        self._nvec = envs.single_action_space.nvec
-        self._streams = [np.random.default_rng(seed) for seed in seeds]
-
-    def __call__(
-        self, observations: NDArray[np.float32], episodes: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        return np.stack([self._streams[i].integers(self._nvec) for i in episodes])
+    streams = [np.random.default_rng(seed) for seed in seeds]
+    return lambda _, episodes: np.stack([streams[i].integers(nvec) for i in episodes])
 
 
 @dataclasses.dataclass
 class Replay:
-    """What the simulator gives for an episode's seed and T actions.
+    """What the simulator gives for an episode's seed and T actions."""
 
-    Args:
-        observations: one more than there are rewards.
-        rewards: of the steps made: fewer than T if the episode is over before, or if an action is
-            none of the environment's.
-        terminated: as the last step returned it.
-        truncated: as the last step returned it.
-    """
-
-    observations: list[Any]
+    observations: list[Any]  # one more than there are rewards
+    # of the steps made: fewer than T if the episode is over before, or if an action is none of the
+    # environment's
     rewards: list[float]
-    terminated: bool = False
-    truncated: bool = False
+    terminated: bool = False  # as the last step returned it
+    truncated: bool = False  # as the last step returned it
 
 
 def replay(env: gymnasium.Env[Any, Any], seed: int, actions: NDArray[Any]) -> Replay:
@@ -165,33 +141,36 @@ def _environment(spec: str) -> gymnasium.Env[Any, Any]:
     return gymnasium.make(EnvSpec.from_json(spec))
 
 
-def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answers pickled requests until end of file, an exception by itself.
+def answer(player: ChunkPlayer, verb: str, fields: dict[str, Any]) -> Any:
+    """Does what a request asks for.
 
     Requests are `("play", <fields of a chunk>)`, answered with episodes; `("replay", {"spec": JSON
     of an environment's spec, "seed":, "actions":})`, answered with the fields of a `Replay`;
     `("write", {"folder": a Minari dataset's, "episodes": Minari's buffers})`, answered with None;
     and `("arithmetic", {})`.
     """
+    if verb == "play":
+        return player.play(Chunk(**fields))
+    if verb == "replay":
+        env = _environment(fields["spec"])
+        return dataclasses.asdict(replay(env, fields["seed"], fields["actions"]))
+    if verb == "write":
+        from minari.dataset.minari_storage import MinariStorage
+
+        return MinariStorage.read(fields["folder"]).update_episodes(fields["episodes"])
+    return arithmetic()
+
+
+def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answers pickled requests until end of file, an exception by itself."""
     player = ChunkPlayer()
     while True:
         try:
-            verb, fields = pickle.load(requests)
+            request = pickle.load(requests)
         except EOFError:
             return
-        reply: Any
         try:
-            if verb == "play":
-                reply = player.play(Chunk(**fields))
-            elif verb == "replay":
-                env = _environment(fields["spec"])
-                reply = dataclasses.asdict(replay(env, fields["seed"], fields["actions"]))
-            elif verb == "write":
-                from minari.dataset.minari_storage import MinariStorage
-
-                reply = MinariStorage.read(fields["folder"]).update_episodes(fields["episodes"])
-            else:
-                reply = arithmetic()
+            reply = answer(player, *request)
         except Exception as error:
             error.add_note("In a worker process:\n" + traceback.format_exc())
             reply = error

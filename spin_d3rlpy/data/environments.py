@@ -28,12 +28,6 @@ _ADVICE = (
 def make_environment(dataset: MinariDataset, trust: bool = False) -> gymnasium.Env[Any, Any]:
     """Makes the environment that a dataset comes from.
 
-    Args:
-        dataset: the dataset.
-        trust: call whatever its metadata name. Otherwise only environments that are registered
-            with Gymnasium (by this package, or by another one that has been imported) and
-            Gymnasium's own wrappers.
-
     Raises:
         InvalidDatasetError: it does not name one, or one that is not registered.
     """
@@ -50,10 +44,6 @@ def make_environment(dataset: MinariDataset, trust: bool = False) -> gymnasium.E
 
 def check_spaces(data: Path, trust: bool = False) -> None:
     """Refuses a dataset that has Minari make its environment as soon as it is opened.
-
-    Args:
-        data: folder with the dataset's files.
-        trust: see `make_environment`.
 
     Raises:
         InvalidDatasetError: its metadata do not hold the spaces.

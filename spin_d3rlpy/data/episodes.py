@@ -22,42 +22,25 @@ DISCRETIZE_ADVICE = (
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeArrays:
-    """One episode of T transitions, as it came from its source.
+    """One episode of T transitions, as it came from its source."""
 
-    Args:
-        name: what error messages call it, e.g. `"episode 3"`.
-        observations: `(T + 1, obs)`; the last one follows the last action.
-        actions: `(T, N)`, or `(T,)` for a single sub-action.
-        rewards: `(T,)`.
-        terminated: whether the task ended the episode (rather than a time limit).
-    """
-
-    name: str
-    observations: NDArray[Any]
-    actions: NDArray[Any]
-    rewards: NDArray[Any]
-    terminated: bool
+    name: str  # what error messages call it, e.g. `"episode 3"`.
+    observations: NDArray[Any]  # `(T + 1, obs)`; the last one follows the last action
+    actions: NDArray[Any]  # `(T, N)`, or `(T,)` for a single sub-action
+    rewards: NDArray[Any]  # `(T,)`
+    terminated: bool  # whether the task ended the episode (rather than a time limit)
 
 
 @dataclasses.dataclass(frozen=True)
 class StackedEpisodes:
-    """Episodes one after the other.
+    """Episodes one after the other."""
 
-    Args:
-        observations: `(sum(T + 1), obs)` float32.
-        actions: `(n, N)` of the smallest integer type.
-        rewards: `(n,)` float32.
-        terminals: `(n,)` float32, 1 where the task ended the episode.
-        lengths: T of each episode.
-        nvec: number of choices of each sub-action.
-    """
-
-    observations: NDArray[np.float32]
-    actions: NDArray[np.integer[Any]]
-    rewards: NDArray[np.float32]
-    terminals: NDArray[np.float32]
-    lengths: list[int]
-    nvec: list[int]
+    observations: NDArray[np.float32]  # `(sum(T + 1), obs)` float32
+    actions: NDArray[np.integer[Any]]  # `(n, N)` of the smallest integer type
+    rewards: NDArray[np.float32]  # `(n,)` float32
+    terminals: NDArray[np.float32]  # `(n,)` float32, 1 where the task ended the episode
+    lengths: list[int]  # T of each episode
+    nvec: list[int]  # number of choices of each sub-action
 
 
 def action_dtype(nvec: Sequence[int]) -> np.dtype[Any]:

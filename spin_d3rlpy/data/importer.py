@@ -193,14 +193,7 @@ def episode_edges(
     done: NDArray[np.bool_],
     max_episode_steps: int,
 ) -> list[int]:
-    """Returns where episodes begin, and the number of transitions n.
-
-    Args:
-        observations: `(n, obs)`.
-        following: `(n, obs)` next observations.
-        done: `(n,)`.
-        max_episode_steps: no episode is longer.
-    """
+    """Returns where the episodes of n transitions begin, and n; rows are `(n, obs)`."""
     breaks = done.copy()
     breaks[:-1] |= (following[:-1] != observations[1:]).any(axis=1)
     breaks[-1] = True

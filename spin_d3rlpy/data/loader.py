@@ -33,7 +33,7 @@ from spin_d3rlpy.errors import (
 )
 from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.nvec import require_same_nvec
-from spin_envs import DiscretizeAction, MissingDependencyError, StandardizeObservation
+from spin_envs import DiscretizeAction, MissingDependencyError
 
 DatasetLike: TypeAlias = str | Path | MinariDataset
 
@@ -46,7 +46,6 @@ def load_dataset(
     progress: bool = True,
     max_episodes: int | None = None,
     bins: int | Sequence[int] | None = None,
-    normalize_observations: bool = False,
     memory_map: bool | str | Path = False,
     trust: bool = False,
 ) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any, Any]]:
@@ -67,8 +66,6 @@ def load_dataset(
         max_episodes: read only the first ones.
         bins: for a dataset with continuous actions, the number of values of each dimension (one
             for all, or one each) of which the nearest is taken. The environment takes these.
-        normalize_observations: subtract the dataset's mean and divide by its standard deviation
-            + 0.001; the environment's observations are scaled the same.
         memory_map: keep observations in a file instead of in memory, for datasets larger than
             that: True beside the dataset, or in this folder. It takes as much room on the disk as
             the observations would in memory, until the process ends.
@@ -97,8 +94,6 @@ def load_dataset(
         env = FlattenObservation(env)
     if bins is not None:
         env = DiscretizeAction(env, bins)
-    if normalize_observations:
-        env = StandardizeObservation(env, *buffer.standardize())
     return buffer, env
 
 
@@ -179,10 +174,6 @@ def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> s
 
 def open_local(dataset: str | Path, trust: bool = False) -> MinariDataset:
     """Opens a dataset that is on this machine, by name or path; builds and downloads nothing.
-
-    Args:
-        dataset: name or path.
-        trust: see `load_dataset`.
 
     Raises:
         DatasetNotFoundError: it is not there.

@@ -17,12 +17,6 @@ def flatten_observations(space: Space[Any], observations: Any, source: str) -> N
     Entry for entry what `gymnasium.spaces.flatten` (and so `FlattenObservation`) makes of single
     observations: dictionaries in their space's order, discrete parts one-hot.
 
-    Args:
-        space: a flat `Box`, or a `Dict` or `Tuple` (nested at will) of `Box`, `Discrete`,
-            `MultiDiscrete` and `MultiBinary`.
-        observations: as Minari reads them: an array, or a dictionary or tuple of such.
-        source: what error messages call the dataset.
-
     Raises:
         InvalidDatasetError: the space has another part, or is an array of more dimensions.
     """

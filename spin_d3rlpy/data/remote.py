@@ -52,9 +52,9 @@ def push_dataset(dataset: MinariDataset, license: str | None = None) -> str:  # 
     if license is None and "provenance" not in dataset.storage.metadata:
         raise ValueError(f"Expected a license: {name} was not built by spin-d3rlpy.")
     token = _token()
-    problems = check_dataset(dataset, replay_episodes=0).problems
-    if problems:
-        raise InvalidDatasetError(f"{name} is not good enough to share. {problems[0]}")
+    report = check_dataset(dataset, replay_episodes=0)
+    if report.problems:
+        raise InvalidDatasetError(f"{name} is not good enough to share. {report.problems[0]}")
     with _remote_errors():
         if name in minari.list_remote_datasets(prefix=name):
             raise RemoteError(
@@ -66,7 +66,8 @@ def push_dataset(dataset: MinariDataset, license: str | None = None) -> str:  # 
             if parent not in list_local_namespaces():
                 create_namespace(parent)
         minari.upload_dataset(name, token)
-        _upload_cards(dataset, organization, token, license or LICENSE)
+        card = dataset_card(dataset, license or LICENSE, report.summary())
+        _upload_cards(name, card, organization, token, license or LICENSE)
     return f"hf://{organization}/{name}"
 
 
@@ -124,33 +125,22 @@ def _verify(folder: Path, name: str) -> None:
             raise InvalidDatasetError(f"What {name} came as is not what was pushed. {problems[0]}")
 
 
-def dataset_card(dataset: MinariDataset, license: str) -> str:  # noqa: A002
+def dataset_card(dataset: MinariDataset, license: str, summary: str) -> str:  # noqa: A002
     """Returns the text that the Hugging Face hub shows for a dataset, as Markdown."""
     metadata = dataset.storage.metadata
-    scores = (metadata.get("ref_min_score"), metadata.get("ref_max_score"))
-    steps = f"{dataset.total_steps:,} transitions in {dataset.total_episodes} episodes"
     paragraphs = [
         _front_matter(license),
         f"# {dataset.id}",
         metadata.get("description", ""),
-        f"{steps}, {metadata['dataset_size']} MB. Actions: `{dataset.action_space}`.",
+        f"{metadata['dataset_size']} MB. Actions: `{dataset.action_space}`.",
         "```python\nfrom spin_d3rlpy import load_dataset\n\n"
         f'dataset, env = load_dataset("{dataset.id}")\n```',
+        f"```text\n{summary}\n```",
     ]
-    if "returns" in metadata:
-        table = [
-            "| policy | episodes | first seed | mean return | std | min | max | normalized |",
-            "|---|---|---|---|---|---|---|---|",
-            *(
-                _row(p["policy"], p["episodes"], p["first_seed"], p["returns"], scores)
-                for p in metadata.get("composition", [])
-            ),
-            _row("all", dataset.total_episodes, "", metadata["returns"], scores),
-        ]
-        paragraphs.append("\n".join(table))
-    if None not in scores:
+    if "ref_max_score" in metadata:
         paragraphs.append(
-            f"Normalized returns: {scores[0]} is 0 (random), {scores[1]} is 100 (expert)."
+            f"Normalized returns: {metadata['ref_min_score']} is 0 (random), "
+            f"{metadata['ref_max_score']} is 100 (expert)."
         )
     if "provenance" in metadata:
         versions = metadata["provenance"]["versions"]
@@ -164,23 +154,12 @@ def _front_matter(license: str) -> str:  # noqa: A002
     return "\n".join(["---", f"license: {license}", "tags:", *(f"- {tag}" for tag in _TAGS), "---"])
 
 
-def _row(
-    label: str, episodes: int, seed: Any, returns: dict[str, float], scores: tuple[Any, Any]
-) -> str:
-    normalized = ""
-    if None not in scores:
-        normalized = f"{100 * (returns['mean'] - scores[0]) / (scores[1] - scores[0]):.1f}"
-    numbers = [f"{returns[k]:.2f}" for k in ("mean", "std", "min", "max")]
-    return f"| {' | '.join([label, str(episodes), str(seed), *numbers, normalized])} |"
-
-
-def _upload_cards(dataset: MinariDataset, organization: str, token: str, license: str) -> None:  # noqa: A002
+def _upload_cards(name: str, card: str, organization: str, token: str, license: str) -> None:  # noqa: A002
     import huggingface_hub
 
     api = huggingface_hub.HfApi(token=token)
-    repository, _, folder = dataset.id.partition("/")
+    repository, _, folder = name.partition("/")
     where: dict[str, Any] = {"repo_id": f"{organization}/{repository}", "repo_type": "dataset"}
-    card = dataset_card(dataset, license)
     api.upload_file(path_or_fileobj=card.encode(), path_in_repo=f"{folder}/{_CARD}", **where)
     if not api.file_exists(filename=_CARD, **where):
         overview = (

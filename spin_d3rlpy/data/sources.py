@@ -47,14 +47,6 @@ def read_minari(
     (d3rlpy's own `get_minari` puts an episode's observations beside the wrong actions, because
     it concatenates T + 1 observations with T actions.)
 
-    Args:
-        dataset: with MultiDiscrete, MultiBinary or Discrete actions, or with `Box` actions if
-            `bins` are given, and observations that `flatten_observations` takes.
-        max_episodes: read only the first ones.
-        bins: values of each dimension of a continuous action (one number for all, or one each):
-            the nearest of these is taken.
-        map_in: see `stack_episodes`.
-
     Raises:
         InvalidDatasetError: other spaces, or see `stack_episodes`.
     """
@@ -225,10 +217,6 @@ def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisode
     They have T observations for T actions. The last transition of an episode that a time limit
     ended has no next observation and is left out, as d3rlpy does. That of a terminated one is
     kept; nothing is learned from its next observation, in whose place the last one is repeated.
-
-    Args:
-        buffer: whose actions are whole numbers of shape `(N,)`, or scalars.
-        nvec: number of choices of each sub-action.
 
     Raises:
         InvalidDatasetError: frame stacks, multi-step returns or mixed buffers (they would be

@@ -42,19 +42,12 @@ _MAZE_SIZE_DIVISOR = 10
 
 @dataclasses.dataclass(frozen=True)
 class DatasetPart:
-    """Consecutive episodes of one policy, whole ones until there are enough transitions.
+    """Consecutive episodes of one policy, whole ones until there are enough transitions."""
 
-    Args:
-        kind: which policy plays.
-        n_transitions: transitions wanted; the last episode may bring more.
-        first_seed: seed of the first episode; the next one's is one more.
-        n_episodes: number of episodes, or None where it depends on how long they turn out.
-    """
-
-    kind: PolicyKind
-    n_transitions: int
-    first_seed: int
-    n_episodes: int | None
+    kind: PolicyKind  # which policy plays
+    n_transitions: int  # transitions wanted; the last episode may bring more
+    first_seed: int  # seed of the first episode; the next one's is one more
+    n_episodes: int | None  # number of episodes, or None where it depends on how long they turn out
 
     @property
     def seeds(self) -> range:

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,17 +33,11 @@ def is_complete(name: str) -> bool:
 
 @dataclasses.dataclass
 class Staging:
-    """Where a dataset is written before it is one.
+    """Where a dataset is written before it is one."""
 
-    Args:
-        data: does not exist yet; becomes the dataset's folder `data`.
-        exclusive: whether no other process can be at work on a dataset of this name.
-        needed: bytes that writing takes, as far as that is known.
-    """
-
-    data: Path
-    exclusive: bool
-    needed: int = 0
+    data: Path  # does not exist yet; becomes the dataset's folder `data`
+    exclusive: bool  # whether no other process can be at work on a dataset of this name
+    needed: int = 0  # bytes that writing takes, as far as that is known
 
     def require(self, needed: int) -> None:
         """Refuses to begin what does not fit on the disk.
@@ -72,10 +67,6 @@ def write_error(folder: Path, reason: str, needed: int = 0) -> DatasetWriteError
 @contextmanager
 def explained_full_disk(folder: Path, needed: Callable[[], int] = int) -> Iterator[None]:
     """Says of a disk that is full which one it is, and how full.
-
-    Args:
-        folder: what the block writes to.
-        needed: says how many bytes that takes, 0 if unknown.
 
     Raises:
         DatasetWriteError: the block ended for lack of space.
@@ -132,29 +123,36 @@ def staged_dataset(name: str) -> Iterator[Staging | None]:
 class PlayedChunks:
     """Chunks of episodes on disk, beside the dataset that is built of them.
 
-    They outlive whatever stops the build. The next one of the same name and key takes them;
-    chunks of another key (other versions, other policies) are removed.
-
-    Args:
-        name: the dataset.
-        key: of everything that the episodes depend on.
+    They outlive whatever stops the build. The next one of the same name and key (of everything that
+    the episodes depend on) takes them; chunks of another key (other versions, other policies) are
+    removed. Nothing is kept where another process may build the same.
     """
 
-    def __init__(self, name: str, key: str) -> None:
+    def __init__(self, name: str, key: str, exclusive: bool) -> None:
         target = Path(get_dataset_path(name))
         prefix = f".{target.name}.chunks-"
         self._folder = target.parent / f"{prefix}{key}"
-        for other in target.parent.glob(f"{prefix}*"):
+        self._exclusive = exclusive
+        self._started = time.monotonic()
+        for other in target.parent.glob(f"{prefix}*") if exclusive else ():
             if other != self._folder:
                 shutil.rmtree(other)
 
     @property
+    def seconds(self) -> float:
+        """How long building has taken, all attempts together."""
+        return time.monotonic() - self._started
+
+    @property
     def bytes(self) -> int:
         """Size of what is there already."""
-        return sum(path.stat().st_size for path in self._folder.glob("*.npz"))
+        files = self._folder.glob("*.npz") if self._exclusive else ()
+        return sum(path.stat().st_size for path in files)
 
-    def load(self, chunk: Chunk) -> tuple[list[EpisodeRecord], float] | None:
-        """Returns the chunk's episodes and how long the build had taken, if they are there."""
+    def load(self, chunk: Chunk) -> list[EpisodeRecord] | None:
+        """Returns the chunk's episodes, if they are there."""
+        if not self._exclusive:
+            return None
         try:
             # Opened here because np.load leaves a damaged file open.
             with self._path(chunk.seeds).open("rb") as raw, np.load(raw) as file:
@@ -172,10 +170,13 @@ class PlayedChunks:
             arrays["terminated"].tolist(),
             strict=True,
         )
-        return [EpisodeRecord(*fields) for fields in columns], float(arrays["seconds"])
+        self._started = min(self._started, time.monotonic() - float(arrays["seconds"]))
+        return [EpisodeRecord(*fields) for fields in columns]
 
-    def save(self, episodes: Sequence[EpisodeRecord], seconds: float) -> None:
+    def save(self, episodes: Sequence[EpisodeRecord]) -> None:
         """Writes all of a chunk's episodes in one step, and the build's seconds so far."""
+        if not self._exclusive:
+            return
         path = self._path(range(episodes[0].seed, episodes[0].seed + len(episodes)))
         self._folder.mkdir(exist_ok=True)
         with written_whole(path) as partial, partial.open("wb") as file:
@@ -186,12 +187,13 @@ class PlayedChunks:
                 actions=np.concatenate([e.actions for e in episodes]),
                 rewards=np.concatenate([e.rewards for e in episodes]),
                 terminated=[e.terminated for e in episodes],
-                seconds=seconds,
+                seconds=self.seconds,
             )
 
     def remove(self) -> None:
         """Frees the space."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._exclusive:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _path(self, seeds: range) -> Path:
         return self._folder / f"{seeds[0]}-{len(seeds)}.npz"

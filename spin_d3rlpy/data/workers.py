@@ -53,10 +53,6 @@ def worker_environment() -> dict[str, str]:
 def play_chunks(chunks: Iterable[Chunk], jobs: int) -> Generator[list[EpisodeRecord]]:
     """Yields each chunk's episodes, in order, at most a few chunks ahead of the consumer.
 
-    Args:
-        chunks: what to play; taken one by one, so that the consumer can end them.
-        jobs: number of worker processes.
-
     Raises:
         RuntimeError: a worker process ended without a reply.
     """

@@ -12,6 +12,7 @@ import gymnasium
 import minari
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
+from minari import MinariDataset
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 from numpy.typing import NDArray
@@ -34,6 +35,11 @@ def stored_bytes(episodes: int, rows: int, observation_size: int, action_bytes: 
     return episodes * (_EPISODE_BYTES + observation_bytes) + rows * (
         observation_bytes + action_bytes + _ROW_BYTES
     )
+
+
+def dataset_bytes(dataset: MinariDataset) -> int:
+    """Returns the size of a dataset's files."""
+    return sum(p.stat().st_size for p in dataset.storage.data_path.rglob("*") if p.is_file())
 
 
 class Checksum:
@@ -71,15 +77,7 @@ def episode_buffer(
     terminated: bool,
     seed: int | None = None,
 ) -> EpisodeBuffer:
-    """Returns an episode of T steps in Minari's form; if not terminated, it was truncated.
-
-    Args:
-        observations: `(T + 1, obs)`.
-        actions: `(T, N)`.
-        rewards: `(T,)`.
-        terminated: whether the task ended it.
-        seed: what the environment was reset with, if that is known.
-    """
+    """Returns an episode of T steps in Minari's form; if not terminated, it was truncated."""
     flags = np.zeros((2, len(rewards)), dtype=bool)
     flags[0 if terminated else 1, -1] = True
     return EpisodeBuffer(
@@ -98,12 +96,6 @@ class DatasetWriter:
 
     On a full disk the HDF5 library can end its process by a segmentation fault. So a process of its
     own writes.
-
-    Args:
-        staging: where to.
-        observation_space: flat.
-        action_space: of the environment.
-        env_spec: of the environment, if there is one.
     """
 
     def __init__(

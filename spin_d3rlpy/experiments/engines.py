@@ -8,55 +8,24 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from spin_d3rlpy.data.workers import default_jobs
 from spin_d3rlpy.experiments.jobs import LOG
 from spin_d3rlpy.experiments.worker import work
 
 
-class Running(Protocol):
-    """A job that was started."""
-
-    def poll(self) -> int | None:
-        """Returns its exit status, or None while it runs."""
-
-    def kill(self) -> None:
-        """Ends it at once."""
-
-
-class Engine(Protocol):
-    """Where jobs run."""
-
-    @property
-    def n_slots(self) -> int:
-        """How many run at once."""
-
-    def start(self, root: Path, name: str, slot: int) -> Running:
-        """Starts the job in `root / name`."""
-
-
 class LocalEngine:
-    """Processes on this machine.
-
-    Args:
-        n_workers: processes at once; for CPU jobs all cores if None, else one a GPU.
-        devices: GPUs, of which each worker sees one.
-    """
+    """Processes on this machine."""
 
     def __init__(self, n_workers: int | None = None, devices: Sequence[int] = ()) -> None:
         self._devices = list(devices)
         self._cores = default_jobs()
-        self._n_slots = n_workers or (len(self._devices) or self._cores)
-
-    @property
-    def n_slots(self) -> int:
-        """How many run at once."""
-        return self._n_slots
+        self.n_slots = n_workers or len(self._devices) or self._cores
 
     def start(self, root: Path, name: str, slot: int) -> subprocess.Popen[bytes]:
         """Starts `python -m spin_d3rlpy.experiments.worker`."""
-        threads = str(max(1, self._cores // self._n_slots))
+        threads = str(max(1, self._cores // self.n_slots))
         env = {**os.environ, "OMP_NUM_THREADS": threads}
         if self._devices:
             env["CUDA_VISIBLE_DEVICES"] = str(self._devices[slot % len(self._devices)])
@@ -153,3 +122,7 @@ def _logged_work(root: Path, name: str, threads: int) -> None:
         contextlib.redirect_stderr(log),
     ):
         work(root, name, threads)
+
+
+Engine: TypeAlias = LocalEngine | RayEngine
+Running: TypeAlias = "subprocess.Popen[bytes] | RayTask"

@@ -9,33 +9,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from spin_d3rlpy import plots
+from spin_d3rlpy.experiments import tables
 from spin_d3rlpy.experiments.catalog import EXPERIMENTS
 from spin_d3rlpy.experiments.specs import Experiment, Scale, get_scale
-from spin_d3rlpy.experiments.tables import (
-    Cell,
-    Row,
-    aggregate_rows,
-    cost_rows,
-    curve_rows,
-    final_returns_of_baseline,
-    held_out_accuracies,
-    pretraining_rows,
-    probe_rows,
-    read_cells,
-    return_rows,
-    scores_by_method,
-    second_rows,
-    step_rows,
-    target_rows,
-)
-from spin_d3rlpy.plots import (
-    OFFLINE_STEPS,
-    Curve,
-    plot_curve_panels,
-    plot_profiles,
-    plot_time_to_target,
-    short_name,
-)
+from spin_d3rlpy.experiments.tables import Cell, Row
+from spin_d3rlpy.plots import Curve
 from spin_d3rlpy.reports import write_csv
 
 
@@ -49,17 +28,7 @@ def write_report(
     device: str,
     tasks: Sequence[str] = (),
 ) -> list[Path]:
-    """Writes `report.html`, `report.md`, and a CSV and a PNG per experiment that has results.
-
-    Args:
-        root: folder of the jobs' folders.
-        out: where the report goes.
-        scale_name: name of the scale, for the text.
-        scale: the scale; what differs from the one of that name is said.
-        names: experiments.
-        seeds: that are asked for; fewer are reported as such.
-        device: as in d3rlpy.
-        tasks: only datasets whose name contains one of these; all if empty.
+    """Writes `report.html`, and a CSV and a PNG per experiment that has results.
 
     Returns:
         The files.
@@ -67,10 +36,10 @@ def write_report(
     out.mkdir(parents=True, exist_ok=True)
     title = ", ".join([f"Results at scale {scale_name}", *_changes(scale, get_scale(scale_name))])
     writer = _Writer(out, title, _INTRODUCTION)
-    baseline = final_returns_of_baseline(root, scale, seeds, device)
+    baseline = tables.final_returns_of_baseline(root, scale, seeds, device)
     for name in names:
         experiment = EXPERIMENTS[name]
-        cells = read_cells(experiment, root, scale, seeds, device, tasks)
+        cells = tables.read_cells(experiment, root, scale, seeds, device, tasks)
         if cells:
             _report_experiment(writer, experiment, cells, baseline)
     return writer.finish()
@@ -91,9 +60,9 @@ def _report_experiment(
     if experiment.note:
         writer.paragraph(experiment.note)
     if experiment.probe:
-        writer.table(name, probe_rows(cells))
+        writer.table(name, tables.probe_rows(cells))
         return
-    rows = return_rows(experiment, cells, baseline)
+    rows = tables.return_rows(experiment, cells, baseline)
     writer.table(name, rows)
     curves: dict[str, dict[str, Curve]] = {}
     greedy: dict[str, dict[str, Curve]] = {}
@@ -109,69 +78,70 @@ def _report_experiment(
         }
         for dataset in curves
     }
-    xlabel = "CPU seconds, pre-training included" if experiment.timed else OFFLINE_STEPS
+    xlabel = "CPU seconds, pre-training included" if experiment.timed else plots.OFFLINE_STEPS
     picture = writer.picture(name, "learning curves")
-    plot_curve_panels(picture, curves, reference_lines=ends, xlabel=xlabel)
+    plots.plot_curve_panels(picture, curves, reference_lines=ends, xlabel=xlabel)
     if greedy:
         writer.paragraph("The same policies when they take their most likely actions:")
         picture = writer.picture(f"{name}_greedy", "learning curves of greedy actions")
-        plot_curve_panels(picture, greedy, ylabel="mean return of greedy episodes", xlabel=xlabel)
-    writer.data(f"{name}_curves", curve_rows(cells))
+        plots.plot_curve_panels(
+            picture, greedy, ylabel="mean return of greedy episodes", xlabel=xlabel
+        )
+    writer.data(f"{name}_curves", tables.curve_rows(cells))
     writer.paragraph("What it took: means over seeds, on the machine of the run.")
-    writer.table(f"{name}_cost", cost_rows(cells))
+    writer.table(f"{name}_cost", tables.cost_rows(cells))
     if experiment.timed:
         writer.paragraph("Means over seeds after so many seconds, by both ways of acting.")
-        writer.table(f"{name}_by_second", second_rows(cells))
+        writer.table(f"{name}_by_second", tables.second_rows(cells))
         return
     if experiment.early:
         writer.paragraph("Means over seeds after so many gradient steps, by both ways of acting.")
-        writer.table(f"{name}_by_step", step_rows(cells))
-    pretraining = pretraining_rows(cells)
+        writer.table(f"{name}_by_step", tables.step_rows(cells))
+    pretraining = tables.pretraining_rows(cells)
     if pretraining:
         writer.data(f"{name}_pretraining", pretraining)
-    accuracies = held_out_accuracies(pretraining)
+    accuracies = tables.held_out_accuracies(pretraining)
     if accuracies:
         writer.paragraph(
             "Share of masked sub-actions of held-out episodes that the ASM predicts, by updates of "
             "pre-training and the share of sub-actions that are masked when it is tested."
         )
         picture = writer.picture(f"{name}_pretraining", "held-out accuracy")
-        plot_curve_panels(
+        plots.plot_curve_panels(
             picture, accuracies, ylabel="per-slot accuracy", xlabel="updates of pre-training"
         )
-    targets = target_rows(cells)
+    targets = tables.target_rows(cells)
     if targets:
         writer.paragraph(
             "Steps and minutes to 95 % of the factored method's final return in this table, "
             "pre-training included in the minutes; medians of the seeds that reach it."
         )
         writer.table(f"{name}_time_to_target", targets)
-        plot_time_to_target(writer.picture(f"{name}_time_to_target", "time to target"), targets)
-    scores = scores_by_method(cells)
+        plots.plot_time_to_target(
+            writer.picture(f"{name}_time_to_target", "time to target"), targets
+        )
+    scores = tables.scores_by_method(cells)
     if scores:
         writer.paragraph(
             "Normalized scores (0 random, 100 expert) over the datasets that all methods have: "
             "interquartile mean with its 95 % interval, and the share of runs above each score."
         )
-        writer.table(f"{name}_aggregate", aggregate_rows(scores))
-        plot_profiles(writer.picture(f"{name}_profiles", "performance profiles"), scores)
+        writer.table(f"{name}_aggregate", tables.aggregate_rows(scores))
+        plots.plot_profiles(writer.picture(f"{name}_profiles", "performance profiles"), scores)
 
 
 class _Writer:
-    """Writes the same report as Markdown and as one HTML file, its tables also as CSV."""
+    """Writes a report as one HTML file, its tables also as CSV."""
 
     def __init__(self, out: Path, title: str, introduction: str) -> None:
         self._out = out
         self._files: list[Path] = []
-        self._markdown = [f"# {title}", "", introduction, ""]
         self._html = [f"<h1>{html.escape(title)}</h1><p>{html.escape(introduction)}</p>"]
 
     def title(self, text: str) -> None:
-        self._markdown += [f"## {text}", ""]
         self._html.append(f"<h2>{html.escape(text)}</h2>")
 
     def paragraph(self, text: str) -> None:
-        self._markdown += [text, ""]
         self._html.append(f"<p>{html.escape(text)}</p>")
 
     def data(self, name: str, rows: Sequence[Row]) -> None:
@@ -182,31 +152,28 @@ class _Writer:
 
     def table(self, name: str, rows: Sequence[Row]) -> None:
         self.data(name, rows)
-        shown = _without_empty_columns(rows)
-        lines = [[name.replace("_", " ") for name in shown[0]]]
-        lines += [[_shown(value) for value in row.values()] for row in shown]
-        self._markdown += [_markdown_table(lines), ""]
+        keys = [key for key in rows[0] if any(row[key] != "" for row in rows)]
+        lines = [[key.replace("_", " ") for key in keys]]
+        lines += [[_shown(row[key]) for key in keys] for row in rows]
         self._html.append(_html_table(lines))
 
     def picture(self, name: str, alternative: str) -> Path:
         """Adds a picture, which is to be written to the path that is returned."""
         path = self._out / f"{name}.png"
         self._files.append(path)
-        self._markdown += [f"![{alternative}]({path.name})", ""]
         self._html.append(f'<img alt="{html.escape(alternative)}" src="{_PICTURE}{path.name}">')
         return path
 
     def finish(self) -> list[Path]:
-        """Writes `report.md` and `report.html`, and returns all files."""
+        """Writes `report.html`, and returns all files."""
         text = "\n".join(self._html)
         for path in self._files:
             if path.suffix == ".png":
                 encoded = base64.b64encode(path.read_bytes()).decode()
                 text = text.replace(f"{_PICTURE}{path.name}", f"data:image/png;base64,{encoded}")
-        markdown, page = self._out / "report.md", self._out / "report.html"
-        markdown.write_text("\n".join(self._markdown))
+        page = self._out / "report.html"
         page.write_text(_PAGE.format(text))
-        return [*self._files, markdown, page]
+        return [*self._files, page]
 
 
 _PICTURE = "picture:"  # stands for a picture's bytes until it is drawn
@@ -238,16 +205,6 @@ img {{ max-width: min(100%, 56rem) }}
 """
 
 
-def _without_empty_columns(rows: Sequence[Row]) -> list[Row]:
-    keys = [key for key in rows[0] if any(row[key] != "" for row in rows)]
-    return [{key: row[key] for key in keys} for row in rows]
-
-
-def _markdown_table(lines: Sequence[Sequence[str]]) -> str:
-    header, *body = lines
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *body))
-
-
 def _html_table(lines: Sequence[Sequence[str]]) -> str:
     rows = []
     for tag, line in zip(["th"] + ["td"] * len(lines), lines, strict=False):
@@ -258,4 +215,4 @@ def _html_table(lines: Sequence[Sequence[str]]) -> str:
 
 def _shown(value: object) -> str:
     """As text; datasets without what all their names have."""
-    return f"{value:,}" if isinstance(value, int) else short_name(str(value))
+    return f"{value:,}" if isinstance(value, int) else plots.short_name(str(value))

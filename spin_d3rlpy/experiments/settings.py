@@ -13,23 +13,16 @@ from spin_d3rlpy.settings import create, merge
 
 @dataclasses.dataclass(frozen=True)
 class BenchSettings:
-    """What is run.
-
-    Args:
-        experiments: names.
-        preset: name of a scale.
-        scale: what differs from it, fields of `Scale`.
-        seeds: how many; the scale's number if None.
-        tasks: only datasets whose name contains one of these; all if empty.
-        device: as in d3rlpy.
-    """
+    """What is run."""
 
     experiments: list[str]
-    preset: str = "cpu"
+    preset: str = "cpu"  # a scale's name
+    # what differs from it, fields of `Scale`
     scale: dict[str, Any] = dataclasses.field(default_factory=dict)
-    seeds: int | None = None
+    seeds: int | None = None  # how many; the scale's number if None
+    # only datasets whose name contains one of these; all if empty
     tasks: list[str] = dataclasses.field(default_factory=list)
-    device: str = "cpu:0"
+    device: str = "cpu:0"  # as in d3rlpy
 
     def complete(self) -> BenchSettings:
         """Returns the settings with the whole scale written out.

@@ -22,10 +22,6 @@ def interval(
 ) -> tuple[float, float]:
     """A 95 % percentile bootstrap interval of a statistic of all values.
 
-    Args:
-        strata: values of each task, one per seed; values are drawn anew within each.
-        statistic: of all values together.
-
     Returns:
         Lower and upper end; both are the statistic itself where no task has two seeds.
     """
@@ -41,8 +37,3 @@ def interval(
 def interquartile_mean(values: Values) -> float:
     """Mean of the middle half."""
     return float(stats.trim_mean(values, 0.25))
-
-
-def first_reaching(returns: Sequence[float], target: float) -> int | None:
-    """Index of the first return that is at least the target; None if there is none."""
-    return next((i for i, value in enumerate(returns) if value >= target), None)

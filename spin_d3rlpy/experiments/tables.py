@@ -17,7 +17,7 @@ from spin_d3rlpy.experiments.catalog import EXPERIMENTS
 from spin_d3rlpy.experiments.grid import is_done
 from spin_d3rlpy.experiments.jobs import RESULT, Job, run_folder
 from spin_d3rlpy.experiments.specs import Experiment, Scale
-from spin_d3rlpy.experiments.statistics import Values, first_reaching, interquartile_mean, interval
+from spin_d3rlpy.experiments.statistics import Values, interquartile_mean, interval
 from spin_d3rlpy.plots import Curve
 from spin_d3rlpy.reports import read_csv
 from spin_envs import UnknownTaskError, normalized_score
@@ -29,22 +29,15 @@ BASELINE_SHARE = 0.95
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """The finished jobs of one method on one dataset.
-
-    Args:
-        dataset: name.
-        label: of the method.
-        jobs: one per seed.
-        results: their results.
-        evaluations: of each job, the rows of its learning curve; empty for probes.
-        pretraining: of each job with an ASM, the rows of that one's curve.
-    """
+    """The finished jobs of one method on one dataset."""
 
     dataset: str
-    label: str
-    jobs: Sequence[Job]
+    label: str  # of the method
+    jobs: Sequence[Job]  # one per seed
     results: Sequence[Mapping[str, float]]
+    # of each job, the rows of its learning curve; empty for probes
     evaluations: Sequence[Sequence[Mapping[str, float]]]
+    # of each job with an ASM, the rows of that one's curve
     pretraining: Sequence[Sequence[Mapping[str, float]]] = ()
 
     @property
@@ -100,12 +93,12 @@ class Cell:
         """
         found: list[tuple[int, float] | None] = []
         for result, rows in zip(self.results, self.evaluations, strict=True):
-            i = first_reaching([row["return"] for row in rows], target)
-            if i is None:
+            row = next((row for row in rows if row["return"] >= target), None)
+            if row is None:
                 found.append(None)
                 continue
-            seconds = result.get("pretraining_seconds", 0.0) + rows[i]["update_seconds"]
-            found.append((int(rows[i]["step"]), seconds / 60.0))
+            seconds = result.get("pretraining_seconds", 0.0) + row["update_seconds"]
+            found.append((int(row["step"]), seconds / 60.0))
         return found
 
 
@@ -200,9 +193,6 @@ def pretraining_rows(cells: Sequence[Cell]) -> list[Row]:
 def held_out_accuracies(rows: Sequence[Row]) -> dict[str, dict[str, Curve]]:
     """Per-slot accuracy on held-out data by updates: a line per method and mask ratio.
 
-    Args:
-        rows: of `pretraining_rows`.
-
     Returns:
         Curves by dataset and line; none where nothing was held out.
     """
@@ -238,14 +228,7 @@ def probe_rows(cells: Sequence[Cell]) -> list[Row]:
 def return_rows(
     experiment: Experiment, cells: Sequence[Cell], final_of_baseline: Mapping[str, float]
 ) -> list[Row]:
-    """Final returns beside published figures.
-
-    Args:
-        experiment: whose cells they are.
-        cells: of trainings.
-        final_of_baseline: by dataset, the factored method's return after a full-length training,
-            which published figures of early adaptation are percentages of.
-    """
+    """Final returns beside published figures, which may be percentages of the baseline's."""
     published = read_published(experiment.published)
     rows = []
     for cell in cells:

@@ -49,9 +49,6 @@ class Gate(nn.Module):
 
     References:
         * Parisotto et al., Stabilizing Transformers for Reinforcement Learning, 2020, section 3.2.
-
-    Args:
-        width: of both inputs.
     """
 
     def __init__(self, width: int) -> None:
@@ -96,12 +93,7 @@ class GatedBlock(nn.Module):
         self.ffn_gate = Gate(d)
 
     def forward(self, tokens: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-        """Maps tokens `(B, T, D)` to `(B, T, D)`.
-
-        Args:
-            tokens: `(B, T, D)`.
-            visible: `(B, T)` False for tokens that none attends to.
-        """
+        """Maps tokens `(B, T, D)`, of which `visible` `(B, T)` are attended to, to the same."""
         projected = self.project(self.norm(tokens)).unflatten(-1, (3, self.n_heads, -1))
         q, k, v = projected.transpose(1, 3).unbind(2)  # (B, H, T, D / H)
         mixed = scaled_dot_product_attention(

@@ -113,11 +113,7 @@ def contrastive_loss(
 ) -> ContrastiveLoss:
     """InfoNCE over all that is hidden in the batch: states and actions among themselves.
 
-    Args:
-        predicted: `(B, W, 2, D)`.
-        targets: `(B, W, 2, D)`.
-        hidden: `(B, W, 2)`.
-        temperature: divides the cosines.
+    Predictions and targets are `(B, W, 2, D)`, `hidden` is `(B, W, 2)`.
     """
     losses, hits = [], []
     for kind in (0, 1):

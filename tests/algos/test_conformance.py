@@ -46,7 +46,12 @@ from tests.algos.problems import (
 
 each_algorithm = pytest.mark.parametrize("algo_class", ALGORITHMS)
 CRITICS = [a for a in ALGORITHMS if has_field(a, "n_critics")]
-each_critic = pytest.mark.parametrize("algo_class", CRITICS)
+# Learning to the end: every policy and every objective, not every pair of them.
+LEARNERS = {
+    *("SPINIQL", "SAINTAWAC", "AutoregressiveIQL", "FactoredBCQ", "FactoredAWAC"),
+    *("SPINDistillIQL", "RePreMIQL"),
+    *("DecQN", "DecQNCQL", "DecQNBCQ", "DecQNIQL", "DecQNOneStep"),
+}
 
 
 def fit(algo: Any, dataset: Any, n_steps: int = 4, **kwargs: Any) -> Any:
@@ -207,15 +212,15 @@ def share_of_right_actions(algo: Any) -> float:
     return float((algo.predict(states) == (states[:, :3] > 0)).all(1).mean())
 
 
-@each_critic
+@pytest.mark.parametrize("algo_class", [a for a in CRITICS if a.__name__ in LEARNERS])
 def test_solves_a_problem_that_imitation_does_not(algo_class: Any) -> None:
     algo = learner(algo_class)
-    fit(algo, mostly_wrong_replay_buffer(), n_steps=500)
+    fit(algo, mostly_wrong_replay_buffer(), n_steps=350)
     assert share_of_right_actions(algo) > 0.5  # by chance 0.125
 
 
 @pytest.mark.parametrize("algo_class", [a for a in ALGORITHMS if a not in CRITICS])
 def test_imitation_does_not_solve_that_problem(algo_class: Any) -> None:
     algo = learner(algo_class)
-    fit(algo, mostly_wrong_replay_buffer(), n_steps=500)
+    fit(algo, mostly_wrong_replay_buffer(), n_steps=350)
     assert share_of_right_actions(algo) < 0.05

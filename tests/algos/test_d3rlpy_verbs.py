@@ -371,7 +371,7 @@ def check_export(algo_class: Any, path: Path) -> None:
 
 
 # One of each way to act; the rest differ in training only and are among the slow tests.
-ACTING = {"SPINIQL", "SAINTBCQ", "AutoregressiveIQL", "AutoregressiveBCQ", "DecQNIQL"}
+ACTING = {"SPINIQL", "AutoregressiveBCQ", "DecQNIQL"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 
 from spin_d3rlpy import SPINIQL, FactoredIQL
 from spin_d3rlpy.checkpoints import Checkpoints
-from spin_d3rlpy.distributed import SingleProcess
+from spin_d3rlpy.distributed import Processes
 from spin_d3rlpy.errors import InvalidCheckpointError
 from tests.algos.problems import random_buffer, tiny_fields
 from tests.algos.runs import (
@@ -91,7 +91,7 @@ def test_a_killed_run_of_two_processes_ends_like_an_uninterrupted_one(tmp_path: 
 
 
 def test_checkpoints_of_another_number_of_processes_are_refused(tmp_path: Path) -> None:
-    class Two(SingleProcess):
+    class Two(Processes):
         count = 2
 
     Checkpoints(tmp_path, 1, {}, dict, Two()).save("training", 1, {})

@@ -12,6 +12,8 @@ from examples.behavior_policies import ppo, recipes, selection, trainer
 from examples.behavior_policies.__main__ import app
 from examples.behavior_policies.recipes import PPORecipe
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 
 def test_a_policy_is_trained_and_a_snapshot_selected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

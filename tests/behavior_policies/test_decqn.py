@@ -18,6 +18,8 @@ from spin_envs.behavior import BehaviorPolicy
 from spin_envs.maze import START
 from spin_envs.rollout import rollout
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 
 def tiny(recipe: Recipe) -> DecQNRecipe:
     """The recipe for so small a network and so few steps that a test can wait for it."""

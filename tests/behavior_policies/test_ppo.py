@@ -26,6 +26,7 @@ from examples.behavior_policies.recipes import RECIPES, PPORecipe
 from examples.behavior_policies.selection import select_policy
 from spin_envs.behavior import BehaviorPolicy
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
 NEVER = -1.0  # no reward is below it
 TINY = PPORecipe(
     task="cheetah-run",

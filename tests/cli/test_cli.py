@@ -100,7 +100,7 @@ def test_bad_input_is_one_line_on_stderr_without_traceback(
         (["evaluate", "cheetah-run-b3-expert", "--mode", "best"], "greedy or sample"),
         (["evaluate", "cheetah-run-b3-expert", "--env", "spin/maze-v0"], "nvec"),
         (["plot", "curves", "nowhere"], "no curve.csv"),
-        (["plot", "returns", "spin/nothing-v0"], "no dataset"),
+        (["plot", "actions", "spin/nothing-v0"], "no dataset"),
     ],
 )
 def test_user_errors_end_with_exit_code_2_and_say_what_to_do(

@@ -172,22 +172,13 @@ def test_policies_are_exported(suffix: str, trained: Path, tmp_path: Path) -> No
         assert np.array_equal(actions, policy.predict(states))
 
 
-def test_pictures_are_drawn(trained: Path, asm: Path, tmp_path: Path) -> None:
+def test_pictures_are_drawn(trained: Path, tmp_path: Path) -> None:
     data = "spin/maze-a5/random-medium-expert-2k-v0"
     out = ["--out", tmp_path / "picture.svg"]
     assert run_json("plot", "curves", trained, *out)["seeds"] == {DATASET: {"SPINIQL": 1}}
-    returns = run_json("plot", "returns", data, *out)["returns"]
-    assert {kind: len(group) > 0 for kind, group in returns.items()} == {
-        "random": True,
-        "medium": True,
-        "expert": True,
-    }
     marginals = run_json("plot", "actions", data, "--policy", trained, *out)["shares"]
     assert np.allclose(np.sum(marginals["the data"], 1), 1.0)
     assert len(marginals) == 2
-    found = run_json("plot", "attention", asm, "--dataset", data, "--masked", *out)
-    assert np.allclose(np.sum(found["weights"], -1), 1.0)
-    assert found["tokens"] == ["state", *(f"slot {i}" for i in range(5))]
     assert "<svg" in (tmp_path / "picture.svg").read_text()
 
 

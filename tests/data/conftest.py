@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from minari.storage import get_dataset_path
 from numpy.typing import NDArray
 
 import spin_envs.behavior
-from spin_d3rlpy.data import build_dataset, parse_name
+from spin_d3rlpy.data import build_dataset, check, parse_name, workers, writing
+from spin_d3rlpy.data.collect import ChunkPlayer, answer
 
 MIX = "spin/cheetah-run-b3/random-medium-expert-v0"
+Workers = workers.Workers
 
 
 def _write_policy(
@@ -75,6 +78,42 @@ def policy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class InThisProcess:
+    """Stands in for `Workers`, of which each takes a second to start."""
+
+    def __init__(self, n: int, quiet: bool = False) -> None:
+        self._player = ChunkPlayer()
+
+    def submit(self, verb: str, fields: dict[str, Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(answer(self._player, verb, fields))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def close(self) -> None:
+        self._player.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_processes() -> Iterator[None]:
+    """Datasets are built in this process, but for tests of the processes that usually do it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (workers, writing, check):
+            patch.setattr(module, "Workers", InThisProcess)
+        yield
+
+
+@pytest.fixture
+def _processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for module in (workers, writing, check):
+        monkeypatch.setattr(module, "Workers", Workers)
+    workers.worker_arithmetic.cache_clear()
+    yield
+    workers.worker_arithmetic.cache_clear()
+
+
 def _use(patch: pytest.MonkeyPatch, datasets: Path, policies: Path) -> None:
     patch.setenv("MINARI_DATASETS_PATH", str(datasets))
     patch.delenv("MINARI_REMOTE", raising=False)
@@ -106,6 +145,16 @@ def built(
     """The built dataset; the test reads from the shared folder and must not write to it."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(built_folder))
     return minari.load_dataset(parse_name(MIX, 5000).name)
+
+
+@pytest.fixture(scope="session")
+def built_3k(tmp_path_factory: pytest.TempPathFactory, policy_folder: Path) -> dict[str, Any]:
+    """The record of the same dataset of 3k transitions, an episode of each policy."""
+    with pytest.MonkeyPatch.context() as patch:
+        _use(patch, tmp_path_factory.mktemp("built_3k"), policy_folder)
+        build_dataset(spec := parse_name(MIX, 3000), jobs=1, progress=False)
+        metadata: dict[str, Any] = minari.load_dataset(spec.name).storage.metadata
+        return metadata
 
 
 @dataclasses.dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -28,6 +27,7 @@ from spin_envs.errors import MissingDependencyError
 from spin_envs.rollout import EpisodeRecord
 from tests.subprocesses import run_python
 
+in_processes = pytest.mark.usefixtures("_processes")
 MIX = "spin/cheetah-run-b3/random-medium-expert-v0"
 MEDIUM = "spin/cheetah-run-b3/medium-v0"
 
@@ -105,6 +105,7 @@ def test_maze_parts_are_whole_episodes_until_there_are_enough_transitions() -> N
     assert any(e.terminations[-1] for e in episodes)
 
 
+@in_processes
 def test_a_maze_dataset_does_not_depend_on_the_number_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ def test_an_episode_does_not_depend_on_those_played_beside_it() -> None:
     assert np.array_equal(together[0].observations, alone[0].observations)
 
 
+@in_processes
 def test_the_result_does_not_depend_on_the_number_of_processes(built: MinariDataset) -> None:
     checksum = built.storage.metadata["checksum"]
     reference = [e.observations for e in built]
@@ -156,13 +158,8 @@ def test_the_result_does_not_depend_on_the_number_of_processes(built: MinariData
     assert parallel.storage.metadata["checksum"] == checksum
 
 
-def test_the_checksum_tells_datasets_apart(built: MinariDataset) -> None:
-    build_in = Path(os.environ["MINARI_DATASETS_PATH"]).parent / "other-size"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MINARI_DATASETS_PATH", str(build_in))
-        build_dataset(parse_name(MIX, 3000), jobs=1, progress=False)
-        other = minari.load_dataset(parse_name(MIX, 3000).name)
-    assert other.storage.metadata["checksum"] != built.storage.metadata["checksum"]
+def test_the_checksum_tells_datasets_apart(built: MinariDataset, built_3k: dict[str, Any]) -> None:
+    assert built_3k["checksum"] != built.storage.metadata["checksum"]
 
 
 def test_scores_statistics_and_provenance_are_stored(built: MinariDataset) -> None:
@@ -224,14 +221,14 @@ def test_a_script_without_a_main_guard_can_build(tmp_path: Path, policy_folder: 
         "import spin_envs.behavior as behavior\n"
         f"behavior._policy_folder = lambda: Path({str(policy_folder)!r})\n"
         "from spin_d3rlpy.data import load_dataset\n"
-        f"buffer, env = load_dataset({MIX!r}, size=3000, jobs=2, progress=False)\n"
+        f"buffer, env = load_dataset({MEDIUM!r}, size=1000, jobs=1, progress=False)\n"
         "print(buffer.transition_count)\n"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "envs")])}
     done = subprocess.run(
         [sys.executable, str(script)], check=True, env=env, stdout=subprocess.PIPE, text=True
     )
-    assert done.stdout == "3000\n"
+    assert done.stdout == "1000\n"
 
 
 def _chunk_files(folder: Path) -> list[Path]:
@@ -269,32 +266,31 @@ def _stop_after_two_chunks(
     with monkeypatch.context() as patch:
         patch.setattr(builder, "play_chunks", interrupted)
         with pytest.raises(type(error)):
-            build_dataset(parse_name(MIX, 5000), jobs=jobs, progress=False)
+            build_dataset(parse_name(MIX, 3000), jobs=jobs, progress=False)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
-@pytest.mark.parametrize("jobs", [1, 2])
+@in_processes
+@pytest.mark.parametrize(("error", "jobs"), [(RuntimeError("broken"), 2), (KeyboardInterrupt(), 1)])
 def test_an_interrupted_build_leaves_no_dataset_and_the_next_goes_on(
     error: BaseException,
     jobs: int,
     datasets_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
-    built: MinariDataset,
+    built_3k: dict[str, Any],
 ) -> None:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets_folder))
     _stop_after_two_chunks(monkeypatch, jobs, error)
     kept = _chunk_files(datasets_folder)
-    assert [p.name for p in kept] == ["1000000-2.npz", "2000000-2.npz"]
-    assert _files(datasets_folder) == kept
+    assert [p.name for p in kept] == ["1000000-1.npz", "2000000-1.npz"]
+    assert sorted(_files(datasets_folder)) == kept
     assert minari.list_local_datasets() == {}
 
     played = _count_chunks(monkeypatch)
-    spec = parse_name(MIX, 5000)
+    spec = parse_name(MIX, 3000)
     build_dataset(spec, jobs=jobs, progress=False)
     assert played == [range(3_000_000, 3_000_001)]
     dataset = minari.load_dataset(spec.name)
-    assert dataset.storage.metadata["checksum"] == built.storage.metadata["checksum"]
-    assert dataset.storage.metadata["composition"] == built.storage.metadata["composition"]
+    assert dataset.storage.metadata["checksum"] == built_3k["checksum"]
+    assert dataset.storage.metadata["composition"] == built_3k["composition"]
     assert _chunk_files(datasets_folder) == []
 
 
@@ -311,14 +307,14 @@ def _start_build(policy_folder: Path, size: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", script], env=env)
 
 
+@in_processes
 def test_a_killed_build_goes_on_where_it_was(
-    built: MinariDataset,
+    built_3k: dict[str, Any],
     datasets_folder: Path,
     policy_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets_folder))
-    process = _start_build(policy_folder, 5000)
+    process = _start_build(policy_folder, 3000)
     deadline = time.monotonic() + 120
     while not _chunk_files(datasets_folder):
         assert process.poll() is None
@@ -330,22 +326,20 @@ def test_a_killed_build_goes_on_where_it_was(
     if n_kept == 3:
         pytest.skip("it was done with playing before it was killed")
     played = _count_chunks(monkeypatch)
-    build_dataset(parse_name(MIX, 5000), jobs=2, progress=False)
+    build_dataset(parse_name(MIX, 3000), jobs=2, progress=False)
     assert len(played) == 3 - n_kept
-    rebuilt = minari.load_dataset(built.id).storage.metadata
-    assert rebuilt["checksum"] == built.storage.metadata["checksum"]
+    rebuilt = minari.load_dataset(parse_name(MIX, 3000).name).storage.metadata
+    assert rebuilt["checksum"] == built_3k["checksum"]
     folder = datasets_folder / "spin" / "cheetah-run-b3"
     assert sorted(p.name for p in folder.iterdir()) == [
-        ".random-medium-expert-5k-v0.checksums.json",
-        "random-medium-expert-5k-v0",
+        "random-medium-expert-3k-v0",
     ]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "flipped"])
 def test_a_damaged_chunk_and_those_after_it_are_played_again(
-    damage: str, datasets_folder: Path, built: MinariDataset, monkeypatch: pytest.MonkeyPatch
+    damage: str, datasets_folder: Path, built_3k: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets_folder))
     _stop_after_two_chunks(monkeypatch)
     first = _chunk_files(datasets_folder)[0]
     content = bytearray(first.read_bytes())
@@ -353,10 +347,10 @@ def test_a_damaged_chunk_and_those_after_it_are_played_again(
         content[len(content) // 2] ^= 1
     first.write_bytes(content[: {"truncated": 9000, "empty": 0}.get(damage)])
     played = _count_chunks(monkeypatch)
-    build_dataset(parse_name(MIX, 5000), jobs=1, progress=False)
+    build_dataset(parse_name(MIX, 3000), jobs=1, progress=False)
     assert len(played) == 3
-    rebuilt = minari.load_dataset(built.id).storage.metadata
-    assert rebuilt["checksum"] == built.storage.metadata["checksum"]
+    rebuilt = minari.load_dataset(parse_name(MIX, 3000).name).storage.metadata
+    assert rebuilt["checksum"] == built_3k["checksum"]
 
 
 def test_chunks_of_other_versions_are_not_used(
@@ -366,39 +360,11 @@ def test_chunks_of_other_versions_are_not_used(
     assert len(_chunk_files(datasets_folder)) == 2
     monkeypatch.setattr(builder, "__version__", "99.0")
     played = _count_chunks(monkeypatch)
-    build_dataset(parse_name(MIX, 5000), jobs=1, progress=False)
+    build_dataset(parse_name(MIX, 3000), jobs=1, progress=False)
     assert len(played) == 3
     assert _chunk_files(datasets_folder) == []
     leftover = list(datasets_folder.rglob(".*.chunks-*"))
     assert leftover == []
-
-
-def test_rebuilding_is_checked_against_the_first_time(
-    datasets_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = parse_name(MEDIUM, 1000)
-    for _ in range(2):  # the same again: no warning
-        build_dataset(spec, jobs=1, progress=False)
-        minari.delete_dataset(spec.name)
-    record = datasets_folder / "spin" / "cheetah-run-b3" / ".medium-1k-v0.checksums.json"
-    [entry] = json.loads(record.read_text())
-    assert entry["checksum"].startswith("sha256:")
-    record.write_text(json.dumps([{**entry, "checksum": "sha256:other"}]))
-    with pytest.warns(UserWarning, match=r"medium-1k-v0 was built before .* as sha256:other"):
-        build_dataset(spec, jobs=1, progress=False)
-    minari.delete_dataset(spec.name)
-    monkeypatch.setattr(builder, "__version__", "99.0")
-    build_dataset(spec, jobs=1, progress=False)  # other versions may give other data
-    assert len(json.loads(record.read_text())) == 2
-
-
-def test_a_damaged_record_of_checksums_is_written_anew(datasets_folder: Path) -> None:
-    spec = parse_name(MEDIUM, 1000)
-    record = datasets_folder / "spin" / "cheetah-run-b3" / ".medium-1k-v0.checksums.json"
-    record.parent.mkdir(parents=True)
-    record.write_text("[{")
-    build_dataset(spec, jobs=1, progress=False)
-    assert len(json.loads(record.read_text())) == 1
 
 
 def test_building_time_counts_all_attempts(
@@ -410,11 +376,12 @@ def test_building_time_counts_all_attempts(
         arrays = dict(file)
     assert 0 < arrays["seconds"] < 60
     np.savez(last, **{**arrays, "seconds": 1000.0})
-    build_dataset(parse_name(MIX, 5000), jobs=1, progress=False)
-    seconds = minari.load_dataset(parse_name(MIX, 5000).name).storage.metadata["build_seconds"]
+    build_dataset(parse_name(MIX, 3000), jobs=1, progress=False)
+    seconds = minari.load_dataset(parse_name(MIX, 3000).name).storage.metadata["build_seconds"]
     assert 1000 < seconds < 1060
 
 
+@in_processes
 def test_an_error_in_a_worker_process_reaches_the_caller() -> None:
     policy = load_behavior_policy("finger-spin-b3-expert")  # of another observation size
     chunks = [Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(i, i + 1)) for i in range(2)]
@@ -423,6 +390,7 @@ def test_an_error_in_a_worker_process_reaches_the_caller() -> None:
     assert "worker process" in error.value.__notes__[0]
 
 
+@in_processes
 def test_a_worker_process_that_dies_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,7 +411,6 @@ def test_what_a_killed_build_left_is_removed_by_the_next(datasets_folder: Path) 
     other.mkdir()
     build_dataset(parse_name(MEDIUM, 1000), jobs=1, progress=False)
     assert sorted(p.name for p in folder.iterdir()) == [
-        ".medium-1k-v0.checksums.json",
         other.name,
         "medium-1k-v0",
     ]
@@ -484,7 +451,6 @@ def test_without_locks_the_loser_takes_the_winners_dataset(
     assert minari.load_dataset(spec.name).total_steps == 1000
     folder = datasets_folder / "spin" / "cheetah-run-b3"
     assert sorted(p.name for p in folder.iterdir()) == [
-        ".medium-1k-v0.checksums.json",
         "medium-1k-v0",
     ]
 
@@ -558,7 +524,7 @@ def test_the_maze_needs_no_simulator(datasets_folder: Path, policy_folder: Path)
         "import spin_envs.behavior as behavior\n"
         "behavior._policy_folder = lambda: Path(sys.argv[1])\n"
         "from spin_d3rlpy import FactoredBC, LockstepEvaluator, load_dataset\n"
-        "dataset, env = load_dataset('spin/maze-a3/medium-v0', size=1000, progress=False)\n"
+        "dataset, env = load_dataset('spin/maze-a3/medium-v0', size=1000, jobs=1, progress=False)\n"
         "algo = FactoredBC(device='cpu:0')\n"
         "algo.fit(dataset, n_steps=2, show_progress=False)\n"
         "LockstepEvaluator(env, n_trials=1)(algo, dataset)\n"

@@ -27,10 +27,7 @@ def test_ten_processes_end_with_one_good_dataset(
     assert len(contents) == 1
     name = crowd.FULL_NAME
     folder = tmp_path / "datasets" / Path(name).parent
-    assert sorted(path.name for path in folder.iterdir()) == [
-        f".{Path(name).name}.checksums.json",
-        Path(name).name,
-    ]
+    assert [path.name for path in folder.iterdir()] == [Path(name).name]
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     assert check_dataset(open_local(name), replay_episodes=0).problems == []
 

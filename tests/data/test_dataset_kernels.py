@@ -28,7 +28,8 @@ from spin_d3rlpy.data.loader import open_local
 spec = parse_name("spin/humanoid-stand-b3/medium-expert-v0", 2000)
 build_dataset(spec, jobs=1, progress=False)
 dataset = open_local(spec.name)
-problems = [p for d in (spec.name, *sys.argv[1:]) for p in check_dataset(open_local(d)).problems]
+checked = [spec.name, *sys.argv[1:]] if sys.argv[1:] else []
+problems = [p for d in checked for p in check_dataset(open_local(d)).problems]
 metadata = dataset.storage.metadata
 print(json.dumps([
     sorted(kernels), metadata["checksum"], metadata["provenance"]["platform"], problems
@@ -37,7 +38,7 @@ print(json.dumps([
 
 
 def _build(kernel: str, folder: Path, *others: str) -> Any:
-    """Builds with a kernel, and checks what is built and datasets `others`."""
+    """Builds with a kernel, and checks datasets `others`, if any, and what is built."""
     built = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT, *others],
         env={

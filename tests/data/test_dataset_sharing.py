@@ -195,14 +195,13 @@ def test_a_second_dataset_joins_the_first(
 
 
 def test_the_card_has_scores_composition_versions_and_license(ours: MinariDataset) -> None:
-    card = dataset_card(ours, "mit")
+    card = dataset_card(ours, "mit", check_dataset(ours, 0).summary())
     metadata = ours.storage.metadata
     assert card.startswith("---\nlicense: mit\ntags:\n- reinforcement-learning\n")
     for part in metadata["composition"]:
-        assert f"| {part['policy']} | {part['episodes']} | {part['first_seed']} |" in card
-    mean = metadata["returns"]["mean"]
-    assert f"| all | 5 |  | {mean:.2f} |" in card
-    assert f"| {100 * (mean - 5.39) / (664.57 - 5.39):.1f} |" in card
+        assert f"  {part['policy']}: return {part['returns']['mean']:.2f} +- " in card
+    assert f"  all: return {metadata['returns']['mean']:.2f} +- " in card
+    assert "5.39 is 0 (random), 664.57 is 100 (expert)" in card
     assert f"mujoco {metadata['provenance']['versions']['mujoco']}" in card
     assert metadata["checksum"] in card
     assert f'load_dataset("{NAME}")' in card

@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import MultiDiscrete
 from minari import MinariDataset
-from typer.testing import CliRunner
 
-from spin_d3rlpy.cli import app
-from spin_d3rlpy.data.table import table_rows
+from tests.measure.datasets import main, table_rows
 
 Make = Callable[..., Any]
 
@@ -24,8 +22,7 @@ def test_a_row_says_what_is_in_a_dataset_and_what_it_costs(
     built: MinariDataset, tmp_path: Path
 ) -> None:
     out = tmp_path / "datasets.csv"
-    result = CliRunner().invoke(app, ["data", "table", "--out", str(out)])
-    assert result.exit_code == 0, result.output
+    main(out)
     with out.open() as file:
         [row] = csv.DictReader(file)
     returns = np.array([e.rewards.sum(dtype=np.float64) for e in built])
@@ -69,5 +66,5 @@ def test_rows_are_in_the_order_of_tasks_and_levels_and_leave_out_what_has_no_rec
 
 
 def test_an_empty_table_says_what_to_do(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["data", "table", "--out", str(tmp_path / "none.csv")])
-    assert "data build" in str(result.exception)
+    with pytest.raises(ValueError, match="data build"):
+        main(tmp_path / "none.csv")

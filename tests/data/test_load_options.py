@@ -76,7 +76,7 @@ def test_the_environment_of_nested_observations_comes_flat(
             e.observations = {"x": e.observations, "k": np.zeros(len(e.observations), int)}
         space = NestedEnv.observation_space
         make_minari(MultiDiscrete([3, 4]), episodes, space, gymnasium.spec("tests/Nested-v0"))
-        buffer, env = load_dataset("others/things-v0", normalize_observations=True)
+        buffer, env = load_dataset("others/things-v0")
         assert buffer.observations.shape[1] == 5
         observation, _ = env.reset()
         assert observation.shape == (5,)
@@ -86,22 +86,6 @@ def test_the_environment_of_nested_observations_comes_flat(
         assert isinstance(load_dataset("others/things-v0")[1], FlattenObservation)
     finally:
         del gymnasium.registry["tests/Nested-v0"]
-
-
-def test_observations_are_standardized_in_data_and_environment(built: MinariDataset) -> None:
-    raw, raw_env = load_dataset(built)
-    scaled, env = load_dataset(built, normalize_observations=True)
-    mean = raw.observations.numpy().mean(0, dtype=np.float64)
-    std = raw.observations.numpy().std(0, dtype=np.float64)
-    expected = (raw.observations.numpy() - mean) / (std + 1e-3)
-    np.testing.assert_allclose(scaled.observations.numpy(), expected, rtol=1e-4, atol=1e-5)
-    first, _ = raw_env.reset(seed=5)
-    found, _ = env.reset(seed=5)
-    np.testing.assert_allclose(found, (first - mean) / (std + 1e-3), rtol=1e-4, atol=1e-5)
-    assert found.dtype == np.float32
-    assert env.spec is not None
-    copy = gymnasium.make(env.spec)  # what evaluators do
-    assert np.array_equal(copy.reset(seed=5)[0], found)
 
 
 def test_only_the_first_episodes_are_loaded_on_request(built: MinariDataset) -> None:

@@ -262,7 +262,6 @@ def test_a_copy_goes_on_from_where_it_was_taken(
 ) -> None:
     env = make("cheetah", "run")
     play(env, seed=0, steps=5)
-    assert "simulator" not in env.__getstate__(), "it would copy the model a second time"
     other = duplicate(env)
     action = np.array([0, 1, 2, 2, 1, 0])
     np.testing.assert_array_equal(other.step(action)[0], env.step(action)[0])
@@ -270,7 +269,7 @@ def test_a_copy_goes_on_from_where_it_was_taken(
 
 
 def test_unknown_render_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="None, 'rgb_array' or 'human', got 'ansi'"):
+    with pytest.raises(ValueError, match=r"None or one of .'rgb_array'., got 'ansi'"):
         DiscretizedSuiteEnv("cheetah", "run", render_mode="ansi")
 
 

@@ -54,14 +54,11 @@ def assert_equal_steps(
     return int(ended[0]), int(ended[1])
 
 
-@pytest.mark.parametrize(
-    ("env_id", "kwargs", "extra"),
-    [(*case, {}) for case in CASES] + [(*case, {"num_threads": 2}) for case in CASES[:3]],
-)
+@pytest.mark.parametrize(("env_id", "kwargs"), CASES)
 def test_steps_are_those_of_gymnasiums_sync_vector_env_through_autoresets(
-    env_id: str, kwargs: dict[str, Any], extra: dict[str, Any]
+    env_id: str, kwargs: dict[str, Any]
 ) -> None:
-    ours = fast(env_id, max_episode_steps=7, **kwargs, **extra)
+    ours = fast(env_id, max_episode_steps=7, **kwargs)
     theirs = gymnasium.make_vec(
         env_id, num_envs=3, vectorization_mode="sync", max_episode_steps=7, **kwargs
     )
@@ -208,9 +205,9 @@ def test_stepping_before_the_first_reset_is_an_error() -> None:
             fast(env_id).step(np.zeros((3, n), int))
 
 
-@pytest.mark.parametrize("kwargs", [{"num_envs": 0}, {"num_threads": 0}, {"bins": 1}])
+@pytest.mark.parametrize("kwargs", [{"num_envs": 0}, {"bins": 1}])
 def test_bad_arguments_are_refused(kwargs: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"Expected (num_envs|num_threads|bins)"):
+    with pytest.raises(ValueError, match=r"Expected (num_envs|bins)"):
         SuiteVectorEnv(domain="cheetah", task="run", **kwargs)
 
 
@@ -219,7 +216,7 @@ def test_bad_arguments_are_refused(kwargs: dict[str, Any]) -> None:
 def test_a_copy_goes_on_from_where_it_was_taken(
     duplicate: Callable[[Any], Any], env_id: str
 ) -> None:
-    env = fast(env_id, **({"num_threads": 2} if "cheetah" in env_id else {}))
+    env = fast(env_id)
     actions = np.ones(env.action_space.shape or (), int)
     env.reset(seed=0)
     for _ in range(5):
@@ -233,13 +230,12 @@ def test_a_copy_goes_on_from_where_it_was_taken(
 def test_an_error_in_a_simulation_is_dm_controls() -> None:
     from dm_control.rl.control import PhysicsError
 
-    for num_threads in (1, 2):
-        env = fast("spin/cheetah-run-v0", num_threads=num_threads)
-        env.reset(seed=0)
-        physics = env.envs[1]._env.physics  # type: ignore[attr-defined]
-        physics.data.qpos[0] = np.nan
-        with pytest.raises(PhysicsError, match="BADQPOS"):
-            env.step(np.zeros((3, 6), int))
+    env = fast("spin/cheetah-run-v0")
+    env.reset(seed=0)
+    physics = env.envs[1]._env.physics  # type: ignore[attr-defined]
+    physics.data.qpos[0] = np.nan
+    with pytest.raises(PhysicsError, match="BADQPOS"):
+        env.step(np.zeros((3, 6), int))
 
 
 def test_batches_of_other_environments_are_made_by_gymnasium() -> None:
@@ -292,7 +288,7 @@ def test_instances_attributes_are_read_set_and_called() -> None:
     assert ours.get_attr("note") == (1, 2, 3)
     ours.set_attr("note", "same")
     assert ours.call("note") == ("same", "same", "same")
-    assert ours.call("require_episode") == (None, None, None)
+    assert ours.call("close") == (None, None, None)
     with pytest.raises(ValueError, match="number of environments"):
         ours.set_attr("note", [1, 2])
     # As some of Gymnasium's wrappers of vector environments do.

@@ -5,7 +5,7 @@ import json
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -80,7 +80,7 @@ class InProcess:
 
 
 def run(root: Path, *wanted: Job) -> tuple[list[Job], list[str]]:
-    engine = InProcess()
+    engine: Any = InProcess()
     failed = run_grid(wanted, root, engine, show_progress=False, poll_seconds=0.0)
     return failed, engine.order
 
@@ -252,7 +252,7 @@ def test_an_interrupt_ends_the_workers(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(grid, "load_dataset", maze_data)
     with pytest.raises(KeyboardInterrupt):
-        run_grid([training("F", "FactoredIQL")], tmp_path, Endless(), False, 0.0)
+        run_grid([training("F", "FactoredIQL")], tmp_path, cast("Any", Endless()), False, 0.0)
     assert killed == [1]
 
 
@@ -286,13 +286,15 @@ def test_trainings_are_tracked_elsewhere_if_asked(
 
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=Run))
     job = training("F", "FactoredIQL")
-    assert not run_grid([job], tmp_path, InProcess(), False, 0.0, ["tensorboard", "wandb"])
+    assert not run_grid(
+        [job], tmp_path, cast("Any", InProcess()), False, 0.0, ["tensorboard", "wandb"]
+    )
     assert any((tmp_path / job.name).glob("runs/log/events*"))
     assert (tmp_path / job.name / "log" / "return.csv").exists()
     assert runs[0] == {"project": "spin-d3rlpy", "name": job.name}
     assert any("return" in values for values in runs[1:])
     with pytest.raises(ValueError, match="tensorboard, wandb; got 'no-such'"):
-        run_grid([job], tmp_path, InProcess(), False, 0.0, ["no-such"])
+        run_grid([job], tmp_path, cast("Any", InProcess()), False, 0.0, ["no-such"])
 
 
 def test_pretraining_jobs_differ_by_objective() -> None:

@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import html
-import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from spin_d3rlpy.cli import app
+from spin_d3rlpy.experiments import engines
 from spin_d3rlpy.experiments.catalog import EXPERIMENTS
 from spin_d3rlpy.experiments.grid import is_done, with_requirements
 from spin_d3rlpy.experiments.report import write_report
 from spin_d3rlpy.experiments.specs import SCALES
-from tests.subprocesses import COMMAND, import_path
+from tests.experiments.test_experiments import InProcess
+
+
+@pytest.fixture(autouse=True)
+def _datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    monkeypatch.delenv("MINARI_REMOTE", raising=False)
 
 
 def smoke(tmp_path: Path, names: Sequence[str], tasks: Sequence[str] = ()) -> str:
     """Runs experiments; returns the report on them, with the jobs' folders left in `jobs`."""
-    command = [*COMMAND, "bench", "run", *names, "--preset", "smoke"]
-    subprocess.run(
-        [*command, *(f"--task={task}" for task in tasks), "--folder", str(tmp_path / "jobs")],
-        env={
-            **os.environ,
-            "PYTHONPATH": import_path(),
-            "OMP_NUM_THREADS": "1",
-            "MINARI_DATASETS_PATH": str(tmp_path / "datasets"),
-        },
-        check=True,
-    )
+    arguments = ["bench", "run", *names, "--preset", "smoke", *(f"--task={t}" for t in tasks)]
+    result = CliRunner().invoke(app, [*arguments, "--folder", str(tmp_path / "jobs")])
+    assert result.exit_code == 0, result.output
     out, jobs = tmp_path / "report", tmp_path / "jobs"
     write_report(jobs, out, "smoke", SCALES["smoke"], names, [0], "cpu:0", tasks)
     return (out / "report.html").read_text()
 
 
-def test_smoke_of_one_task(tmp_path: Path) -> None:
+def test_smoke_of_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Processes, which import everything first, are those of `test_experiments.py`.
+    monkeypatch.setattr(engines, "LocalEngine", lambda *_: InProcess())
     report = smoke(tmp_path, ["maze"], ["maze-a5/"])
     # Four methods and SPIN's pre-training.
     assert len(list(tmp_path.glob("jobs/*/result.json"))) == 5

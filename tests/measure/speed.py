@@ -26,6 +26,7 @@ from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.torch_utility import TorchMiniBatch
 
+from examples.behavior_policies.threads import one_thread
 from spin_d3rlpy import algos, fast
 from spin_d3rlpy.asm import (
     ActionStructureModel,
@@ -39,7 +40,6 @@ from spin_d3rlpy.policies import AutoregressiveConfig
 from spin_d3rlpy.policies.feature_cache import CachedFeatures
 from spin_d3rlpy.precision import Precision, autocast
 from spin_d3rlpy.reports import describe_machine, format_table, write_csv
-from spin_d3rlpy.threads import one_thread
 from tests.measure import evaluation_speed, floors
 from tests.measure.floors import Problem
 

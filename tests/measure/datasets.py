@@ -1,24 +1,25 @@
-"""The table of this machine's datasets: what is in them and what they cost."""
+"""The table of this machine's datasets: what is in them and what they cost.
+
+Run with `python -m tests.measure.datasets [--out FILE.csv]`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import minari
-from minari import MinariDataset
+import typer
 
 from spin_d3rlpy.data.specs import LEVELS, NAMESPACE
+from spin_d3rlpy.data.writing import dataset_bytes
+from spin_d3rlpy.reports import format_table, write_csv
 from spin_envs import normalized_score, reference_scores
 from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
 
 _NAME = re.compile(rf"{NAMESPACE}(?P<task>{TASK_NAME_PATTERN})/(?P<level>[-\w]+)-v\d+")
-
-
-def dataset_bytes(dataset: MinariDataset) -> int:
-    """Returns the size of a dataset's files."""
-    return sum(p.stat().st_size for p in dataset.storage.data_path.rglob("*") if p.is_file())
 
 
 def table_rows() -> list[dict[str, Any]]:
@@ -61,3 +62,16 @@ def _row(name: str, record: Mapping[str, Any]) -> dict[str, Any]:
         "build_seconds": record.get("build_seconds", ""),
         "checksum": record.get("checksum", ""),
     }
+
+
+def main(out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("datasets.csv")) -> None:
+    """Write composition, returns, size and build time of this machine's datasets."""
+    rows = table_rows()
+    if not rows:
+        raise ValueError("There are no spin/... datasets on this machine: spin-d3rlpy data build.")
+    write_csv(out, rows)
+    print(format_table([{k: v for k, v in row.items() if k != "checksum"} for row in rows]))
+
+
+if __name__ == "__main__":
+    typer.run(main)
