@@ -81,7 +81,7 @@ class StageTime:
         if self.n_steps is not None:
             return (step + 0.5) / self.n_steps
         assert self.seconds is not None
-        return min(1.0, self._spent / self.seconds)
+        return min(1.0, self._spent / self.seconds) if self.seconds else 1.0
 
     def measure(self, step: int, make: Callable[[], None]) -> None:
         """Makes a step, of this number from 0, and counts its seconds."""

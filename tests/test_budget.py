@@ -68,6 +68,13 @@ def test_stages_share_the_seconds() -> None:
     assert budget.spent == pytest.approx(20.0, abs=0.3)
 
 
+def test_a_stage_without_time_left_makes_a_few_steps() -> None:
+    clock = Clock()
+    budget = Budget(2.0, clock)
+    train(budget, clock)
+    assert 1 <= train(budget, clock, stage="second").step < 10
+
+
 def test_without_seconds_steps_are_counted_and_time_is_told() -> None:
     clock = Clock()
     budget = Budget(None, clock)

@@ -98,6 +98,9 @@ SCALES: dict[str, Scale] = {
         reprem={"width": 8, "n_blocks": 1, "n_heads": 2, "window": 3, "head_hidden": 8},
         reprem_pretraining={"max_updates": 4, "batch_size": 16},
         asm_epochs=(0, None),
+        seconds=1.0,
+        maze_seconds=1.0,
+        timed_episodes=1,
     ),
 }
 

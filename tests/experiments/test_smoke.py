@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,6 +43,18 @@ def test_smoke_of_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     # Four methods and SPIN's pre-training.
     assert len(list(tmp_path.glob("jobs/*/result.json"))) == 5
     assert report.count("<td>maze-a5/random</td>") >= 4
+
+
+def test_trainings_with_equal_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "LocalEngine", lambda *_: InProcess())
+    report = smoke(tmp_path, ["tuned"], ["cheetah-run-b3/medium-expert"])
+    results = [json.loads(p.read_text()) for p in tmp_path.glob("jobs/*/result.json")]
+    assert all(0.8 < result["seconds"] < 3.0 for result in results)  # SPIN's pre-training included
+    assert "so many seconds" in report
+    with (tmp_path / "report" / "tuned_by_second.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["method"] for row in rows} == {"F", "AR", "SAINT", "SPIN"}
+    assert all(row["greedy"] and row["sampled"] for row in rows)
 
 
 @pytest.mark.slow
