@@ -11,10 +11,11 @@ from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.metrics import LockstepEvaluator
 from spin_d3rlpy.plots import plot_learning_curves
+from spin_d3rlpy.recording import record_policy
 from spin_d3rlpy.reports import format_table, read_csv, write_csv
 from spin_d3rlpy.run_settings import train_settings
 from spin_d3rlpy.training import CURVE, POLICY, run_training
-from spin_envs import normalized_score, reference_scores
+from spin_envs import MissingDependencyError, normalized_score, reference_scores
 
 ENV_ID = "spin/cheetah-run-v0"
 BINS = 3
@@ -22,6 +23,7 @@ DATASET = "spin/cheetah-run-b3/medium-expert-v0"
 FINAL_EPISODES = 20
 EVALUATION_EPISODES = 5
 EVALUATION_SEED = 100
+VIDEO_STEPS = 250
 ALGORITHMS = {"SPIN-IQL": "SPINIQL", "F-IQL": "FactoredIQL"}
 
 Log = Callable[[str], None]
@@ -55,7 +57,7 @@ def run_demo(
 ) -> list[dict[str, Any]]:
     """Builds the dataset, trains both algorithms for the same time and compares them.
 
-    Leaves in `folder`: `results.csv`, `curves.csv`, `curves.png`, and a folder of
+    Leaves in `folder`: `results.csv`, `curves.csv`, `curves.png`, `spin.gif` and a folder of
     `spin_d3rlpy.training` for each algorithm, with its policy. Trainings that are there are reused,
     those that were interrupted are resumed.
 
@@ -125,6 +127,12 @@ def run_demo(
     data_mean = float(dataset.returns().mean())
     _plot(folder / "curves.png", curves, dataset.transition_count, data_mean)
     log(format_table(rows))
+    video = folder / "spin.gif"
+    try:
+        record_policy(str(folder / "SPINIQL"), video, max_steps=VIDEO_STEPS, device=settings.device)
+        log(f"{video} shows {VIDEO_STEPS} steps of SPIN-IQL.")
+    except MissingDependencyError:
+        log("With `pip install 'spin-d3rlpy[video]'` there is a video of SPIN-IQL here, too.")
     log(
         f"\nReturns are means over {FINAL_EPISODES} seeded episodes, greedy actions; the score "
         "is 0 for random actions and 100 for the published expert. Seconds include pre-training.\n"

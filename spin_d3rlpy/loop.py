@@ -24,10 +24,10 @@ from typing import Any, Protocol
 import torch
 from d3rlpy.logging import LOG
 from torch import nn
-from tqdm.auto import tqdm
 
 from spin_d3rlpy.budget import Budget, StageTime
 from spin_d3rlpy.checkpoints import Checkpoints, require_finite
+from spin_d3rlpy.progress import progress_bar
 from spin_d3rlpy.schedules import Schedule, WeightAverage
 
 Metrics = Mapping[str, torch.Tensor]
@@ -190,12 +190,12 @@ class Loop:
         """
         checkpoints = self._run.checkpoints
         epoch = len(self.rows)
-        with tqdm(
+        with progress_bar(
+            self._label,
+            "step",
+            self._run.show_progress,
             total=self._time.n_steps,
             initial=self.step,
-            desc=self._label,
-            unit="step",
-            disable=not self._run.show_progress,
         ) as bar:
             while not self._is_over(epoch):
                 epoch += 1

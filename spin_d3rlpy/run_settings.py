@@ -10,7 +10,6 @@ from d3rlpy.serializable_config import DynamicConfig
 
 from spin_d3rlpy import algos
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
-from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.metrics import ActionMode
 from spin_d3rlpy.policies import PolicyFactory
 from spin_d3rlpy.recipes import recipe_fields
@@ -65,9 +64,13 @@ class PretrainSettings:
 
     Args:
         dataset: name or path, as in `load_dataset`.
-        recipe: name in `spin_d3rlpy.recipes.RECIPES`, for all that the other two do not say.
+        recipe: name in `spin_d3rlpy.recipes.RECIPES`, for all that is not said here.
+        architecture: `"transformer"` or `"mlp"`.
         transformer: fields of `TransformerConfig`.
+        mlp: fields of `MLPConfig`.
         pretraining: fields of `PretrainingConfig`.
+        trajectory_weights: fields of `TrajectoryWeights`.
+        observation_scaler: as d3rlpy saves it.
         size: transitions of the dataset; the usual size if None.
         seed: of networks and mini-batches.
         device: as in d3rlpy.
@@ -76,12 +79,27 @@ class PretrainSettings:
 
     dataset: str
     recipe: str = "published"
+    architecture: str | None = None
     transformer: dict[str, Any] = dataclasses.field(default_factory=dict)
+    mlp: dict[str, Any] = dataclasses.field(default_factory=dict)
     pretraining: dict[str, Any] = dataclasses.field(default_factory=dict)
+    trajectory_weights: dict[str, Any] = dataclasses.field(default_factory=dict)
+    observation_scaler: dict[str, Any] = dataclasses.field(default_factory=dict)
     size: int | None = None
     seed: int = 0
     device: str = "cpu:0"
     checkpoint_interval: int = 1_000
+
+
+PRETRAINED = "SPINBC"  # an algorithm with nothing but a policy made from an ASM
+OF_ASM = (
+    "architecture",
+    "transformer",
+    "mlp",
+    "pretraining",
+    "trajectory_weights",
+    "observation_scaler",
+)
 
 
 def algorithm_names() -> list[str]:
@@ -106,7 +124,7 @@ def train_settings(values: Mapping[str, Any], source: str) -> TrainSettings:
         ValueError: unknown names, values of other types, no dataset.
     """
     settings = create(TrainSettings, values, source)
-    of_asm = {"transformer", "pretraining"} if settings.asm is not None else set()
+    of_asm = {*OF_ASM[:4]} if settings.asm is not None else set()
     if given := sorted(of_asm & settings.fields.keys()):
         raise ValueError(f"{source}: {' and '.join(given)} come with the ASM, leave them out.")
     config, encoder = _default_parts(settings.algorithm)
@@ -125,16 +143,15 @@ def train_settings(values: Mapping[str, Any], source: str) -> TrainSettings:
 def pretrain_settings(values: Mapping[str, Any], source: str) -> PretrainSettings:
     """The same for a pre-training."""
     settings = create(PretrainSettings, values, source)
-    recipe = recipe_fields(settings.recipe, algos.SPINBC.config_class)
-    parts: dict[str, Any] = {
-        "transformer": TransformerConfig(),
-        "pretraining": PretrainingConfig(),
-    } | recipe
-    complete: dict[str, Any] = {}
-    for name in ("transformer", "pretraining"):
-        complete[name] = merge(dataclasses.asdict(parts[name]), getattr(settings, name))
-        create(type(parts[name]), complete[name], name)
-    return dataclasses.replace(settings, **complete)
+    given = {k: v for k, v in pretraining_fields(settings).items() if v}
+    fields = {"recipe": settings.recipe, "fields": given}
+    complete = train_settings({"dataset": "", "algorithm": PRETRAINED, **fields}, source).fields
+    return dataclasses.replace(settings, **{name: complete[name] for name in OF_ASM})
+
+
+def pretraining_fields(settings: PretrainSettings) -> dict[str, Any]:
+    """Returns the fields of a pre-training as those of an algorithm."""
+    return {name: getattr(settings, name) for name in OF_ASM}
 
 
 def create_algorithm(name: str, fields: Mapping[str, Any], device: str = "cpu:0") -> Any:

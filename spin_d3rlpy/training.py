@@ -22,8 +22,6 @@ from d3rlpy.logging import LoggerAdapterFactory, NoopAdapterFactory
 from spin_d3rlpy.algos.files import save_policy
 from spin_d3rlpy.asm import (
     ActionStructureModel,
-    PretrainingConfig,
-    TransformerConfig,
     pretrain,
     save_asm,
 )
@@ -38,7 +36,14 @@ from spin_d3rlpy.metrics import (
     MultiDiscreteActionMatchEvaluator,
 )
 from spin_d3rlpy.reports import describe_machine, write_csv, write_json
-from spin_d3rlpy.run_settings import PretrainSettings, TrainSettings, create_algorithm
+from spin_d3rlpy.run_settings import (
+    PRETRAINED,
+    PretrainSettings,
+    TrainSettings,
+    create_algorithm,
+    pretraining_fields,
+)
+from spin_d3rlpy.scalers import scaler_to_dict
 from spin_d3rlpy.settings import (
     format_settings,
     read_settings,
@@ -207,15 +212,20 @@ def run_pretraining(
     """
     if (finished := _claim(folder, settings)) is not None:
         return finished
-    config = PretrainingConfig(**settings.pretraining)
+    fields = {k: v for k, v in pretraining_fields(settings).items() if v}
+    algo = create_algorithm(PRETRAINED, fields, settings.device)
     dataset, env = _load(settings, show_progress, trust)
     if env is not None:
         env.close()
-    dataset = dataset.to(settings.device)
+    algo.build_with_dataset(dataset)  # fits the scaler
+    scaler, factory = algo.config.observation_scaler, algo.config.actor_encoder_factory
+    config = factory.pretraining
+    dataset = dataset.to(settings.device).for_imitation(algo.config.trajectory_weights)
     d3rlpy.seed(settings.seed)
-    transformer = TransformerConfig(**settings.transformer)
-    asm = ActionStructureModel(dataset.observations.shape[1], dataset.nvec, transformer)
+    asm = ActionStructureModel(dataset.observations.shape[1], dataset.nvec, factory.structure)
     asm.to(settings.device)
+    asm.observation_scaler = scaler_to_dict(scaler)
+    transform = None if scaler is None else scaler.transform
     held_out = None
     if config.validation_share:
         dataset, held_out = dataset.split(config.validation_share)
@@ -230,7 +240,7 @@ def run_pretraining(
         if checkpoints.start(resume=True) is None:
             save_asm(asm, folder / "asm_0.safetensors")
         run = Run(show_progress, checkpoints)
-        rows = pretrain(asm, dataset, config, run, held_out=held_out, on_row=save)
+        rows = pretrain(asm, dataset, config, run, transform, held_out, save)
     if rows:
         write_csv(folder / CURVE, rows)
     save_asm(asm, folder / ASM)

@@ -6,11 +6,13 @@ from spin_d3rlpy.data.loader import as_device_buffer, load_dataset
 from spin_d3rlpy.data.logs import from_table, save_dataset
 from spin_d3rlpy.data.online import create_replay_buffer
 from spin_d3rlpy.data.specs import DatasetPart, DatasetSpec, buildable_datasets, parse_name
+from spin_d3rlpy.data.weights import TrajectoryWeights
 
 __all__ = [
     "DatasetPart",
     "DatasetSpec",
     "DeviceReplayBuffer",
+    "TrajectoryWeights",
     "as_device_buffer",
     "build_dataset",
     "buildable_datasets",

@@ -14,7 +14,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 from minari.data_collector import EpisodeBuffer
-from tqdm.auto import tqdm
 
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.data.collect import CHUNK_EPISODES, Chunk
@@ -29,6 +28,7 @@ from spin_d3rlpy.data.writing import (
     return_statistics,
 )
 from spin_d3rlpy.nvec import nvec_from_space
+from spin_d3rlpy.progress import progress_bar
 from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
 from spin_envs.rollout import EpisodeRecord
 
@@ -89,7 +89,7 @@ def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: boo
         played = PlayedChunks(spec.name, key, staging.exclusive)
         nvec = nvec_from_space(env.action_space)
         writer = DatasetWriter(staging, env.observation_space, env.action_space, env.spec)
-    bar = tqdm(total=spec.size, desc=f"Building {spec.name}", unit="step", disable=not progress)
+    bar = progress_bar(f"Building {spec.name}", "step", progress, total=spec.size)
     chunks = _chunks(spec, parts, policies)
     with closing(writer), bar, closing(_episodes(chunks, played, jobs)) as played_chunks:
         for episodes in played_chunks:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tqdm import tqdm
-
 from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.experiments.engines import Engine, LocalEngine, Running
 from spin_d3rlpy.experiments.jobs import ERROR, LOG, RESULT, TRACKER_NAMES, TRACKERS, Job
+from spin_d3rlpy.progress import progress_bar
 
 
 def with_requirements(jobs: Iterable[Job]) -> list[Job]:
@@ -86,13 +84,8 @@ def run_grid(
     missing = build_datasets(waiting, show_progress)
     running: dict[int, tuple[Job, Running]] = {}
     failed: dict[str, Job] = {}
-    bar = tqdm(
-        total=len(everything),
-        initial=len(everything) - len(waiting),
-        desc="Jobs",
-        disable=not show_progress,
-        mininterval=0.1 if sys.stderr.isatty() else 60.0,  # a log file need not see it move
-    )
+    done = len(everything) - len(waiting)
+    bar = progress_bar("Jobs", "job", show_progress, total=len(everything), initial=done)
     for job in [j for j in waiting if (j.dataset, j.size) in missing]:
         waiting.remove(job)
         failed[job.name] = job

@@ -171,6 +171,7 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
         show_progress=False,
         logger_adapter=_loggers(folder),
         greedy_too=True,
+        # With one thread (see `worker`) that is the time of one core, however busy it is.
         clock=time.monotonic if job.seconds is None else time.process_time,
     )
     curve = read_csv(folder / RUN / CURVE)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from d3rlpy.torch_utility import TorchMiniBatch
-from tqdm import tqdm
 
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.mapping import mapped_array
 from spin_d3rlpy.policies.features import SlotFeatures
 from spin_d3rlpy.precision import Precision, autocast
+from spin_d3rlpy.progress import progress_bar
 
 ROWS_AT_ONCE = 4096
 # Share of the free memory that the cache may take before it goes to the next slower place.
@@ -122,12 +122,8 @@ def compute_features(
     was_training = network.training
     network.eval()
     with torch.no_grad(), autocast(device, precision):
-        for start in tqdm(
-            range(0, len(observations), ROWS_AT_ONCE),
-            desc="Caching features",
-            unit="chunk",
-            disable=not show_progress,
-        ):
+        starts = range(0, len(observations), ROWS_AT_ONCE)
+        for start in progress_bar("Caching features", "chunk", show_progress, iterable=starts):
             rows = observations[start : start + ROWS_AT_ONCE].to(device)
             features[start : start + ROWS_AT_ONCE] = network(
                 rows if transform is None else transform(rows)
