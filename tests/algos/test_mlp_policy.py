@@ -15,6 +15,7 @@ from spin_d3rlpy import SPINIQL, SPINDistillIQL, SPINEncoderFactory, load_policy
 from spin_d3rlpy.asm import ActionStructureModel, MLPConfig, PretrainingConfig, save_asm
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.policies import SlotPolicy
+from spin_d3rlpy.policies.feature_cache import compute_features
 from spin_d3rlpy.policies.slot import QueryFeatures
 from tests.algos.problems import (
     NVEC,
@@ -98,6 +99,8 @@ def test_training_on_cached_features_equals_training_on_observations() -> None:
         results.append(algo.fit(random_buffer(), n_steps=8, **QUIET)[-1][1])
     assert results[1]["actor_loss"] == pytest.approx(results[0]["actor_loss"], rel=5e-3)
     x = random_buffer().observations[:50]
+    features = policy_of(algos[1]).features
+    assert compute_features(features, x, show_progress=False).shape == (50, 1, SIZES.width)
     a, b = (policy_of(algo)(x) for algo in algos)
     torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)
 
