@@ -50,11 +50,6 @@ class BenchmarkTask:
         """Whether the task itself can end an episode; most have a time limit only."""
         return self.ends_early or self.task.startswith("lqr-")
 
-    @property
-    def usual_episode_steps(self) -> int:
-        """Steps of an expert's episodes, which in the maze are the shortest."""
-        return 12 if self.ends_early else self.max_episode_steps
-
     @classmethod
     def parse(cls, name: str) -> BenchmarkTask:
         """Reads what `name` writes.

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from spin_d3rlpy.errors import InvalidActionSpaceError
-
-if TYPE_CHECKING:  # whose methods these are
-    from spin_d3rlpy.asm.model import ActionStructureModel
+from spin_d3rlpy.nvec import SlotLayout
 
 UNSPECIFIED = -1
 # Rows that go through the model at once.
 _ROWS_AT_ONCE = 4096
+
+
+class MaskedModel(Protocol):
+    """What is asked of a model here; `ActionStructureModel`, whose methods these are, is one."""
+
+    layout: SlotLayout
+    nvec: list[int]
+    mask_ids: torch.Tensor
+    training: bool
+
+    def __call__(self, observations: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits of all slots `(B, S)`."""
+
+    def train(self, mode: bool = True) -> Any:
+        """Switches dropout on or off."""
 
 
 class LogLikelihood(NamedTuple):
@@ -30,7 +43,7 @@ class LogLikelihood(NamedTuple):
 
 @torch.no_grad()
 def log_likelihood(
-    asm: ActionStructureModel, observations: torch.Tensor, actions: torch.Tensor
+    asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor
 ) -> LogLikelihood:
     r"""Asks of every sub-action how likely it is in this state beside the others.
 
@@ -72,7 +85,7 @@ def log_likelihood(
 
 @torch.no_grad()
 def complete(
-    asm: ActionStructureModel, observations: torch.Tensor, partial_actions: torch.Tensor
+    asm: MaskedModel, observations: torch.Tensor, partial_actions: torch.Tensor
 ) -> torch.Tensor:
     """Fills in the unspecified sub-actions, the one that is surest first.
 
@@ -103,9 +116,7 @@ def complete(
     return torch.cat(parts)
 
 
-def _complete(
-    asm: ActionStructureModel, observations: torch.Tensor, partial: torch.Tensor
-) -> torch.Tensor:
+def _complete(asm: MaskedModel, observations: torch.Tensor, partial: torch.Tensor) -> torch.Tensor:
     actions = partial.long().clone()
     open_slots = actions == UNSPECIFIED
     while (rows := open_slots.any(1).nonzero()[:, 0]).numel():
@@ -118,9 +129,7 @@ def _complete(
     return actions
 
 
-def _check(
-    asm: ActionStructureModel, observations: torch.Tensor, actions: torch.Tensor, least: int
-) -> None:
+def _check(asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor, least: int) -> None:
     expected = (len(observations), asm.layout.n_slots)
     if tuple(actions.shape) != expected or actions.is_floating_point():
         raise InvalidActionSpaceError(

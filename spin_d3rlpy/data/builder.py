@@ -7,7 +7,7 @@ import importlib.metadata
 import itertools
 import json
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -26,7 +26,6 @@ from spin_d3rlpy.data.writing import (
     episode_buffer,
     recorded_scores,
     return_statistics,
-    stored_bytes,
 )
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_d3rlpy.progress import progress_bar
@@ -89,9 +88,6 @@ def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: boo
         key = hashlib.sha256(json.dumps([made_with, CHUNK_EPISODES]).encode()).hexdigest()[:16]
         played = PlayedChunks(spec.name, key, staging.exclusive)
         nvec = nvec_from_space(env.action_space)
-        assert env.observation_space.shape is not None
-        [size] = env.observation_space.shape
-        staging.require(_needed_bytes(spec, size, nvec) - played.bytes)
         writer = DatasetWriter(staging, env.observation_space, env.action_space, env.spec)
     bar = progress_bar(f"Building {spec.name}", "step", progress, total=spec.size)
     chunks = _chunks(spec, parts, policies)
@@ -104,16 +100,6 @@ def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: boo
     metadata = _metadata(spec, policies, parts, made_with)
     writer.finish({**metadata, "build_seconds": round(played.seconds, 2)})
     played.remove()
-
-
-def _needed_bytes(spec: DatasetSpec, observation_size: int, nvec: Sequence[int]) -> int:
-    """Estimates what a build takes on the disk: the dataset, and the chunks it is made of."""
-    n_slots, episodes = len(nvec), spec.size // spec.task.usual_episode_steps
-    stored = stored_bytes(
-        episodes, spec.size, observation_size, n_slots * action_dtype(nvec).itemsize
-    )
-    # float32 observations, int64 choices and a float64 reward
-    return stored + spec.size * (4 * observation_size + 8 * n_slots + 8)
 
 
 def _to_minari(episode: EpisodeRecord, dtype: np.dtype[Any]) -> EpisodeBuffer:

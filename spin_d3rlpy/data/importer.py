@@ -18,11 +18,11 @@ from minari.dataset.minari_storage import MinariStorage
 from minari.storage import get_dataset_path
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.episodes import EpisodeArrays, action_dtype, stack_episodes
+from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.restricted_pickle import Record, load_restricted, plain
 from spin_d3rlpy.data.specs import LEVELS, NAMESPACE
 from spin_d3rlpy.data.staging import Staging, staged_dataset
-from spin_d3rlpy.data.writing import DatasetWriter, episode_buffer, recorded_scores, stored_bytes
+from spin_d3rlpy.data.writing import DatasetWriter, episode_buffer, recorded_scores
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
@@ -148,8 +148,6 @@ def _write(path: Path, name: str, task: BenchmarkTask, staging: Staging) -> None
         transitions = _read_transitions(path, size, len(nvec))
         t = transitions
         edges = episode_edges(t.observations, t.following, t.done, task.max_episode_steps)
-        action_bytes = len(nvec) * action_dtype(nvec).itemsize
-        staging.require(stored_bytes(len(edges) - 1, edges[-1], size, action_bytes))
         writer = DatasetWriter(staging, env.observation_space, env.action_space, env.spec)
     with closing(writer):
         ends = enumerate(itertools.pairwise(edges))

@@ -21,7 +21,7 @@ from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.loader import as_device_buffer
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name
 from spin_d3rlpy.data.staging import staged_dataset
-from spin_d3rlpy.data.writing import DatasetWriter, episode_buffer, stored_bytes
+from spin_d3rlpy.data.writing import DatasetWriter, episode_buffer
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space
 from spin_envs import MissingDependencyError
@@ -162,8 +162,6 @@ def save_dataset(
                 f"There is a dataset {name!r} already. Delete it (minari delete {name}) or take "
                 "the next version."
             )
-        action_bytes = data.actions.shape[1] * data.actions.element_size()
-        staging.require(stored_bytes(len(starts) - 1, starts[-1], size, action_bytes))
         writer = DatasetWriter(
             staging,
             Box(-np.inf, np.inf, (size,), np.float32) if env is None else env.observation_space,

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,35 +37,19 @@ class Staging:
 
     data: Path  # does not exist yet; becomes the dataset's folder `data`
     exclusive: bool  # whether no other process can be at work on a dataset of this name
-    needed: int = 0  # bytes that writing takes, as far as that is known
-
-    def require(self, needed: int) -> None:
-        """Refuses to begin what does not fit on the disk.
-
-        Raises:
-            DatasetWriteError: fewer than `needed` bytes are free.
-        """
-        self.needed = needed
-        if needed > shutil.disk_usage(self.data.parent).free:
-            raise self.write_error("too little space")
-
-    def write_error(self, reason: str) -> DatasetWriteError:
-        """Returns the error for data that cannot be written."""
-        return write_error(self.data.parent.parent, reason, self.needed)
 
 
-def write_error(folder: Path, reason: str, needed: int = 0) -> DatasetWriteError:
-    """Returns the error for data (of `needed` bytes, if known) that an existing folder refused."""
+def write_error(folder: Path, reason: str) -> DatasetWriteError:
+    """Returns the error for data that an existing folder refused."""
     free = shutil.disk_usage(folder).free
     return DatasetWriteError(
-        f"A dataset could not be written to {folder} ({reason}). "
-        + (f"It takes about {needed:,} bytes; " if needed else "There, ")
-        + f"{free:,} are free. Free some, or set MINARI_DATASETS_PATH to a folder with more."
+        f"A dataset could not be written to {folder} ({reason}). There, {free:,} bytes are free. "
+        "Free some, or set MINARI_DATASETS_PATH to a folder with more."
     )
 
 
 @contextmanager
-def explained_full_disk(folder: Path, needed: Callable[[], int] = int) -> Iterator[None]:
+def explained_full_disk(folder: Path) -> Iterator[None]:
     """Says of a disk that is full which one it is, and how full.
 
     Raises:
@@ -79,7 +63,7 @@ def explained_full_disk(folder: Path, needed: Callable[[], int] = int) -> Iterat
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, OSError) and cause.errno in _FULL:
-                raise write_error(folder, str(cause), needed()) from error
+                raise write_error(folder, str(cause)) from error
             cause = cause.__cause__ or cause.__context__
         raise
 
@@ -108,9 +92,8 @@ def staged_dataset(name: str) -> Iterator[Staging | None]:
         try:
             # mkdtemp's folders are private; datasets are as readable as any other folder here.
             staging.chmod(target.parent.stat().st_mode)
-            place = Staging(staging / "data", exclusive)
-            with explained_full_disk(target.parent, lambda: place.needed):
-                yield place
+            with explained_full_disk(target.parent):
+                yield Staging(staging / "data", exclusive)
             try:
                 os.replace(staging, target)
             except OSError:
@@ -142,12 +125,6 @@ class PlayedChunks:
     def seconds(self) -> float:
         """How long building has taken, all attempts together."""
         return time.monotonic() - self._started
-
-    @property
-    def bytes(self) -> int:
-        """Size of what is there already."""
-        files = self._folder.glob("*.npz") if self._exclusive else ()
-        return sum(path.stat().st_size for path in files)
 
     def load(self, chunk: Chunk) -> list[EpisodeRecord] | None:
         """Returns the chunk's episodes, if they are there."""

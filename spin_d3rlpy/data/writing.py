@@ -17,24 +17,12 @@ from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.staging import Staging
+from spin_d3rlpy.data.staging import Staging, write_error
 from spin_d3rlpy.data.workers import Workers
 from spin_envs import reference_scores
 from spin_envs.tasks import BenchmarkTask
 
-# What HDF5 takes for an episode apart from its rows, and for a row apart from its numbers: measured
-# on this package's datasets, of 12 to 1,000 steps an episode and 9 to 223 numbers a row.
-_EPISODE_BYTES = 16_000
-_ROW_BYTES = 16  # reward, two flags and 10 more
 _EPISODES_PER_WRITE = 100
-
-
-def stored_bytes(episodes: int, rows: int, observation_size: int, action_bytes: int) -> int:
-    """Estimates the size of a dataset's files, of `rows` transitions in all `episodes`."""
-    observation_bytes = observation_size * np.dtype(np.float32).itemsize
-    return episodes * (_EPISODE_BYTES + observation_bytes) + rows * (
-        observation_bytes + action_bytes + _ROW_BYTES
-    )
 
 
 def dataset_bytes(dataset: MinariDataset) -> int:
@@ -136,7 +124,7 @@ class DatasetWriter:
         except (OSError, RuntimeError) as error:  # h5py raises both
             number = getattr(error, "errno", None)
             reason = os.strerror(number) if number else str(error).rstrip(".")
-            raise self._staging.write_error(reason) from error
+            raise write_error(self._staging.data.parent.parent, reason) from error
         for e in episodes:
             self.checksum.add(e.observations, e.actions, e.rewards, e.terminations)
             self._returns.append(float(np.sum(e.rewards, dtype=np.float64)))

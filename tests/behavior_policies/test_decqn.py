@@ -109,6 +109,7 @@ def test_a_maze_run_learns_from_steps_of_episodes_only(
 def test_episodes_of_training_are_cut_off_and_bootstrapped_those_of_evaluation_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("spin_envs.suite.EPISODE_STEPS", 1000)
     recipe = dataclasses.replace(TINY, env_steps=800, episode_steps=20)
     training = DecQNTrainer(recipe, tmp_path)
     ends: list[tuple[bool, bool]] = []
