@@ -19,7 +19,10 @@ from spin_d3rlpy.cli import app
 from spin_d3rlpy.settings import read_settings
 
 DATASET = "spin/maze-a5/random-medium-expert-v0"
-SMALL = ["--size", "2000", "--recipe", "smoke", "--episodes", "3", "--no-progress"]
+SMALL = [
+    *["--size", "2000", "--recipe", "smoke", "--steps-per-epoch", "20", "--episodes", "3"],
+    "--no-progress",
+]
 
 
 def run(*args: object, code: int = 0) -> str:

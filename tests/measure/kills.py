@@ -156,7 +156,11 @@ def train(folder: Path, doing: Any) -> None:
         "weights and optimizers": digest({name: p.state_dict() for name, p in parts.items()}),
         "ASM": digest(algo.asm.state_dict()),
         "metrics": [
-            {name: value for name, value in metrics.items() if not name.startswith("time")}
+            {
+                name: value
+                for name, value in metrics.items()
+                if not name.startswith(("time", "seconds"))
+            }
             for _, metrics in results
         ],
         "steps": algo.grad_step,
