@@ -229,7 +229,7 @@ def _to_plain(value: Any, field: dataclasses.Field[Any]) -> Any:
     """Returns a value as a file holds it."""
     if encode := _codec(field).get("encoder"):
         if getattr(value, "built", True):
-            return encode(value)
+            return encode(_codec(field)["decoder"](encode(value)))  # 0 is 0.0 where it is a float
         # d3rlpy cannot save a scaler whose numbers are not known yet.
         params = {k: v for k, v in vars(value).items() if v is not None}
         return {"type": value.get_type(), "params": params}
