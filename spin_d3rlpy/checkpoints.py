@@ -372,8 +372,8 @@ def random_state() -> State:
 def set_random_state(state: State) -> None:
     """Inverse of `random_state`."""
     torch.set_rng_state(state["torch"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
+    # There may be fewer GPUs than there were.
+    torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
     name, keys, position, has_gauss, gauss = state["numpy"]
     np.random.set_state(  # noqa: NPY002
         (name, keys.numpy().astype(np.uint32), position, has_gauss, gauss)

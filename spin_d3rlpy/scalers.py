@@ -104,9 +104,11 @@ def scaler_from_dict(encoded: dict[str, Any], observation_size: int) -> Observat
         InvalidCheckpointError: it is no scaler's, or of other observations.
     """
     try:
-        holder = _ScalerHolder.deserialize(json.dumps({"observation_scaler": encoded}))
-        scaler = holder.observation_scaler
+        text = json.dumps({"observation_scaler": encoded})
+        scaler = _ScalerHolder.deserialize(text).observation_scaler
+        unused = _ScalerHolder.deserialize(text).observation_scaler
         assert scaler is not None
+        assert unused is not None
         example = torch.zeros(2, observation_size)
         fits = bool(scaler.transform(example).isfinite().all())
         fits = fits and scaler.transform(example).shape == example.shape
@@ -116,7 +118,7 @@ def scaler_from_dict(encoded: dict[str, Any], observation_size: int) -> Observat
         raise InvalidCheckpointError(
             f"{encoded!r} is no observation scaler for {observation_size} features."
         )
-    return scaler
+    return unused  # d3rlpy's scalers stay on the device that they first saw
 
 
 @dataclasses.dataclass()

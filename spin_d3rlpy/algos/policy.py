@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -289,7 +290,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                     f"{type(self).__name__} is built with other sizes than the ASM's "
                     f"{asm.config}. Pass the ASM before building."
                 )
-        self._asm = asm
+        device = torch.empty(0, device=self._device).device  # "cpu:0" is "cpu"
+        on_device = next(asm.parameters()).device == device
+        self._asm = asm if on_device else copy.deepcopy(asm).to(self._device)
         if self._impl is not None:
             self._load_asm(asm)
 

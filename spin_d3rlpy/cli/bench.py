@@ -148,7 +148,7 @@ def report(
         settings.sizes,
         settings.experiments,
         settings.seed_numbers,
-        settings.device,
+        settings.job_device,
         settings.tasks,
     )
     emit(json, [str(file) for file in files], "\n".join(map(str, files)))

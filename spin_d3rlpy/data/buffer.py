@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from d3rlpy.dataset import ReplayBufferBase
-from d3rlpy.types import NDArray
 from minari import MinariDataset
 
 from spin_d3rlpy.data.batches import MiniBatch
@@ -196,19 +195,6 @@ class DeviceReplayBuffer(EpisodeInterface):
         mean = torch.stack([chunk.double().sum(0) for chunk in chunks]).sum(0) / n
         squares = torch.stack([(chunk - mean).square().sum(0) for chunk in chunks]).sum(0)
         return mean, (squares / n).sqrt()
-
-    def standardize(self, eps: float = 1e-3) -> tuple[NDArray, NDArray]:
-        """Scales observations in place by their own mean and standard deviation + `eps`.
-
-        Returns:
-            What was subtracted and what was divided by, `(obs,)` each.
-        """
-        mean, std = self.moments()
-        scale = std + eps
-        for chunk in self.observations.split(_ROWS_AT_ONCE):
-            chunk.copy_((chunk - mean) / scale)
-        self._episodes = None
-        return mean.cpu().numpy(), scale.cpu().numpy()
 
     def sample_transition_batch(  # type: ignore[override]
         self, batch_size: int

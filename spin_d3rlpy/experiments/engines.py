@@ -15,6 +15,23 @@ from spin_d3rlpy.experiments.jobs import LOG
 from spin_d3rlpy.experiments.worker import work
 
 
+def visible_gpu(number: int) -> str:
+    """Returns the name of one of the GPUs that this process may use, by torch's number.
+
+    Raises:
+        ValueError: there are not so many.
+    """
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if allowed is None:
+        return str(number)
+    names = [name.strip() for name in allowed.split(",") if name.strip()]
+    if number >= len(names):
+        raise ValueError(
+            f"Expected one of the GPUs of CUDA_VISIBLE_DEVICES={allowed}, got {number}."
+        )
+    return names[number]
+
+
 class LocalEngine:
     """Processes on this machine."""
 
@@ -28,7 +45,7 @@ class LocalEngine:
         threads = str(max(1, self._cores // self.n_slots))
         env = {**os.environ, "OMP_NUM_THREADS": threads}
         if self._devices:
-            env["CUDA_VISIBLE_DEVICES"] = str(self._devices[slot % len(self._devices)])
+            env["CUDA_VISIBLE_DEVICES"] = visible_gpu(self._devices[slot % len(self._devices)])
         with (root / name / LOG).open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", work.__module__, str(root), name, threads],

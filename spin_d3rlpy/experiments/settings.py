@@ -48,10 +48,16 @@ class BenchSettings:
         """The seeds."""
         return range(self.seeds or self.sizes.seeds)
 
+    @property
+    def job_device(self) -> str:
+        """The device as jobs see it: of GPUs, each sees its own alone."""
+        return "cuda:0" if self.device.startswith("cuda") else self.device
+
     def jobs(self) -> list[Job]:
         """The cells' trainings and probes."""
+        sizes, seeds, device = self.sizes, self.seed_numbers, self.job_device
         return [
             job
             for experiment in get_experiments(self.experiments)
-            for _, _, job in experiment.jobs(self.sizes, self.seed_numbers, self.device, self.tasks)
+            for _, _, job in experiment.jobs(sizes, seeds, device, self.tasks)
         ]

@@ -22,7 +22,13 @@ from spin_d3rlpy import SPINIQL, FactoredIQL, load_policy
 from spin_d3rlpy.algos import SPINDistillIQL, logs
 from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
-from spin_d3rlpy.checkpoints import Checkpoints, read_checkpoint, write_checkpoint
+from spin_d3rlpy.checkpoints import (
+    Checkpoints,
+    random_state,
+    read_checkpoint,
+    set_random_state,
+    write_checkpoint,
+)
 from spin_d3rlpy.errors import (
     CheckpointWriteError,
     DivergenceError,
@@ -186,7 +192,7 @@ def test_what_a_checkpoint_wants_run_is_not_run(tmp_path: Path) -> None:
 def test_scaled_observations_are_other_data(tmp_path: Path) -> None:
     fit(make(FactoredIQL), tmp_path)
     scaled = random_buffer()
-    scaled.standardize()
+    scaled.observations.mul_(2.0)
     with pytest.raises(InvalidCheckpointError, match="another run: data was"):
         make(FactoredIQL).fit(scaled, checkpoint_dir=tmp_path, resume=True, **SETTINGS)
 
@@ -389,3 +395,14 @@ def test_an_epoch_without_a_number_is_never_the_best() -> None:
     assert loop.is_best(-7.0)
     loop.add_row({}, -7.0)
     assert loop.best == 3
+
+
+def test_a_run_resumes_where_fewer_gpus_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = random_state()
+    state["cuda"] = [torch.tensor([i], dtype=torch.uint8) for i in range(3)]
+    found: list[list[torch.Tensor]] = []
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", found.append)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    set_random_state(state)
+    assert [states[0].item() for states in found] == [0]
+    assert len(found[0]) == 1

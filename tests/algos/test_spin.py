@@ -18,6 +18,7 @@ from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, Transformer
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.policies import SAINTEncoderFactory, SlotPolicy
 from spin_d3rlpy.policies.slot import QueryFeatures
+from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
 from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,
@@ -249,3 +250,21 @@ def test_encoder_factory_reads_an_asm_file_and_warns_when_it_is_gone(tmp_path: P
     path.unlink()
     with pytest.warns(UserWarning, match="no ASM at"):
         factory.create((OBSERVATION_SIZE,))
+
+
+def test_a_scaler_from_a_file_is_on_no_device_yet() -> None:
+    """d3rlpy's scalers keep the tensors of the first device that they see."""
+    scaler = StandardObservationScaler(mean=np.zeros(3), std=np.ones(3))
+    read = scaler_from_dict(scaler_to_dict(scaler) or {}, 3)
+    assert read.transform(torch.zeros(2, 3, device="meta")).device.type == "meta"
+
+
+def test_an_asm_moves_to_the_algorithms_device_as_a_copy() -> None:
+    asm = ActionStructureModel(OBSERVATION_SIZE, NVEC, TINY)
+    algo = SPINIQL(asm=asm)
+    assert algo.asm is asm
+    algo._device = "meta"
+    algo.set_asm(asm)
+    assert algo.asm is not None
+    assert next(algo.asm.parameters()).device.type == "meta"
+    assert next(asm.parameters()).device.type == "cpu"

@@ -18,9 +18,10 @@ from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_d3rlpy.experiments import grid, jobs
 from spin_d3rlpy.experiments.catalog import EXPERIMENTS, get_experiments
-from spin_d3rlpy.experiments.engines import LocalEngine
+from spin_d3rlpy.experiments.engines import LocalEngine, visible_gpu
 from spin_d3rlpy.experiments.grid import is_done, run_grid, with_requirements
 from spin_d3rlpy.experiments.jobs import LOG, Job, run_job
+from spin_d3rlpy.experiments.settings import BenchSettings
 from spin_d3rlpy.experiments.specs import SCALES, Method, get_scale, pretraining_job
 from spin_d3rlpy.run_settings import create_algorithm, train_settings
 
@@ -305,3 +306,18 @@ def test_pretraining_jobs_differ_by_objective() -> None:
     plain = pretraining_job(MAZE, 0, SMOKE, "cpu:0")
     other = pretraining_job(MAZE, 0, SMOKE, "cpu:0", {"objective": "variational"})
     assert plain.name != other.name
+
+
+def test_a_job_sees_one_of_the_gpus_that_its_parent_may_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_gpu(1) == "1"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-8f5a")
+    assert [visible_gpu(0), visible_gpu(1)] == ["3", "GPU-8f5a"]
+    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES=3, GPU-8f5a, got 2"):
+        visible_gpu(2)
+    # Whichever it is, the job finds it first: reports find the job whatever GPU it ran on.
+    for device in ("cuda", "cuda:0", "cuda:1"):
+        jobs = BenchSettings(["maze"], "smoke", device=device).jobs()
+        assert {job.device for job in jobs} == {"cuda:0"}

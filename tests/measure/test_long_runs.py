@@ -10,7 +10,7 @@ import pytest
 
 from spin_d3rlpy.data.loader import open_local
 from tests.experiments.test_experiments import maze_data
-from tests.measure import memory, soak
+from tests.measure import memory, soak, structure_seconds
 from tests.measure.memory import measure, run_memory_benchmark, write_dataset
 from tests.measure.soak import run_soak, trends
 
@@ -92,3 +92,12 @@ def test_training_takes_little_more_memory_than_the_data(tmp_path: Path) -> None
     assert len(_rows(tmp_path / "memory.csv")) == 2
     assert in_memory["peak_resident_mb"] < 1.15 * in_memory["array_mb"] + 200
     assert mapped["peak_anonymous_mb"] < in_memory["peak_anonymous_mb"] - 100
+
+
+def test_structure_models_are_measured_by_seconds(tmp_path: Path) -> None:
+    data, env = maze_data()
+    training, held_out = data.split(0.2)
+    row = structure_seconds.measure("tuned", 0.3, training, held_out, env, 1)
+    env.close()
+    assert row["rows"] == 1024 * row["updates"] > 0
+    assert 0.0 < row["nll_per_slot"] < 2.0
