@@ -41,7 +41,7 @@ class DemoSettings:
         recipe: name in `spin_d3rlpy.recipes.RECIPES`.
     """
 
-    minutes: float = 1.5
+    minutes: float = 1.75
     seed: int = 0
     size: int = 200_000
     device: str = "cpu:0"

@@ -142,7 +142,8 @@ class LockstepEvaluator:
             )
         choose = algo.predict if self.mode == "greedy" else algo.sample_action
         # Sampling must neither depend on nor disturb the training's random numbers.
-        with torch.random.fork_rng():
+        device = torch.device(getattr(getattr(algo, "impl", None), "device", "cpu"))
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(self.seeds[0])
             episodes = rollout(
                 self._envs,
