@@ -15,6 +15,7 @@ from examples.behavior_policies.recipes import PPORecipe
 pytestmark = pytest.mark.usefixtures("short_episodes")
 
 
+@pytest.mark.slow
 def test_a_policy_is_trained_and_a_snapshot_selected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

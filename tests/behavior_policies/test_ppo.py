@@ -63,6 +63,7 @@ def test_the_recipe_says_which_algorithm_trains(tmp_path: Path) -> None:
     assert isinstance(make_trainer(maze, tmp_path / "decqn"), DecQNTrainer)
 
 
+@pytest.mark.slow
 def test_a_run_leaves_a_curve_and_snapshots_and_a_stopped_one_resumes(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     half = dataclasses.replace(TINY, env_steps=640)

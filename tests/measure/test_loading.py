@@ -52,6 +52,7 @@ def test_loading_takes_little_more_memory_than_the_arrays() -> None:
     assert size <= peak < 1.5 * size
 
 
+@pytest.mark.slow
 def test_the_command_writes_ratios(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "peak_bytes", lambda *_: 1)  # tested above
     out = tmp_path / "results" / "loading.csv"
