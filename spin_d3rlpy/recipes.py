@@ -54,7 +54,7 @@ def _tuned() -> dict[str, Any]:
                 lr_schedule="linear",
                 lr_warmup=0.05,
                 ema_decay=0.999,
-                budget_share=0.6,
+                budget_share=0.8,
                 max_updates=20_000,
                 precision="auto",
             ),
