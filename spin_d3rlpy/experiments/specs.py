@@ -137,7 +137,8 @@ class Method:
             fields=self.fields,
             episodes=scale.timed_episodes,
             recipe=self.recipe,
-            seconds=scale.maze_seconds if dataset.startswith("spin/maze") else scale.seconds,
+            # A float, however it was written: it is part of the job's name.
+            seconds=float(scale.maze_seconds if "/maze" in dataset else scale.seconds),
         )
 
     def job(self, dataset: str, seed: int, scale: Scale, early: bool, device: str) -> Job:

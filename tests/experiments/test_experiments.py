@@ -22,7 +22,7 @@ from spin_d3rlpy.experiments.engines import LocalEngine, visible_gpu
 from spin_d3rlpy.experiments.grid import is_done, run_grid, with_requirements
 from spin_d3rlpy.experiments.jobs import LOG, Job, run_job
 from spin_d3rlpy.experiments.settings import BenchSettings
-from spin_d3rlpy.experiments.specs import SCALES, Method, get_scale, pretraining_job
+from spin_d3rlpy.experiments.specs import SCALES, Method, Scale, get_scale, pretraining_job
 from spin_d3rlpy.run_settings import create_algorithm, train_settings
 
 SMOKE = dataclasses.replace(SCALES["smoke"], n_steps=6, n_evaluations=3)
@@ -306,6 +306,14 @@ def test_pretraining_jobs_differ_by_objective() -> None:
     plain = pretraining_job(MAZE, 0, SMOKE, "cpu:0")
     other = pretraining_job(MAZE, 0, SMOKE, "cpu:0", {"objective": "variational"})
     assert plain.name != other.name
+
+
+def test_seconds_name_the_same_job_however_they_are_written() -> None:
+    names = {
+        Method("F", "FactoredIQL").timed_job(MAZE, 0, scale, "cpu:0").name
+        for scale in (Scale(maze_seconds=2), Scale(maze_seconds=2.0))
+    }
+    assert len(names) == 1
 
 
 def test_a_job_sees_one_of_the_gpus_that_its_parent_may_use(
