@@ -13,7 +13,7 @@ from spin_d3rlpy.loop import Loop, Metrics, Run
 
 
 class Clock:
-    """Goes on only when a step takes time."""
+    """Moves only when a step takes time."""
 
     def __init__(self) -> None:
         self.now = 0.0

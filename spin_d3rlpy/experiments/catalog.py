@@ -128,7 +128,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("maze", "Returns in the maze", MAZES, _methods("IQL"), "returns_maze.csv"),
         Experiment(
             "reprem",
-            "SPIN beside RePreM",
+            "SPIN and RePreM",
             _datasets(TASKS, ["random-medium-expert"]),
             [Method("RePreM", "RePreMIQL"), Method("SPIN", "SPINIQL")],
             "reprem.csv",

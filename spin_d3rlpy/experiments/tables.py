@@ -228,7 +228,7 @@ def probe_rows(cells: Sequence[Cell]) -> list[Row]:
 def return_rows(
     experiment: Experiment, cells: Sequence[Cell], final_of_baseline: Mapping[str, float]
 ) -> list[Row]:
-    """Final returns beside published figures, which may be percentages of the baseline's."""
+    """Final returns next to published figures, which may be percentages of the baseline's."""
     published = read_published(experiment.published)
     rows = []
     for cell in cells:
