@@ -181,6 +181,11 @@ def step_without_schedule(optim: OptimizerWrapper) -> None:
         optim._lr_scheduler = schedule
 
 
+def has_schedule(optim: OptimizerWrapper) -> bool:
+    """Whether an optimizer has a learning-rate scheduler of d3rlpy's, which 2.8 keeps private."""
+    return optim._lr_scheduler is not None
+
+
 def advance_schedule(optim: OptimizerWrapper) -> None:
     """Sets an optimizer's next learning rate, if it has a schedule."""
     if optim._lr_scheduler is not None:

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from d3rlpy.constants import LoggingStrategy
 from d3rlpy.logging import LoggerAdapterFactory
 
+from spin_d3rlpy._compat import has_schedule
 from spin_d3rlpy.algos.files import save_policy
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig
 from spin_d3rlpy.algos.logs import open_logger
@@ -96,7 +97,16 @@ def train(
 
     Yields:
         `(epoch, metrics)`, those of epochs before a resumed one first.
+
+    Raises:
+        ValueError: learning rates have two schedules.
     """
+    schedule = Schedule(algo.config.lr_schedule, algo.config.lr_warmup)
+    if not schedule.is_constant and any(map(has_schedule, algo.impl.optimizers)):
+        raise ValueError(
+            "An optimizer has a scheduler (lr_scheduler_factory) and the algorithm another "
+            f"(lr_schedule={schedule.name!r}, lr_warmup={schedule.warmup}): leave one out."
+        )
     with ExitStack() as stack:
         checkpoints = None
         if settings.checkpoint_dir is not None:
@@ -120,7 +130,7 @@ def train(
             device=buffer.device,
             patience=settings.patience,
             optimizers=[optim.optim for optim in algo.impl.optimizers],
-            schedule=Schedule(algo.config.lr_schedule, algo.config.lr_warmup),
+            schedule=schedule,
         )
         yield from list(enumerate(loop.rows, 1))
         logger = stack.enter_context(

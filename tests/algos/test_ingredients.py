@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from d3rlpy.logging import NoopAdapterFactory
+from d3rlpy.optimizers import AdamFactory
+from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
 
 from spin_d3rlpy import SPINIQL, FactoredBC, FactoredIQL, load_policy, save_policy
 from spin_d3rlpy.algos.actor_critic import weights_of_sample_size
@@ -75,6 +77,13 @@ def test_unknown_recipes_and_two_sources_are_refused() -> None:
         FactoredIQL(recipe="best")
     with pytest.raises(ValueError, match="either config= or recipe='tuned'"):
         FactoredIQL(FactoredIQL.config_class(), recipe="tuned")
+
+
+def test_two_schedules_are_refused() -> None:
+    optimizer = AdamFactory(lr_scheduler_factory=CosineAnnealingLRFactory(T_max=10))
+    algo = FactoredBC(lr_schedule="linear", actor_optim_factory=optimizer)
+    with pytest.raises(ValueError, match=r"lr_scheduler_factory.*lr_schedule='linear'"):
+        fit(algo, None, resume=False)
 
 
 def test_the_average_acts_is_saved_and_exported(tmp_path: Path) -> None:
