@@ -101,12 +101,20 @@ class ActorCriticConfig(CriticConfig, PolicyConfig):
         weight_ess: if given, advantage weights have in each batch the temperature with which their
             effective sample size is this share of the batch, whatever the scale of rewards; the
             objective's own temperature and largest weight have no effect then.
+
+    Raises:
+        ValueError: `weight_ess` is not between 0 and 1.
     """
 
     critic_learning_rate: float = 3e-4
     critic_optim_factory: OptimizerFactory = make_optimizer_field()
     critic_encoder_factory: EncoderFactory = make_encoder_field()
     weight_ess: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weight_ess is not None and not 0.0 < self.weight_ess < 1.0:
+            raise ValueError(f"Expected weight_ess between 0 and 1 or None, got {self.weight_ess}.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,6 +63,7 @@ class DeviceReplayBuffer(EpisodeInterface):
         self._continues[self.episode_starts[1:] - 1] = False
         self._episodes: EpisodeViews | None = None
         self._weights: torch.Tensor | None = None  # (episodes,) of a transition, not normalized
+        self._shares: torch.Tensor | None = None  # (episodes,) cumulative, of all draws
         self._weighs_critics = False
         self._imitation_rows: int | None = None
         self._last = self.episode_starts[:0]  # (n,) last step of each one's episode, if wanted
@@ -162,7 +163,7 @@ class DeviceReplayBuffer(EpisodeInterface):
             self._map_in,
         ).to(self.device)
         if self._weights is not None:
-            selected._weights = self._weights[torch.tensor(chosen, device=self.device)]
+            selected._weigh(self._weights[torch.tensor(chosen, device=self.device)])
             selected._weighs_critics = self._weighs_critics
         return selected
 
@@ -255,9 +256,13 @@ class DeviceReplayBuffer(EpisodeInterface):
             return chosen
         starts = self.episode_starts[:-1]
         first = self.observations_at(self.observation_index.index_select(0, starts))
-        chosen._weights = weights.compute(self.returns(), first)
+        chosen._weigh(weights.compute(self.returns(), first))
         chosen._weighs_critics = weights.critics
         return chosen
+
+    def _weigh(self, weights: torch.Tensor) -> None:
+        shares = (weights * self.episode_starts.diff()).cumsum(0)
+        self._weights, self._shares = weights, shares / shares[-1]
 
     def returns(self) -> torch.Tensor:
         """Returns the sum of each episode's rewards, `(episodes,)`, in float64."""
@@ -303,11 +308,10 @@ class DeviceReplayBuffer(EpisodeInterface):
             batch_size: how many.
             weighted: by trajectory weights, if there are some.
         """
-        if self._weights is None or not weighted:
+        if self._shares is None or not weighted:
             return torch.randint(self.transition_count, (batch_size,), device=self.device)
-        shares = (self._weights * self.episode_starts.diff()).cumsum(0)
         u = torch.rand(batch_size, 2, dtype=torch.float64, device=self.device)
-        episode = torch.searchsorted(shares / shares[-1], u[:, 0].contiguous(), right=True)
+        episode = torch.searchsorted(self._shares, u[:, 0].contiguous(), right=True)
         start, end = self.episode_starts[episode], self.episode_starts[episode + 1]
         return start + (u[:, 1] * (end - start)).long()
 

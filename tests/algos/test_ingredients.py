@@ -138,6 +138,12 @@ def test_weights_have_the_sample_size_that_is_asked_for(share: float, scale: flo
     assert (weights[order].diff() >= 0).all()
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.5, float("nan")])
+def test_a_sample_size_that_no_weights_have_is_refused(share: float) -> None:
+    with pytest.raises(ValueError, match="weight_ess between 0 and 1"):
+        FactoredIQL(weight_ess=share)
+
+
 def test_policies_learn_from_their_own_batch() -> None:
     """Only the best trajectory is imitated, while critics see all."""
     buffer = random_buffer()
