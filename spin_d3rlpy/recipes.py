@@ -24,7 +24,14 @@ def _layers(width: int) -> VectorEncoderFactory:
     return VectorEncoderFactory(hidden_units=[width, width], use_layer_norm=True)
 
 
-def _tuned() -> dict[str, Any]:
+# In place of the values for networks without a first stage. Heads that start from a pre-trained
+# model's are moved less.
+_TUNED_POLICIES: dict[str, dict[str, Any]] = {
+    "spin": {"actor_learning_rate": 2e-4},
+}
+
+
+def _tuned(policy: str) -> dict[str, Any]:
     return {
         "observation_scaler": ClippedStandardObservationScaler(eps=1e-3),
         "batch_size": 256,
@@ -68,10 +75,10 @@ def _tuned() -> dict[str, Any]:
         "train_queries": False,
         "frozen_dropout": False,
         "cache_features": True,
-    }
+    } | _TUNED_POLICIES.get(policy, {})
 
 
-def _smoke() -> dict[str, Any]:
+def _smoke(_: str) -> dict[str, Any]:
     """Seconds: for trying out a script, not for results."""
     return {
         "batch_size": 64,
@@ -86,8 +93,9 @@ def _smoke() -> dict[str, Any]:
     }
 
 
-RECIPES: dict[str, Callable[[], dict[str, Any]]] = {
-    "published": dict,
+# By name: from the type of a policy's factory to fields.
+RECIPES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "published": lambda _: {},
     "tuned": _tuned,
     "smoke": _smoke,
 }
@@ -116,7 +124,8 @@ def recipe_fields(
         values |= vars(factory)
         values.pop("actor_encoder_factory")
     chosen = {}
-    for field, value in RECIPES[name]().items():
+    policy = "" if factory is None else factory.get_type()
+    for field, value in RECIPES[name](policy).items():
         if field not in values:
             continue
         # Policies have different parts by the same name: the one of the field's type.
