@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a place beside `path` to write to, whose file becomes `path` in one step.
 
     A kill, an error or a loss of power at any moment leaves the old file or the new one.

@@ -25,14 +25,14 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from spin_d3rlpy.atomic import written_whole
+from spin_d3rlpy.atomic import atomic_write
 from spin_d3rlpy.distributed import Processes
 from spin_d3rlpy.errors import CheckpointWriteError, DivergenceError, InvalidCheckpointError
 from spin_d3rlpy.locks import exclusive_folder
 
 MAGIC = "spin-d3rlpy checkpoint"
 VERSION = 2
-KEPT = 2  # the newest, and the one before it in case the newest is damaged
+DEFAULT_KEEP = 2  # the newest, and the one before it in case the newest is damaged
 ADVICE = (
     "The same run would diverge again: lower the learning rate, clip gradients or scale rewards "
     "and observations, and start anew."
@@ -58,7 +58,7 @@ class Checkpoints:
             checkpoint with the same identity is resumed from.
         shared_state: returns what every checkpoint holds beside its stage's own state.
         processes: those that train the model.
-        kept: how many of the newest checkpoints stay.
+        keep: how many of the newest checkpoints stay.
 
     Raises:
         ValueError: an interval or a number of kept checkpoints below 1.
@@ -71,14 +71,14 @@ class Checkpoints:
         identity: State,
         shared_state: Callable[[], State],
         processes: Processes | None = None,
-        kept: int = KEPT,
+        keep: int = DEFAULT_KEEP,
     ) -> None:
         if interval < 1:
             raise ValueError(f"Expected checkpoint_interval of at least 1, got {interval}.")
-        if kept < 1:
-            raise ValueError(f"Expected keep_checkpoints of at least 1, got {kept}.")
+        if keep < 1:
+            raise ValueError(f"Expected keep_checkpoints of at least 1, got {keep}.")
         self.folder = Path(folder)
-        self._kept = kept
+        self._keep = keep
         self._lock = contextlib.ExitStack()
         self._processes = processes or Processes()
         self._interval = interval
@@ -117,7 +117,7 @@ class Checkpoints:
         return None if self._resumed is None else self._resumed["shared"]
 
     def _newest(self, resume: bool) -> State | None:
-        self._claim()
+        self._lock_folder()
         for partial in self.folder.glob(".*.partial"):  # of a run that was killed while writing
             partial.unlink()
         paths = self._paths()
@@ -147,7 +147,7 @@ class Checkpoints:
             return content
         raise InvalidCheckpointError(f"{' '.join(problems)} Remove {self.folder} to start anew.")
 
-    def _claim(self) -> None:
+    def _lock_folder(self) -> None:
         """Makes the folder this run's, or says now, not at the first checkpoint, why not."""
         probe = self.folder / f".{os.getpid()}.partial"
         try:
@@ -186,7 +186,7 @@ class Checkpoints:
         """Saves if a checkpoint is due; after an interrupt saves and lets it take its course."""
         if self._signal is not None or step % self._interval == 0:
             self.save(stage, step, state())
-        self._deliver()
+        self._raise_deferred_signal()
 
     def save(self, stage: str, step: int, state: State) -> None:
         """Writes a checkpoint and removes those that are no longer needed.
@@ -215,7 +215,7 @@ class Checkpoints:
         path = self.folder / f"{stage}_{step:010d}.ckpt"
         try:
             write_checkpoint(path, content)
-            for old in self._paths()[: -self._kept]:
+            for old in self._paths()[: -self._keep]:
                 old.unlink()
         except OSError as error:
             left = self._paths()
@@ -232,7 +232,7 @@ class Checkpoints:
         kept = f"The last good checkpoint is {left[-1]}." if left else "There is no checkpoint yet."
         return f"{kept} {ADVICE}"
 
-    def _deliver(self) -> None:
+    def _raise_deferred_signal(self) -> None:
         """Lets a signal that was held back do what it would have done."""
         if self._signal is not None:
             number, self._signal = self._signal, None
@@ -264,7 +264,7 @@ class Checkpoints:
         finally:
             for number in numbers:
                 signal.signal(number, self._handlers[number])
-            self._deliver()  # one that came after the last step
+            self._raise_deferred_signal()  # one that came after the last step
 
     def _paths(self) -> list[Path]:
         # "pretraining" comes before "training", also in the alphabet.
@@ -313,7 +313,7 @@ def write_checkpoint(path: Path, content: State) -> None:
     torch.save(content, buffer)
     payload = buffer.getbuffer()
     header = f"{MAGIC} {VERSION} {hashlib.sha256(payload).hexdigest()}\n"
-    with written_whole(path) as partial, partial.open("wb") as f:
+    with atomic_write(path) as partial, partial.open("wb") as f:
         f.write(header.encode())
         f.write(payload)
 

@@ -15,13 +15,13 @@ import torch
 
 from spin_d3rlpy._compat import cpu_multiplies_bfloat16
 from spin_d3rlpy._version import __version__
-from spin_d3rlpy.atomic import written_whole
+from spin_d3rlpy.atomic import atomic_write
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes rows with all their keys as header, in one step. What a row lacks is left empty."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    with written_whole(path) as partial, partial.open("w", newline="") as f:
+    with atomic_write(path) as partial, partial.open("w", newline="") as f:
         writer = csv.DictWriter(f, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -35,7 +35,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file in one step."""
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(json.dumps(content, indent=1) + "\n")
 
 

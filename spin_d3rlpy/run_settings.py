@@ -92,7 +92,7 @@ class PretrainSettings:
 
 
 PRETRAINED = "SPINBC"  # an algorithm with nothing but a policy made from an ASM
-OF_ASM = (
+ASM_FIELDS = (
     "architecture",
     "transformer",
     "mlp",
@@ -124,8 +124,8 @@ def train_settings(values: Mapping[str, Any], source: str) -> TrainSettings:
         ValueError: unknown names, values of other types, no dataset.
     """
     settings = create(TrainSettings, values, source)
-    of_asm = {*OF_ASM[:4]} if settings.asm is not None else set()
-    if given := sorted(of_asm & settings.fields.keys()):
+    from_asm = {*ASM_FIELDS[:4]} if settings.asm is not None else set()
+    if given := sorted(from_asm & settings.fields.keys()):
         raise ValueError(f"{source}: {' and '.join(given)} come with the ASM, leave them out.")
     config, encoder = _default_parts(settings.algorithm)
     recipe = recipe_fields(settings.recipe, type(config))
@@ -134,7 +134,7 @@ def train_settings(values: Mapping[str, Any], source: str) -> TrainSettings:
     steps = settings.n_steps or algo.config.n_steps
     return dataclasses.replace(
         settings,
-        fields={k: v for k, v in _complete_fields(algo).items() if k not in of_asm},
+        fields={k: v for k, v in _complete_fields(algo).items() if k not in from_asm},
         n_steps=steps,
         n_steps_per_epoch=settings.n_steps_per_epoch or -(-steps // 10),
     )
@@ -146,12 +146,12 @@ def pretrain_settings(values: Mapping[str, Any], source: str) -> PretrainSetting
     given = {k: v for k, v in pretraining_fields(settings).items() if v}
     fields = {"recipe": settings.recipe, "fields": given}
     complete = train_settings({"dataset": "", "algorithm": PRETRAINED, **fields}, source).fields
-    return dataclasses.replace(settings, **{name: complete[name] for name in OF_ASM})
+    return dataclasses.replace(settings, **{name: complete[name] for name in ASM_FIELDS})
 
 
 def pretraining_fields(settings: PretrainSettings) -> dict[str, Any]:
     """Returns the fields of a pre-training as those of an algorithm."""
-    return {name: getattr(settings, name) for name in OF_ASM}
+    return {name: getattr(settings, name) for name in ASM_FIELDS}
 
 
 def create_algorithm(name: str, fields: Mapping[str, Any], device: str = "cpu:0") -> Any:

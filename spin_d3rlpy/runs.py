@@ -57,9 +57,9 @@ def read_curves(runs: Sequence[Path], metric: str = "return") -> dict[str, dict[
         if not rows or metric not in rows[0]:
             continue
         rows = [row for row in rows if row[metric]]  # losses are unknown before training
-        said = _flatten(_read_settings(run))
-        dataset = str(said.pop("dataset", ""))
-        method = {name: value for name, value in said.items() if name not in _NOT_METHOD}
+        shown = _flatten(_read_settings(run))
+        dataset = str(shown.pop("dataset", ""))
+        method = {name: value for name, value in shown.items() if name not in _NOT_METHOD}
         key = json.dumps(method, sort_keys=True)
         settings[key] = method
         points = [(float(row["step"]), float(row[metric])) for row in rows]
@@ -106,8 +106,8 @@ def _labels(methods: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
             for field in {field for other in same for field in other}
             if len({json.dumps(other.get(field)) for other in same}) > 1
         )
-        told = [f"{field.removeprefix('fields.')}={method.get(field)}" for field in differing]
-        labels[key] = ", ".join([name, *told])
+        changed = [f"{field.removeprefix('fields.')}={method.get(field)}" for field in differing]
+        labels[key] = ", ".join([name, *changed])
     return labels
 
 

@@ -134,7 +134,7 @@ def run_training(
         DatasetNotFoundError: see `load_dataset`.
         InvalidDatasetError: see `load_dataset`.
     """
-    if (finished := _claim(folder, settings)) is not None:
+    if (finished := _open_folder(folder, settings)) is not None:
         return finished
     algo = create_algorithm(settings.algorithm, settings.fields, settings.device)
     if settings.asm is not None:
@@ -210,7 +210,7 @@ def run_pretraining(
     Returns:
         What `result.json` holds: the last epoch, and the model's file.
     """
-    if (finished := _claim(folder, settings)) is not None:
+    if (finished := _open_folder(folder, settings)) is not None:
         return finished
     fields = {k: v for k, v in pretraining_fields(settings).items() if v}
     algo = create_algorithm(PRETRAINED, fields, settings.device)
@@ -268,7 +268,7 @@ def _identity(settings: Settings) -> dict[str, Any]:
     return {k: v for k, v in dataclasses.asdict(settings).items() if k != "n_steps"}
 
 
-def _claim(folder: Path, settings: Settings) -> dict[str, Any] | None:
+def _open_folder(folder: Path, settings: Settings) -> dict[str, Any] | None:
     """Takes note in a run's folder of what it is of; returns its result if it is finished."""
     path = folder / CONFIG
     wanted = dataclasses.asdict(settings)

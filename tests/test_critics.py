@@ -45,12 +45,12 @@ def test_values_of_chosen_utilities_alone_are_the_same_in_both_directions(
     torch.testing.assert_close(alone, of_all)
     weights = torch.randn_like(alone)
     parameters = list(critic.parameters())
-    for mine, expected in zip(
+    for actual, expected in zip(
         torch.autograd.grad((alone * weights).sum(), parameters),
         torch.autograd.grad((of_all * weights).sum(), parameters),
         strict=True,
     ):
-        torch.testing.assert_close(mine, expected)
+        torch.testing.assert_close(actual, expected)
 
 
 def test_chosen_utilities_are_added_in_float32_within_autocast() -> None:

@@ -17,6 +17,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     parts = [markdown, _help("spin-d3rlpy", [])]
     root: Any = typer.main.get_command(app)
     for name, command in root.commands.items():
+        if command.hidden:
+            continue
         parts.append(_help(f"spin-d3rlpy {name}", [name]))
         for inner in getattr(command, "commands", {}):
             parts.append(_help(f"spin-d3rlpy {name} {inner}", [name, inner]))

@@ -44,9 +44,9 @@ class _Explorers:
     def act(self, actions: NDArray[np.int64]) -> None:
         """Replaces their rows of all environments' actions `(N_ENVS, N)`."""
         n = len(self._actions)
-        anew = self._rng.random(n) < self._end
+        redrawn = self._rng.random(n) < self._end
         fresh = self._rng.integers(self._nvec, size=(n, len(self._nvec)))
-        self._actions = np.where(anew[:, None], fresh, self._actions)
+        self._actions = np.where(redrawn[:, None], fresh, self._actions)
         actions[N_ENVS - n :] = self._actions
 
 
@@ -89,7 +89,7 @@ class DecQNTrainer(BehaviorTrainer):
         over = np.zeros(N_ENVS, dtype=np.bool_)
         explorers = _Explorers(recipe, nvec)
         fill_until = self.env_steps + (RESUME_FILL_STEPS if self.env_steps else WARMUP_STEPS)
-        owed = 0.0
+        due = 0.0
         while self.env_steps < recipe.env_steps:
             # The others only start an episode in this step. It is not the environments' and draws
             # no random numbers: where all episodes are equally long, nothing depends on it.
@@ -121,10 +121,10 @@ class DecQNTrainer(BehaviorTrainer):
             if self.env_steps // SCALER_INTERVAL != after // SCALER_INTERVAL:
                 self.algo.config.observation_scaler = self._moments.scaler()
             if after >= fill_until:
-                owed += len(running) / recipe.steps_per_update
-                while owed >= 1.0:
+                due += len(running) / recipe.steps_per_update
+                while due >= 1.0:
                     self.algo.update(self._replay.sample(self.algo.batch_size))
-                    owed -= 1.0
+                    due -= 1.0
             self._advance(len(running))
 
     def policy_arrays(self) -> dict[str, NDArray[Any]]:

@@ -178,7 +178,7 @@ class PPOTrainer(BehaviorTrainer):
             self._envs.end_episodes(fallen)
             terminated |= fallen
             out.observations[t], out.values[t], out.actions[t] = scaled, values, actions
-            out.log_probs[t] = _of_chosen(log_probs, actions)
+            out.log_probs[t] = _chosen_log_probs(log_probs, actions)
             out.rewards[t] = torch.from_numpy(rewards)
             out.played[t] = torch.from_numpy(played)
             self._over = terminated | truncated
@@ -214,7 +214,7 @@ class PPOTrainer(BehaviorTrainer):
                 self.optim.zero_grad(set_to_none=True)
                 with autocast("cpu", "auto"):
                     log_probs = self._log_probs(observations[chosen])
-                    log_ratio = _of_chosen(log_probs, actions[chosen]) - old[chosen]
+                    log_ratio = _chosen_log_probs(log_probs, actions[chosen]) - old[chosen]
                     loss = smooth_l1_loss(self.value(observations[chosen]), targets[chosen]) / 2
                     backward(loss + clipped_loss(log_ratio, advantage[chosen]))
                 for network in (self.policy, self.value):
@@ -262,7 +262,7 @@ class PPOTrainer(BehaviorTrainer):
         self._returns.load(state["returns"])
 
 
-def _of_chosen(log_probs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+def _chosen_log_probs(log_probs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
     """Picks choices `(B, N)` of log-probabilities `(B, N, K)`."""
     return log_probs.gather(-1, actions[..., None]).squeeze(-1)
 

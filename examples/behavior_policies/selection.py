@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from examples.behavior_policies.recipes import PPORecipe, Recipe
 from spin_d3rlpy._version import __version__
-from spin_d3rlpy.atomic import written_whole
+from spin_d3rlpy.atomic import atomic_write
 from spin_d3rlpy.reports import write_csv
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.rollout import rollout
@@ -100,6 +100,6 @@ def select_policy(recipe: Recipe, folder: Path, destination: Path) -> Path:
         if r["env_steps"] <= row["env_steps"]
     ]
     write_csv(arrays.with_suffix(".csv"), until)
-    with written_whole(arrays) as partial:  # the last one: who finds it finds the others
+    with atomic_write(arrays) as partial:  # the last one: who finds it finds the others
         partial.write_bytes(path.read_bytes())
     return arrays

@@ -29,7 +29,7 @@ from spin_d3rlpy.algos.fit import BestIs, FitSettings, train
 from spin_d3rlpy.algos.logs import stage_log
 from spin_d3rlpy.algos.recorded_update import RecordedUpdate
 from spin_d3rlpy.budget import Budget
-from spin_d3rlpy.checkpoints import KEPT, Checkpoints
+from spin_d3rlpy.checkpoints import DEFAULT_KEEP, Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.fast import keep_freed_memory
@@ -126,7 +126,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
 
     def _recorded_update(self) -> RecordedUpdate:
         impl = self._require_built()
-        if self._recorded is None or not self._recorded.is_of(impl, self._phase()):
+        if self._recorded is None or not self._recorded.is_for(impl, self._phase()):
             self._recorded = RecordedUpdate(self._compute, impl, self._phase())
         return self._recorded
 
@@ -199,7 +199,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         checkpoint_dir: str | Path | None = None,
         resume: bool = False,
         checkpoint_interval: int = 10_000,
-        keep_checkpoints: int = KEPT,
+        keep_checkpoints: int = DEFAULT_KEEP,
         best_by: str | None = None,
         best_is: BestIs = "highest",
         patience: int | None = None,

@@ -19,7 +19,7 @@ from d3rlpy.torch_utility import unwrap_ddp_model
 from torch import nn
 
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig
-from spin_d3rlpy.atomic import written_whole
+from spin_d3rlpy.atomic import atomic_write
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.policies import SPINEncoderFactory
 from spin_d3rlpy.untrusted import MAX_BYTES, open_untrusted
@@ -58,7 +58,7 @@ def save_policy(algo: Any, path: str | Path) -> None:
     }
     # Copies, because networks may share weights and this format cannot.
     tensors = {k: v.detach().cpu().clone() for k, v in _weights(algo).items()}
-    with written_whole(Path(path)) as partial:
+    with atomic_write(Path(path)) as partial:
         safetensors.torch.save_file(tensors, partial, {"spin": json.dumps(header)})
 
 

@@ -41,7 +41,7 @@ class RecordedUpdate:
         self._batch: TorchMiniBatch | None = None  # whose tensors the recording reads
         self._recorder = CudaRecorder(impl.device)
 
-    def is_of(self, impl: MultiDiscreteImpl, phase: object) -> bool:
+    def is_for(self, impl: MultiDiscreteImpl, phase: object) -> bool:
         """Whether this is the update of these networks in this phase."""
         return impl is self._impl and phase == self._phase
 
@@ -60,10 +60,10 @@ class RecordedUpdate:
         if key != self._key:
             copies: dict[str, Any] = {name: torch.empty_like(v) for name, v in tensors.items()}
             self._batch = dataclasses.replace(batch, **copies, numpy_batch=None)
-        mine = self._batch
-        assert mine is not None
-        torch._foreach_copy_(list(_tensors(mine).values()), list(tensors.values()))
-        step = self._step_for(key, lambda: self._compute(mine))
+        static = self._batch
+        assert static is not None
+        torch._foreach_copy_(list(_tensors(static).values()), list(tensors.values()))
+        step = self._step_for(key, lambda: self._compute(static))
         return step()
 
     def _step_for(self, key: Hashable, step: Callable[[], Metrics]) -> GraphedStep[Metrics]:

@@ -11,7 +11,7 @@ import torch
 
 from spin_d3rlpy.asm.mlp import MLPConfig
 from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig, TransformerConfig
-from spin_d3rlpy.atomic import written_whole
+from spin_d3rlpy.atomic import atomic_write
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.untrusted import MAX_BYTES, open_untrusted
 
@@ -35,7 +35,7 @@ def save_asm(asm: ActionStructureModel, path: str | Path) -> None:
         "observation_scaler": asm.observation_scaler,
     }
     tensors = {k: v.detach().cpu().contiguous() for k, v in asm.state_dict().items()}
-    with written_whole(Path(path)) as partial:
+    with atomic_write(Path(path)) as partial:
         safetensors.torch.save_file(tensors, partial, {"spin": json.dumps(header)})
 
 

@@ -14,7 +14,7 @@ from torch.serialization import safe_globals
 from spin_d3rlpy.asm.model import ActionStructureModel, TransformerConfig
 from spin_d3rlpy.errors import InvalidCheckpointError
 
-# Their names of a block's layers (under core_transformer.transformer_blocks.{b}.mab) and ours.
+# Their names of a block's layers (under core_transformer.transformer_blocks.{b}.mab), and ours.
 _BLOCK = {
     "ln_q": "query_norm",
     "ln_kv": "context_norm",
@@ -165,13 +165,13 @@ def _rename(
             key = f"state_encoder.{layer}.{kind}"
             renamed[f"trunk.{key}"] = take(f"core_transformer.{key}")
         for b in range(sizes.n_blocks):
-            theirs, ours = f"core_transformer.transformer_blocks.{b}.mab", f"trunk.blocks.{b}"
+            old, new = f"core_transformer.transformer_blocks.{b}.mab", f"trunk.blocks.{b}"
             for their_layer, our_layer in _BLOCK.items():
-                renamed[f"{ours}.{our_layer}.{kind}"] = take(f"{theirs}.{their_layer}.{kind}")
+                renamed[f"{new}.{our_layer}.{kind}"] = take(f"{old}.{their_layer}.{kind}")
             # Keys and values are one projection here.
             shape = (width, width) if kind == "weight" else (width,)
-            renamed[f"{ours}.attention.key_value.{kind}"] = torch.cat(
-                [take(f"{theirs}.fc_{part}.{kind}", *shape) for part in "kv"]
+            renamed[f"{new}.attention.key_value.{kind}"] = torch.cat(
+                [take(f"{old}.fc_{part}.{kind}", *shape) for part in "kv"]
             )
     slots = range(asm.layout.n_slots)
     renamed["embedding.weight"] = torch.cat([take(_EMBEDDING.format(i)) for i in slots])

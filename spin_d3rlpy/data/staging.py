@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from minari.storage import get_dataset_path
 
-from spin_d3rlpy.atomic import written_whole
+from spin_d3rlpy.atomic import atomic_write
 from spin_d3rlpy.data.collect import Chunk
 from spin_d3rlpy.errors import DatasetWriteError, SpinError
 from spin_d3rlpy.locks import exclusive_folder
@@ -156,7 +156,7 @@ class PlayedChunks:
             return
         path = self._path(range(episodes[0].seed, episodes[0].seed + len(episodes)))
         self._folder.mkdir(exist_ok=True)
-        with written_whole(path) as partial, partial.open("wb") as file:
+        with atomic_write(path) as partial, partial.open("wb") as file:
             np.savez(
                 file,
                 lengths=[len(e.rewards) for e in episodes],

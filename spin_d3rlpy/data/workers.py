@@ -102,7 +102,7 @@ class Workers:
 
     def submit(self, verb: str, fields: dict[str, Any]) -> Future[Any]:
         """Has the next free worker answer a request, see `serve` in `collect`."""
-        return self._threads.submit(self._ask, (verb, fields))
+        return self._threads.submit(self._request, (verb, fields))
 
     def close(self) -> None:
         """Ends the processes, also while they are at work."""
@@ -119,7 +119,7 @@ class Workers:
                 except BrokenPipeError:
                     continue
 
-    def _ask(self, request: tuple[str, dict[str, Any]]) -> Any:
+    def _request(self, request: tuple[str, dict[str, Any]]) -> Any:
         process = self._free.get()
         assert process.stdin is not None
         assert process.stdout is not None

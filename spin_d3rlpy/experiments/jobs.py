@@ -175,11 +175,11 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
         clock=time.monotonic if job.seconds is None else time.process_time,
     )
     curve = read_csv(folder / RUN / CURVE)
-    of_asm = json.loads((root / job.asm.name / RESULT).read_text()) if job.asm else {}
+    pretrained = json.loads((root / job.asm.name / RESULT).read_text()) if job.asm else {}
     return {
         **{k: result[k] for k in ("return", "greedy_return", "update_seconds", "seconds", "steps")},
         "evaluation_seconds": sum(float(row["evaluation_seconds"]) for row in curve),
-        **{k: v for k, v in of_asm.items() if k.startswith("pretraining_")},
+        **{k: v for k, v in pretrained.items() if k.startswith("pretraining_")},
     }
 
 

@@ -48,8 +48,8 @@ def write_report(
 def _changes(scale: Scale, base: Scale) -> list[str]:
     """Says what differs but the number of seeds, which tables have."""
     # By way of JSON tuples and lists, as files have them, are the same.
-    mine, theirs = (json.loads(json.dumps(dataclasses.asdict(x))) for x in (scale, base))
-    return [f"{k}={v}" for k, v in mine.items() if v != theirs[k] and k != "seeds"]
+    values, base_values = (json.loads(json.dumps(dataclasses.asdict(x))) for x in (scale, base))
+    return [f"{k}={v}" for k, v in values.items() if v != base_values[k] and k != "seeds"]
 
 
 def _report_experiment(

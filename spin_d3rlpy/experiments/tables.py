@@ -244,14 +244,14 @@ def return_rows(
             "high": round(high, 1),
             "greedy_return": cell.mean("greedy_return", 1),
         }
-        theirs = published.get((cell.dataset, cell.label))
+        known = published.get((cell.dataset, cell.label))
         if experiment.early:
             final = final_of_baseline.get(cell.dataset)
             row["percent_of_final_F"] = round(100.0 * mean / final, 1) if final else ""
-            row["published_percent"] = "" if theirs is None else theirs
+            row["published_percent"] = "" if known is None else known
         else:
-            row["published"] = "" if theirs is None else theirs
-            row["difference"] = "" if theirs is None else round(mean - theirs, 1)
+            row["published"] = "" if known is None else known
+            row["difference"] = "" if known is None else round(mean - known, 1)
         rows.append(row)
     return rows
 

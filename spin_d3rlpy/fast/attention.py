@@ -59,13 +59,13 @@ class _Attend(torch.autograd.Function):
         q, k, v, weights, factor, dropped = ctx.saved_tensors
         b, h, t, d = q.shape
         mixed = _split_heads(gradient, 1, h)[0].contiguous()
-        of_weights = mixed @ v.mT
+        grad_weights = mixed @ v.mT
         if factor is not None:
-            of_weights *= factor
-        of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-        of_scores *= ctx.scale
+            grad_weights *= factor
+        grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+        grad_scores *= ctx.scale
         result = gradient.new_empty(b, t, 3, h, d)
-        for i, part in enumerate((of_scores @ k, of_scores.mT @ q, dropped.mT @ mixed)):
+        for i, part in enumerate((grad_scores @ k, grad_scores.mT @ q, dropped.mT @ mixed)):
             result[:, :, i] = part.transpose(1, 2)
         return result.flatten(2), None, None, None
 

@@ -43,20 +43,20 @@ def forward(
     (up, down), *layers = folded_layers(trunk)
     state = linear(gelu(linear(observations, *up)), *down).unflatten(-1, (m, -1))  # (B, M, D)
 
-    def beside_state(of_state: torch.Tensor, of_table: torch.Tensor) -> torch.Tensor:
-        slots = of_table.expand(len(state), -1, -1) if ids is None else embedding(ids, of_table)
-        return torch.cat([of_state, slots.to(of_state.dtype)], dim=1)  # (B, M + N, ...)
+    def after_state(state_part: torch.Tensor, table_part: torch.Tensor) -> torch.Tensor:
+        slots = table_part.expand(len(state), -1, -1) if ids is None else embedding(ids, table_part)
+        return torch.cat([state_part, slots.to(state_part.dtype)], dim=1)  # (B, M + N, ...)
 
-    x = beside_state(state, table)
+    x = after_state(state, table)
     for i, (block, (projection, *others)) in enumerate(zip(trunk.blocks, layers, strict=True)):
         n_heads, p = block.attention.n_heads, block.attention.dropout.rate
         if i > 0:
             mixed = attend(linear(_standardize(x), *projection), n_heads, p)
         else:
-            of_state, of_table = (linear(_standardize(y), *projection) for y in (state, table))
+            state_part, table_part = (linear(_standardize(y), *projection) for y in (state, table))
             # A frozen trunk's dropout was first drawn in this order: seeds give the same numbers.
-            heads_first = ids is None and not of_state.requires_grad
-            mixed = attend(beside_state(of_state, of_table), n_heads, p, heads_first)
+            heads_first = ids is None and not state_part.requires_grad
+            mixed = attend(after_state(state_part, table_part), n_heads, p, heads_first)
         if i == len(layers) - 1:  # nothing reads what is left out here
             x, mixed = (_slot_major(y[:, m:], rows) for y in (x, mixed))
         x = _finish(x, mixed, others, block.dropout.rate)

@@ -64,7 +64,7 @@ class SlotLinear(nn.Module):
         logits = logits.transpose(0, 1).flatten(1)
         return logits if self.is_uniform else logits[:, self.keep]
 
-    def of_slot(self, i: int, features: torch.Tensor) -> torch.Tensor:
+    def slot_logits(self, i: int, features: torch.Tensor) -> torch.Tensor:
         """Maps features `(B, D)` to the logits of slot i, `(B, m_i)`."""
         m = self.nvec[i]
         weight, bias = self.weight[i, :, :m], self.bias[i, :, :m]
@@ -135,7 +135,7 @@ class AutoregressivePolicy(Policy):
         for i, slot_noise in enumerate(noises):
             token = torch.cat([state, self.embedding(previous)], dim=-1)
             hidden, memory = step(token, memory)
-            logits = self.heads.of_slot(i, hidden)
+            logits = self.heads.slot_logits(i, hidden)
             previous = (logits if slot_noise is None else logits + slot_noise).argmax(-1)
             choices.append(previous)
         return torch.stack(choices, dim=-1)

@@ -42,12 +42,12 @@ def assert_equal_steps(
     results: Any = (ours.reset(seed=seed), theirs.reset(seed=seed))
     ended = np.zeros(2, int)
     for _ in range(steps):
-        for mine, other in zip(*results, strict=True):
-            if isinstance(mine, dict):
-                assert mine == other == {}
+        for actual, other in zip(*results, strict=True):
+            if isinstance(actual, dict):
+                assert actual == other == {}
                 continue
-            np.testing.assert_array_equal(mine, other)
-            assert mine.dtype == other.dtype
+            np.testing.assert_array_equal(actual, other)
+            assert actual.dtype == other.dtype
         actions = rng.integers(np.tile(single.nvec, (ours.num_envs, 1)))
         results = (ours.step(actions), theirs.step(actions))
         ended += [results[0][2].sum(), results[0][3].sum()]
@@ -223,8 +223,8 @@ def test_a_copy_goes_on_from_where_it_was_taken(
         env.step(actions)
     other = duplicate(env)
     for _ in range(3):
-        for mine, copied in zip(env.step(actions)[:4], other.step(actions)[:4], strict=True):
-            np.testing.assert_array_equal(copied, mine)
+        for actual, copied in zip(env.step(actions)[:4], other.step(actions)[:4], strict=True):
+            np.testing.assert_array_equal(copied, actual)
 
 
 def test_an_error_in_a_simulation_is_dm_controls() -> None:

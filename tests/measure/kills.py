@@ -29,7 +29,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from spin_d3rlpy.algos import SPINIQL
 from spin_d3rlpy.algos.fit import BEST_FILE
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
-from spin_d3rlpy.atomic import written_whole
+from spin_d3rlpy.atomic import atomic_write
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.metrics import LockstepEvaluator
@@ -169,7 +169,7 @@ def train(folder: Path, doing: Any) -> None:
         ).hexdigest(),
         "next random number": float(torch.rand(())),
     }
-    with written_whole(folder / OUTCOME) as partial:
+    with atomic_write(folder / OUTCOME) as partial:
         partial.write_text(json.dumps(outcome))
     env.close()
 
