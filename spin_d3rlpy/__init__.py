@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         PretrainingConfig,
         TransformerConfig,
         load_asm,
-        load_published_asm,
         save_asm,
     )
     from spin_d3rlpy.data import (
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         create_replay_buffer,
         from_table,
         load_dataset,
+        relabel,
         save_dataset,
     )
     from spin_d3rlpy.explorers import MultiDiscreteEpsilonGreedy
@@ -49,6 +49,7 @@ __all__ = [
     "SPINAWAC",
     "SPINBC",
     "SPINBCQ",
+    "SPINIDQL",
     "SPINIQL",
     "ActionStructureModel",
     "AutoregressiveAWAC",
@@ -65,6 +66,7 @@ __all__ = [
     "FactoredAWAC",
     "FactoredBC",
     "FactoredBCQ",
+    "FactoredIDQL",
     "FactoredIQL",
     "LockstepEvaluator",
     "MLPConfig",
@@ -72,8 +74,6 @@ __all__ = [
     "MultiDiscreteEpsilonGreedy",
     "MultiDiscreteFQE",
     "PretrainingConfig",
-    "RePreMAWAC",
-    "RePreMBCQ",
     "RePreMIQL",
     "SAINTEncoderFactory",
     "SPINDistillAWAC",
@@ -88,23 +88,25 @@ __all__ = [
     "load_asm",
     "load_dataset",
     "load_policy",
-    "load_published_asm",
+    "relabel",
     "save_asm",
     "save_dataset",
     "save_policy",
 ]
 
-# Where public names are; configs (`SPINIQLConfig`, `RePreMConfig`) are there, too.
+# Where public names are; further algorithms and configs (`SPINIQLConfig`) are there, too.
 _HOMES = (
     *("algos", "algos.files", "asm", "asm.distillation", "data", "explorers", "metrics", "ope"),
     *("policies", "reprem"),
 )
 
+_FURTHER = ("Config", "Factory", "IDQL", "AWAC", "BCQ", "load_published_asm")
+
 _quiet_import.install()
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__ or name.endswith(("Config", "Factory")):
+    if name in __all__ or name.endswith(_FURTHER):
         for home in _HOMES:
             module = importlib.import_module(f"{__name__}.{home}")
             if hasattr(module, name):

@@ -128,6 +128,54 @@ class FactoredCritic(nn.ModuleList):
         )
         return combine_slots(chosen, self.decomposition)
 
+    def q_values_of_several(
+        self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns `Q_e(s, a)` of A actions `(A, B, N)` per observation, `(E, A, B)`."""
+        return self.values_of_several(layout, self.utilities(observations), actions)
+
+
+class JointCritic(nn.ModuleList):
+    """An ensemble of E functions of the state and the whole action, `Q(s, a)`.
+
+    The action enters as one-hot choices next to the observation.
+
+    Args:
+        observation_shape: shape of one observation.
+        encoder_factory: d3rlpy factory of each member's hidden layers.
+        nvec: number of choices of each sub-action.
+        n_critics: number of members (E).
+    """
+
+    def __init__(
+        self,
+        observation_shape: Sequence[int],
+        encoder_factory: EncoderFactory,
+        nvec: Sequence[int],
+        n_critics: int = 2,
+    ) -> None:
+        inputs = (observation_shape[0] + sum(nvec),)
+        super().__init__(ValueFunction(inputs, encoder_factory) for _ in range(n_critics))
+
+    def q_values(
+        self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns `Q_e(s, a)`, `(E, B)`, for actions `(B, N)`."""
+        assert isinstance(observations, torch.Tensor)
+        chosen = torch.zeros(len(actions), layout.total, device=actions.device)
+        chosen = chosen.scatter(1, layout.positions(actions), 1.0)
+        inputs = torch.cat([observations, chosen], dim=1)
+        return torch.stack([q(inputs) for q in self])
+
+    def q_values_of_several(
+        self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns `Q_e(s, a)` of A actions `(A, B, N)` per observation, `(E, A, B)`."""
+        assert isinstance(observations, torch.Tensor)
+        repeated = observations.repeat(len(actions), 1)
+        values = self.q_values(layout, repeated, actions.flatten(0, 1))
+        return values.reshape(len(values), *actions.shape[:2])
+
 
 class ValueFunction(nn.Module):
     """Maps observations `(B, obs)` to state values `(B,)`."""

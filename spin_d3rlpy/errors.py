@@ -23,6 +23,10 @@ class InvalidActionSpaceError(SpinError, ValueError):
     """An action space that is not MultiDiscrete and cannot be read as one."""
 
 
+class NoAllowedChoiceError(SpinError, ValueError):
+    """Rules for an action leave a sub-action without a choice."""
+
+
 class InvalidObservationError(SpinError, ValueError):
     """Observations of the wrong shape, or with NaN or infinite entries."""
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_envs.tasks import BenchmarkTask
+from spin_envs.scripted import LEVELS, ScriptedPolicy
+from spin_envs.tasks import COORDINATION_TASKS, BenchmarkTask
 
 LAYER_NORM_EPSILON = 1e-5  # torch's
 
@@ -123,12 +124,27 @@ def shipped_policies() -> list[str]:
     return sorted(p.stem for p in _policy_folder().glob("*.npz"))
 
 
-def load_behavior_policy(name: str) -> BehaviorPolicy:
-    """Loads a shipped policy by name.
+def has_behavior_policy(name: str) -> bool:
+    """Whether `load_behavior_policy` knows this name."""
+    return _scripted(name) is not None or name in shipped_policies()
+
+
+def _scripted(name: str) -> ScriptedPolicy | None:
+    task_name, _, level = name.rpartition("-")
+    if level not in LEVELS or not task_name.startswith(COORDINATION_TASKS):
+        return None
+    return ScriptedPolicy(BenchmarkTask.parse(task_name), level)
+
+
+def load_behavior_policy(name: str) -> BehaviorPolicy | ScriptedPolicy:
+    """Loads a shipped policy by name, or makes one of a coordination task.
 
     Raises:
         FileNotFoundError: there is no such policy; the message lists those that exist.
     """
+    scripted = _scripted(name)
+    if scripted is not None:
+        return scripted
     shipped = shipped_policies()
     if name not in shipped:
         raise FileNotFoundError(

@@ -43,6 +43,8 @@ DEFAULT_BINS = 3
 EPISODE_STEPS = 1000
 DEFAULT_ACTUATORS = 10
 MAZE_EPISODE_STEPS = 150
+DEFAULT_SLOTS = 10  # couriers, places
+COORDINATION_EPISODE_STEPS = 50
 
 
 def register_all() -> None:
@@ -61,6 +63,13 @@ def register_all() -> None:
         vector_entry_point="spin_envs.vector:MazeVectorEnv",
         max_episode_steps=MAZE_EPISODE_STEPS,
     )
+    for name, env_class in (("dispatch", "Dispatch"), ("slate", "Slate")):
+        _register(
+            f"spin/{name}-v0",
+            entry_point=f"spin_envs.{name}:{env_class}Env",
+            vector_entry_point=f"spin_envs.vector:{env_class}VectorEnv",
+            max_episode_steps=COORDINATION_EPISODE_STEPS,
+        )
     # Its time limit is that of the environment it is given.
     _register("spin/discretized-v0", entry_point="spin_envs.discretized:DiscretizedEnv")
 

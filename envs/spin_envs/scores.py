@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_envs.registration import DEFAULT_ACTUATORS, DEFAULT_BINS
+from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
 
 # Name -> (random, expert): mean returns published with the discretized control benchmark of
 # Beeson, Ireland and Montana (2024, arXiv 2411.11088). Those of walker and quadruped-run are not in
@@ -47,7 +47,7 @@ _IRRELEVANT = {
     *("num_envs", "vectorization_mode", "vector_kwargs", "wrappers"),
     *("domain", "task", "max_episode_steps"),
 }
-_DATASET_NAME = re.compile(r"(?P<task>spin/(?:[A-Za-z0-9_]+-[A-Za-z0-9_]+-b|maze-a)\d+)(?:/.+)?")
+_DATASET_NAME = re.compile(rf"(?P<task>spin/{TASK_NAME_PATTERN})(?:/.+)?")
 _ENV_ID = re.compile(r"spin/(?P<task>.+)-v\d+")
 
 EnvOrName = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any] | str
@@ -83,12 +83,11 @@ def score_name(env_or_name: EnvOrName, **kwargs: Any) -> str:
     env_id = env_id.partition(":")[2] or env_id
     arguments = {k: v for k, v in kwargs.items() if k not in _IRRELEVANT}
     match = _ENV_ID.fullmatch(env_id)
-    if match and match["task"] != "discretized" and set(arguments) <= {"bins", "actuators"}:
-        if match["task"] == "maze":
-            return f"spin/maze-a{arguments.get('actuators', DEFAULT_ACTUATORS)}"
-        bins = np.unique(arguments.get("bins", DEFAULT_BINS))
-        if len(bins) == 1:
-            return f"spin/{match['task']}-b{bins[0]}"
+    if match and match["task"] != "discretized":
+        counted, default = BenchmarkTask(match["task"], 0).counts
+        numbers = np.unique(arguments.get(counted, default))
+        if set(arguments) <= {counted} and len(numbers) == 1:
+            return f"spin/{BenchmarkTask(match['task'], int(numbers[0])).name}"
     if not arguments:
         return env_id
     return f"{env_id} {json.dumps(arguments, sort_keys=True, default=np.ndarray.tolist)}"

@@ -6,24 +6,43 @@ import dataclasses
 import re
 from typing import Any
 
-from spin_envs.registration import EPISODE_STEPS, MAZE_EPISODE_STEPS
+from spin_envs.registration import (
+    COORDINATION_EPISODE_STEPS,
+    DEFAULT_ACTUATORS,
+    DEFAULT_BINS,
+    DEFAULT_SLOTS,
+    EPISODE_STEPS,
+    MAZE_EPISODE_STEPS,
+)
 
-TASK_NAME_PATTERN = r"(?:[A-Za-z0-9_]+-[A-Za-z0-9_]+-b|maze-a)[1-9]\d*"
-_NAME = re.compile(r"(?P<task>maze|[A-Za-z0-9_]+-[A-Za-z0-9_]+)-(?P<letter>[ab])(?P<number>\d+)")
-_MAZE = "maze"
+# Tasks whose number is not that of bins: the letter before it, the argument, its default.
+_NUMBERS = {
+    "maze": ("a", "actuators", DEFAULT_ACTUATORS),
+    "dispatch": ("n", "couriers", DEFAULT_SLOTS),
+    "slate": ("n", "places", DEFAULT_SLOTS),
+}
+COORDINATION_TASKS = ("dispatch", "slate")
+TASK_NAME_PATTERN = r"(?:[A-Za-z0-9_]+-[A-Za-z0-9_]+-b|maze-a|dispatch-n|slate-n)[1-9]\d*"
+_NAME = re.compile(r"(?P<task>[A-Za-z0-9_]+(?:-[A-Za-z0-9_]+)?)-(?P<letter>[abn])(?P<number>\d+)")
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class BenchmarkTask:
     """A task together with what sets the size of its action space."""
 
-    task: str  # the suite's `<domain>-<task>`, or `"maze"`
-    number: int  # choices of each actuator (`bins`), or the maze's `actuators`
+    task: str  # the suite's `<domain>-<task>`, or one of `_NUMBERS`
+    number: int  # choices of each actuator (`bins`), or what else the task counts
+
+    @property
+    def counts(self) -> tuple[str, int]:
+        """The environment's argument that `number` is, and its default."""
+        return _NUMBERS[self.task][1:] if self.task in _NUMBERS else ("bins", DEFAULT_BINS)
 
     @property
     def name(self) -> str:
         """E.g. `cheetah-run-b3` or `maze-a10`, the first part of policies' and datasets' names."""
-        return f"{self.task}-{'a' if self.task == _MAZE else 'b'}{self.number}"
+        letter = _NUMBERS[self.task][0] if self.task in _NUMBERS else "b"
+        return f"{self.task}-{letter}{self.number}"
 
     @property
     def env_id(self) -> str:
@@ -32,23 +51,35 @@ class BenchmarkTask:
 
     @property
     def env_kwargs(self) -> dict[str, Any]:
-        """Arguments of the environment: `{"bins": 3}` or `{"actuators": 10}`."""
-        return {"actuators" if self.task == _MAZE else "bins": self.number}
+        """Arguments of the environment: `{"bins": 3}`, `{"actuators": 10}`, ..."""
+        return {self.counts[0]: self.number}
+
+    @property
+    def is_scripted(self) -> bool:
+        """Whether its behavior policies are rules (`spin_envs.scripted`), not networks."""
+        return self.task in COORDINATION_TASKS
+
+    @property
+    def needs_simulator(self) -> bool:
+        """Whether it is a task of the control suite, simulated by MuJoCo."""
+        return self.task not in _NUMBERS
 
     @property
     def max_episode_steps(self) -> int:
-        """Length of the longest episodes; only the maze has shorter ones."""
-        return MAZE_EPISODE_STEPS if self.task == _MAZE else EPISODE_STEPS
+        """Length of the longest episodes."""
+        if self.is_scripted:
+            return COORDINATION_EPISODE_STEPS
+        return EPISODE_STEPS if self.needs_simulator else MAZE_EPISODE_STEPS
 
     @property
     def ends_early(self) -> bool:
-        """Whether episodes can end before `max_episode_steps`."""
-        return self.task == _MAZE
+        """Whether episodes can be shorter than 1,000 steps."""
+        return not self.needs_simulator
 
     @property
     def can_terminate(self) -> bool:
         """Whether the task itself can end an episode; most have a time limit only."""
-        return self.ends_early or self.task.startswith("lqr-")
+        return self.task == "maze" or self.task.startswith("lqr-")
 
     @classmethod
     def parse(cls, name: str) -> BenchmarkTask:
@@ -59,8 +90,9 @@ class BenchmarkTask:
         """
         match = _NAME.fullmatch(name)
         task = cls(match["task"], int(match["number"])) if match else None
-        if task is None or task.name != name:
+        if task is None or task.name != name or not ("-" in task.task or task.task in _NUMBERS):
             raise ValueError(
-                f"Expected <domain>-<task>-b<bins> or maze-a<actuators>, got {name!r}."
+                "Expected <domain>-<task>-b<bins>, maze-a<actuators>, dispatch-n<couriers> or "
+                f"slate-n<places>, got {name!r}."
             )
         return task

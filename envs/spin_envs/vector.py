@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_action
 from spin_envs.base import MultiDiscreteEnv, WithPlainSpec
+from spin_envs.dispatch import DispatchEnv
 from spin_envs.maze import MazeEnv
+from spin_envs.slate import SlateEnv
 from spin_envs.suite import DiscretizedSuiteEnv
 
 Observations = NDArray[np.float32]
@@ -194,6 +196,18 @@ class MazeVectorEnv(InProcessVectorEnv):
     """Many mazes; see `spin_envs.maze.MazeEnv`."""
 
     env_class = MazeEnv
+
+
+class DispatchVectorEnv(InProcessVectorEnv):
+    """Many dispatch problems; see `spin_envs.dispatch.DispatchEnv`."""
+
+    env_class = DispatchEnv
+
+
+class SlateVectorEnv(InProcessVectorEnv):
+    """Many pages; see `spin_envs.slate.SlateEnv`."""
+
+    env_class = SlateEnv
 
 
 class SuiteVectorEnv(InProcessVectorEnv):

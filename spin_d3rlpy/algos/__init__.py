@@ -8,6 +8,7 @@ from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.bc import BC, BCConfig
 from spin_d3rlpy.algos.bcq import BCQ, BCQConfig
 from spin_d3rlpy.algos.decqn import *  # noqa: F403
+from spin_d3rlpy.algos.idql import IDQL, IDQLConfig
 from spin_d3rlpy.algos.iql import IQL, IQLConfig
 from spin_d3rlpy.algos.named import *  # noqa: F403
 
@@ -15,10 +16,12 @@ __all__ = [
     "AWAC",
     "BC",
     "BCQ",
+    "IDQL",
     "IQL",
     "AWACConfig",
     "BCConfig",
     "BCQConfig",
+    "IDQLConfig",
     "IQLConfig",
     "MultiDiscreteAlgo",
 ]

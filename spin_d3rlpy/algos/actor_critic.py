@@ -49,7 +49,7 @@ class CriticConfig(MultiDiscreteConfig):
 class CriticModules(MultiDiscreteModules):
     """Online and target ensemble."""
 
-    q_funcs: FactoredCritic
+    q_funcs: FactoredCritic  # or what an objective puts in its place
     targ_q_funcs: FactoredCritic
 
 
@@ -170,7 +170,7 @@ TActorCriticConfig = TypeVar("TActorCriticConfig", bound=ActorCriticConfig)
 class ActorCriticAlgo(PolicyAlgo[TImpl, TActorCriticConfig]):
     """Builds a policy and critics from the config."""
 
-    def _create_critic(self, observation_shape: Sequence[int]) -> FactoredCritic:
+    def _create_critic(self, observation_shape: Sequence[int]) -> Any:
         return FactoredCritic(
             observation_shape,
             self._config.critic_encoder_factory,

@@ -19,11 +19,8 @@ from spin_d3rlpy.algos.actor_critic import (
 from spin_d3rlpy.critics import FactoredCritic, combine_slots, polyak_update
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.policies import IndependentPolicy
-from spin_d3rlpy.policies.base import gumbel_noise, keep_supported
+from spin_d3rlpy.policies.base import candidate_noise, keep_supported
 from spin_d3rlpy.policies.feature_cache import next_policy_input
-
-# Of the noise by which `predict` draws its candidates: the same in every process.
-CANDIDATE_SEED = 0
 
 
 @dataclasses.dataclass()
@@ -70,10 +67,7 @@ class BCQImpl(ActorCriticImpl):
         super().__init__(observation_shape, modules, config, device)
         self._action_flexibility = config.action_flexibility
         self._n_action_samples = config.n_action_samples
-        generator = torch.Generator().manual_seed(CANDIDATE_SEED)
-        # Drawn on the CPU, so that they are the same on every device.
-        noise = torch.empty(config.n_action_samples, self._layout.total, device="cpu")
-        self._candidate_noise = gumbel_noise(noise, generator).to(device)
+        self._candidate_noise = candidate_noise(self._layout, config.n_action_samples, device)
 
     def compute_next_values(self, observations: Any, inputs: Any) -> torch.Tensor:
         """Returns the largest supported value under the target ensemble, `(B,)`.

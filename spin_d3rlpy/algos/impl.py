@@ -121,8 +121,9 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         not_over = 1.0 - batch.terminals.squeeze(-1)
         return batch.rewards.squeeze(-1) + discount * not_over * next_values
 
-    def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper) -> None:
+    def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper | None) -> None:
         """Does one step of `optim` down the gradient of `loss`, at the learning rate it has."""
+        assert optim is not None
         # d3rlpy's wrapper would fill gradients with zeros, and backward would add to these.
         optim.optim.zero_grad(set_to_none=True)
         backward(loss)

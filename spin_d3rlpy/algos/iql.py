@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from d3rlpy.dataset import cast_flat_shape
@@ -17,7 +19,7 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticImpl,
     ActorCriticModules,
 )
-from spin_d3rlpy.critics import ValueFunction, expectile_loss, polyak_update
+from spin_d3rlpy.critics import JointCritic, ValueFunction, expectile_loss, polyak_update
 from spin_d3rlpy.data.batches import imitation_batch
 
 
@@ -48,12 +50,15 @@ class IQLConfig(ActorCriticConfig):
         expectile: tau of the expectile regression.
         weight_temp: inverse temperature beta of the advantage weights.
         max_weight: largest advantage weight.
+        joint_critic: Q functions of the state and the whole action, which can value how choices
+            go together, instead of utilities that are combined over slots.
     """
 
     value_encoder_factory: EncoderFactory = make_encoder_field()
     expectile: float = 0.8
     weight_temp: float = 3.0
     max_weight: float = 100.0
+    joint_critic: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +98,7 @@ class IQLImpl(ActorCriticImpl):
             target_q = self.q_values(modules.targ_q_funcs, observations, actions).amin(0)
         advantage = target_q - modules.value_func(observations)
         imitated = imitation_batch(batch)
-        imitated_advantage = advantage.detach() if imitated is batch else self._advantage(imitated)
+        weight = self.imitation_weight(batch, imitated, advantage.detach())
         value_loss = expectile_loss(advantage, self._expectile)
         self.minimize(value_loss, modules.value_optim)
 
@@ -102,22 +107,43 @@ class IQLImpl(ActorCriticImpl):
         critic_loss = self.compute_critic_loss(batch, next_values)
         self.minimize(critic_loss, modules.critic_optim)
 
-        weight = self.advantage_weights(imitated_advantage, self._weight_temp, self._max_weight)
-        actor_loss = self.weighted_imitation_loss(imitated, weight)
-        self.minimize(actor_loss, modules.actor_optim)
+        metrics = {"critic_loss": critic_loss.detach(), "value_loss": value_loss.detach()}
+        if modules.actor_optim is not None:
+            actor_loss = self.weighted_imitation_loss(imitated, weight)
+            self.minimize(actor_loss, modules.actor_optim)
+            metrics["actor_loss"] = actor_loss.detach()
 
         polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
-        return {
-            "critic_loss": critic_loss.detach(),
-            "value_loss": value_loss.detach(),
-            "actor_loss": actor_loss.detach(),
-        }
+        return metrics
+
+    def imitation_weight(
+        self, batch: TorchMiniBatch, imitated: TorchMiniBatch, advantage: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns the weights of the policy's loss, `(B,)`.
+
+        Args:
+            batch: the critics' batch.
+            imitated: the policy's batch, often the same.
+            advantage: of the former, `(B,)`.
+        """
+        if imitated is not batch:
+            advantage = self._advantage(imitated)
+        return self.advantage_weights(advantage, self._weight_temp, self._max_weight)
 
 
 class IQL(ActorCriticAlgo[IQLImpl, IQLConfig]):
     """IQL; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
     config_class = IQLConfig
+    impl_class: ClassVar[type[IQLImpl]] = IQLImpl
+
+    def _create_critic(self, observation_shape: Sequence[int]) -> Any:
+        if not self._config.joint_critic:
+            return super()._create_critic(observation_shape)
+        config = self._config
+        return JointCritic(
+            observation_shape, config.critic_encoder_factory, self._nvec, config.n_critics
+        ).to(self._device)
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         """Builds networks and optimizers."""
@@ -134,4 +160,4 @@ class IQL(ActorCriticAlgo[IQLImpl, IQLConfig]):
             critic_optim=self._create_critic_optim(q_funcs),
             value_optim=self._create_critic_optim(value_func),
         )
-        self._impl = IQLImpl(observation_shape, modules, self._config, self._device)
+        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)

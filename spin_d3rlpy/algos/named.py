@@ -1,7 +1,8 @@
 """The named algorithms, {objective} x {policy}: each is an objective with a policy, in one line.
 
 Policies: `SPIN`, `SPINDistill`, `RePreM`, `SAINT`, `Factored`, `Autoregressive`. Objectives: `IQL`,
-`AWAC`, `BCQ` and, except for `SPINDistill` and `RePreM`, `BC`.
+`AWAC`, `BCQ` and, except for `SPINDistill` and `RePreM`, `BC` and `IDQL`. The policy of `SPINIDQL`
+is the Action Structure Model itself.
 
 An objective's file says what is minimized, a policy's encoder factory which network is trained and
 which stages come first. `SPINIQLConfig` and the like are the classes' `config_class`.
@@ -16,9 +17,11 @@ from d3rlpy.models.encoders import VectorEncoderFactory
 from spin_d3rlpy.algos.awac import AWAC
 from spin_d3rlpy.algos.bc import BC
 from spin_d3rlpy.algos.bcq import BCQ
+from spin_d3rlpy.algos.idql import IDQL
 from spin_d3rlpy.algos.iql import IQL
 from spin_d3rlpy.policies import (
     AutoregressiveEncoderFactory,
+    JointEncoderFactory,
     RePreMEncoderFactory,
     SAINTEncoderFactory,
     SPINDistillEncoderFactory,
@@ -29,18 +32,22 @@ __all__ = [
     "SAINTAWAC",
     "SAINTBC",
     "SAINTBCQ",
+    "SAINTIDQL",
     "SAINTIQL",
     "SPINAWAC",
     "SPINBC",
     "SPINBCQ",
+    "SPINIDQL",
     "SPINIQL",
     "AutoregressiveAWAC",
     "AutoregressiveBC",
     "AutoregressiveBCQ",
+    "AutoregressiveIDQL",
     "AutoregressiveIQL",
     "FactoredAWAC",
     "FactoredBC",
     "FactoredBCQ",
+    "FactoredIDQL",
     "FactoredIQL",
     "RePreMAWAC",
     "RePreMBCQ",
@@ -83,6 +90,24 @@ class SPINDistillIQL(IQL, name="spin_distill_iql", policy=SPINDistillEncoderFact
 
 class RePreMIQL(IQL, name="spin_reprem_iql", policy=RePreMEncoderFactory):
     """RePreM with implicit Q-learning, after its pre-training."""
+
+
+class SPINIDQL(IDQL, name="spin_idql", policy=JointEncoderFactory):
+    """The best of several samples of the pre-trained ASM, by implicit Q-learning's critics."""
+
+
+class SAINTIDQL(IDQL, name="spin_saint_idql", policy=SAINTEncoderFactory):
+    """The best of several samples of a cloned SAINT policy."""
+
+
+class FactoredIDQL(IDQL, name="spin_factored_idql", policy=factored_encoder):
+    """The best of several samples of cloned independent slots."""
+
+
+class AutoregressiveIDQL(
+    IDQL, name="spin_autoregressive_idql", policy=AutoregressiveEncoderFactory
+):
+    """The best of several samples of a cloned autoregressive policy."""
 
 
 class SPINAWAC(AWAC, name="spin_awac", policy=SPINEncoderFactory):

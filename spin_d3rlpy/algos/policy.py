@@ -29,7 +29,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.loop import Row, Run
 from spin_d3rlpy.nvec import require_same_nvec
-from spin_d3rlpy.policies import Policy, PolicyFactory, SlotPolicy, create_policy
+from spin_d3rlpy.policies import Policy, PolicyFactory, create_policy
 from spin_d3rlpy.policies.factories import ASMEncoderFactory
 from spin_d3rlpy.policies.feature_cache import CachedFeatures, compute_features
 from spin_d3rlpy.policies.stages import ASM_FILE, Stage, StageContext
@@ -121,13 +121,18 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             self._load_asm(self._asm)
 
     def _load_asm(self, asm: ActionStructureModel) -> None:
-        cast(SlotPolicy, self.policy).load_asm(asm)
+        cast(Any, self.policy).load_asm(asm)
         cast(PolicyImpl, self._impl).sync_average()
 
     def _create_policy(self, observation_shape: Sequence[int]) -> Policy:
         return create_policy(self._factory, observation_shape, self._nvec).to(self._device)
 
-    def _create_actor_optim(self, policy: Policy) -> OptimizerWrapper:
+    def _create_actor_optim(self, policy: Policy) -> OptimizerWrapper | None:
+        if not policy.trainable_modules():
+            raise ValueError(
+                f"{type(self).__name__} trains its policy, and nothing of a "
+                f"{type(policy).__name__} is trained. Expected another policy, or IDQL."
+            )
         return self._create_optim(
             self._config.actor_optim_factory,
             policy.trainable_modules(),

@@ -79,10 +79,10 @@ class PolicyConfig(MultiDiscreteConfig):
 
 @dataclasses.dataclass(frozen=True)
 class PolicyModules(MultiDiscreteModules):
-    """A policy and its optimizer, and the average of its weights if there is one."""
+    """A policy and its optimizer (None if nothing of it is trained), and its weights' average."""
 
     policy: Policy
-    actor_optim: OptimizerWrapper
+    actor_optim: OptimizerWrapper | None
     average_policy: Policy | None = dataclasses.field(default=None, kw_only=True)
 
 
@@ -99,7 +99,7 @@ class PolicyImpl(MultiDiscreteImpl):
         device: str,
     ) -> None:
         self._average: WeightAverage | None = None
-        if config.ema_decay:
+        if config.ema_decay and modules.actor_optim is not None:
             self._average = WeightAverage(modules.policy, config.ema_decay)
             average: Any = self._average.average
             modules = dataclasses.replace(modules, average_policy=average)
@@ -149,5 +149,11 @@ class PolicyImpl(MultiDiscreteImpl):
 
     @property
     def policy_optim(self) -> torch.optim.Optimizer:
-        """The policy's optimizer."""
+        """The policy's optimizer.
+
+        Raises:
+            ValueError: nothing of the policy is trained.
+        """
+        if self._modules.actor_optim is None:
+            raise ValueError(f"Nothing of a {type(self.policy).__name__} is trained.")
         return self._modules.actor_optim.optim

@@ -19,8 +19,9 @@ from torch import nn
 from torch.nn.functional import embedding, gelu
 
 from spin_d3rlpy import fast
+from spin_d3rlpy.asm import sampling
 from spin_d3rlpy.asm.mlp import LinearHeads, MLPConfig, SlotMLP
-from spin_d3rlpy.asm.support import LogLikelihood, complete, log_likelihood
+from spin_d3rlpy.asm.support import LogLikelihood, log_likelihood
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.precision import in_float32
 
@@ -288,9 +289,19 @@ class ActionStructureModel(nn.Module):
         return logits
 
     def log_likelihood(self, observations: torch.Tensor, actions: torch.Tensor) -> LogLikelihood:
-        """Asks how well the data supports actions, see `spin_d3rlpy.asm.support.log_likelihood`."""
+        """How well the data support actions, see `spin_d3rlpy.asm.support.log_likelihood`."""
         return log_likelihood(self, observations, actions)
 
+    def sample(self, observations: torch.Tensor, n: int = 1, **options: Any) -> torch.Tensor:
+        """Samples actions `(n, B, N)`, see `spin_d3rlpy.asm.sampling.sample`."""
+        return sampling.sample(self, observations, n, **options)
+
     def complete(self, observations: torch.Tensor, partial_actions: torch.Tensor) -> torch.Tensor:
-        """Fills in sub-actions that are -1, see `spin_d3rlpy.asm.support.complete`."""
-        return complete(self, observations, partial_actions)
+        """Fills in sub-actions that are -1, see `spin_d3rlpy.asm.sampling.complete`."""
+        return sampling.complete(self, observations, partial_actions)
+
+    def log_prob(
+        self, observations: torch.Tensor, actions: torch.Tensor, n_orders: int = 8
+    ) -> torch.Tensor:
+        """Log-probability of actions `(B,)`, see `spin_d3rlpy.asm.sampling.log_prob`."""
+        return sampling.log_prob(self, observations, actions, n_orders)

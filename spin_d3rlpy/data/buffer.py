@@ -269,6 +269,13 @@ class DeviceReplayBuffer(EpisodeInterface):
         total = self.rewards.double().cumsum(0)[self.episode_starts[1:] - 1]
         return torch.cat([total[:1], total.diff()])
 
+    def with_actions(self, actions: torch.Tensor) -> DeviceReplayBuffer:
+        """Returns the same episodes with other actions `(n, N)`."""
+        chosen = copy.copy(self)
+        chosen.actions = actions.to(self.device, self.actions.dtype)
+        chosen._episodes = None
+        return chosen
+
     def with_horizon(self, gamma: float | None) -> DeviceReplayBuffer:
         """Returns the same episodes with transitions that reach to the end of their episode.
 

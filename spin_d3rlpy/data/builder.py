@@ -9,7 +9,7 @@ import json
 import warnings
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -31,9 +31,12 @@ from spin_d3rlpy.nvec import nvec_from_space
 from spin_d3rlpy.progress import progress_bar
 from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
 from spin_envs.rollout import EpisodeRecord
+from spin_envs.scripted import ScriptedPolicy
+
+AnyPolicy: TypeAlias = BehaviorPolicy | ScriptedPolicy
 
 RECORDED_VERSIONS = ("numpy", "gymnasium", "minari")
-SIMULATOR = ("mujoco", "dm_control")  # which the maze does without
+SIMULATOR = ("mujoco", "dm_control")
 
 
 def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool = True) -> None:
@@ -79,7 +82,7 @@ def _warn_of_missing_policies(spec: DatasetSpec) -> None:
 
 
 def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: bool) -> None:
-    policies: dict[PolicyKind, BehaviorPolicy] = {
+    policies: dict[PolicyKind, AnyPolicy] = {
         kind: load_behavior_policy(name) for kind, name in spec.policy_names().items()
     }
     with closing(gymnasium.make(spec.task.env_id, **spec.task.env_kwargs)) as env:
@@ -129,9 +132,9 @@ def _episodes(
             yield episodes
 
 
-def _made_with(spec: DatasetSpec, policies: dict[PolicyKind, BehaviorPolicy]) -> dict[str, Any]:
+def _made_with(spec: DatasetSpec, policies: dict[PolicyKind, AnyPolicy]) -> dict[str, Any]:
     """Everything that a dataset's data depend on, in addition to its name."""
-    packages = (*(() if spec.task.task == "maze" else SIMULATOR), *RECORDED_VERSIONS)
+    packages = (*(SIMULATOR if spec.task.needs_simulator else ()), *RECORDED_VERSIONS)
     return {
         "versions": {
             "spin-d3rlpy": __version__,
@@ -164,7 +167,7 @@ class _Part:
 
 
 def _chunks(
-    spec: DatasetSpec, parts: list[_Part], policies: dict[PolicyKind, BehaviorPolicy]
+    spec: DatasetSpec, parts: list[_Part], policies: dict[PolicyKind, AnyPolicy]
 ) -> Iterator[Chunk]:
     """Yields chunks of each part until it is complete; workers are a few chunks ahead of that."""
     for part in parts:
@@ -178,7 +181,7 @@ def _chunks(
 
 def _metadata(
     spec: DatasetSpec,
-    policies: dict[PolicyKind, BehaviorPolicy],
+    policies: dict[PolicyKind, AnyPolicy],
     parts: list[_Part],
     made_with: dict[str, Any],
 ) -> dict[str, Any]:
@@ -222,12 +225,14 @@ def _metadata(
 
 
 def _algorithm(record: Mapping[str, Any]) -> str:
+    if "target_return" not in record:  # a rule's
+        return str(record["algorithm"])
     return f"{record['algorithm']} ({'mean' if 'learned_bins' in record else 'greedy'})"
 
 
 def _shortfall(kind: PolicyKind, record: Mapping[str, Any]) -> str:
     """Returns a sentence, with a space before it, if the policy is far from what it should be."""
-    mean, target = record["mean_return"], record["target_return"]
-    if mean > 0.8 * target:
+    if "target_return" not in record or record["mean_return"] > 0.8 * record["target_return"]:
         return ""
+    mean, target = record["mean_return"], record["target_return"]
     return f" Out of reach: the {kind} policy returns {mean:.1f}; it should return {target:.1f}."

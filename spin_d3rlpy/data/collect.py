@@ -25,6 +25,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.rollout import ActFunction, EpisodeRecord, rollout
+from spin_envs.scripted import ScriptedPolicy
 from spin_envs.vector import make_batch
 
 CHUNK_EPISODES = 20
@@ -36,7 +37,7 @@ class Chunk:
 
     env_id: str  # Gymnasium id
     env_kwargs: dict[str, Any]  # arguments of the environment
-    policy: BehaviorPolicy | None  # acts greedily; None for uniformly random actions
+    policy: BehaviorPolicy | ScriptedPolicy | None  # None for uniformly random actions
     seeds: range  # one per episode, at most `CHUNK_EPISODES`
 
     def fields(self) -> dict[str, Any]:
@@ -54,11 +55,11 @@ class ChunkPlayer:
     def play(self, chunk: Chunk) -> list[EpisodeRecord]:
         """Returns the chunk's episodes in the order of its seeds."""
         envs = self._environments(chunk)
-        if chunk.policy is not None:
+        if isinstance(chunk.policy, BehaviorPolicy):
             act = _greedy(chunk.policy)
         else:
             assert isinstance(envs.single_action_space, gymnasium.spaces.MultiDiscrete)
-            act = _random(chunk.seeds, envs.single_action_space.nvec)
+            act = _drawing(chunk.policy, chunk.seeds, envs.single_action_space.nvec)
         # The order in which BLAS adds numbers up depends on its number of threads.
         with threadpool_limits(limits=1):
             return list(rollout(envs, act, chunk.seeds))
@@ -93,10 +94,12 @@ def _greedy(policy: BehaviorPolicy) -> ActFunction:
     return act
 
 
-def _random(seeds: range, nvec: NDArray[np.int64]) -> ActFunction:
-    """Uniformly random actions, from one stream of random numbers per episode."""
+def _drawing(policy: ScriptedPolicy | None, seeds: range, nvec: NDArray[np.int64]) -> ActFunction:
+    """Uniformly random or a rule's actions, from one stream of random numbers per episode."""
     streams = [np.random.default_rng(seed) for seed in seeds]
-    return lambda _, episodes: np.stack([streams[i].integers(nvec) for i in episodes])
+    if policy is None:
+        return lambda _, episodes: np.stack([streams[i].integers(nvec) for i in episodes])
+    return lambda x, episodes: policy.act(x, [streams[i] for i in episodes])
 
 
 @dataclasses.dataclass

@@ -12,7 +12,12 @@ import numpy as np
 from minari.dataset.minari_dataset import DATASET_ID_RE
 
 from spin_d3rlpy.errors import DatasetNotFoundError
-from spin_envs.behavior import policy_name, policy_task, shipped_policies
+from spin_envs.behavior import (
+    has_behavior_policy,
+    policy_name,
+    policy_task,
+    shipped_policies,
+)
 from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
 
 PolicyKind = Literal["random", "medium", "expert"]
@@ -35,9 +40,9 @@ _NAME = re.compile(
     r"/(?P<level>[a-z]+(?:-[a-z]+)*)(?:-(?P<thousands>[1-9]\d*)k)?-v0"
 )
 _SIZE_UNIT = 1000  # transitions in a name's "k"; an episode of the suite has as many
-# An expert's episode in the maze has 12 steps, and a file of episodes takes 15 kB and milliseconds
-# for each: 1M transitions would be 80,000 episodes, 1.2 GB for 60 MB of data.
-_MAZE_SIZE_DIVISOR = 10
+# Where episodes are short: an expert's in the maze has 12 steps, and a file of episodes takes 15 kB
+# and milliseconds for each. 1M transitions would be 80,000 episodes, 1.2 GB for 60 MB of data.
+_SHORT_SIZE_DIVISOR = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +110,9 @@ class DatasetSpec:
 def usual_size(task: BenchmarkTask, level: str) -> int:
     """Returns the number of transitions that a dataset has if its name gives none.
 
-    A level's; for the maze, whose episodes are short, a tenth of it.
+    A level's; a tenth of it where episodes are short.
     """
-    return LEVELS[level][0] // (_MAZE_SIZE_DIVISOR if task.ends_early else 1)
+    return LEVELS[level][0] // (_SHORT_SIZE_DIVISOR if task.ends_early else 1)
 
 
 def is_dataset_name(text: str) -> bool:
@@ -119,7 +124,8 @@ def is_dataset_name(text: str) -> bool:
 def parse_name(name: str, size: int | None = None) -> DatasetSpec:
     """Reads a name `spin/<domain>-<task>-b<bins>/<level>-v0` (or `<level>-<n>k-v0`).
 
-    Or one of the maze, `spin/maze-a<actuators>/<level>-v0`.
+    Or of another environment: `spin/maze-a<actuators>/<level>-v0`,
+    `spin/dispatch-n<couriers>/<level>-v0`, `spin/slate-n<places>/<level>-v0`.
 
     Args:
         name: the dataset's name.
@@ -135,7 +141,8 @@ def parse_name(name: str, size: int | None = None) -> DatasetSpec:
     if match is None:
         raise _not_found(
             name,
-            "Expected spin/<domain>-<task>-b<bins>/<level>-v0 (maze: spin/maze-a<actuators>/...).",
+            "Expected spin/<domain>-<task>-b<bins>/<level>-v0 (others: spin/maze-a<actuators>/..., "
+            "spin/dispatch-n<couriers>/..., spin/slate-n<places>/...).",
         )
     level = match["level"]
     if level not in LEVELS:
@@ -150,7 +157,7 @@ def parse_name(name: str, size: int | None = None) -> DatasetSpec:
     if wanted is None:
         wanted = usual_size(task, level)
     spec = DatasetSpec(task, level, _check_size(wanted, level))
-    missing = set(spec.policy_names().values()) - set(shipped_policies())
+    missing = {p for p in spec.policy_names().values() if not has_behavior_policy(p)}
     if missing:
         raise _not_found(
             name, f"This installation has no behavior policy {', '.join(sorted(missing))}."

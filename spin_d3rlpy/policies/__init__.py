@@ -5,6 +5,7 @@ from spin_d3rlpy.policies.base import IndependentPolicy, Policy
 from spin_d3rlpy.policies.factored import FactoredPolicy
 from spin_d3rlpy.policies.factories import (
     AutoregressiveEncoderFactory,
+    JointEncoderFactory,
     PolicyFactory,
     RePreMEncoderFactory,
     SAINTEncoderFactory,
@@ -20,6 +21,7 @@ __all__ = [
     "AutoregressivePolicy",
     "FactoredPolicy",
     "IndependentPolicy",
+    "JointEncoderFactory",
     "Policy",
     "PolicyFactory",
     "RePreMEncoderFactory",

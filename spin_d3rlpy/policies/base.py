@@ -134,6 +134,17 @@ def keep_supported(
     return layout.split(utilities).masked_fill(share < least_share, -torch.inf)
 
 
+# Of the noise by which `predict` draws candidates: the same in every process.
+_CANDIDATE_SEED = 0
+
+
+def candidate_noise(layout: SlotLayout, n: int, device: str) -> torch.Tensor:
+    """Gumbel noise `(n, S)` that is always the same."""
+    generator = torch.Generator().manual_seed(_CANDIDATE_SEED)
+    # Drawn on the CPU, so that it is the same on every device.
+    return gumbel_noise(torch.empty(n, layout.total, device="cpu"), generator).to(device)
+
+
 def gumbel_noise(like: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
     """Standard Gumbel noise of a tensor's shape: `argmax(logits + noise)` draws from softmax."""
     return -torch.log(torch.empty_like(like).exponential_(generator=generator))

@@ -32,6 +32,7 @@ from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, Autoregres
 from spin_d3rlpy.policies.base import Policy
 from spin_d3rlpy.policies.factored import FactoredPolicy
 from spin_d3rlpy.policies.features import SlotFeatures
+from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.policies.slot import HeadInit, QueryFeatures, QueryInit, SlotPolicy
 from spin_d3rlpy.policies.stages import Distill, PretrainASM, PretrainTrajectories, Stage
 from spin_d3rlpy.policies.student import StudentFeatures
@@ -158,7 +159,66 @@ class ASMEncoderFactory(SlotEncoderFactory):
 
 
 @dataclasses.dataclass()
-class SPINEncoderFactory(ASMEncoderFactory):
+class _AnyArchitecture(ASMEncoderFactory):
+    """Made from an ASM of either architecture; the fields are those of `SPINEncoderFactory`."""
+
+    transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
+    nvec: list[int] | None = None
+    pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
+    architecture: Architecture = "transformer"
+    mlp: MLPConfig = dataclasses.field(default_factory=MLPConfig)
+
+    def __post_init__(self) -> None:
+        if self.architecture not in get_args(Architecture):
+            raise ValueError(
+                f"Expected architecture 'transformer' or 'mlp', got {self.architecture!r}."
+            )
+
+    @property
+    def structure(self) -> StructureConfig:
+        """Sizes of the ASM, whose type says its architecture."""
+        return self.mlp if self.architecture == "mlp" else self.transformer
+
+    def fields_for(self, structure: StructureConfig) -> dict[str, Any]:
+        """Fields with which the policy is made from an ASM of these sizes."""
+        if isinstance(structure, MLPConfig):
+            return {"architecture": "mlp", "mlp": structure}
+        return {"architecture": "transformer", "transformer": structure}
+
+    def first_stages(self) -> Sequence[Stage]:
+        """Returns the ASM's pre-training."""
+        return (PretrainASM(),)
+
+
+@dataclasses.dataclass()
+class JointEncoderFactory(_AnyArchitecture):
+    """The Action Structure Model itself, which acts by whole actions from the joint distribution.
+
+    Args:
+        transformer: sizes.
+        nvec: not needed.
+        pretraining: the first stage, the ASM's pre-training. Give it `masking="any_order"`: only
+            then are choices in view of any others what the model learned.
+        architecture: `"transformer"` or `"mlp"`.
+        mlp: sizes if it is `"mlp"`.
+    """
+
+    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Any:
+        """Returns the policy, a `JointPolicy`."""
+        return JointPolicy(observation_size, nvec, self.structure)
+
+    def create(self, observation_shape: Shape) -> NoReturn:
+        """Raises InvalidActionSpaceError: it has no features of observations alone."""
+        raise _no_encoder(self)
+
+    @staticmethod
+    def get_type() -> str:
+        """Name under which d3rlpy saves it."""
+        return "spin_joint"
+
+
+@dataclasses.dataclass()
+class SPINEncoderFactory(_AnyArchitecture):
     """A pre-trained trunk, frozen, with heads that are trained (SPIN, section 4.2).
 
     Args:
@@ -201,10 +261,7 @@ class SPINEncoderFactory(ASMEncoderFactory):
     train_trunk: bool = False
 
     def __post_init__(self) -> None:
-        if self.architecture not in get_args(Architecture):
-            raise ValueError(
-                f"Expected architecture 'transformer' or 'mlp', got {self.architecture!r}."
-            )
+        super().__post_init__()
         if self.cache_features and self.train_trunk:
             raise ValueError("cache_features needs a trunk that is not trained, or leave it out.")
         if self.cache_features and self.train_queries is True and self.architecture != "mlp":
@@ -212,21 +269,6 @@ class SPINEncoderFactory(ASMEncoderFactory):
                 "cache_features needs queries that no longer change. Pass train_queries=False, or "
                 "train_queries=k to train them for the first k steps."
             )
-
-    @property
-    def structure(self) -> StructureConfig:
-        """Sizes of the ASM, whose type says its architecture."""
-        return self.mlp if self.architecture == "mlp" else self.transformer
-
-    def fields_for(self, structure: StructureConfig) -> dict[str, Any]:
-        """Fields with which the policy is made from an ASM of these sizes."""
-        if isinstance(structure, MLPConfig):
-            return {"architecture": "mlp", "mlp": structure}
-        return {"architecture": "transformer", "transformer": structure}
-
-    def first_stages(self) -> Sequence[Stage]:
-        """Returns the ASM's pre-training."""
-        return (PretrainASM(),)
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
         """Returns the policy network, with the trunk of `asm_path` if that is given."""
@@ -355,16 +397,20 @@ class AutoregressiveEncoderFactory(PolicyFactory):
 
     def create(self, observation_shape: Shape) -> NoReturn:
         """Raises InvalidActionSpaceError: it needs the slots before, which others do not have."""
-        raise InvalidActionSpaceError(
-            "AutoregressiveEncoderFactory decides the policy of this package's algorithms "
-            "(actor_encoder_factory); it encodes no observations by themselves. Use another "
-            "encoder factory here."
-        )
+        raise _no_encoder(self)
 
     @staticmethod
     def get_type() -> str:
         """Name under which d3rlpy saves it."""
         return "autoregressive"
+
+
+def _no_encoder(factory: PolicyFactory) -> InvalidActionSpaceError:
+    return InvalidActionSpaceError(
+        f"{type(factory).__name__} decides the policy of this package's algorithms "
+        "(actor_encoder_factory); it encodes no observations by themselves. Use another "
+        "encoder factory here."
+    )
 
 
 def create_policy(
@@ -377,6 +423,7 @@ def create_policy(
 
 
 register_encoder_factory(AutoregressiveEncoderFactory)
+register_encoder_factory(JointEncoderFactory)
 register_encoder_factory(SAINTEncoderFactory)
 register_encoder_factory(SPINEncoderFactory)
 register_encoder_factory(SPINDistillEncoderFactory)

@@ -291,6 +291,8 @@ def copies_policies_and_values(case: Case) -> None:
         assert not same(networks(algo), networks(other), f"{part}.")
         getattr(other, f"copy_{name}_from")(algo)
         assert same(networks(algo), networks(other), f"{part}.")
+        if part == "policy" and algo.impl.modules.actor_optim is None:
+            continue  # nothing of it is trained
         getattr(other, f"copy_{name}_optim_from")(algo)
         state, found = (
             getattr(a.impl, f"{name}_optim").state_dict()["state"] for a in (algo, other)

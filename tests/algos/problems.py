@@ -13,7 +13,17 @@ from d3rlpy.models.encoders import VectorEncoderFactory
 from d3rlpy.optimizers import OptimizerFactory
 
 import spin_d3rlpy
-from spin_d3rlpy import DecQN, DecQNBCQ, DecQNCQL, DecQNIQL, DecQNOneStep, RePreMIQL, SPINDistillIQL
+from spin_d3rlpy import (
+    SPINIDQL,
+    DecQN,
+    DecQNBCQ,
+    DecQNCQL,
+    DecQNIQL,
+    DecQNOneStep,
+    FactoredIDQL,
+    RePreMIQL,
+    SPINDistillIQL,
+)
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -21,6 +31,7 @@ from spin_d3rlpy.nvec import nvec_from_space
 from spin_d3rlpy.policies import (
     AutoregressiveConfig,
     AutoregressiveEncoderFactory,
+    JointEncoderFactory,
     RePreMEncoderFactory,
     SAINTEncoderFactory,
     SPINDistillEncoderFactory,
@@ -41,7 +52,8 @@ NAMED = [
 DECQN_FAMILY = [DecQN, DecQNCQL, DecQNBCQ, DecQNIQL, DecQNOneStep]
 # Their policies' stages do not depend on the objective: one each goes through all tests.
 OTHER_TWO_STAGE = [SPINDistillIQL, RePreMIQL]
-ALGORITHMS = [*NAMED, *OTHER_TWO_STAGE, *DECQN_FAMILY]
+BEST_OF_SAMPLES = [SPINIDQL, FactoredIDQL]
+ALGORITHMS = [*NAMED, *OTHER_TWO_STAGE, *BEST_OF_SAMPLES, *DECQN_FAMILY]
 
 
 def random_replay_buffer(
@@ -142,6 +154,13 @@ def tiny_policy_fields(algo_class: type) -> dict[str, Any]:
         return {
             "actor_encoder_factory": RePreMEncoderFactory(sizes),
             "pretraining": RePreMPretrainingConfig(batch_size=8, max_updates=5, log_interval=3),
+        }
+    if name == "SPINIDQL":
+        config = PretrainingConfig(masking="any_order", batch_size=32, max_updates=5)
+        return {
+            "actor_encoder_factory": JointEncoderFactory(transformer=TINY),
+            "pretraining": config,
+            "n_action_samples": 3,
         }
     if name.startswith("SPIN"):
         return {

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from spin_d3rlpy import SPINIQL, SPINEncoderFactory, load_published_asm, save_asm
-from spin_d3rlpy.asm import ActionStructureModel, load_asm
+from spin_d3rlpy import SPINIQL, SPINEncoderFactory, save_asm
+from spin_d3rlpy.asm import ActionStructureModel, load_asm, load_published_asm
 from spin_d3rlpy.errors import InvalidCheckpointError
 from tests.algos.problems import OBSERVATION_SIZE, random_buffer
 

@@ -111,7 +111,7 @@ def test_wrong_actions_are_refused(
 
 
 def test_wrong_partial_actions_are_refused(asm: ActionStructureModel) -> None:
-    with pytest.raises(InvalidActionSpaceError, match=r"expected -1 to 1 \(-1: unspecified\)"):
+    with pytest.raises(InvalidActionSpaceError, match=r"expected -1 to 1 \(-1: open\)"):
         asm.complete(torch.randn(1, 4), torch.tensor([[0, 0, -2]]))
 
 

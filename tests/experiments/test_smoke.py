@@ -50,15 +50,15 @@ def test_smoke_of_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_trainings_with_equal_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "LocalEngine", lambda *_: InProcess())
-    # A clock on which every step takes 10 ms, on any machine.
+    # A clock on which every step takes 50 ms, on any machine.
     clock = types.SimpleNamespace(
-        monotonic=time.monotonic, process_time=itertools.count(0, 0.01).__next__
+        monotonic=time.monotonic, process_time=itertools.count(0, 0.05).__next__
     )
     monkeypatch.setattr(jobs, "time", clock)
     report = smoke(tmp_path, ["tuned"], ["cheetah-run-b3/medium-expert"])
     results = [json.loads(p.read_text()) for p in tmp_path.glob("jobs/*/result.json")]
     seconds = [result["seconds"] for result in results]  # SPIN's pre-training included
-    assert seconds == pytest.approx([1.0] * 4, abs=0.03)
+    assert seconds == pytest.approx([1.0] * 4, abs=0.15)
     assert "so many seconds" in report
     with (tmp_path / "report" / "tuned_by_second.csv").open() as file:
         rows = list(csv.DictReader(file))

@@ -1,0 +1,98 @@
+"""Acting by the best of several samples of any policy (IDQL), with the critics of IQL."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from d3rlpy.optimizers.optimizers import OptimizerWrapper
+from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.types import Shape
+
+from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl, IQLModules
+from spin_d3rlpy.policies import Policy
+from spin_d3rlpy.policies.base import candidate_noise
+
+
+@dataclasses.dataclass()
+class IDQLConfig(IQLConfig):
+    r"""IQL's critics; the policy imitates, and acting takes the best of its samples.
+
+    .. math::
+
+        a = \operatorname{argmax}_{a' \in \{a_1, .., a_n\}} \min_e Q_e(s, a'), \quad
+            a_k \sim \pi(\cdot | s)
+
+    Values decide among actions that the policy takes for likely in the data. A policy that is an
+    Action Structure Model (`SPINIDQL`) draws them from the joint distribution and is not trained
+    any further; others learn by behavior cloning, without advantage weights.
+
+    `predict` draws its candidates with noise that never changes, so that it is a function of the
+    observation. `sample_action` draws new ones.
+
+    References:
+        * Hansen-Estruch et al., IDQL: Implicit Q-learning as an Actor-Critic Method with Diffusion
+          Policies, 2023, algorithm 2.
+
+    Args:
+        n_action_samples: candidates per state (n).
+        value_temperature: if above 0, `sample_action` draws among its candidates from the softmax
+            of their values divided by this.
+    """
+
+    n_action_samples: int = 32
+    value_temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n_action_samples < 1 or self.value_temperature < 0.0:
+            raise ValueError(
+                "Expected n_action_samples of at least 1 and value_temperature of at least 0; got "
+                f"{self.n_action_samples} and {self.value_temperature}."
+            )
+
+
+class IDQLImpl(IQLImpl):
+    """The update of IDQL."""
+
+    def __init__(
+        self, observation_shape: Shape, modules: IQLModules, config: IDQLConfig, device: str
+    ) -> None:
+        super().__init__(observation_shape, modules, config, device)
+        self._n_action_samples = config.n_action_samples
+        self._value_temperature = config.value_temperature
+        self._candidate_noise = candidate_noise(self._layout, config.n_action_samples, device)
+
+    def imitation_weight(
+        self, batch: TorchMiniBatch, imitated: TorchMiniBatch, advantage: torch.Tensor
+    ) -> torch.Tensor:
+        """Ones: the policy imitates all actions alike."""
+        return torch.ones_like(imitated.rewards[:, 0])
+
+    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
+        """The best of candidates that are drawn with the same noise each time, `(B, N)`."""
+        return self._choose(x, self._candidate_noise, 0.0)
+
+    def inner_sample_action(self, x: Any) -> torch.Tensor:
+        """One of new candidates, `(B, N)`."""
+        return self._choose(x, None, self._value_temperature)
+
+    def _choose(self, x: Any, noise: torch.Tensor | None, temperature: float) -> torch.Tensor:
+        actions = self.acting_policy.sample_several(x, self._n_action_samples, noise)  # (A, B, N)
+        critic = self._modules.q_funcs
+        values = critic.q_values_of_several(self._layout, x, actions).amin(0)  # (A, B)
+        if temperature > 0.0:
+            values = values / temperature - torch.empty_like(values).exponential_().log()
+        best = values.argmax(0)[None, :, None].expand(-1, -1, actions.shape[-1])
+        return actions.gather(0, best)[0]
+
+
+class IDQL(IQL):
+    """IDQL; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
+
+    config_class = IDQLConfig
+    impl_class = IDQLImpl
+
+    def _create_actor_optim(self, policy: Policy) -> OptimizerWrapper | None:
+        return super()._create_actor_optim(policy) if policy.trainable_modules() else None

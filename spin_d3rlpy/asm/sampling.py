@@ -1,0 +1,240 @@
+"""Whole actions from a structure model: samples slot by slot, completions, log-probabilities.
+
+A model that was pre-trained with any number of hidden slots (`masking="any_order"`) knows each
+slot's distribution given any others. Chosen one after the other, in any order, they make a sample
+of the joint distribution.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import torch
+
+from spin_d3rlpy.asm.rules import OPEN, Rule
+from spin_d3rlpy.asm.support import MaskedModel, check_actions, in_parts
+from spin_d3rlpy.errors import NoAllowedChoiceError
+
+Order: TypeAlias = Literal["random", "confidence"] | Sequence[int]
+
+
+@torch.no_grad()
+def sample(
+    asm: MaskedModel,
+    observations: torch.Tensor,
+    n: int = 1,
+    temperature: float = 1.0,
+    given: torch.Tensor | None = None,
+    allowed: torch.Tensor | Rule | None = None,
+    order: Order = "random",
+    slots_per_pass: int = 1,
+    noise: torch.Tensor | None = None,
+) -> torch.Tensor:
+    r"""Samples n actions per state, one slot after the other.
+
+    .. math:: a_{\sigma(t)} \sim p(\cdot \, | \, s, a_{\sigma(1)}, .., a_{\sigma(t-1)})^{1 / T}
+
+    Without dropout, with torch's global random numbers.
+
+    References:
+        * Uria et al., A Deep and Tractable Density Estimator, 2014, section 3.
+        * Hoogeboom et al., Autoregressive Diffusion Models, 2022, algorithm 1 and section 3.2
+          (several slots a pass).
+
+    Args:
+        asm: a model that was pre-trained with `masking="any_order"`.
+        observations: `(B, obs)`, scaled as in pre-training.
+        n: actions per state.
+        temperature: T; 0 takes the most likely choice.
+        given: `(B, N)` integer choices that are made already, -1 where open.
+        allowed: a mask `(N, K)` or `(B, N, K)`, True where a choice may be made, or a rule (see
+            `spin_d3rlpy.asm.rules`). What is `given` is never changed.
+        order: `"random"`, one for each sample; `"confidence"`, at each step the slot with the most
+            likely choice; or the slots in a fixed order.
+        slots_per_pass: slots that are chosen from one pass of the network. Above 1 they are
+            independent given the earlier ones, which is faster and not exact; rules still hold.
+        noise: Gumbel noise `(n, B, S)` by which choices are drawn; fresh noise if None.
+
+    Returns:
+        `(n, B, N)` int64.
+
+    Raises:
+        InvalidActionSpaceError: `given` holds neither choices of this action space nor -1.
+        NoAllowedChoiceError: nothing is allowed for an open slot in view of the choices made.
+        ValueError: another argument is out of range.
+    """
+    slots = asm.layout.n_slots
+    if n < 1 or slots_per_pass < 1 or temperature < 0.0:
+        raise ValueError(
+            "Expected n and slots_per_pass of at least 1 and a temperature of at least 0; got "
+            f"n={n}, slots_per_pass={slots_per_pass}, temperature={temperature}."
+        )
+    if not isinstance(order, str) and sorted(order) != list(range(slots)):
+        raise ValueError(f"Expected order to hold each of {slots} slots once, got {list(order)}.")
+    if isinstance(order, str) and order not in ("random", "confidence"):
+        raise ValueError(f"Expected order 'random', 'confidence' or slots, got {order!r}.")
+    batch = len(observations)
+    if given is None:
+        given = torch.full((batch, slots), OPEN, device=observations.device)
+    check_actions(asm, observations, given, least=OPEN)
+    mask = allowed if isinstance(allowed, torch.Tensor) else None
+    if mask is not None:
+        shape = (batch, slots, asm.layout.max_choices)
+        if mask.shape not in (shape, shape[1:]) or mask.dtype != torch.bool:
+            raise ValueError(
+                f"Expected a bool mask of shape {shape} or {shape[1:]}, got {mask.dtype} of shape "
+                f"{tuple(mask.shape)}."
+            )
+        mask = mask.to(given.device).expand(shape).repeat(n, 1, 1)
+    rule = allowed if mask is None else None
+    rows = [observations.repeat(n, 1), given.long().repeat(n, 1)]
+    rows += [] if mask is None else [mask]
+    rows += [] if noise is None else [noise.flatten(0, 1)]
+
+    def draw(x: torch.Tensor, partial: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        part_mask = rest[0] if mask is not None else None
+        part_noise = rest[-1] if noise is not None else None
+        ranks = _ranks(order, partial)
+        return _draw(
+            asm, x, partial, temperature, part_mask, rule, ranks, slots_per_pass, part_noise
+        )
+
+    return in_parts(asm, draw, *rows).reshape(n, batch, slots)
+
+
+def _ranks(order: Order, partial: torch.Tensor) -> torch.Tensor | None:
+    """Returns when each slot is chosen, `(R, N)`, smallest first; None if confidence says so."""
+    if isinstance(order, str):
+        return torch.rand(partial.shape, device=partial.device) if order == "random" else None
+    ranks = torch.empty(len(order), device=partial.device)
+    ranks[list(order)] = torch.arange(len(order), dtype=ranks.dtype, device=partial.device)
+    return ranks.expand_as(partial)
+
+
+def _draw(
+    asm: MaskedModel,
+    observations: torch.Tensor,
+    actions: torch.Tensor,
+    temperature: float,
+    mask: torch.Tensor | None,
+    rule: Rule | torch.Tensor | None,
+    ranks: torch.Tensor | None,
+    slots_per_pass: int,
+    noise: torch.Tensor | None,
+) -> torch.Tensor:
+    """Fills in the open slots of `(R, N)` actions."""
+    layout = asm.layout
+    row = torch.arange(len(actions), device=actions.device)
+    while bool((actions == OPEN).any()):
+        logits = layout.split(
+            asm(observations, torch.where(actions == OPEN, asm.mask_ids, actions))
+        )
+        for _ in range(slots_per_pass):
+            is_open = actions == OPEN
+            scores = logits
+            if mask is not None:
+                scores = scores.masked_fill(~mask, -torch.inf)
+            if callable(rule):
+                scores = scores.masked_fill(~rule(actions), -torch.inf)
+            urgency = scores.log_softmax(-1).amax(-1) if ranks is None else -ranks
+            slot = urgency.masked_fill(~is_open, -torch.inf).argmax(1)
+            chosen = scores[row, slot]  # (R, K)
+            unfinished = is_open.any(1)
+            _require_choice(chosen, unfinished, slot, actions)
+            if temperature > 0.0:
+                if noise is None:
+                    gumbel = -torch.log(torch.empty_like(chosen).exponential_())
+                else:
+                    gumbel = layout.split(noise)[row, slot]
+                chosen = chosen / temperature + gumbel
+            choice = torch.where(unfinished, chosen.argmax(1), actions[row, slot])
+            actions = actions.index_put((row, slot), choice)
+    return actions
+
+
+def _require_choice(
+    scores: torch.Tensor, unfinished: torch.Tensor, slot: torch.Tensor, actions: torch.Tensor
+) -> None:
+    stuck = (unfinished & (scores == -torch.inf).all(1)).nonzero()
+    if len(stuck):
+        row = int(stuck[0])
+        raise NoAllowedChoiceError(
+            f"No choice is allowed for slot {int(slot[row])} in view of {actions[row].tolist()} "
+            "(-1: open). Expected a rule that allows only what can be completed; loosen it, or "
+            "what is given."
+        )
+
+
+def complete(
+    asm: MaskedModel, observations: torch.Tensor, partial_actions: torch.Tensor
+) -> torch.Tensor:
+    """Fills in the open sub-actions, each time the most likely choice of the surest slot.
+
+    Args:
+        asm: a model that was pre-trained by masked action modelling.
+        observations: `(B, obs)`, scaled as in pre-training.
+        partial_actions: `(B, N)` choices, -1 where open.
+
+    Returns:
+        `(B, N)` int64 choices; those that were given are as they were.
+
+    Raises:
+        InvalidActionSpaceError: the actions are neither choices of this action space nor -1.
+    """
+    return sample(asm, observations, temperature=0.0, given=partial_actions, order="confidence")[0]
+
+
+@torch.no_grad()
+def log_prob(
+    asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor, n_orders: int = 8
+) -> torch.Tensor:
+    r"""Log-probability of whole actions under sampling in random order.
+
+    .. math:: \log \frac{1}{|\Sigma|} \sum_{\sigma \in \Sigma}
+        \prod_t p(a_{\sigma(t)} | s, a_{\sigma(1)}, .., a_{\sigma(t-1)})
+
+    Exact if `n_orders` is at least N!: then all orders are taken. Otherwise they are `n_orders`
+    random ones, the same each time.
+
+    Args:
+        asm: a model that was pre-trained with `masking="any_order"`.
+        observations: `(B, obs)`, scaled as in pre-training.
+        actions: `(B, N)` choices.
+        n_orders: orders of the slots to average over.
+
+    Returns:
+        `(B,)`.
+
+    Raises:
+        InvalidActionSpaceError: the actions are not choices of this action space.
+        ValueError: `n_orders` is less than 1.
+    """
+    check_actions(asm, observations, actions, least=0)
+    if n_orders < 1:
+        raise ValueError(f"Expected n_orders of at least 1, got {n_orders}.")
+    slots = asm.layout.n_slots
+    if slots < 12 and n_orders >= math.factorial(slots):
+        orders = list(itertools.permutations(range(slots)))
+    else:
+        drawing = torch.Generator().manual_seed(0)
+        drawn = (torch.randperm(slots, generator=drawing, device="cpu") for _ in range(n_orders))
+        orders = [tuple(order.tolist()) for order in drawn]
+
+    def score(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        totals = []
+        for order in orders:
+            partial = torch.where(torch.zeros_like(chosen, dtype=torch.bool), chosen, asm.mask_ids)
+            total = torch.zeros(len(chosen), device=chosen.device)
+            for slot in order:
+                log_p = asm.layout.split(asm(x, partial)).log_softmax(-1)[:, slot]
+                total = total + log_p.gather(1, chosen[:, slot : slot + 1])[:, 0]
+                partial = partial.index_copy(
+                    1, torch.tensor([slot], device=chosen.device), chosen[:, slot : slot + 1]
+                )
+            totals.append(total)
+        return torch.stack(totals).logsumexp(0) - math.log(len(orders))
+
+    return in_parts(asm, score, observations, actions.long())

@@ -1,0 +1,97 @@
+"""The structure model itself as a policy: whole actions from the joint distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from d3rlpy.types import TorchObservation
+
+from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig
+from spin_d3rlpy.nvec import require_same_nvec
+from spin_d3rlpy.policies.base import Policy
+from spin_d3rlpy.policies.slot import require_same_sizes
+
+
+class JointPolicy(Policy):
+    """Acts by an Action Structure Model, slot after slot, each in view of those before it.
+
+    It is learned in pre-training alone; no objective changes it. `greedy` and `decode` choose
+    slots in their order; `sample` does so, too.
+
+    Args:
+        observation_size: length of an observation.
+        nvec: number of choices of each sub-action.
+        structure: sizes of the model.
+    """
+
+    pretrained: torch.Tensor  # ()
+
+    def __init__(
+        self, observation_size: int, nvec: Sequence[int], structure: StructureConfig
+    ) -> None:
+        asm = ActionStructureModel(observation_size, nvec, structure)
+        super().__init__(asm.layout)
+        self.asm = asm
+        self.register_buffer("pretrained", torch.tensor(False))
+        self.freeze(0)
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether the model was pre-trained."""
+        return bool(self.pretrained)
+
+    def freeze(self, grad_step: int) -> None:
+        """Withholds gradients from the model (d3rlpy's exports thaw all)."""
+        self.asm.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> JointPolicy:
+        """Switches mode; the model stays in evaluation mode, without dropout."""
+        super().train(mode)
+        self.asm.eval()
+        return self
+
+    def load_asm(self, asm: ActionStructureModel) -> None:
+        """Takes over the model.
+
+        Raises:
+            NvecMismatchError: it is of another action space or size.
+        """
+        require_same_nvec(self.layout.nvec, asm.nvec, "The policy", "the ASM")
+        require_same_sizes(self.asm.config, asm)
+        self.asm.load_state_dict(asm.state_dict())
+        self.pretrained.fill_(True)
+
+    def trainable_modules(self) -> list[tuple[str, torch.nn.Module]]:
+        """None."""
+        return []
+
+    def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
+        """Joint log-probability `(B,)` of actions `(B, N)`, slot after slot in their order."""
+        assert isinstance(observations, torch.Tensor)
+        actions = actions.long()
+        tokens = self._hidden(observations)
+        total = torch.zeros(len(actions), device=actions.device)
+        for slot in range(self.layout.n_slots):
+            log_p = self.layout.split(self.asm(observations, tokens)).log_softmax(-1)[:, slot]
+            total = total + log_p.gather(1, actions[:, slot : slot + 1])[:, 0]
+            tokens = self._with(tokens, slot, actions[:, slot])
+        return total
+
+    def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
+        """Chooses slot after slot, `(B, N)`."""
+        tokens = self._hidden(observations)
+        added = None if noise is None else self.layout.split(noise)
+        for slot in range(self.layout.n_slots):
+            scores = self.layout.split(self.asm(observations, tokens))[:, slot]
+            if added is not None:
+                scores = scores + added[:, slot]
+            tokens = self._with(tokens, slot, scores.argmax(-1))
+        return tokens
+
+    def _hidden(self, observations: torch.Tensor) -> torch.Tensor:
+        return self.asm.mask_ids.expand(observations.shape[0], -1)
+
+    def _with(self, tokens: torch.Tensor, slot: int, choice: torch.Tensor) -> torch.Tensor:
+        # No writing in place, which exports could not follow.
+        return torch.cat([tokens[:, :slot], choice[:, None], tokens[:, slot + 1 :]], dim=1)

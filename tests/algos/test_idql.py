@@ -1,0 +1,192 @@
+"""The best of several samples, of a structure model's joint distribution and of other policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from d3rlpy.logging import NoopAdapterFactory
+
+from spin_d3rlpy import (
+    SPINBC,
+    SPINIDQL,
+    FactoredBC,
+    FactoredIDQL,
+    FactoredIQL,
+    load_policy,
+    relabel,
+    save_policy,
+)
+from spin_d3rlpy.asm import MLPConfig, PretrainingConfig
+from spin_d3rlpy.critics import JointCritic
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.episodes import StackedEpisodes
+from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.policies import JointEncoderFactory
+from spin_d3rlpy.policies.joint import JointPolicy
+from tests.algos.problems import NVEC, OBSERVATION_SIZE, random_buffer, tiny_fields
+
+QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+STATES = np.random.default_rng(3).normal(size=(6, OBSERVATION_SIZE)).astype(np.float32)
+
+
+def two_modes(n: int = 4000) -> DeviceReplayBuffer:
+    """One-step decisions: both slots the same, or (rarely) not, and only the former pays."""
+    rng = np.random.default_rng(0)
+    first = rng.integers(2, size=n)
+    same = rng.random(n) < 0.9
+    actions = np.stack([first, np.where(same, first, 1 - first)], axis=1)
+    rewards = np.asarray(actions[:, 0] == actions[:, 1], dtype=np.float32)
+    observations = rng.normal(size=(2 * n, 3)).astype(np.float32)
+    ends = np.ones(n, dtype=np.float32)
+    data = StackedEpisodes(observations, actions.astype(np.int8), rewards, ends, [1] * n, [2, 2])
+    return DeviceReplayBuffer(data)
+
+
+def trained(algo_class: Any, buffer: DeviceReplayBuffer, **fields: Any) -> Any:
+    torch.manual_seed(0)
+    algo = algo_class(batch_size=64, critic_learning_rate=3e-3, **fields)
+    algo.fit(buffer, n_steps=300, **QUIET)
+    return algo
+
+
+def joint_fields() -> dict[str, Any]:
+    config = PretrainingConfig(
+        masking="any_order", batch_size=256, max_updates=200, learning_rate=5e-3
+    )
+    return {"architecture": "mlp", "mlp": MLPConfig(width=32), "pretraining": config}
+
+
+@pytest.mark.parametrize("joint_critic", [False, True])
+def test_choices_that_go_together_are_sampled_together(joint_critic: bool) -> None:
+    buffer = two_modes()
+    fields = {**joint_fields(), "joint_critic": joint_critic}
+    algo = trained(SPINIDQL, buffer, n_action_samples=1, **fields)
+    states = buffer.observations[:500].numpy()
+    sampled = algo.sample_action(states)
+    agree = (sampled[:, 0] == sampled[:, 1]).mean()
+    assert 0.85 < agree < 0.95  # as in the data
+    assert 0.3 < sampled[:, 0].mean() < 0.7  # both of the good actions
+    product = trained(FactoredIDQL, buffer, n_action_samples=1, actor_learning_rate=3e-3)
+    sampled = product.sample_action(states)
+    assert 0.3 < (sampled[:, 0] == sampled[:, 1]).mean() < 0.7
+
+
+def test_a_joint_critic_values_what_no_sum_of_parts_does() -> None:
+    buffer = two_modes()
+    joint = trained(SPINIDQL, buffer, n_action_samples=16, joint_critic=True, **joint_fields())
+    states = buffer.observations[:200].numpy()
+    values = [
+        joint.predict_value(states, np.tile(action, (200, 1))).mean()
+        for action in ([0, 0], [1, 1], [0, 1], [1, 0])
+    ]
+    assert min(values[:2]) > max(values[2:]) + 0.5
+    chosen = joint.predict(states)
+    assert (chosen[:, 0] == chosen[:, 1]).all()
+
+
+def test_several_candidates_have_the_values_of_each() -> None:
+    torch.manual_seed(0)
+    layout = SlotLayout(NVEC)
+    algo = FactoredIQL(joint_critic=True, **tiny_fields(FactoredIQL))
+    algo.build_with_dataset(random_buffer())
+    critic = cast(Any, algo.impl).q_function
+    assert isinstance(critic, JointCritic)
+    x = torch.from_numpy(STATES)
+    actions = torch.stack([torch.randint(m, (4, 6)) for m in NVEC], -1)  # (A, B, N)
+    values = critic.q_values_of_several(layout, x, actions)
+    assert values.shape == (2, 4, 6)
+    for k in range(4):
+        torch.testing.assert_close(values[:, k], critic.q_values(layout, x, actions[k]))
+
+
+def test_predict_takes_the_best_candidate_and_is_a_function() -> None:
+    algo = SPINIDQL(**{**tiny_fields(SPINIDQL), "n_action_samples": 8})
+    algo.fit(random_buffer(), n_steps=3, **QUIET)
+    assert np.array_equal(algo.predict(STATES), algo.predict(STATES))
+    assert np.array_equal(algo.predict(STATES)[:2], algo.predict(STATES[:2]))
+    impl: Any = algo.impl
+    inputs = algo.config.observation_scaler
+    x = torch.from_numpy(STATES) if inputs is None else inputs.transform(torch.from_numpy(STATES))
+    candidates = impl.policy.sample_several(x, 8, impl._candidate_noise)
+    q = torch.stack([impl.q_values(impl.q_function, x, a).amin(0) for a in candidates])
+    best = torch.stack([candidates[q[:, b].argmax(), b] for b in range(len(x))])
+    assert np.array_equal(algo.predict(STATES), best.detach().numpy())
+
+
+def test_a_temperature_spreads_sampled_actions() -> None:
+    fields = tiny_fields(FactoredIDQL)
+    draws = []
+    for temperature in (0.0, 1e6):
+        torch.manual_seed(0)
+        algo = FactoredIDQL(**fields, n_action_samples=64, value_temperature=temperature)
+        algo.fit(random_buffer(), n_steps=2, **QUIET)
+        states = np.repeat(STATES[:1], 100, 0)
+        draws.append(len({tuple(a) for a in algo.sample_action(states).tolist()}))
+    assert draws[0] < draws[1] / 2
+
+
+def test_joint_log_prob_and_greedy_follow_the_slots() -> None:
+    torch.manual_seed(0)
+    policy = JointPolicy(4, NVEC, MLPConfig(width=16))
+    x = torch.randn(5, 4)
+    greedy = policy.greedy(x)
+    expected = policy.asm.sample(x, temperature=0.0, order=(0, 1, 2))[0]
+    assert torch.equal(greedy, expected)
+    torch.testing.assert_close(
+        policy.log_prob(x, greedy),
+        sum(
+            policy.layout.split(
+                policy.asm(x, torch.cat([greedy[:, :i], torch.tensor(NVEC[i:]).expand(5, -1)], 1))
+            )
+            .log_softmax(-1)[:, i]
+            .gather(1, greedy[:, i : i + 1])[:, 0]
+            for i in range(3)
+        ),
+    )
+
+
+def test_nothing_of_the_model_is_trained_further(tmp_path: Path) -> None:
+    algo: Any = SPINIDQL(**tiny_fields(SPINIDQL))
+    algo.pretrain(random_buffer(), show_progress=False, logger_adapter=NoopAdapterFactory())
+    before = {k: v.clone() for k, v in algo.asm.state_dict().items()}
+    metrics = algo.fit(random_buffer(), n_steps=3, **QUIET)[-1][1]
+    assert "actor_loss" not in metrics
+    after = algo.policy.asm.state_dict()
+    assert all(torch.equal(v, after[k]) for k, v in before.items())
+    with pytest.raises(ValueError, match="Nothing of a JointPolicy is trained"):
+        _ = algo.impl.policy_optim
+    save_policy(algo, tmp_path / "p.safetensors")
+    assert np.array_equal(
+        load_policy(tmp_path / "p.safetensors").predict(STATES), algo.predict(STATES)
+    )
+
+
+def test_objectives_that_train_their_policy_refuse_it() -> None:
+    algo = FactoredBC(actor_encoder_factory=JointEncoderFactory(architecture="mlp"))
+    with pytest.raises(ValueError, match=r"trains its policy.*JointPolicy.*IDQL"):
+        algo.fit(random_buffer(), n_steps=1, **QUIET)
+
+
+def test_a_student_learns_the_chosen_actions(tmp_path: Path) -> None:
+    buffer = two_modes()
+    teacher = trained(SPINIDQL, buffer, n_action_samples=16, joint_critic=True, **joint_fields())
+    taught = relabel(buffer, teacher)
+    states = buffer.observations[buffer.observation_index].numpy()
+    assert np.array_equal(taught.actions[:50].numpy(), teacher.predict(states[:50]))
+    assert torch.equal(taught.observations, buffer.observations)
+    assert taught.actions.dtype == buffer.actions.dtype
+    student = FactoredBC(batch_size=256, actor_learning_rate=3e-3)
+    student.fit(taught, n_steps=600, **QUIET)
+    states = states[:300]
+    assert (student.predict(states) == teacher.predict(states)).all(1).mean() > 0.9
+    runtime = pytest.importorskip("onnxruntime")
+    student.save_policy(str(tmp_path / "student.onnx"))
+    session = runtime.InferenceSession(str(tmp_path / "student.onnx"))
+    (actions,) = session.run(None, {session.get_inputs()[0].name: states})
+    assert np.array_equal(actions, student.predict(states))
+    spin = SPINBC(asm=teacher.asm, architecture="mlp", mlp=MLPConfig(width=32))
+    spin.fit(taught, n_steps=2, **QUIET)  # heads on the same model
