@@ -15,7 +15,7 @@ from d3rlpy.models.encoders import VectorEncoderFactory
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.data.weights import TrajectoryWeights
-from spin_d3rlpy.policies import PolicyFactory
+from spin_d3rlpy.policies import AutoregressiveConfig, PolicyFactory
 from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
 from spin_d3rlpy.scalers import ClippedStandardObservationScaler
 
@@ -24,10 +24,16 @@ def _layers(width: int) -> VectorEncoderFactory:
     return VectorEncoderFactory(hidden_units=[width, width], use_layer_norm=True)
 
 
-# In place of the values for networks without a first stage. Heads that start from a pre-trained
-# model's are moved less.
+# In place of the values for MLPs, measured at equal seconds. Heads that start from a pre-trained
+# model's are moved less. Networks with an expensive step see smaller batches, more often.
 _TUNED_POLICIES: dict[str, dict[str, Any]] = {
     "spin": {"actor_learning_rate": 2e-4},
+    "spin_joint": {"imitation_batch_size": None},
+    "saint": {"imitation_batch_size": 256},
+    "autoregressive": {
+        "imitation_batch_size": 256,
+        "sizes": AutoregressiveConfig(state_width=128, action_width=16, lstm_width=128, n_layers=1),
+    },
 }
 
 

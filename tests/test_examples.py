@@ -42,8 +42,11 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     ],
 }
 MODULES = {"treatment/simulator.py"}  # imported by an example
-# What they show is tested elsewhere, too: exports, several processes.
-SLOW = {"distill_and_export.py", "several_processes.py"}
+# What they show is tested elsewhere, too: exports, several processes, kinds of pre-training.
+SLOW = {
+    *("distill_and_export.py", "several_processes.py", "mask_ratio_and_warm_start.py"),
+    *("pretraining_objectives.py", "reprem.py", "critic_initialization.py"),
+}
 # The others run in this process, which has imported everything already.
 IN_PROCESSES = {
     "several_processes.py": ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

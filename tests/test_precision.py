@@ -14,9 +14,9 @@ from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.fast import onednn
 from spin_d3rlpy.precision import autocast, backward, in_float32
 from tests.algos.problems import (
-    ALGORITHMS,
     NVEC,
     OBSERVATION_SIZE,
+    each_algorithm,
     random_buffer,
     tiny_fields,
 )
@@ -119,7 +119,7 @@ def test_weights_that_an_update_changes_are_rounded_anew() -> None:
     assert (after != before).all()
 
 
-@pytest.mark.parametrize("algo_class", ALGORITHMS)
+@each_algorithm
 def test_losses_in_bfloat16_are_those_in_float32_within_two_percent(algo_class: Any) -> None:
     losses = []
     for name in ("float32", "bfloat16"):

@@ -20,10 +20,10 @@ from spin_d3rlpy import FactoredBCQ, FactoredIQL, SPINEncoderFactory, load_polic
 from spin_d3rlpy.asm import ActionStructureModel, save_asm
 from spin_d3rlpy.errors import InvalidCheckpointError
 from tests.algos.problems import (
-    ALGORITHMS,
     NVEC,
     OBSERVATION_SIZE,
     TINY,
+    each_algorithm,
     has_field,
     random_buffer,
     tiny_fields,
@@ -48,7 +48,7 @@ def observations() -> np.ndarray:
     return np.random.default_rng(2).normal(size=(11, OBSERVATION_SIZE)).astype(np.float32)
 
 
-@pytest.mark.parametrize("algo_class", ALGORITHMS)
+@each_algorithm
 def test_a_loaded_policy_acts_and_values_the_same(
     algo_class: Any, tmp_path: Path, observations: np.ndarray
 ) -> None:
@@ -68,7 +68,7 @@ def test_a_loaded_policy_acts_and_values_the_same(
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("algo_class", ALGORITHMS)
+@each_algorithm
 def test_training_goes_on_from_a_loaded_policy(algo_class: Any, tmp_path: Path) -> None:
     algo = _trained(algo_class)
     save_policy(algo, tmp_path / "policy.safetensors")

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from d3rlpy.dataset import InfiniteBuffer, ReplayBuffer
 from d3rlpy.dataset.components import Episode
@@ -54,6 +55,16 @@ DECQN_FAMILY = [DecQN, DecQNCQL, DecQNBCQ, DecQNIQL, DecQNOneStep]
 OTHER_TWO_STAGE = [SPINDistillIQL, RePreMIQL]
 BEST_OF_SAMPLES = [SPINIDQL, FactoredIDQL]
 ALGORITHMS = [*NAMED, *OTHER_TWO_STAGE, *BEST_OF_SAMPLES, *DECQN_FAMILY]
+# Every objective and every policy; their other pairs are among the slow tests.
+_ONCE = {
+    *("SPINIQL", "SPINBC", "SAINTAWAC", "FactoredIQL", "AutoregressiveBCQ"),
+    *(a.__name__ for a in (*OTHER_TWO_STAGE, SPINIDQL, *DECQN_FAMILY)),
+}
+each_algorithm = pytest.mark.parametrize(
+    "algo_class",
+    [pytest.param(a, marks=() if a.__name__ in _ONCE else pytest.mark.slow) for a in ALGORITHMS],
+    ids=lambda algo_class: algo_class.__name__,
+)
 
 
 def random_replay_buffer(

@@ -48,6 +48,7 @@ from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,
     SignEnv,
+    each_algorithm,
     has_field,
     learning_rates,
     random_buffer,
@@ -56,7 +57,6 @@ from tests.algos.problems import (
 )
 from tests.subprocesses import run_python
 
-each_algorithm = pytest.mark.parametrize("algo_class", ALGORITHMS)
 CRITICS = [a for a in ALGORITHMS if has_field(a, "n_critics")]
 POLICIES = [a for a in ALGORITHMS if a.__name__ not in ("DecQN", "DecQNCQL")]
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
@@ -162,7 +162,7 @@ def test_types_start_alike_and_configs_are_public(algo_class: Any) -> None:
 
 
 def test_no_two_algorithms_share_a_type() -> None:
-    assert len({a.config_class.get_type() for a in ALGORITHMS}) == len(ALGORITHMS) == 23
+    assert len({a.config_class.get_type() for a in ALGORITHMS}) == len(ALGORITHMS) == 25
 
 
 # -- copying ---------------------------------------------------------------------------------

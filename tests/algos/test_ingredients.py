@@ -18,7 +18,14 @@ from spin_d3rlpy.algos.actor_critic import weights_of_sample_size
 from spin_d3rlpy.asm import MLPConfig, PretrainingConfig
 from spin_d3rlpy.data.weights import TrajectoryWeights
 from spin_d3rlpy.recipes import RECIPES, recipe_fields
-from tests.algos.problems import ALGORITHMS, NVEC, OBSERVATION_SIZE, random_buffer, tiny_fields
+from tests.algos.problems import (
+    ALGORITHMS,
+    NVEC,
+    OBSERVATION_SIZE,
+    each_algorithm,
+    random_buffer,
+    tiny_fields,
+)
 from tests.algos.runs import CrashError, assert_equal, crash_at, fit, outcome, seed
 
 OBSERVATIONS = np.linspace(-2, 2, 5 * OBSERVATION_SIZE, dtype=np.float32).reshape(5, -1)
@@ -41,7 +48,7 @@ def tuned(algo_class: Any, **fields: Any) -> Any:
     return algo_class(recipe="tuned", **{**given, **sizes, **fields})
 
 
-@pytest.mark.parametrize("algo_class", ALGORITHMS, ids=lambda c: c.__name__)
+@each_algorithm
 def test_every_algorithm_trains_by_the_tuned_recipe_and_resumes(
     algo_class: Any, tmp_path: Path
 ) -> None:

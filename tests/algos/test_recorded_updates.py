@@ -36,9 +36,9 @@ from spin_d3rlpy.algos import base, impl, recorded_update
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast import dropout
 from tests.algos.problems import (
-    ALGORITHMS,
     NVEC,
     OBSERVATION_SIZE,
+    each_algorithm,
     has_field,
     learning_rates,
     optimizers,
@@ -48,7 +48,6 @@ from tests.algos.problems import (
 )
 from tests.algos.tape import TapeRecorder, refuse_unrecordable
 
-each_algorithm = pytest.mark.parametrize("algo_class", ALGORITHMS)
 RATE = 2.0**-10  # the same in float32, as which recorded optimizers have it
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 

@@ -54,6 +54,7 @@ def _build(kernel: str, folder: Path, *others: str) -> Any:
     return json.loads(built.stdout)
 
 
+@pytest.mark.slow
 def test_two_kernels_build_the_same_dataset_and_find_each_others_good(tmp_path: Path) -> None:
     found = np.show_config("dicts")["SIMD Extensions"].get("found", [])
     if not {"AVX2", "X86_V3"} & set(found):

@@ -152,6 +152,7 @@ print("trained")
 
 
 @linux
+@pytest.mark.slow
 def test_data_larger_than_the_memory_limit_train_mapped(make_minari: Make, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     episodes = [_episode(rng, 1000, 500) for _ in range(60)]  # 120 MB

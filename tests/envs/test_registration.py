@@ -6,7 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("spin/cheetah-run-v0", {"bins": 4}),
     ("spin/cheetah-run-v0", {"bins": [2, 3, 4, 5, 6, 7]}),
     ("spin/maze-v0", {"actuators": 7}),
+    ("spin/dispatch-v0", {"couriers": 4}),
+    ("spin/slate-v0", {"places": 4}),
     ("spin/discretized-v0", {"env_id": "Pendulum-v1", "bins": 5, "env_kwargs": {"g": 9.81}}),
 ]
 
@@ -81,8 +83,19 @@ def _name_if_it_can_run(request: pytest.FixtureRequest) -> str:
     return name
 
 
+def _one_a_domain(ids: Sequence[str]) -> list[Any]:
+    """Parameters of which all but the first of each domain are slow: tasks are made alike."""
+    seen: set[str] = set()
+    params = []
+    for name in ids:
+        domain = name.removeprefix("spin/").split("-")[0]
+        params.append(pytest.param(name, marks=pytest.mark.slow if domain in seen else ()))
+        seen.add(domain)
+    return params
+
+
 # For the module, so that what is told of an environment is told together and it is made once.
-@pytest.fixture(params=SPIN_IDS, scope="module")
+@pytest.fixture(params=_one_a_domain(SPIN_IDS), scope="module")
 def env_id(request: pytest.FixtureRequest) -> str:
     return _name_if_it_can_run(request)
 
@@ -95,7 +108,7 @@ def shared_env(env_id: str) -> Iterator[gymnasium.Env[Any, Any]]:
     env.close()
 
 
-@pytest.fixture(params=SUITE_IDS)
+@pytest.fixture(params=_one_a_domain(SUITE_IDS))
 def suite_id(request: pytest.FixtureRequest) -> str:
     return _name_if_it_can_run(request)
 
@@ -105,7 +118,8 @@ def test_table_lists_every_task_of_the_suite_once() -> None:
 
 
 def test_everything_is_registered_with_string_entry_points_and_time_limits() -> None:
-    assert sorted([*SUITE_IDS, "spin/maze-v0", "spin/discretized-v0"]) == SPIN_IDS
+    others = ("dispatch", "discretized", "maze", "slate")
+    assert sorted([*SUITE_IDS, *(f"spin/{name}-v0" for name in others)]) == SPIN_IDS
     for env_id in SPIN_IDS:
         spec = gymnasium.spec(env_id)
         assert isinstance(spec.entry_point, str)
@@ -140,8 +154,8 @@ def test_the_seed_decides_the_episode_in_every_instance(
 def test_the_seed_decides_the_episode_in_every_process() -> None:
     """One task a domain: what a domain draws at random, its tasks draw alike."""
     ids = [f"spin/{domain}-{task}-v0" for domain, task in dict(SUITE_TASKS[::-1]).items()]
-    ids += ["spin/maze-v0", "spin/discretized-v0"]
-    assert len(ids) == 21
+    ids += [f"spin/{name}-v0" for name in ("discretized", "dispatch", "maze", "slate")]
+    assert len(ids) == 23
     assert not any(map(needs_graphics, ids))
     output = run_python(
         "import sys, spin_envs\n"

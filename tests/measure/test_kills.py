@@ -21,6 +21,7 @@ from tests.measure.kills import digest, kill_until_done, run_kill_benchmark
 from tests.subprocesses import COMMAND, import_path, import_path_for_children
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_like_one_left_alone(tmp_path: Path) -> None:
     with import_path_for_children():
         rows = kill_until_done(kills.train, 4, tmp_path)
