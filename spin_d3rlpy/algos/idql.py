@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import torch
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import Shape
+from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl, IQLModules
+from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise
+from spin_d3rlpy.policies.joint import JointPolicy
 
 
 @dataclasses.dataclass()
@@ -78,8 +80,28 @@ class IDQLImpl(IQLImpl):
         """One of new candidates, `(B, N)`."""
         return self._choose(x, None, self._value_temperature)
 
+    @torch.no_grad()
+    def choose_with(
+        self, x: torch.Tensor, given: torch.Tensor | None, allowed: torch.Tensor | Rule | None
+    ) -> torch.Tensor:
+        """The best of candidates that keep what is given and break no rule, `(B, N)`."""
+        policy = self.acting_policy
+        if not isinstance(policy, JointPolicy):
+            raise ValueError(
+                "Expected a policy that is a structure model, as SPINIDQL's: a "
+                f"{type(policy).__name__} cannot choose in view of any other choices."
+            )
+        n, order = self._n_action_samples, range(self._layout.n_slots)
+        noise = self._candidate_noise[:, None].expand(-1, len(x), -1)
+        actions = policy.asm.sample(x, n, given=given, allowed=allowed, order=order, noise=noise)
+        return self._best(x, actions, 0.0)
+
     def _choose(self, x: Any, noise: torch.Tensor | None, temperature: float) -> torch.Tensor:
-        actions = self.acting_policy.sample_several(x, self._n_action_samples, noise)  # (A, B, N)
+        actions = self.acting_policy.sample_several(x, self._n_action_samples, noise)
+        return self._best(x, actions, temperature)
+
+    def _best(self, x: Any, actions: torch.Tensor, temperature: float) -> torch.Tensor:
+        """Returns one `(B, N)` of candidates `(A, B, N)`."""
         critic = self._modules.q_funcs
         values = critic.q_values_of_several(self._layout, x, actions).amin(0)  # (A, B)
         if temperature > 0.0:
@@ -93,6 +115,34 @@ class IDQL(IQL):
 
     config_class = IDQLConfig
     impl_class = IDQLImpl
+
+    def predict_with(
+        self,
+        x: Observation,
+        given: NDArray | None = None,
+        allowed: torch.Tensor | Rule | None = None,
+    ) -> NDArray:
+        """Returns greedy actions `(B, N)` that keep to conditions, also ones not in the data.
+
+        Args:
+            x: observations `(B, obs)`.
+            given: `(B, N)` choices that are made already, -1 where open.
+            allowed: a mask or a rule, see `spin_d3rlpy.asm.sampling.sample`.
+
+        Raises:
+            InvalidObservationError: observations of the wrong shape, or not finite.
+            InvalidActionSpaceError: `given` holds neither choices of this action space nor -1.
+            NoAllowedChoiceError: no choice is left for a slot.
+            ValueError: the policy is not a structure model.
+        """
+        inputs = torch.as_tensor(
+            self._check_observations(x), dtype=torch.float32, device=self._device
+        )
+        scaler = self._config.observation_scaler
+        made = None if given is None else torch.as_tensor(given, device=self._device)
+        impl = cast(IDQLImpl, self._impl)
+        scaled = inputs if scaler is None else scaler.transform(inputs)
+        return impl.choose_with(scaled, made, allowed).cpu().numpy()
 
     def _create_actor_optim(self, policy: Policy) -> OptimizerWrapper | None:
         return super()._create_actor_optim(policy) if policy.trainable_modules() else None

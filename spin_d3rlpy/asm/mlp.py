@@ -10,6 +10,7 @@ import dataclasses
 
 import torch
 from torch import nn
+from torch.nn.functional import linear
 
 from spin_d3rlpy.precision import in_float32
 
@@ -67,12 +68,21 @@ class SlotMLP(nn.Module):
             ids: `(B, N)` rows of the table that are the slots' tokens; without it the whole
                 table stands in every row of the batch (R = N).
         """
-        state = self.state_encoder(observations)
+        return self.features(self.first_layer(observations, table, ids))
+
+    def first_layer(
+        self, observations: torch.Tensor, table: torch.Tensor, ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns the first layer's linear map `(B, D)`, to which each token adds its row."""
+        state: torch.Tensor = self.state_encoder(observations)
         if ids is None:
-            x = state + table.sum(0)
-        else:  # measured: for slots of few choices faster than looking up rows
-            chosen = torch.zeros(len(ids), len(table), dtype=state.dtype, device=ids.device)
-            x = torch.addmm(state, chosen.scatter_(1, ids, 1.0), table.to(state.dtype))
+            return state + table.sum(0)
+        # Measured: for slots of few choices faster than looking up rows.
+        chosen = torch.zeros(len(ids), len(table), dtype=state.dtype, device=ids.device)
+        return torch.addmm(state, chosen.scatter(1, ids, 1.0), table.to(state.dtype))
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns features `(B, 1, D)` of what `first_layer` gives."""
         features: torch.Tensor = self.hidden(x)[:, None]
         return features
 
@@ -83,3 +93,7 @@ class LinearHeads(nn.Linear):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`."""
         return in_float32(super().forward, features[:, 0])
+
+    def some(self, features: torch.Tensor, outputs: slice) -> torch.Tensor:
+        """Returns some of the logits, `(B, outputs)`."""
+        return linear(features[:, 0], self.weight[outputs], self.bias[outputs])

@@ -288,6 +288,10 @@ class ActionStructureModel(nn.Module):
         logits = self.heads(self.trunk(observations, table, ids, rows))
         return logits
 
+    def slot_by_slot(self, observations: torch.Tensor) -> SlotBySlot:
+        """Returns what gives one slot's logits after the other, in view of those chosen."""
+        return SlotBySlot(self, observations)
+
     def log_likelihood(self, observations: torch.Tensor, actions: torch.Tensor) -> LogLikelihood:
         """How well the data support actions, see `spin_d3rlpy.asm.support.log_likelihood`."""
         return log_likelihood(self, observations, actions)
@@ -305,3 +309,44 @@ class ActionStructureModel(nn.Module):
     ) -> torch.Tensor:
         """Log-probability of actions `(B,)`, see `spin_d3rlpy.asm.sampling.log_prob`."""
         return sampling.log_prob(self, observations, actions, n_orders)
+
+
+class SlotBySlot:
+    """Logits of one slot after the other, each in view of the choices made so far.
+
+    A model without attention only adds what a choice changes in its first layer, and computes one
+    slot's logits. Nothing is written in place, so that exports can follow.
+
+    Args:
+        asm: the model.
+        observations: `(B, obs)`, scaled as in pre-training.
+    """
+
+    def __init__(self, asm: ActionStructureModel, observations: torch.Tensor) -> None:
+        self._asm = asm
+        self._observations = observations
+        self.tokens = asm.mask_ids.expand(observations.shape[0], -1)  # (B, N)
+        self._x: torch.Tensor | None = None
+        if isinstance(asm.trunk, SlotMLP):
+            self._hidden = asm.mask_embeddings
+            self._x = asm.trunk.first_layer(observations, self._hidden)
+
+    def logits(self, slot: int) -> torch.Tensor:
+        """Returns a slot's logits, `(B, m_i)`."""
+        asm = self._asm
+        start = sum(asm.nvec[:slot])
+        outputs = slice(start, start + asm.nvec[slot])
+        if self._x is None:
+            logits: torch.Tensor = asm(self._observations, self.tokens)[:, outputs]
+            return logits
+        assert isinstance(asm.trunk, SlotMLP)
+        assert isinstance(asm.heads, LinearHeads)
+        return asm.heads.some(asm.trunk.features(self._x), outputs)
+
+    def choose(self, slot: int, choice: torch.Tensor) -> None:
+        """Takes over a slot's choices `(B,)`."""
+        before, after = self.tokens[:, :slot], self.tokens[:, slot + 1 :]
+        self.tokens = torch.cat([before, choice[:, None], after], dim=1)
+        if self._x is not None:
+            rows = embedding(choice + self._asm.row_offsets[slot], self._asm.embedding.weight)
+            self._x = self._x + rows - self._hidden[slot]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import torch
+from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.asm.support import MaskedModel, check_actions, in_parts
@@ -226,14 +227,12 @@ def log_prob(
     def score(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         totals = []
         for order in orders:
-            partial = torch.where(torch.zeros_like(chosen, dtype=torch.bool), chosen, asm.mask_ids)
+            chain = asm.slot_by_slot(x)
             total = torch.zeros(len(chosen), device=chosen.device)
             for slot in order:
-                log_p = asm.layout.split(asm(x, partial)).log_softmax(-1)[:, slot]
-                total = total + log_p.gather(1, chosen[:, slot : slot + 1])[:, 0]
-                partial = partial.index_copy(
-                    1, torch.tensor([slot], device=chosen.device), chosen[:, slot : slot + 1]
-                )
+                choice = chosen[:, slot]
+                total = total - cross_entropy(chain.logits(slot), choice, reduction="none")
+                chain.choose(slot, choice)
             totals.append(total)
         return torch.stack(totals).logsumexp(0) - math.log(len(orders))
 

@@ -28,6 +28,9 @@ class MaskedModel(Protocol):
     def train(self, mode: bool = True) -> Any:
         """Switches dropout on or off."""
 
+    def slot_by_slot(self, observations: torch.Tensor) -> Any:
+        """What gives one slot's logits after the other."""
+
 
 class LogLikelihood(NamedTuple):
     """Masked pseudo-log-likelihood of actions.

@@ -36,6 +36,9 @@ Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds 0, 1, ...; default
 Tasks = Annotated[
     list[str] | None, typer.Option("--task", help="Only datasets with this in their name.")
 ]
+Methods = Annotated[
+    list[str] | None, typer.Option("--method", help="Only methods with this in their label.")
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="A change of the preset, e.g. n_early_steps=1000; repeatable."),
@@ -74,6 +77,7 @@ def run(
     changes: Changes = None,
     seeds: Seeds = None,
     task: Tasks = None,
+    method: Methods = None,
     folder: Folder = Path("spin-bench"),
     device: ConfiguredDevice = None,
     engine: Annotated[Where, typer.Option(help="This machine's processes, or Ray's.")] = "local",
@@ -101,7 +105,7 @@ def run(
     from spin_d3rlpy.experiments.grid import run_grid
     from spin_d3rlpy.settings import format_settings
 
-    settings = _settings(names, preset, changes, seeds, task, device, config)
+    settings = _settings(names, preset, changes, seeds, task, device, config, method)
     if print_config:
         typer.echo(format_settings(settings), nl=False)
         return
@@ -162,11 +166,16 @@ def _settings(
     tasks: list[str] | None,
     device: str | None,
     config: Path | None,
+    methods: list[str] | None = None,
 ) -> BenchSettings:
     from spin_d3rlpy.experiments.settings import BenchSettings
     from spin_d3rlpy.settings import create
 
-    lists = {"experiments": names or None, "tasks": tasks or None}
+    lists = {
+        "experiments": names or None,
+        "tasks": tasks or None,
+        "methods": methods or None,
+    }
     scale = nested_fields(changes)
     values, source = configured(
         config, preset=preset, scale=scale, seeds=seeds, device=device, **lists

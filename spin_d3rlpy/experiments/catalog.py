@@ -201,6 +201,25 @@ EXPERIMENTS: dict[str, Experiment] = {
             timed=True,
         ),
         Experiment(
+            "coordination",
+            "Tasks where coordination decides, at equal CPU seconds (ours)",
+            _datasets(
+                [f"{task}-n{n}" for task in ("dispatch", "slate") for n in (5, 10, 20, 50)],
+                ["medium-expert"],
+            ),
+            [
+                *_methods("IQL"),
+                Method("DecQN", "DecQN"),
+                *(
+                    Method(f"{label}, best of 32", f"{POLICIES[label]}IDQL")
+                    for label in ("F", "AR")
+                ),
+                Method("joint, best of 32", "SPINIDQL"),
+                Method("joint, best of 32 by a joint critic", "SPINIDQL", {"joint_critic": True}),
+            ],
+            timed=True,
+        ),
+        Experiment(
             "cached",
             "Fixed queries and cached features (ours)",
             MIXED,

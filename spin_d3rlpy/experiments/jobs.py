@@ -13,10 +13,12 @@ import json
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
 import d3rlpy
+import gymnasium
 from d3rlpy.logging import (
     CombineAdapterFactory,
     FileAdapterFactory,
@@ -26,14 +28,16 @@ from d3rlpy.logging import (
 )
 from d3rlpy.logging.logger import AlgProtocol, LoggerAdapter
 
+from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.asm import load_asm
 from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
-from spin_d3rlpy.data import load_dataset
+from spin_d3rlpy.data import load_dataset, parse_name
+from spin_d3rlpy.experiments.coordination import measure_coordination
 from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.metrics import ActionMode
 from spin_d3rlpy.reports import describe_machine, read_csv, write_json
 from spin_d3rlpy.run_settings import PretrainSettings, TrainSettings, train_settings
-from spin_d3rlpy.training import CURVE, run_pretraining, run_training
+from spin_d3rlpy.training import CURVE, POLICY, run_pretraining, run_training
 
 Kind = Literal["pretrain", "train", "probe"]
 RESULT = "result.json"
@@ -175,11 +179,17 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
         clock=time.monotonic if job.seconds is None else time.process_time,
     )
     curve = read_csv(folder / RUN / CURVE)
+    coordination = {}
+    if parse_name(job.dataset, job.size).task.is_scripted:
+        with closing(gymnasium.make(result["env"], **result["env_args"])) as env:
+            policy = load_policy(folder / RUN / POLICY, job.device)
+            coordination = measure_coordination(policy, env, job.episodes, EVALUATION_SEED)
     pretrained = json.loads((root / job.asm.name / RESULT).read_text()) if job.asm else {}
     return {
         **{k: result[k] for k in ("return", "greedy_return", "update_seconds", "seconds", "steps")},
         "evaluation_seconds": sum(float(row["evaluation_seconds"]) for row in curve),
         **{k: v for k, v in pretrained.items() if k.startswith("pretraining_")},
+        **coordination,
     }
 
 

@@ -93,6 +93,12 @@ def _report_experiment(
     if experiment.timed:
         writer.paragraph("Means over seeds after so many seconds, by both ways of acting.")
         writer.table(f"{name}_by_second", tables.second_rows(cells))
+        if rows := tables.coordination_rows(cells):
+            writer.paragraph(
+                "Shares of actions with a collision, and the time of a decision. The structure "
+                "model's ruled actions must not collide, which it was not trained for."
+            )
+            writer.table(f"{name}_collisions", rows)
         return
     if experiment.early:
         writer.paragraph("Means over seeds after so many gradient steps, by both ways of acting.")

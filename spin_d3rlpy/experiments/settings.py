@@ -22,6 +22,8 @@ class BenchSettings:
     seeds: int | None = None  # how many; the scale's number if None
     # only datasets whose name contains one of these; all if empty
     tasks: list[str] = dataclasses.field(default_factory=list)
+    # only methods whose label contains one of these; all if empty
+    methods: list[str] = dataclasses.field(default_factory=list)
     device: str = "cpu:0"  # as in d3rlpy
 
     def complete(self) -> BenchSettings:
@@ -59,5 +61,6 @@ class BenchSettings:
         return [
             job
             for experiment in get_experiments(self.experiments)
-            for _, _, job in experiment.jobs(sizes, seeds, device, self.tasks)
+            for _, label, job in experiment.jobs(sizes, seeds, device, self.tasks)
+            if not self.methods or any(method in label for method in self.methods)
         ]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spin_d3rlpy.experiments.jobs import Job
+from spin_envs.tasks import BenchmarkTask
 
 Fields = dict[str, Any]
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -32,6 +33,7 @@ class Scale:
         asm_epochs: after which epochs of pre-training ASMs are compared; the last one is None.
         seconds: CPU time of a training of those experiments that give all methods the same.
         maze_seconds: the same in the maze.
+        coordination_seconds: the same in dispatch and slate.
         timed_episodes: of an evaluation of such a training.
     """
 
@@ -52,8 +54,16 @@ class Scale:
     reprem_pretraining: Fields = dataclasses.field(default_factory=dict)
     seconds: float = 600.0
     maze_seconds: float = 150.0
+    coordination_seconds: float = 60.0
     timed_episodes: int = 20
     asm_epochs: Sequence[int | None] = (0, 10, 20, 30, 40, 50, 60, 70, 80, 90, None)
+
+    def seconds_of(self, dataset: str) -> float:
+        """Returns the CPU time of a training on a dataset."""
+        task = BenchmarkTask.parse(dataset.split("/")[1])
+        if task.is_scripted:
+            return self.coordination_seconds
+        return self.maze_seconds if task.task == "maze" else self.seconds
 
 
 SCALES: dict[str, Scale] = {
@@ -100,6 +110,7 @@ SCALES: dict[str, Scale] = {
         asm_epochs=(0, None),
         seconds=1.0,
         maze_seconds=1.0,
+        coordination_seconds=1.0,
         timed_episodes=1,
     ),
 }
@@ -138,7 +149,7 @@ class Method:
             episodes=scale.timed_episodes,
             recipe=self.recipe,
             # A float, however it was written: it is part of the job's name.
-            seconds=float(scale.maze_seconds if "/maze" in dataset else scale.seconds),
+            seconds=float(scale.seconds_of(dataset)),
         )
 
     def job(self, dataset: str, seed: int, scale: Scale, early: bool, device: str) -> Job:

@@ -271,6 +271,17 @@ def second_rows(cells: Sequence[Cell]) -> list[Row]:
     ]
 
 
+def coordination_rows(cells: Sequence[Cell]) -> list[Row]:
+    """Collisions and decisions' times, means over seeds; none where they were not measured."""
+    keys = {"greedy_collisions": 3, "sampled_collisions": 3, "milliseconds": 2}
+    keys |= {"ruled_return": 1, "ruled_collisions": 3}
+    return [
+        {**cell.names, "seeds": len(cell.jobs), **{k: cell.mean(k, d) for k, d in keys.items()}}
+        for cell in cells
+        if "greedy_collisions" in cell.results[0]
+    ]
+
+
 def cost_rows(cells: Sequence[Cell]) -> list[Row]:
     """Gradient steps, and seconds of each stage and of evaluation, means over seeds."""
     return [

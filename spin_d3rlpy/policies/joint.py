@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from d3rlpy.types import TorchObservation
+from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig
 from spin_d3rlpy.nvec import require_same_nvec
@@ -70,28 +71,21 @@ class JointPolicy(Policy):
         """Joint log-probability `(B,)` of actions `(B, N)`, slot after slot in their order."""
         assert isinstance(observations, torch.Tensor)
         actions = actions.long()
-        tokens = self._hidden(observations)
+        chain = self.asm.slot_by_slot(observations)
         total = torch.zeros(len(actions), device=actions.device)
         for slot in range(self.layout.n_slots):
-            log_p = self.layout.split(self.asm(observations, tokens)).log_softmax(-1)[:, slot]
-            total = total + log_p.gather(1, actions[:, slot : slot + 1])[:, 0]
-            tokens = self._with(tokens, slot, actions[:, slot])
+            choice = actions[:, slot]
+            total = total - cross_entropy(chain.logits(slot), choice, reduction="none")
+            chain.choose(slot, choice)
         return total
 
     def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
         """Chooses slot after slot, `(B, N)`."""
-        tokens = self._hidden(observations)
-        added = None if noise is None else self.layout.split(noise)
+        chain = self.asm.slot_by_slot(observations)
+        added = None if noise is None else noise.split(self.layout.nvec, dim=-1)
         for slot in range(self.layout.n_slots):
-            scores = self.layout.split(self.asm(observations, tokens))[:, slot]
+            scores = chain.logits(slot)
             if added is not None:
-                scores = scores + added[:, slot]
-            tokens = self._with(tokens, slot, scores.argmax(-1))
-        return tokens
-
-    def _hidden(self, observations: torch.Tensor) -> torch.Tensor:
-        return self.asm.mask_ids.expand(observations.shape[0], -1)
-
-    def _with(self, tokens: torch.Tensor, slot: int, choice: torch.Tensor) -> torch.Tensor:
-        # No writing in place, which exports could not follow.
-        return torch.cat([tokens[:, :slot], choice[:, None], tokens[:, slot + 1 :]], dim=1)
+                scores = scores + added[slot]
+            chain.choose(slot, scores.argmax(-1))
+        return chain.tokens

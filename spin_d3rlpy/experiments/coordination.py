@@ -1,0 +1,82 @@
+"""How well a policy's choices go together: collisions, and what a decision takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from spin_d3rlpy.algos.idql import IDQL
+from spin_d3rlpy.asm.rules import all_different
+from spin_d3rlpy.policies.joint import JointPolicy
+from spin_envs.vector import make_batch
+
+_TIMED_DECISIONS = 30
+
+Choose = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+def measure_coordination(
+    algo: Any, env: gymnasium.Env[Any, Any], episodes: int, seed: int
+) -> dict[str, float]:
+    """Plays episodes of a task whose info counts `collisions`.
+
+    Args:
+        algo: a trained algorithm.
+        env: from `gymnasium.make`.
+        episodes: for each way of acting.
+        seed: of the first one.
+
+    Returns:
+        `greedy_collisions` and `sampled_collisions`: shares of actions in which at least one
+        choice collides with another one. `milliseconds`: median time of one greedy decision. Where
+        the policy is a structure model, `ruled_return` and `ruled_collisions` of greedy actions
+        that must not collide, a rule that it was not trained with.
+    """
+    assert env.spec is not None
+    with closing(make_batch(env.spec, episodes)) as envs:
+        found = {
+            "greedy_collisions": _play(envs, algo.predict, seed)[1],
+            "sampled_collisions": _play(envs, algo.sample_action, seed)[1],
+            "milliseconds": 1000.0 * _seconds_of_a_decision(envs, algo.predict, seed),
+        }
+        if isinstance(algo, IDQL) and isinstance(algo.policy, JointPolicy):
+            space = envs.single_action_space
+            assert isinstance(space, gymnasium.spaces.MultiDiscrete)
+            n_choices = int(space.nvec.max())
+            # A courier may stay whatever the others do.
+            stays = [n_choices - 1] if "dispatch" in env.spec.id else []
+            rule = all_different(n_choices, except_for=stays)
+            played = _play(envs, lambda x: algo.predict_with(x, allowed=rule), seed)
+            found["ruled_return"], found["ruled_collisions"] = played
+    return found
+
+
+def _play(envs: Any, choose: Choose, seed: int) -> tuple[float, float]:
+    """Plays one episode per environment; returns the mean return and the collisions' share."""
+    torch.manual_seed(seed)
+    observations, _ = envs.reset(seed=seed)
+    total, collided, steps, over = 0.0, 0, 0, False
+    while not over:
+        observations, rewards, terminated, truncated, infos = envs.step(choose(observations))
+        total += float(rewards.sum())
+        collided += int((infos["collisions"] > 0).sum())
+        steps += len(rewards)
+        over = bool((terminated | truncated).all())  # all episodes have the same length
+    return total / envs.num_envs, collided / steps
+
+
+def _seconds_of_a_decision(envs: Any, choose: Choose, seed: int) -> float:
+    observations, _ = envs.reset(seed=seed)
+    times = []
+    for _ in range(_TIMED_DECISIONS):
+        began = time.perf_counter()
+        choose(observations[:1])
+        times.append(time.perf_counter() - began)
+    return float(np.median(times))
