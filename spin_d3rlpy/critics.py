@@ -13,7 +13,7 @@ from torch import nn
 
 from spin_d3rlpy import fast
 from spin_d3rlpy.nvec import SlotLayout
-from spin_d3rlpy.precision import in_float32
+from spin_d3rlpy.precision import in_float32, outputs_of
 
 Decomposition = Literal["sum", "mean"]
 
@@ -41,7 +41,7 @@ class FactoredQFunction(nn.Module):
 
     def forward(self, observations: TorchObservation) -> torch.Tensor:
         """Returns utilities `(B, S)`."""
-        return in_float32(self.head, self.encoder(observations))
+        return outputs_of([(self.encoder, self.head)], observations).squeeze(0)
 
     def sum_of(self, observations: TorchObservation, outputs: torch.Tensor) -> torch.Tensor:
         """Returns the sum of some utilities of each row, `(B,)`, without computing the others.
@@ -89,7 +89,8 @@ class FactoredCritic(nn.ModuleList):
 
     def utilities(self, observations: TorchObservation) -> torch.Tensor:
         """Returns the utilities of all choices, `(E, B, S)`."""
-        return torch.stack([q(observations) for q in self])
+        members = cast("list[FactoredQFunction]", list(self))
+        return outputs_of([(q.encoder, q.head) for q in members], observations)
 
     def values(
         self, layout: SlotLayout, utilities: torch.Tensor, actions: torch.Tensor
@@ -187,13 +188,23 @@ class ValueFunction(nn.Module):
 
     def forward(self, observations: TorchObservation) -> torch.Tensor:
         """Returns state values `(B,)`."""
-        return in_float32(self.head, self.encoder(observations)).squeeze(-1)
+        return outputs_of([(self.encoder, self.head)], observations).squeeze((0, -1))
 
 
 def expectile_loss(u: torch.Tensor, expectile: float) -> torch.Tensor:
     """Mean of `|expectile - 1(u < 0)| u^2` (IQL, Kostrikov et al. 2021, equation 5)."""
+    if fast.switch.counts_launches(u):
+        return fast.losses.expectile(u, expectile)
     weight = (expectile - (u < 0).to(u.dtype)).abs()
     return (weight * u.square()).mean()
+
+
+def squared_error(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean over rows of the squared error of values `(E, B)`, added over the ensemble."""
+    error = values - targets
+    if fast.switch.counts_launches(error):
+        return fast.losses.squared_error(error, 1.0 / error.shape[1])
+    return error.square().mean(1).sum()
 
 
 def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:

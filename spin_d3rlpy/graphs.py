@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
+from d3rlpy.logging import LOG
 
 T = TypeVar("T")
+CompileGraph = bool | Literal["auto"]
 
 # Steps before the recording: they create optimizer states, workspaces and scalers' tensors.
 WARM_UP_STEPS = 3
+
+
+class UnrecordableError(RuntimeError):
+    """A step that cannot be recorded as a CUDA graph."""
 
 
 def can_record(device: str | torch.device) -> bool:
@@ -50,21 +57,41 @@ class CudaRecorder:
         Returns:
             What replays it, and its result, whose tensors every replay overwrites.
         """
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self._device), torch.cuda.graph(graph, stream=self._stream):
-            result = step()
+        # A recording that fails leaves its stream the current one; the outer context does not.
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=self._stream):
+                result = step()
         return graph.replay, result
+
+    def run_watched(self, step: Callable[[], T]) -> tuple[T, str | None]:
+        """Runs a step and tells what in it had the host wait, which no recording can hold."""
+        before = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                result = self.run(step)
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+        waits = [w for w in caught if "called a synchronizing CUDA operation" in str(w.message)]
+        for warning in caught:
+            if warning not in waits and "Synchronization debug mode" not in str(warning.message):
+                warnings.warn_explicit(
+                    warning.message, warning.category, warning.filename, warning.lineno
+                )
+        return result, f"{waits[0].filename}:{waits[0].lineno}" if waits else None
 
 
 def recorded(
     step: Callable[[], T],
     optimizers: Sequence[torch.optim.Optimizer],
     device: str | torch.device,
-    compile_graph: bool = True,
+    compile_graph: CompileGraph = True,
 ) -> Callable[[], T]:
     """Returns a step that is recorded and replayed, or `step` itself where that cannot be."""
     if compile_graph and can_record(device):
-        return GraphedStep(step, optimizers, CudaRecorder(device))
+        return GraphedStep(step, optimizers, CudaRecorder(device), compile_graph)
     return step
 
 
@@ -72,7 +99,7 @@ class GraphedStep(Generic[T]):
     """A training step that is recorded after a few calls and replayed from then on.
 
     Every call is one step, the first ones included, which run as they are. A recording holds
-    addresses and numbers: it is made anew, after as many such calls, when an optimizer's state is
+    addresses and numbers: it is made again, after as many such calls, when an optimizer's state is
     replaced (a loaded file, a reset) or one of its options changes. The learning rate of Adam and
     AdamW is handed over, so schedules need no new recording.
 
@@ -81,6 +108,8 @@ class GraphedStep(Generic[T]):
             waits for the device nor copies from the host.
         optimizers: those that it uses.
         recorder: of the device it runs on.
+        compile_graph: `"auto"`: a step that cannot be recorded goes on as it is, and the log says
+            so. True: it is an error.
     """
 
     def __init__(
@@ -88,10 +117,13 @@ class GraphedStep(Generic[T]):
         step: Callable[[], T],
         optimizers: Sequence[torch.optim.Optimizer],
         recorder: CudaRecorder,
+        compile_graph: CompileGraph = True,
     ) -> None:
         self._step = step
         self._optimizers = list(optimizers)
         self._recorder = recorder
+        self._is_optional = compile_graph == "auto"
+        self._is_recorded = True  # or is to be
         self._calls = 0
         self._states: list[Any] = []
         self._options: list[dict[str, Any]] = []
@@ -102,15 +134,28 @@ class GraphedStep(Generic[T]):
         """Does one step and returns its result; a later call may overwrite the result's tensors.
 
         Raises:
-            RuntimeError: the step cannot be recorded.
+            RuntimeError: the step cannot be recorded, and has to be.
         """
+        if not self._is_recorded:
+            return self._step()
         if self._has_changed():
             self._calls, self._recording = 0, None
         self._calls += 1
+        if self._calls == WARM_UP_STEPS and self._is_optional:
+            result, wait = self._recorder.run_watched(self._step)
+            if wait is not None:
+                self._give_up(f"the host waits for the device or copies to it in {wait}")
+            return result
         if self._calls <= WARM_UP_STEPS:
             return self._recorder.run(self._step)
         if self._recording is None:
-            self._recording = self._record()
+            try:
+                self._recording = self._record()
+            except UnrecordableError as error:
+                if not self._is_optional:
+                    raise
+                self._give_up(str(error.__cause__))
+                return self._step()
         for i, (group, last, rate) in enumerate(self._rates):
             if group["lr"] != last:
                 rate.fill_(group["lr"])
@@ -118,6 +163,10 @@ class GraphedStep(Generic[T]):
         replay, result = self._recording
         replay()
         return result
+
+    def _give_up(self, reason: str) -> None:
+        self._is_recorded = False
+        LOG.info("Steps are not recorded as a CUDA graph, but run one by one", reason=reason)
 
     def _has_changed(self) -> bool:
         states = [optimizer.state for optimizer in self._optimizers]
@@ -141,7 +190,12 @@ class GraphedStep(Generic[T]):
             with self._recordable():
                 return self._recorder.record(self._step)
         except RuntimeError as error:
-            raise RuntimeError(
+            cause: BaseException | None = error
+            while cause is not None:  # what ends a recording is followed by errors of its own
+                if isinstance(cause, torch.OutOfMemoryError):
+                    raise cause from None
+                cause = cause.__cause__ or cause.__context__
+            raise UnrecordableError(
                 "This update cannot be recorded as a CUDA graph, because part of it waits for the "
                 "device, copies from the host or has shapes that depend on the data. "
                 "Pass compile_graph=False."

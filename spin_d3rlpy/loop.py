@@ -27,6 +27,7 @@ from torch import nn
 
 from spin_d3rlpy.budget import Budget, StageTime
 from spin_d3rlpy.checkpoints import Checkpoints, require_finite
+from spin_d3rlpy.graphs import CompileGraph
 from spin_d3rlpy.progress import progress_bar
 from spin_d3rlpy.schedules import Schedule, WeightAverage
 
@@ -60,7 +61,8 @@ class Run:
         show_progress: draw a progress bar per stage.
         checkpoints: where to save at an interval and at interrupts, and to resume from.
         enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
-        compile_graph: on a GPU, record a step as a CUDA graph, see `spin_d3rlpy.graphs`.
+        compile_graph: on a GPU, record a step as a CUDA graph: True, False or `"auto"`, see
+            `spin_d3rlpy.graphs`.
         log: opens the log of a stage, given its name, the prefix of its metrics and the steps of an
             epoch.
         budget: counts seconds, and says how many there are if that is given.
@@ -69,7 +71,7 @@ class Run:
     show_progress: bool = True
     checkpoints: Checkpoints | None = None
     enable_ddp: bool = False
-    compile_graph: bool = False
+    compile_graph: CompileGraph = False
     log: Callable[[str, str, int], AbstractContextManager[StageLog]] = _no_log
     budget: Budget = dataclasses.field(default_factory=Budget)
 

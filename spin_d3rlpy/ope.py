@@ -19,7 +19,7 @@ from torch import nn
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
-from spin_d3rlpy.critics import polyak_update
+from spin_d3rlpy.critics import polyak_update, squared_error
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.metrics import ActionMode
 from spin_d3rlpy.nvec import SlotLayout
@@ -121,7 +121,7 @@ class FQEImpl(MultiDiscreteImpl):
             next_values = self.q_values(modules.targ_q_funcs, batch.next_observations, next_actions)
             y = self.bootstrap(batch, next_values)
         values = self.q_values(modules.q_funcs, batch.observations, batch.actions)
-        loss = (values - y).square().mean(1).sum()
+        loss = squared_error(values, y)
         self.minimize(loss, modules.optim)
         polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
         return {"loss": loss.detach()}

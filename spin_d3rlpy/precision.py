@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Literal, get_args
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, get_args
 
 import torch
+from torch import nn
 
 from spin_d3rlpy import fast
 from spin_d3rlpy._compat import cpu_multiplies_bfloat16
 from spin_d3rlpy.fast.onednn import float32_products_by_onednn, onednn_multiplies_float32
 
-Precision = Literal["float32", "bfloat16", "auto"]
+Precision = Literal["float32", "bfloat16", "tf32", "auto"]
 
 # From how many rows of products on oneDNN acts faster than MKL, where it does: with few rows
 # calling it costs more than the products. For a Transformer it is 60, for factored policies 128.
@@ -44,6 +45,9 @@ def autocast(device: torch.device | str, precision: Precision) -> Iterator[None]
     bfloat16 where the device has units for it (on a CPU AVX512-BF16 or AMX, where products take a
     quarter of the time) and float32 elsewhere.
 
+    `"tf32"` leaves everything in float32, of which a GPU's units for products read 11 significant
+    bits (10 of them stored); on a CPU it is float32.
+
     Rounded weights are not kept for a second use within the context: an update changes weights in
     between, and a recorded one must not find them in place of those of its replay.
     """
@@ -51,8 +55,23 @@ def autocast(device: torch.device | str, precision: Precision) -> Iterator[None]
     with (
         torch.autocast(kind, torch.bfloat16, enabled=enabled, cache_enabled=False),
         fast_products(device),
+        _tf32_products() if precision == "tf32" and kind == "cuda" else contextlib.nullcontext(),
     ):
         yield
+
+
+@contextlib.contextmanager
+def _tf32_products() -> Iterator[None]:
+    """Has GPUs multiply in TensorFloat-32, in this context only."""
+    users: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.rnn]
+    before = [user.fp32_precision for user in users]
+    try:
+        for user in users:
+            user.fp32_precision = "tf32"
+        yield
+    finally:
+        for user, precision in zip(users, before, strict=True):
+            user.fp32_precision = precision
 
 
 def fast_products(
@@ -76,7 +95,7 @@ def backward(loss: torch.Tensor) -> None:
     Autocast would round factors of gradients of output layers, too.
     """
     with torch.autocast(loss.device.type, enabled=False):
-        loss.backward()
+        loss.backward(fast.losses.one(loss.device) if fast.switch.counts_launches(loss) else None)
 
 
 def in_float32(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -89,3 +108,14 @@ def in_float32(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -
         return layer(x)
     with torch.autocast(x.device.type, enabled=False):
         return layer(x.float())
+
+
+def outputs_of(networks: Sequence[tuple[nn.Module, nn.Linear]], x: Any) -> torch.Tensor:
+    """Returns what encoders and the output layers on them make of observations, `(E, B, out)`."""
+    if isinstance(x, torch.Tensor) and fast.switch.counts_launches(x):
+        found = [fast.mlp.linear_layers(encoder, head) for encoder, head in networks]
+        members = [network for network in found if network is not None]
+        if len(members) == len(found):
+            return fast.mlp.relu_mlps(x, [layers for layers, _ in members], members[0][1])
+    outputs = [in_float32(head, encoder(x)) for encoder, head in networks]
+    return outputs[0][None] if len(outputs) == 1 else torch.stack(outputs)

@@ -239,7 +239,7 @@ def run_pretraining(
     ) as checkpoints:
         if checkpoints.start(resume=True) is None:
             save_asm(asm, folder / "asm_0.safetensors")
-        run = Run(show_progress, checkpoints)
+        run = Run(show_progress, checkpoints, compile_graph=algo.config.compile_graph)
         rows = pretrain(asm, dataset, config, run, transform, held_out, save)
     if rows:
         write_csv(folder / CURVE, rows)

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import tests.fake_cuda.stubs  # noqa: F401  # before torch is imported
+
+# isort: split
+
 import os
 import subprocess
 import sys

@@ -39,10 +39,20 @@ def test_auto_follows_the_processor(monkeypatch: pytest.MonkeyPatch, supported: 
 
 
 def test_unknown_precision_is_refused() -> None:
-    with pytest.raises(ValueError, match="'float32', 'bfloat16', 'auto'; got 'fp16'"):
+    with pytest.raises(ValueError, match="'float32', 'bfloat16', 'tf32', 'auto'; got 'fp16'"):
         PretrainingConfig(precision="fp16")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'float32', 'bfloat16', 'auto'; got 'fp16'"):
+    with pytest.raises(ValueError, match="'float32', 'bfloat16', 'tf32', 'auto'; got 'fp16'"):
         SPINIQL(precision="fp16")
+
+
+def test_tf32_is_a_gpus_and_of_the_context_only() -> None:
+    users: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.rnn]
+    before = [user.fp32_precision for user in users]
+    with autocast("cpu", "tf32"):
+        assert [user.fp32_precision for user in users] == before
+    with precision._tf32_products():
+        assert [user.fp32_precision for user in users] == ["tf32", "tf32"]
+    assert [user.fp32_precision for user in users] == before
 
 
 def test_output_layers_compute_in_float32() -> None:

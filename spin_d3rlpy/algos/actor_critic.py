@@ -18,9 +18,10 @@ from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
 from d3rlpy.types import Shape, TorchObservation
 from torch import nn
 
+from spin_d3rlpy import fast
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
-from spin_d3rlpy.critics import Decomposition, FactoredCritic
+from spin_d3rlpy.critics import Decomposition, FactoredCritic, squared_error
 
 # -- a factored critic -----------------------------------------------------------------------
 
@@ -143,7 +144,7 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
         """Squared errors against the bootstrapped target, added over the ensemble."""
         y = self.bootstrap(batch, next_values)
         values = self.q_values(self._modules.q_funcs, batch.observations, batch.actions)
-        return (values - y).square().mean(1).sum()
+        return squared_error(values, y)
 
     def advantage_weights(
         self, advantage: torch.Tensor, scale: float, max_weight: float
@@ -155,7 +156,10 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
 
     def weighted_imitation_loss(self, batch: TorchMiniBatch, weight: torch.Tensor) -> torch.Tensor:
         """Mean negative log-likelihood, weighted by `(B,)`."""
-        return -(weight * self.log_prob(batch)).mean()
+        log_prob = self.log_prob(batch)
+        if fast.switch.counts_launches(log_prob):
+            return fast.losses.weighted_mean(log_prob, weight, -1.0)
+        return -(weight * log_prob).mean()
 
     @property
     def q_function_optim(self) -> torch.optim.Optimizer:

@@ -14,7 +14,7 @@ from d3rlpy.algos.utility import build_scalers_with_env
 from d3rlpy.base import register_learnable
 from d3rlpy.constants import LoggingStrategy
 from d3rlpy.dataset import ReplayBufferBase
-from d3rlpy.logging import FileAdapterFactory, LoggerAdapterFactory
+from d3rlpy.logging import LOG, FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.metrics import EvaluatorProtocol
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
@@ -65,11 +65,12 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     """
 
     _recorded: RecordedUpdate | None = None
+    _said: str | None = None  # why there is none
 
     @property
     def compiled(self) -> bool:
         """Whether updates are recorded as CUDA graphs, see `MultiDiscreteConfig.compile_graph`."""
-        wanted = self._config.compile_graph and not self._enable_ddp
+        wanted = bool(self._config.compile_graph) and not self._enable_ddp
         return wanted and can_record(self._device)
 
     def update(self, batch: Any) -> dict[str, float]:
@@ -100,6 +101,8 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         """The same on a batch drawn from `source`; `measure` times the two parts of that."""
         overridden = getattr(self.update, "__func__", None) is not MultiDiscreteAlgo.update
         recorded = self.compiled and source.is_on_one_device and not overridden
+        if not recorded and self._config.compile_graph and can_record(self._device):
+            self._say_why_not(source, overridden)
         with measure("sample_batch"):  # a recording draws its batches itself
             batch = None if recorded else source.sample_transition_batch(self.batch_size)
         with measure("algorithm_update"):
@@ -109,6 +112,17 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
                 metrics = self.update(batch)
                 return {k: torch.tensor(v, dtype=torch.float64) for k, v in metrics.items()}
             return self._count(self._compute(batch))
+
+    def _say_why_not(self, source: Any, overridden: bool) -> None:
+        if self._enable_ddp:
+            reason = "several processes train one model"
+        elif overridden:
+            reason = "update() is overridden"
+        else:
+            reason = "observations or cached features are in host memory"
+        if reason != self._said:
+            self._said = reason
+            LOG.info("Updates are not recorded as a CUDA graph, but run one by one", reason=reason)
 
     def _compute(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
         """Hook around a gradient step; only what the device does here is replayed."""
@@ -127,12 +141,22 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     def _recorded_update(self) -> RecordedUpdate:
         impl = self._require_built()
         if self._recorded is None or not self._recorded.is_for(impl, self._phase()):
-            self._recorded = RecordedUpdate(self._compute, impl, self._phase())
+            frozen = self._frozen_parameters()
+            graph: Any = self._config.compile_graph
+            self._recorded = RecordedUpdate(self._compute, impl, self._phase(), frozen, graph)
         return self._recorded
+
+    def forget_recording(self) -> None:
+        """Frees a recorded update, with the dataset and features that it reads."""
+        self._recorded = None
 
     def _phase(self) -> object:
         """Hook: an update is recorded again when this changes (SPIN's queries no longer train)."""
         return None
+
+    def _frozen_parameters(self) -> list[torch.Tensor]:
+        """Hook: what an update is recorded again after a change of, though no step makes one."""
+        return []
 
     def _scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:
         changes: dict[str, Any] = {}
@@ -308,7 +332,8 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         """Says how this algorithm's stages are run."""
         log = functools.partial(stage_log, self, logger_adapter, experiment_name, with_timestamp)
         budget = budget or Budget()
-        return Run(show_progress, checkpoints, self._enable_ddp, self.compiled, log, budget)
+        graph: Any = self.compiled and self._config.compile_graph
+        return Run(show_progress, checkpoints, self._enable_ddp, graph, log, budget)
 
     def _budget(self, seconds: float | Budget | None) -> Budget:
         is_timed = seconds.seconds if isinstance(seconds, Budget) else seconds

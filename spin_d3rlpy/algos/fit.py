@@ -132,6 +132,7 @@ def train(
             optimizers=[optim.optim for optim in algo.impl.optimizers],
             schedule=schedule,
         )
+        stack.callback(algo.forget_recording)
         yield from list(enumerate(loop.rows, 1))
         logger = stack.enter_context(
             open_logger(algo, adapter, name, settings.n_steps_per_epoch, settings.with_timestamp)
@@ -220,6 +221,7 @@ def run_identity(config: MultiDiscreteConfig, buffer: DeviceReplayBuffer) -> dic
         digest.update(array.cpu().numpy().data)
     fields = json.loads(config.serialize())
     del fields["n_steps"]  # a run may be made longer
+    fields["compile_graph"] = False  # results do not depend on it
     return {
         "algorithm": config.get_type(),
         "config": fields,

@@ -17,6 +17,7 @@ from d3rlpy.types import Shape
 
 from spin_d3rlpy._compat import advance_schedule, step_without_schedule
 from spin_d3rlpy.data.weights import TrajectoryWeights
+from spin_d3rlpy.graphs import CompileGraph
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.precision import Precision, backward, check_precision
@@ -40,9 +41,10 @@ class MultiDiscreteConfig(LearnableConfig):
             always in float32.
         compile_graph: on a GPU, the whole update (in `fit` drawing the batch, too, and SPIN's
             pre-training) is recorded as a CUDA graph in its fourth step and replayed from then on.
-            Results are the same; see `spin_d3rlpy.graphs` for when it is recorded anew. As in
-            d3rlpy, it has no effect on a CPU; neither with `enable_ddp` nor where cached features
-            are in host memory.
+            Results are the same; see `spin_d3rlpy.graphs` for when it is recorded again.
+            `"auto"`: where it can be, and the log says why where it cannot; True: an update that
+            cannot be recorded is an error; False: never. It has no effect on a CPU, with
+            `enable_ddp`, or where observations or cached features are in host memory.
     """
 
     nvec: list[int] | None = None
@@ -51,6 +53,7 @@ class MultiDiscreteConfig(LearnableConfig):
     lr_schedule: ScheduleName = "constant"
     lr_warmup: float = 0.0
     precision: Precision = "float32"
+    compile_graph: CompileGraph = "auto"  # type: ignore[assignment]
 
     type_name: ClassVar[str]
     algo_class: ClassVar[type[Any]]  # the `MultiDiscreteAlgo` registered with it

@@ -253,6 +253,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     def _phase(self) -> object:
         return self.policy.frozen_features(self._grad_step) is None
 
+    def _frozen_parameters(self) -> list[torch.Tensor]:
+        return [p for p in self.policy.parameters() if not p.requires_grad]
+
     # -- the Action Structure Model --------------------------------------------------------
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,8 @@ from d3rlpy.torch_utility import TorchMiniBatch
 
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.graphs import CudaRecorder, GraphedStep
+from spin_d3rlpy.fast.transformer import state_of
+from spin_d3rlpy.graphs import CompileGraph, CudaRecorder, GraphedStep
 
 Metrics = dict[str, torch.Tensor]
 
@@ -25,6 +26,8 @@ class RecordedUpdate:
         compute: does one gradient step on a batch.
         impl: networks and optimizers.
         phase: what else `compute` depends on.
+        frozen: parameters that no step changes, of which recordings may hold products.
+        compile_graph: see `GraphedStep`.
     """
 
     def __init__(
@@ -32,10 +35,14 @@ class RecordedUpdate:
         compute: Callable[[TorchMiniBatch], Metrics],
         impl: MultiDiscreteImpl,
         phase: object,
+        frozen: Sequence[torch.Tensor] = (),
+        compile_graph: CompileGraph = True,
     ) -> None:
         self._compute = compute
         self._impl = impl
         self._phase = phase
+        self._compile_graph: CompileGraph = compile_graph
+        self._frozen, self._state = frozen, state_of(frozen)
         self._key: Hashable = None
         self._step: GraphedStep[Metrics] | None = None
         self._batch: TorchMiniBatch | None = None  # whose tensors the recording reads
@@ -43,7 +50,8 @@ class RecordedUpdate:
 
     def is_for(self, impl: MultiDiscreteImpl, phase: object) -> bool:
         """Whether this is the update of these networks in this phase."""
-        return impl is self._impl and phase == self._phase
+        same = impl is self._impl and phase == self._phase
+        return same and state_of(self._frozen) == self._state
 
     def on_source(self, source: DeviceReplayBuffer, batch_size: int) -> Metrics:
         """One step on a batch that the recording itself draws."""
@@ -69,7 +77,10 @@ class RecordedUpdate:
     def _step_for(self, key: Hashable, step: Callable[[], Metrics]) -> GraphedStep[Metrics]:
         if self._step is None or key != self._key:
             optimizers = [optim.optim for optim in self._impl.optimizers]
-            self._key, self._step = key, GraphedStep(step, optimizers, self._recorder)
+            self._key, self._step = (
+                key,
+                GraphedStep(step, optimizers, self._recorder, self._compile_graph),
+            )
         return self._step
 
 

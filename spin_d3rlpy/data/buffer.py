@@ -59,8 +59,10 @@ class DeviceReplayBuffer(EpisodeInterface):
         # In 32 bits from the start: small observations take no more than this does.
         episode_of = torch.repeat_interleave(torch.arange(len(lengths)).int(), lengths)
         self.observation_index = torch.arange(n, dtype=torch.int32).add_(episode_of)
-        self._continues = torch.ones(n, dtype=torch.bool)  # whether the episode has a next step
-        self._continues[self.episode_starts[1:] - 1] = False
+        # The next step of the episode, or this one if it is the last.
+        self._following = torch.arange(1, n + 1, dtype=torch.int32)
+        self._following[self.episode_starts[1:] - 1] -= 1
+        self._zero_and_one = torch.tensor([0.0, 1.0])
         self._episodes: EpisodeViews | None = None
         self._weights: torch.Tensor | None = None  # (episodes,) of a transition, not normalized
         self._shares: torch.Tensor | None = None  # (episodes,) cumulative, of all draws
@@ -217,22 +219,24 @@ class DeviceReplayBuffer(EpisodeInterface):
     def transitions(self, index: torch.Tensor) -> MiniBatch:
         """Returns the transitions of these numbers `(B,)`, in the form of a sampled batch."""
         rows = self.observation_index.index_select(0, index)
-        following = index + self._continues.index_select(0, index)
-        last, rewards = index, self.rewards
+        both = torch.cat([index, self._following.index_select(0, index)])
+        actions, next_actions = self.actions.index_select(0, both).long().chunk(2)
+        zeros, ones = self._zero_and_one[:, None, None].expand(-1, len(index), 1).unbind()
+        last, next_rows, rewards, intervals = index, rows + 1, self.rewards, ones
         if self._to_end is not None:
             last = self._last.index_select(0, index)
-            rewards = self._to_end
+            next_rows = self.observation_index.index_select(0, last) + 1
+            rewards, intervals = self._to_end, (last - index + 1)[:, None].to(rewards.dtype)
         rewards = rewards.index_select(0, index)[:, None]
-        next_rows = self.observation_index.index_select(0, last) + 1
         return MiniBatch(
             observations=self.observations_at(rows),
-            actions=self.actions.index_select(0, index).long(),
+            actions=actions,
             rewards=rewards,
             next_observations=self.observations_at(next_rows),
-            next_actions=self.actions.index_select(0, following).long(),
-            returns_to_go=torch.zeros_like(rewards),
+            next_actions=next_actions,
+            returns_to_go=zeros,
             terminals=self.terminals.index_select(0, last)[:, None],
-            intervals=(last - index + 1)[:, None].to(rewards.dtype),
+            intervals=intervals,
             device=str(self.device),
             rows=rows,
             next_rows=next_rows,

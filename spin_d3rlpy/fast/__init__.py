@@ -4,7 +4,7 @@ Networks ask `is_on()` where they have a fast twin; what they compute without it
 of this folder compare with and what the speed benchmark measures against.
 """
 
-from spin_d3rlpy.fast import transformer
+from spin_d3rlpy.fast import losses, mlp, switch, transformer
 from spin_d3rlpy.fast.critics import sum_of_outputs
 from spin_d3rlpy.fast.dropout import Dropout, replace_dropout
 from spin_d3rlpy.fast.memory import keep_freed_memory
@@ -14,8 +14,11 @@ __all__ = [
     "Dropout",
     "is_on",
     "keep_freed_memory",
+    "losses",
+    "mlp",
     "plain",
     "replace_dropout",
     "sum_of_outputs",
+    "switch",
     "transformer",
 ]

@@ -7,6 +7,7 @@ directions are written out. Elsewhere torch's attention is used.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,7 +33,14 @@ def attend(
     if is_on_cpu(projected):
         mixed: torch.Tensor = _Attend.apply(projected, n_heads, dropout, heads_first)  # type: ignore[no-untyped-call]
         return mixed
-    q, k, v = _split_heads(projected, 3, n_heads)
+    return attend_separately(projected.chunk(3, -1), n_heads, dropout)
+
+
+def attend_separately(
+    projected: Sequence[torch.Tensor], n_heads: int, dropout: float
+) -> torch.Tensor:
+    """The same by torch's attention, of queries, keys and values `(B, T, D)` each."""
+    q, k, v = (y.unflatten(-1, (n_heads, -1)).transpose(1, 2) for y in projected)
     return _join_heads(scaled_dot_product_attention(q, k, v, dropout_p=dropout))
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from spin_d3rlpy.fast import replace_dropout
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import IndependentPolicy
-from spin_d3rlpy.precision import in_float32
+from spin_d3rlpy.precision import outputs_of
 
 
 class FactoredPolicy(IndependentPolicy):
@@ -33,4 +33,4 @@ class FactoredPolicy(IndependentPolicy):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`."""
-        return in_float32(self.heads, self.encoder(observations))
+        return outputs_of([(self.encoder, self.heads)], observations).squeeze(0)

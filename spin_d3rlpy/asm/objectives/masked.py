@@ -76,7 +76,7 @@ def mask_actions(
     # The smallest draw counts as selected, so that no batch is without loss. No host sync.
     selected = (u < p) | (u == u.min())
     masked = u < p * mask_token_share
-    randomized = selected & ~masked & (u < p * (mask_token_share + random_share))
+    randomized = u < p * (mask_token_share + random_share)  # those that are not masked
     choice = (torch.rand_like(u) * mask_ids).long()
     tokens = torch.where(masked, mask_ids, torch.where(randomized, choice, actions))
     return MaskedActions(tokens, selected, mean_prob)
