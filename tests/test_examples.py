@@ -32,6 +32,21 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     ],
     "distill_and_export.py": [([*SHORT, "--repeats", "2"], ["spin.onnx", "distill.onnx"])],
     "incoherent_actions.py": [([*SIZE, "--updates", "2", "--rows", "256"], [])],
+    "joint_actions.py": [
+        (
+            [
+                "--dataset",
+                "spin/slate-n4/expert-v0",
+                "--size",
+                "1000",
+                "--updates",
+                "2",
+                "--rows",
+                "9",
+            ],
+            ["asm.safetensors"],
+        )
+    ],
     "mask_ratio_and_warm_start.py": [(SHORT, [])],
     "pretraining_objectives.py": [(PROBE, [])],
     "probe_and_attention.py": [(PROBE, ["attention_untrained.png", "attention_pretrained.png"])],
