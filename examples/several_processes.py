@@ -5,6 +5,7 @@ Run with `torchrun --standalone --nproc_per_node 2 examples/several_processes.py
 """
 
 import argparse
+import os
 from pathlib import Path
 
 import d3rlpy
@@ -16,6 +17,9 @@ from spin_d3rlpy import SPINIQL, PretrainingConfig, TransformerConfig, load_data
 def main(size: int, pretraining_updates: int, steps: int, folder: Path, checkpoints: bool) -> None:
     on_gpu = torch.cuda.is_available()
     rank = d3rlpy.distributed.init_process_group("nccl" if on_gpu else "gloo")
+    gpu = int(os.environ["LOCAL_RANK"])  # among this machine's processes; the rank is among all
+    if on_gpu:
+        torch.cuda.set_device(gpu)
     # One process builds the dataset, the others wait for it.
     dataset, _ = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
 
@@ -23,7 +27,7 @@ def main(size: int, pretraining_updates: int, steps: int, folder: Path, checkpoi
     algo = SPINIQL(
         transformer=TransformerConfig(width=64, n_blocks=2),
         pretraining=PretrainingConfig(max_updates=pretraining_updates, precision="auto"),
-        device=f"cuda:{rank}" if on_gpu else "cpu:0",
+        device=f"cuda:{gpu}" if on_gpu else "cpu:0",
         enable_ddp=True,
     )
     algo.fit(

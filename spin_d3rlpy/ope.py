@@ -223,6 +223,10 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
             observation_shape, modules, config, self._device, evaluated, self._mode
         )
 
+    def save_policy(self, fname: str) -> None:
+        """Writes the evaluated policy."""
+        self._algo.save_policy(fname)
+
     def predict(self, x: Observation) -> NDArray:
         """Returns the evaluated policy's greedy actions `(B, N)`."""
         return self._algo.predict(x)

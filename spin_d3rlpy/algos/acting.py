@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from d3rlpy.algos.qlearning.base import QLearningAlgoBase
 from d3rlpy.base import DeviceArg
 from d3rlpy.constants import ActionSpace
@@ -14,6 +15,7 @@ from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 
 from spin_d3rlpy._compat import export_onnx, quiet_tracing
+from spin_d3rlpy.algos.files import copy_to
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.distributed import share_training
@@ -239,7 +241,9 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             ImportError: ONNX without the package `onnx` (`pip install "spin-d3rlpy[onnx]"`).
         """
         self._require_built("observation_scaler")
-        if fname.endswith(".onnx"):
+        if torch.device(self._device).type != "cpu":  # files would hold the device's name
+            copy_to(self, "cpu:0").save_policy(fname)
+        elif fname.endswith(".onnx"):
             export_onnx(self, fname)
         elif fname.endswith(".pt"):
             with quiet_tracing():

@@ -101,6 +101,18 @@ def load_policy(path: str | Path, device: DeviceArg = False, max_bytes: int = MA
     return algo
 
 
+def copy_to(algo: Any, device: str) -> Any:
+    """Returns a built algorithm's copy on another device, to act by."""
+    impl = algo.impl
+    described = LearnableConfigWithShape(impl.observation_shape, impl.action_size, algo.config)
+    copy = _build({"algorithm": described.serialize_to_dict()}, device)
+    with torch.no_grad():
+        weights = _weights(algo)
+        for name, value in _weights(copy).items():
+            value.copy_(weights[name])
+    return copy
+
+
 def _weights(algo: Any) -> dict[str, torch.Tensor]:
     assert algo.impl is not None
     networks: Mapping[str, nn.Module] = algo.impl.modules.get_torch_modules()

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.fast import keep_freed_memory
+from spin_d3rlpy.graphs import recorded
 from spin_d3rlpy.loop import Loop, Metrics, Row, Run
 from spin_d3rlpy.precision import Precision, autocast, backward, check_precision
 from spin_d3rlpy.reprem.model import RePreM
@@ -115,6 +116,8 @@ def contrastive_loss(
 
     Predictions and targets are `(B, W, 2, D)`, `hidden` is `(B, W, 2)`.
     """
+    if predicted.is_cuda:
+        return masked_contrastive_loss(predicted, targets, hidden, temperature)
     losses, hits = [], []
     for kind in (0, 1):
         chosen = hidden[:, :, kind]
@@ -126,6 +129,24 @@ def contrastive_loss(
         hits.append((similarity.detach().argmax(-1) == own).sum())
     n = hidden.sum()
     return ContrastiveLoss((losses[0] + losses[1]) / n, (hits[0] + hits[1]) / n)
+
+
+def masked_contrastive_loss(
+    predicted: torch.Tensor, targets: torch.Tensor, hidden: torch.Tensor, temperature: float
+) -> ContrastiveLoss:
+    """The same among all entries, those that are shown masked: a GPU need not be asked how many."""
+    u, v = (
+        normalize(x.flatten(0, 1).transpose(0, 1).float(), dim=-1) for x in (predicted, targets)
+    )
+    mask = hidden.flatten(0, 1).T  # (2, B W)
+    similarity = (u @ v.mT / temperature).masked_fill(~mask[:, None], -torch.inf)
+    own = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
+    # Rows that are shown have no target of their own; none is counted.
+    chosen = torch.where(mask, own, mask.int().argmax(1, keepdim=True))
+    losses = cross_entropy(similarity.transpose(1, 2), chosen, reduction="none")
+    hits = (similarity.detach().argmax(-1) == own) & mask
+    n = mask.sum()
+    return ContrastiveLoss((losses * mask).sum() / n, hits.sum() / n)
 
 
 def pretrain_reprem(
@@ -190,7 +211,7 @@ def pretrain_reprem(
     )
     model.train()
     with run.log("pretraining", "reprem", config.log_interval) as log:
-        for _ in loop.epochs(update):
+        for _ in loop.epochs(recorded(update, [optimizer], device, run.compile_graph)):
             samples = loop.step * config.batch_size * window
             log.add(loop.add_row(loop.take_row() | {"samples": samples}))
     model.eval()

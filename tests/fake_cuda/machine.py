@@ -112,7 +112,7 @@ class FakeGPU(TorchDispatchMode):
         if self.is_recording:
             raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
         if self.warns:
-            warnings.warn(f"called a synchronizing CUDA operation: {what}", stacklevel=2)
+            warnings.warn(f"called a synchronizing CUDA operation: {what}", stacklevel=3)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -403,9 +403,11 @@ def machine_with_gpu(patch: pytest.MonkeyPatch) -> Iterator[FakeGPU]:
     patch.setattr(nn.Module, "_apply", _apply)
     patch.setattr(torch, "save", _save_contents)
     losses.one.cache_clear()
+    torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor` makes them there and copies
     with torch.autograd.set_multithreading_enabled(False), gpu:  # its threads are a real GPU's
         try:
             yield gpu
         finally:
             losses.one.cache_clear()
+            torch._C._set_only_lift_cpu_tensors(False)
             stubs.set_device_count(0)

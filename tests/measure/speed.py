@@ -228,7 +228,7 @@ def cached_spin_row(problem: Problem, rates: Rates, device: str = "cpu:0", turns
 
 
 def _sampled_update(algo: Any, buffer: DeviceReplayBuffer | CachedFeatures) -> None:
-    algo._update_without_sync(buffer.sample_transition_batch(BATCH_SIZE))
+    algo._sample_and_update(buffer)  # which a recording does as one
 
 
 def policy_floor(name: str, problem: Problem, batch_size: int) -> float:

@@ -10,7 +10,7 @@ from spin_d3rlpy.loop import Run
 from spin_d3rlpy.precision import Precision
 from spin_d3rlpy.reprem import RePreM, RePreMConfig, RePreMPretrainingConfig, pretrain_reprem
 from spin_d3rlpy.reprem.model import Gate
-from spin_d3rlpy.reprem.pretraining import contrastive_loss, sample_windows
+from spin_d3rlpy.reprem.pretraining import contrastive_loss, masked_contrastive_loss, sample_windows
 
 NVEC = [3, 2]
 SMALL = RePreMConfig(width=16, n_blocks=2, n_heads=2, window=4, dropout=0.0)
@@ -146,3 +146,15 @@ def test_budget_counts_rows() -> None:
 def test_impossible_sizes_are_refused(fields: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="Expected"):
         RePreMConfig(**fields)
+
+
+def test_the_loss_of_fixed_shapes_is_the_loss() -> None:
+    torch.manual_seed(0)
+    predicted, targets = torch.randn(5, 4, 2, 6, requires_grad=True), torch.randn(5, 4, 2, 6)
+    hidden = torch.rand(5, 4, 2) < 0.4
+    assert hidden.any(0).any(0).all()
+    results = []
+    for loss in (contrastive_loss, masked_contrastive_loss):
+        result = loss(predicted, targets, hidden, 0.1)
+        results.append((result.loss, result.accuracy, torch.autograd.grad(result.loss, predicted)))
+    torch.testing.assert_close(results[1], results[0])
