@@ -28,7 +28,7 @@ class CudaRecorder:
     """Records what happens on one CUDA device.
 
     Steps run on a stream of their own, as recording demands, in order with the current one. Random
-    numbers are those of the device's generator: replays go on in its sequence.
+    numbers are those of the device's generator: replays continue its sequence.
     """
 
     def __init__(self, device: str | torch.device) -> None:
@@ -72,7 +72,7 @@ class GraphedStep(Generic[T]):
     """A training step that is recorded after a few calls and replayed from then on.
 
     Every call is one step, the first ones included, which run as they are. A recording holds
-    addresses and numbers: it is made anew, after as many such calls, when an optimizer's state is
+    addresses and numbers: it is made again, after as many such calls, when an optimizer's state is
     replaced (a loaded file, a reset) or one of its options changes. The learning rate of Adam and
     AdamW is handed over, so schedules need no new recording.
 

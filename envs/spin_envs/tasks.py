@@ -15,14 +15,14 @@ _MAZE = "maze"
 
 @dataclasses.dataclass(frozen=True, order=True)
 class BenchmarkTask:
-    """A task together with what sets the size of its action space."""
+    """A task and the parameter of its action space."""
 
     task: str  # the suite's `<domain>-<task>`, or `"maze"`
     number: int  # choices of each actuator (`bins`), or the maze's `actuators`
 
     @property
     def name(self) -> str:
-        """E.g. `cheetah-run-b3` or `maze-a10`, the first part of policies' and datasets' names."""
+        """E.g. `cheetah-run-b3` or `maze-a10`, the prefix of policies' and datasets' names."""
         return f"{self.task}-{'a' if self.task == _MAZE else 'b'}{self.number}"
 
     @property
@@ -52,7 +52,7 @@ class BenchmarkTask:
 
     @classmethod
     def parse(cls, name: str) -> BenchmarkTask:
-        """Reads what `name` writes.
+        """Inverse of `name`.
 
         Raises:
             ValueError: the text is no such name.

@@ -40,7 +40,7 @@ class MultiDiscreteConfig(LearnableConfig):
             always in float32.
         compile_graph: on a GPU, the whole update (in `fit` drawing the batch, too, and SPIN's
             pre-training) is recorded as a CUDA graph in its fourth step and replayed from then on.
-            Results are the same; see `spin_d3rlpy.graphs` for when it is recorded anew. As in
+            Results are the same; see `spin_d3rlpy.graphs` for when it is recorded again. As in
             d3rlpy, it has no effect on a CPU; neither with `enable_ddp` nor where cached features
             are in host memory.
     """

@@ -1,4 +1,4 @@
-"""Questions to a pre-trained ASM: does the data support this combination, and what completes it?"""
+"""Support and completion of actions under a pre-trained ASM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROWS_AT_ONCE = 4096
 
 
 class MaskedModel(Protocol):
-    """What is asked of a model here; `ActionStructureModel`, whose methods these are, is one."""
+    """Interface of a masked model, such as `ActionStructureModel`."""
 
     layout: SlotLayout
     nvec: list[int]
@@ -34,7 +34,7 @@ class LogLikelihood(NamedTuple):
 
     Args:
         per_slot: `(B, N)`, `log p(a_i | s, all other sub-actions)`.
-        total: `(B,)`, their sum.
+        total: `(B,)`, the sum.
     """
 
     per_slot: torch.Tensor
@@ -45,23 +45,23 @@ class LogLikelihood(NamedTuple):
 def log_likelihood(
     asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor
 ) -> LogLikelihood:
-    r"""Asks of every sub-action how likely it is in this state beside the others.
+    r"""Log-probability of each sub-action given the state and the other sub-actions.
 
     .. math:: \sum_i \log p(a_i | s, a_{-i})
 
-    A sub-action that the data has never shown beside the others has a low value even if each of
-    them is common by itself. Without dropout.
+    Low for a sub-action that the data never combine with the others, even if it is common by
+    itself. Without dropout.
 
     References:
         * Salazar et al., Masked Language Model Scoring, 2020, equation 2.
 
     Args:
-        asm: a model that was pre-trained by masked action modelling.
+        asm: a model pre-trained by masked action modeling.
         observations: `(B, obs)`, scaled as in pre-training.
         actions: `(B, N)` choices.
 
     Raises:
-        InvalidActionSpaceError: the actions are not choices of this action space.
+        InvalidActionSpaceError: actions outside the action space.
     """
     _check(asm, observations, actions, least=0)
     n = asm.layout.n_slots
@@ -87,21 +87,20 @@ def log_likelihood(
 def complete(
     asm: MaskedModel, observations: torch.Tensor, partial_actions: torch.Tensor
 ) -> torch.Tensor:
-    """Fills in the unspecified sub-actions, the one that is surest first.
+    """Fills in unspecified sub-actions, the most confident one of each row first.
 
-    In each of at most N passes every row gets its most confident open sub-action, so that later
-    ones are chosen in view of it. Without dropout.
+    Each of at most N passes fills one sub-action per row, given all earlier ones. Without dropout.
 
     Args:
-        asm: a model that was pre-trained by masked action modelling.
+        asm: a model pre-trained by masked action modeling.
         observations: `(B, obs)`, scaled as in pre-training.
         partial_actions: `(B, N)` choices, -1 where unspecified.
 
     Returns:
-        `(B, N)` int64 choices; those that were specified are as they were.
+        `(B, N)` int64 choices; specified ones are unchanged.
 
     Raises:
-        InvalidActionSpaceError: the actions are neither choices of this action space nor -1.
+        InvalidActionSpaceError: entries are neither choices of this action space nor -1.
     """
     _check(asm, observations, partial_actions, least=UNSPECIFIED)
     was_training = asm.training
@@ -133,7 +132,7 @@ def _check(asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor, 
     expected = (len(observations), asm.layout.n_slots)
     if tuple(actions.shape) != expected or actions.is_floating_point():
         raise InvalidActionSpaceError(
-            f"Expected integer actions of shape {expected} beside {len(observations)} "
+            f"Expected integer actions of shape {expected} for {len(observations)} "
             f"observations, got {actions.dtype} of shape {tuple(actions.shape)}."
         )
     wrong = ((actions < least) | (actions >= asm.mask_ids)).nonzero()

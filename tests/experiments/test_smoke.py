@@ -50,7 +50,7 @@ def test_trainings_with_equal_seconds(tmp_path: Path, monkeypatch: pytest.Monkey
     report = smoke(tmp_path, ["tuned"], ["cheetah-run-b3/medium-expert"])
     results = [json.loads(p.read_text()) for p in tmp_path.glob("jobs/*/result.json")]
     assert all(0.8 < result["seconds"] < 3.0 for result in results)  # SPIN's pre-training included
-    assert "so many seconds" in report
+    assert "by seconds of training" in report
     with (tmp_path / "report" / "tuned_by_second.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["method"] for row in rows} == {"F", "AR", "SAINT", "SPIN"}
