@@ -1,7 +1,7 @@
-"""Does it matter how critics start? Factored IQL and BCQ as here and as in the published code.
+"""Does the initialization of critics matter? Factored IQL and BCQ, ours and the published one.
 
-SPIN's published critics of IQL and BCQ draw weights and biases within 1/sqrt(outputs) where
-PyTorch's layers, and ours, draw them within 1/sqrt(inputs). Writes the returns from both starts.
+SPIN's published critics of IQL and BCQ draw weights and biases within 1/sqrt(outputs), PyTorch's
+layers and ours within 1/sqrt(inputs). Writes and prints the returns of both.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import nn
 
 from spin_d3rlpy import FactoredBCQ, FactoredIQL, LockstepEvaluator, load_dataset
 from spin_d3rlpy.metrics import ActionMode
-from spin_d3rlpy.reports import write_csv
+from spin_d3rlpy.reports import format_table, write_csv
 
 DATASET = "spin/cheetah-run-b3/random-medium-expert-v0"
 
 
 def start_as_published(critics: nn.Module) -> None:
-    """Draws every layer's weights and biases again, within 1/sqrt(outputs)."""
+    """Redraws every layer's weights and biases within 1/sqrt(outputs)."""
     for layer in critics.modules():
         if isinstance(layer, nn.Linear):
             bound = layer.out_features**-0.5
@@ -68,6 +68,7 @@ def main() -> None:
                     rows.append({**run, "step": epoch * arguments.epoch, **found})
                     write_csv(Path("critic_initialization.csv"), rows)
     env.close()
+    print(format_table([row for row in rows if row["step"] == rows[-1]["step"]]))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from spin_d3rlpy import (
     TransformerConfig,
     load_dataset,
 )
+from spin_d3rlpy.reports import format_table
 
 
 def latency(path: Path, observation: Any, repeats: int) -> float:
@@ -51,14 +52,15 @@ def main(
         asm=spin.asm, distillation=DistillationConfig(n_updates=pretraining_updates), **common
     )
     student.fit(dataset, n_steps=steps, n_steps_per_epoch=steps)
+    rows = []
     for name, algo in {"spin": spin, "distill": student}.items():
         path = folder / f"{name}.onnx"
         algo.save_policy(str(path))
         milliseconds = latency(path, dataset.observations[:1].numpy(), repeats)
-        print(
-            f"{name:8} {path.stat().st_size / 1e3:7.0f} kB  {milliseconds:6.3f} ms a decision  "
-            f"return {evaluator(algo):.1f}"
-        )
+        kilobytes = round(path.stat().st_size / 1e3)
+        result = {"ms per decision": round(milliseconds, 3), "return": round(evaluator(algo), 1)}
+        rows.append({"policy": name, "kB": kilobytes, **result})
+    print(format_table(rows))
 
 
 if __name__ == "__main__":
@@ -67,7 +69,7 @@ if __name__ == "__main__":
     parser.add_argument("--episodes", type=int, default=10, help="of an evaluation")
     parser.add_argument("--pretraining-updates", type=int, default=1_000)
     parser.add_argument("--steps", type=int, default=2_000, help="gradient steps")
-    parser.add_argument("--repeats", type=int, default=200, help="decisions that are timed")
-    parser.add_argument("--folder", type=Path, default=Path(), help="where the policies go")
+    parser.add_argument("--repeats", type=int, default=200, help="number of timed decisions")
+    parser.add_argument("--folder", type=Path, default=Path(), help="output folder")
     args = parser.parse_args()
     main(args.size, args.episodes, args.pretraining_updates, args.steps, args.repeats, args.folder)

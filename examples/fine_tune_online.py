@@ -1,4 +1,4 @@
-"""Train SPIN-IQL on a dataset, then go on in the environment; minutes on a CPU.
+"""Train SPIN-IQL on a dataset, then continue in the environment; minutes on a CPU.
 
 Run with `python examples/fine_tune_online.py`; the options make it shorter.
 """
@@ -14,6 +14,7 @@ from spin_d3rlpy import (
     create_replay_buffer,
     load_dataset,
 )
+from spin_d3rlpy.reports import format_table
 
 
 def main(
@@ -28,14 +29,15 @@ def main(
     )
     evaluator = LockstepEvaluator(env, episodes)
     algo.fit(dataset, n_steps=steps, n_steps_per_epoch=1_000)
-    print(f"Mean return after training offline: {evaluator(algo):.1f}")
+    offline = evaluator(algo)
 
     # The offline episodes stay in the buffer; new ones, sampled from the policy, join them.
     buffer = create_replay_buffer(env, limit=size + online_steps, episodes=dataset.episodes)
     algo.reset_optimizer_states()
     algo.fit_online(env, buffer, n_steps=online_steps, n_steps_per_epoch=1_000)
-    print(f"Mean return after training online: {evaluator(algo):.1f}")
     algo.save(f"{folder}/policy.d3")
+    returns = {"offline": offline, "offline, then online": evaluator(algo)}
+    print(format_table([{"training": k, "return": round(v, 1)} for k, v in returns.items()]))
 
 
 if __name__ == "__main__":
@@ -45,7 +47,7 @@ if __name__ == "__main__":
     parser.add_argument("--pretraining-updates", type=int, default=1_000)
     parser.add_argument("--steps", type=int, default=5_000, help="gradient steps offline")
     parser.add_argument("--online-steps", type=int, default=5_000, help="environment steps")
-    parser.add_argument("--folder", default=".", help="where the policy goes")
+    parser.add_argument("--folder", default=".", help="output folder")
     args = parser.parse_args()
     main(
         args.size,

@@ -14,6 +14,7 @@ from spin_d3rlpy import (
     load_dataset,
     save_asm,
 )
+from spin_d3rlpy.reports import format_table
 
 
 def main(size: int, episodes: int, pretraining_updates: int, steps: int, folder: str) -> None:
@@ -25,11 +26,14 @@ def main(size: int, episodes: int, pretraining_updates: int, steps: int, folder:
         pretraining=PretrainingConfig(max_updates=pretraining_updates),
     )
     evaluator = LockstepEvaluator(env, episodes)
-    algo.fit(dataset, n_steps=steps, n_steps_per_epoch=1_000, evaluators={"return": evaluator})
+    epochs = algo.fit(
+        dataset, n_steps=steps, n_steps_per_epoch=1_000, evaluators={"return": evaluator}
+    )
     assert algo.asm is not None
     save_asm(algo.asm, f"{folder}/asm.safetensors")  # SPINIQL(asm=...) takes it over later
     algo.save(f"{folder}/policy.d3")
-    print(f"Mean return: {evaluator(algo):.1f}")
+    columns = ("step", "seconds", "return")
+    print(format_table([{c: round(metrics[c], 1) for c in columns} for _, metrics in epochs]))
 
 
 if __name__ == "__main__":
@@ -38,6 +42,6 @@ if __name__ == "__main__":
     parser.add_argument("--episodes", type=int, default=10, help="of an evaluation")
     parser.add_argument("--pretraining-updates", type=int, default=1_000)
     parser.add_argument("--steps", type=int, default=5_000, help="gradient steps")
-    parser.add_argument("--folder", default=".", help="where the policy goes")
+    parser.add_argument("--folder", default=".", help="output folder")
     args = parser.parse_args()
     main(args.size, args.episodes, args.pretraining_updates, args.steps, args.folder)

@@ -1,7 +1,7 @@
-"""Find actions that do not belong together: score a dataset with injected corruptions.
+"""Detect incoherent actions: score a dataset with injected corruptions.
 
-One sub-action in each corrupted row is swapped for another row's, so that it is common by itself
-and wrong beside the others. Run with `python examples/incoherent_actions.py`; minutes on a CPU.
+In each corrupted row one sub-action is swapped with another row's, so that it is common by itself
+but does not fit the others. Run with `python examples/incoherent_actions.py`; minutes on a CPU.
 """
 
 import argparse
@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from spin_d3rlpy import PretrainingConfig, TransformerConfig, load_dataset
 from spin_d3rlpy.asm import ActionStructureModel, pretrain
+from spin_d3rlpy.reports import format_table
 
 
 def main(dataset_name: str, size: int | None, updates: int, rows: int) -> None:
@@ -37,15 +38,15 @@ def main(dataset_name: str, size: int | None, updates: int, rows: int) -> None:
     ).log()
     alone = frequency.gather(1, shown.T).T.sum(1)  # each sub-action by itself
     found = scores.per_slot.argmin(1) == slots
-    print(f"{int(is_corrupted.sum())} of {rows} rows are corrupted")
-    print(f"ROC AUC, log-likelihood:          {roc_auc_score(is_corrupted, -scores.total):.3f}")
-    print(f"ROC AUC, least likely slot:       {auc_of_least(is_corrupted, scores.per_slot):.3f}")
-    print(f"ROC AUC, frequencies (no model):  {roc_auc_score(is_corrupted, -alone):.3f}")
-    print(f"corrupted slot is the least likely in {found[is_corrupted].float().mean():.1%}")
-
-
-def auc_of_least(labels: torch.Tensor, per_slot: torch.Tensor) -> float:
-    return float(roc_auc_score(labels, -per_slot.min(1).values))
+    print(f"{int(is_corrupted.sum())} of {rows} rows are corrupted.")
+    print(f"The corrupted slot is the least likely in {found[is_corrupted].float().mean():.1%}.")
+    results = {
+        "log-likelihood": scores.total,
+        "least likely slot": scores.per_slot.min(1).values,
+        "frequencies (no model)": alone,
+    }
+    aucs = {name: roc_auc_score(is_corrupted, -score) for name, score in results.items()}
+    print(format_table([{"score": k, "ROC AUC": f"{v:.3f}"} for k, v in aucs.items()]))
 
 
 if __name__ == "__main__":
@@ -53,6 +54,6 @@ if __name__ == "__main__":
     parser.add_argument("--dataset", default="spin/cheetah-run-b3/medium-expert-v0")
     parser.add_argument("--size", type=int, default=100_000, help="its transitions")
     parser.add_argument("--updates", type=int, default=2_000, help="of pre-training")
-    parser.add_argument("--rows", type=int, default=4_096, help="rows that are scored")
+    parser.add_argument("--rows", type=int, default=4_096, help="number of scored rows")
     args = parser.parse_args()
     main(args.dataset, args.size, args.updates, args.rows)

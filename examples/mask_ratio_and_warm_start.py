@@ -1,9 +1,9 @@
 """Start as behavior cloning: mask ratios up to 1 in pre-training, warm-started queries and heads.
 
-With the published ratio of 15 % the model never sees what it is asked in offline RL, an action
-that is hidden altogether. With ratios drawn up to 1 it does, and a policy that starts from its
-mask tokens and heads imitates the data before its first gradient step. Run with
-`python examples/mask_ratio_and_warm_start.py`; minutes on a CPU.
+With the published ratio of 15 % the model never sees a fully hidden action, its input in offline
+RL. With ratios drawn up to 1 it does, and a policy initialized from its mask tokens and heads
+imitates the data before its first gradient step. Run with `python
+examples/mask_ratio_and_warm_start.py`; minutes on a CPU.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from spin_d3rlpy import (
     TransformerConfig,
     load_dataset,
 )
+from spin_d3rlpy.reports import format_table
 
 COLD: dict[str, Any] = {}
 WARM: dict[str, Any] = {"query_init": "mask", "head_init": "asm"}
@@ -29,6 +30,7 @@ CASES = {
 def main(size: int, episodes: int, pretraining_updates: int, steps: int) -> None:
     dataset, env = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
     evaluator = LockstepEvaluator(env, episodes, mode="sample")
+    rows = []
     for name, (mask_prob_max, start) in CASES.items():
         algo = SPINIQL(
             transformer=TransformerConfig(width=64, n_blocks=2),
@@ -40,7 +42,9 @@ def main(size: int, episodes: int, pretraining_updates: int, steps: int) -> None
         algo.pretrain(dataset)
         before = evaluator(algo)
         algo.fit(dataset, n_steps=steps, n_steps_per_epoch=steps)
-        print(f"{name:24} return {before:6.1f} at step 0, {evaluator(algo):6.1f} after {steps}")
+        returns = {"return at step 0": before, f"after {steps}": evaluator(algo)}
+        rows.append({"case": name, **{k: round(v, 1) for k, v in returns.items()}})
+    print(format_table(rows))
 
 
 if __name__ == "__main__":

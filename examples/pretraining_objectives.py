@@ -1,7 +1,7 @@
-"""Pre-train by masked (MAM), variational (VAM) and contrastive (CAM) action modelling; compare.
+"""Compare pre-training by masked (MAM), variational (VAM) and contrastive (CAM) action modeling.
 
-The three differ in what they predict, so they are compared by what a linear probe reads from the
-frozen trunk. Run with `python examples/pretraining_objectives.py`; minutes on a CPU.
+A linear probe of the frozen trunk makes the three comparable. Run with `python
+examples/pretraining_objectives.py`; minutes on a CPU.
 """
 
 import argparse
@@ -14,12 +14,14 @@ from spin_d3rlpy import PretrainingConfig, TransformerConfig, load_dataset
 from spin_d3rlpy.asm import ActionStructureModel, pretrain
 from spin_d3rlpy.asm.pretraining import ObjectiveName
 from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
+from spin_d3rlpy.reports import format_table
 
 
 def main(size: int, updates: int, probe_updates: int) -> None:
     dataset, _ = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
     training, held_out = dataset.split(0.1)
     probe = ProbeConfig(n_updates=probe_updates)
+    rows = []
     for objective in (None, *get_args(ObjectiveName)):
         d3rlpy.seed(0)
         asm = ActionStructureModel(
@@ -31,11 +33,16 @@ def main(size: int, updates: int, probe_updates: int) -> None:
             pretrain(asm, training, config)
         seconds = time.monotonic() - started
         result = linear_probe(asm, training, held_out, probe)
-        print(
-            f"{objective or 'untrained':12} {seconds:5.0f} s  probe: {result.slot:.1%} of "
-            f"sub-actions, {result.exact:.1%} of whole actions (guessing: "
-            f"{result.uniform_slot:.1%}, {result.uniform_exact:.1%})"
+        rows.append(
+            {
+                "objective": objective or "untrained",
+                "seconds": round(seconds),
+                "probe: sub-actions": f"{result.slot:.1%}",
+                "whole actions": f"{result.exact:.1%}",
+                "guessing": f"{result.uniform_exact:.1%}",
+            }
         )
+    print(format_table(rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What does a pre-trained model know? Linear probe and attention maps, beside an untrained one.
+"""Linear probe and attention maps of a pre-trained and an untrained model.
 
 Run with `python examples/probe_and_attention.py`, or with `--asm` and a file of your own; minutes
 on a CPU.
@@ -13,6 +13,7 @@ from spin_d3rlpy import PretrainingConfig, TransformerConfig, load_asm, load_dat
 from spin_d3rlpy.asm import ActionStructureModel, pretrain
 from spin_d3rlpy.asm.probe import ProbeConfig, attention_maps, linear_probe
 from spin_d3rlpy.plots import plot_attention
+from spin_d3rlpy.reports import format_table
 
 
 def main(asm_file: Path | None, size: int, updates: int, probe_updates: int, folder: Path) -> None:
@@ -30,14 +31,18 @@ def main(asm_file: Path | None, size: int, updates: int, probe_updates: int, fol
     labels = [f"state {i}" for i in range(trained.transformer.n_state_tokens)]
     labels += [f"slot {i}" for i in range(len(trained.nvec))]
     observations, actions = held_out.sample_observations_and_actions(1_024)
+    rows = []
     for name, asm in {"untrained": untrained, "pretrained": trained}.items():
         result = linear_probe(asm, training, held_out, ProbeConfig(n_updates=probe_updates))
-        print(
-            f"{name:10} {result.slot:.1%} of sub-actions, {result.exact:.1%} of whole actions "
-            f"({result.independent:.1%} if the slots were independent)"
-        )
+        shares = {
+            "sub-actions": result.slot,
+            "whole actions": result.exact,
+            "if independent": result.independent,
+        }
+        rows.append({"model": name, **{k: f"{v:.1%}" for k, v in shares.items()}})
         maps = attention_maps(asm, observations, actions).numpy()
         plot_attention(folder / f"attention_{name}.png", maps, labels, name)
+    print(format_table(rows))
 
 
 if __name__ == "__main__":
@@ -46,6 +51,6 @@ if __name__ == "__main__":
     parser.add_argument("--size", type=int, default=100_000, help="transitions of the dataset")
     parser.add_argument("--updates", type=int, default=2_000, help="of pre-training")
     parser.add_argument("--probe-updates", type=int, default=1_000)
-    parser.add_argument("--folder", type=Path, default=Path(), help="where the pictures go")
+    parser.add_argument("--folder", type=Path, default=Path(), help="output folder")
     args = parser.parse_args()
     main(args.asm, args.size, args.updates, args.probe_updates, args.folder)

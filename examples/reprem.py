@@ -1,4 +1,4 @@
-"""SPIN beside RePreM, the baseline that pre-trains a state encoder on trajectories.
+"""Compare SPIN with RePreM, the baseline that pre-trains a state encoder on trajectories.
 
 Run with `python examples/reprem.py`; minutes on a CPU.
 """
@@ -15,6 +15,7 @@ from spin_d3rlpy import (
     TransformerConfig,
     load_dataset,
 )
+from spin_d3rlpy.reports import format_table
 
 
 def main(size: int, episodes: int, pretraining_updates: int, steps: int) -> None:
@@ -30,9 +31,11 @@ def main(size: int, episodes: int, pretraining_updates: int, steps: int) -> None
             pretraining=RePreMPretrainingConfig(max_updates=pretraining_updates, precision="auto"),
         ),
     }
+    rows = []
     for name, algo in algorithms.items():
         algo.fit(dataset, n_steps=steps, n_steps_per_epoch=steps)
-        print(f"{name}: mean return {evaluator(algo):.1f}")
+        rows.append({"algorithm": name, "return": round(evaluator(algo), 1)})
+    print(format_table(rows))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Train one model with several processes, one per GPU (or on CPU cores).
 
 Run with `torchrun --standalone --nproc_per_node 2 examples/several_processes.py`; with
-`--checkpoints` a job that was stopped goes on where it was.
+`--checkpoints` an interrupted job resumes.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import d3rlpy
 import torch
 
 from spin_d3rlpy import SPINIQL, PretrainingConfig, TransformerConfig, load_dataset, save_policy
+from spin_d3rlpy.reports import format_table
 
 
 def main(size: int, pretraining_updates: int, steps: int, folder: Path, checkpoints: bool) -> None:
@@ -30,7 +31,7 @@ def main(size: int, pretraining_updates: int, steps: int, folder: Path, checkpoi
         device=f"cuda:{gpu}" if on_gpu else "cpu:0",
         enable_ddp=True,
     )
-    algo.fit(
+    epochs = algo.fit(
         dataset,
         n_steps=steps,
         n_steps_per_epoch=steps,
@@ -41,6 +42,8 @@ def main(size: int, pretraining_updates: int, steps: int, folder: Path, checkpoi
     )
     if rank == 0:
         save_policy(algo, folder / "policy.safetensors")
+        columns = ("step", "critic_loss", "actor_loss")
+        print(format_table([{c: f"{metrics[c]:.4g}" for c in columns} for _, metrics in epochs]))
     d3rlpy.distributed.destroy_process_group()
 
 
@@ -49,7 +52,9 @@ if __name__ == "__main__":
     parser.add_argument("--size", type=int, default=100_000, help="transitions of the dataset")
     parser.add_argument("--pretraining-updates", type=int, default=1_000)
     parser.add_argument("--steps", type=int, default=5_000, help="gradient steps")
-    parser.add_argument("--folder", type=Path, default=Path(), help="where the policy goes")
-    parser.add_argument("--checkpoints", action="store_true", help="keep some, go on from them")
+    parser.add_argument("--folder", type=Path, default=Path(), help="output folder")
+    parser.add_argument(
+        "--checkpoints", action="store_true", help="save checkpoints and resume from them"
+    )
     args = parser.parse_args()
     main(args.size, args.pretraining_updates, args.steps, args.folder, args.checkpoints)

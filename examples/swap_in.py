@@ -1,7 +1,7 @@
 """An ordinary d3rlpy script in which one line, the algorithm, was changed to SPIN-IQL.
 
-Run `python examples/swap_in.py --before` for what it was. The data are random CartPole episodes,
-whose single choice is an action of one slot; `MultiDiscrete` data need no further change.
+Run `python examples/swap_in.py --before` for the original. The data are random CartPole episodes
+with a single sub-action; `MultiDiscrete` data need no further change.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main(before: bool, data_steps: int, steps: int, folder: str) -> None:
     else:
         algo = SPINIQLConfig(batch_size=64, nvec=[2], **small()).create(device="cpu:0")
 
-    algo.fit(
+    epochs = algo.fit(
         dataset,
         n_steps=steps,
         n_steps_per_epoch=steps // 2,
@@ -40,10 +40,13 @@ def main(before: bool, data_steps: int, steps: int, folder: str) -> None:
     policy: Any = d3rlpy.load_learnable(f"{folder}/policy.d3")
     observation, _ = env.reset(seed=0)
     print("First action:", policy.predict(observation[None])[0])
+    print("epoch  td_error  initial_value\n-----  --------  -------------")
+    for epoch, metrics in epochs:
+        print(f"{epoch:<5}  {metrics['td_error']:8.3f}  {metrics['initial_value']:13.3f}")
 
 
 def small() -> dict[str, Any]:
-    """Sizes that suit a small problem; the defaults are the paper's."""
+    """Sizes for a small problem; the defaults are the paper's."""
     return {
         "actor_encoder_factory": SPINEncoderFactory(TransformerConfig(width=32, n_blocks=1)),
         "pretraining": PretrainingConfig(batch_size=256, max_updates=100),
@@ -52,9 +55,9 @@ def small() -> dict[str, Any]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--before", action="store_true", help="the script as it was")
+    parser.add_argument("--before", action="store_true", help="the original script")
     parser.add_argument("--data-steps", type=int, default=5_000, help="steps of random data")
     parser.add_argument("--steps", type=int, default=1_000, help="gradient steps")
-    parser.add_argument("--folder", default=".", help="where the policy goes")
+    parser.add_argument("--folder", default=".", help="output folder")
     args = parser.parse_args()
     main(args.before, args.data_steps, args.steps, args.folder)

@@ -1,7 +1,6 @@
 """Offline reinforcement learning for MultiDiscrete actions, as a plugin of d3rlpy.
 
-Importing this package registers the environments and imports neither torch nor d3rlpy: public names
-are imported when they are used.
+Importing this package registers the environments; torch and d3rlpy are imported on first use.
 """
 
 import importlib

@@ -25,10 +25,9 @@ if TYPE_CHECKING:  # importing d3rlpy imports gym
 
 
 def log_folders(factory: LoggerAdapterFactory, name: str) -> list[Path]:
-    """Returns the folders that a run of this name would log to.
+    """Returns the log folders of a run of this name.
 
-    d3rlpy 2.8 names them after the second in which a run starts and writes on in a folder that is
-    there: runs that start together, of which one machine can hold many, mix their files.
+    d3rlpy 2.8 names them by the second a run starts in, so runs that start together share a folder.
     """
     from d3rlpy.logging import CombineAdapterFactory, FileAdapterFactory, TensorboardAdapterFactory
 
@@ -58,14 +57,13 @@ class _DiscreteSpace(Discrete):
 
 
 class DiscreteView(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment with MultiDiscrete actions in a form that d3rlpy takes.
+    """View of a MultiDiscrete environment that d3rlpy accepts.
 
-    d3rlpy 2.8 knows `Box` and `Discrete` action spaces only; with this view its `fit_online`,
-    `collect` and replay buffers work as they are. Actions that are not in the space are refused,
-    because d3rlpy's epsilon-greedy explorers draw them.
+    d3rlpy 2.8 knows only `Box` and `Discrete` action spaces. Actions outside the space are refused,
+    because d3rlpy's epsilon-greedy explorers draw such actions.
 
     Raises:
-        InvalidActionSpaceError: another action space.
+        InvalidActionSpaceError: the action space is of another kind.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -89,10 +87,9 @@ class DiscreteView(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 @contextlib.contextmanager
 def quiet_tracing() -> Iterator[None]:
-    """Silences what tracing a policy warns of.
+    """Silences deprecation and tracing warnings during d3rlpy 2.8's TorchScript export.
 
-    torch 2.13 deprecates tracing (2.15 by another kind of warning), with which d3rlpy 2.8 exports;
-    the loop over sub-actions that tracing unrolls has a fixed length, so that is meant.
+    The unrolled loop over sub-actions has a fixed length, so tracing is correct here.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -120,11 +117,10 @@ class _GreedyPolicy(nn.Module):
 def export_onnx(algo: Any, path: str) -> None:
     """Writes an algorithm's greedy policy as ONNX, for batches of any size.
 
-    d3rlpy 2.8 hands a traced function to `torch.onnx.export`, which torch 2.13 refuses, and fixes
-    the batch size to one.
+    d3rlpy 2.8 passes a traced function, which torch 2.13 refuses, and fixes the batch size to one.
 
     Raises:
-        ImportError: the packages onnx and onnxscript, which torch needs, are not installed.
+        ImportError: onnx or onnxscript is not installed.
     """
     try:
         import onnxscript  # noqa: F401
@@ -157,10 +153,9 @@ def export_onnx(algo: Any, path: str) -> None:
 
 
 def fuse_adam(optim: OptimizerWrapper) -> OptimizerWrapper:
-    """Switches a new Adam or AdamW to torch's fused kernel.
+    """Switches a new Adam or AdamW to torch's fused kernel; returns other optimizers unchanged.
 
-    d3rlpy 2.8's optimizer factories have no `fused` argument. On two CPU cores the fused kernel
-    takes about a tenth of the loop's time. Other optimizers are returned as they are.
+    d3rlpy 2.8's optimizer factories have no `fused` argument.
     """
     if isinstance(optim.optim, torch.optim.Adam | torch.optim.AdamW) and not optim.optim.state:
         for group in optim.optim.param_groups:
@@ -169,10 +164,9 @@ def fuse_adam(optim: OptimizerWrapper) -> OptimizerWrapper:
 
 
 def step_without_schedule(optim: OptimizerWrapper) -> None:
-    """Does one step of an optimizer, gradients clipped, and leaves its schedule where it is.
+    """Makes one optimizer step with gradient clipping, without advancing its schedule.
 
-    d3rlpy 2.8 advances the schedule, which is arithmetic of the host, with the optimizer; a
-    recorded step would never do it again.
+    d3rlpy 2.8 advances the schedule on the host, which a recorded CUDA graph would not repeat.
     """
     schedule, optim._lr_scheduler = optim._lr_scheduler, None
     try:
@@ -182,7 +176,7 @@ def step_without_schedule(optim: OptimizerWrapper) -> None:
 
 
 def has_schedule(optim: OptimizerWrapper) -> bool:
-    """Whether an optimizer has a learning-rate scheduler of d3rlpy's, which 2.8 keeps private."""
+    """Whether an optimizer has a d3rlpy learning-rate scheduler (private in 2.8)."""
     return optim._lr_scheduler is not None
 
 
@@ -193,14 +187,11 @@ def advance_schedule(optim: OptimizerWrapper) -> None:
 
 
 def cpu_multiplies_bfloat16() -> bool:
-    """Whether the CPU has instructions for bfloat16 products.
-
-    torch 2.13 tells this only through private functions; without them the answer is no.
-    """
+    """Whether the CPU has instructions for bfloat16 products (private functions of torch 2.13)."""
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in names)
 
 
 def is_exporting() -> bool:
-    """Whether this call is recorded into a file, which must hold for other inputs, too."""
+    """Whether this call is being exported to a file, which must also hold for other inputs."""
     return is_tracing() or torch.compiler.is_compiling()

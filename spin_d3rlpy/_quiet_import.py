@@ -1,4 +1,4 @@
-"""The first import of d3rlpy, without what it prints. Imports nothing heavy itself."""
+"""Imports d3rlpy without the messages that it prints. Imports nothing heavy itself."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ from typing import Any
 
 
 class QuietD3rlpy(MetaPathFinder):
-    """Finder that is there until d3rlpy is imported, whoever does it, and makes that quiet.
+    """Import finder that silences the first import of d3rlpy, then removes itself.
 
-    d3rlpy 2.8 imports gym 0.26 in addition to gymnasium, which prints that it is unmaintained.
-    Where Shimmy is installed it imports that, too, and with it dm_control, and logs a line to
-    standard output, which belongs to the program; without a display, glfw warns.
+    d3rlpy 2.8 imports gym 0.26, which prints a notice, and Shimmy with dm_control if installed,
+    which logs to standard output and, without a display, warns.
     """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns d3rlpy's own spec, with a loader that is quiet; nothing for other modules."""
         if name != "d3rlpy":
             return None
         sys.meta_path.remove(self)
@@ -54,7 +52,7 @@ def _quietly(exec_module: Callable[[ModuleType], None], module: ModuleType) -> N
 def register_algorithms() -> None:
     """Imports the algorithms, so that `d3rlpy.load_learnable` knows their files.
 
-    Not while a module of this package is being imported, whose names are not all there yet.
+    Skipped while a module of this package is still being imported.
     """
     light = {"spin_d3rlpy", "spin_d3rlpy._version", "spin_d3rlpy._quiet_import"}
     if not any(name.startswith("spin_d3rlpy") for name in sys.modules.keys() - light):
@@ -62,13 +60,10 @@ def register_algorithms() -> None:
 
 
 def _import_triton_before_graphics() -> None:
-    """Imports triton where it is installed, so that it works in one process with dm_control.
+    """Imports triton, if installed, before dm_control loads a graphics library.
 
-    dm_control loads EGL where MUJOCO_GL=egl, and Mesa's EGL, on a machine without a GPU, loads its
-    LLVM. If triton 3.9, which comes with torch 2.15, is imported then, it takes Mesa's LLVM for its
-    own and ends the process by a segmentation fault; torch imports triton when an optimizer is
-    made. What is imported before Mesa is not affected, and after it triton's library is told to
-    look for functions in itself first.
+    With MUJOCO_GL=egl and no GPU, Mesa loads its own LLVM. triton 3.9 (torch 2.15) imported after
+    that uses Mesa's LLVM and crashes the process.
     """
     deep = getattr(os, "RTLD_DEEPBIND", 0) if "dm_control" in sys.modules else 0
     flags = sys.getdlopenflags() if deep else 0

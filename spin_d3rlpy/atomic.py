@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yields a place beside `path` to write to, whose file becomes `path` in one step.
+    """Yields a temporary path that replaces `path` atomically when the block ends.
 
-    A kill, an error or a loss of power at any moment leaves the old file or the new one.
+    After a kill, an error or a power loss, `path` is either the old file or the new one.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

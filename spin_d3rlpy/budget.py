@@ -1,4 +1,4 @@
-"""Training for a given time: how many steps fit into it is measured on the machine at hand."""
+"""Training for a given time; the number of steps is measured on the machine."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ TIMED_SHARE = 0.02
 
 
 class Budget:
-    """Counts the seconds of a run's steps, of which there may be so many for all its stages.
+    """Counts the seconds of a run's steps, limited to a total for all stages.
 
     Args:
-        seconds: in total; None if stages say how many steps they make. Evaluations, and what
-            happens between stages, are not counted.
-        clock: what measures them, wall-clock time or, where cores are shared, CPU time.
-        n_epochs: epochs of each stage, if seconds are given.
+        seconds: total; None if stages have a number of steps. Evaluations and the time between
+            stages are not counted.
+        clock: returns seconds: wall-clock time or, on shared cores, CPU time.
+        n_epochs: epochs per stage if `seconds` is given.
 
     Attributes:
-        spent: seconds that steps have taken.
+        spent: seconds of all steps so far.
 
     Raises:
-        ValueError: no seconds.
+        ValueError: `seconds` is not positive.
     """
 
     def __init__(
@@ -42,21 +42,20 @@ class Budget:
 
 
 class StageTime:
-    """How many steps a stage makes: as many as it is told, or as fit into its part of a budget.
+    """Number of steps of a stage: given, or as many as fit in its share of a budget.
 
-    Then the first steps are timed (those after `UNTIMED_STEPS`, for `TIMED_SHARE` of the seconds).
-    They tell how many there will be, which stays as it is from then on, so that a run that is
-    resumed ends like one that was not.
+    With a budget, the steps after the first `UNTIMED_STEPS` are timed for `TIMED_SHARE` of the
+    seconds. The number of steps then is fixed, and a resumed run keeps it.
 
     Args:
         budget: the run's.
-        share: of what is left of it.
-        n_steps: steps, if there is no budget of seconds.
-        epoch_steps: steps of an epoch, likewise; the last one may be shorter.
+        share: share of the remaining budget.
+        n_steps: number of steps without a budget of seconds.
+        epoch_steps: steps per epoch without a budget; the last epoch may be shorter.
 
     Attributes:
-        seconds: of the stage; None if there is no budget of seconds.
-        n_steps: steps of the stage; None until it is known.
+        seconds: of the stage; None without a budget of seconds.
+        n_steps: number of steps; None until known.
     """
 
     def __init__(self, budget: Budget, share: float, n_steps: int, epoch_steps: int) -> None:
@@ -71,20 +70,20 @@ class StageTime:
         self._untimed = 0.0
 
     def end_of(self, epoch: int) -> int | None:
-        """Returns the number of steps after which an epoch ends, if it is known."""
+        """Returns the number of steps at the end of an epoch, if known."""
         if self.n_steps is None:
             return None
         return min(epoch * self._epoch_steps, self.n_steps)
 
     def progress(self, step: int) -> float:
-        """Returns the share of the stage that is over in the middle of a step."""
+        """Returns the completed share of the stage in the middle of a step."""
         if self.n_steps is not None:
             return (step + 0.5) / self.n_steps
         assert self.seconds is not None
         return min(1.0, self._spent / self.seconds) if self.seconds else 1.0
 
     def measure(self, step: int, make: Callable[[], None]) -> None:
-        """Makes a step, of this number from 0, and counts its seconds."""
+        """Makes step number `step` (from 0) and counts its seconds."""
         began = self._budget.clock()
         make()
         seconds = self._budget.clock() - began
@@ -112,7 +111,7 @@ class StageTime:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Inverse of `state_dict`; the number of steps stays, unless it was given again."""
+        """Inverse of `state_dict`; a newly given number of steps wins."""
         if self.seconds is not None:
             self.seconds, self.n_steps = state_dict["seconds"], state_dict["n_steps"]
             self._epoch_steps = state_dict["epoch_steps"]

@@ -1,10 +1,8 @@
-"""Checkpoints from which an interrupted run goes on as if nothing had happened.
+"""Checkpoints from which an interrupted run resumes exactly.
 
-A file holds everything a run depends on (weights, optimizers, counters, random numbers) as torch
-saves it, behind a line with the format's version and a checksum. It is written beside its place
-and moved there, so that a kill at any moment, or a full disk, leaves either the old file or the
-new one. Nothing in it is ever executed: it is loaded with `weights_only=True`. What is not finite
-is never written: a run that diverged leaves the last checkpoint from before.
+A file holds weights, optimizers, counters and random states as torch saves them, after a line with
+format version and checksum. Files are written atomically and loaded with `weights_only=True`.
+States with NaN or infinite entries are never written.
 """
 
 from __future__ import annotations
@@ -35,33 +33,30 @@ VERSION = 2
 DEFAULT_KEEP = 2  # the newest, and the one before it in case the newest is damaged
 ADVICE = (
     "The same run would diverge again: lower the learning rate, clip gradients or scale rewards "
-    "and observations, and start anew."
+    "and observations, and start again."
 )
 State = dict[str, Any]
 _KEYS = {"identity", "stage", "step", "shared", "state", "random"}
 
 
 class Checkpoints:
-    """The checkpoints of one run, in one folder.
+    """The checkpoints of one run in one folder, locked from `start` to `close`.
 
-    A folder is one run's at a time: from `start` to `close` (or the end of a `with` block) another
-    run is refused.
-
-    Where several processes train one model, process 0 writes and reads the files, and all have to
-    call the same methods at the same steps. A file then holds everybody's random numbers, and of
-    the rest process 0's, which is the others' too but for the means in their logs.
+    With several processes, process 0 reads and writes the files and all processes call the same
+    methods at the same steps. A file holds the random states of all processes and the rest of
+    process 0, which differs from the others only in logged means.
 
     Args:
-        folder: where they are; created if missing.
-        interval: steps between them.
-        identity: JSON-like values that tell the run from others (configuration, dataset); only a
-            checkpoint with the same identity is resumed from.
-        shared_state: returns what every checkpoint holds beside its stage's own state.
-        processes: those that train the model.
-        keep: how many of the newest checkpoints stay.
+        folder: created if missing.
+        interval: steps between checkpoints.
+        identity: JSON-like values (configuration, dataset); only a checkpoint with the same
+            identity is resumed.
+        shared_state: returns the part of the state that all stages share.
+        processes: the processes that train the model.
+        keep: number of newest checkpoints to keep.
 
     Raises:
-        ValueError: an interval or a number of kept checkpoints below 1.
+        ValueError: `interval` or `keep` is less than 1.
     """
 
     def __init__(
@@ -86,7 +81,7 @@ class Checkpoints:
         self._shared_state = shared_state
         self._resumed: State | None = None
         self._signal: int | None = None
-        self._handlers: dict[int, Any] = {}  # what handled signals before
+        self._handlers: dict[int, Any] = {}  # the handlers before this run's
 
     def __enter__(self) -> Self:
         return self
@@ -95,19 +90,19 @@ class Checkpoints:
         self.close()
 
     def close(self) -> None:
-        """Lets other runs use the folder."""
+        """Unlocks the folder."""
         self._lock.close()
 
-    # -- going on --------------------------------------------------------------------------
+    # -- resuming --------------------------------------------------------------------------
 
     def start(self, resume: bool) -> State | None:
-        """Returns the newest checkpoint's shared state, or None if the run starts from nothing.
+        """Returns the newest checkpoint's shared state; None for a new run.
 
         Raises:
-            InvalidCheckpointError: no checkpoint can be read, they are another run's, or there
-                are some although `resume` is False.
+            InvalidCheckpointError: no checkpoint is readable, they belong to another run, or some
+                exist and `resume` is False.
             FolderInUseError: another run is using the folder.
-            CheckpointWriteError: nothing can be written there.
+            CheckpointWriteError: the folder is not writable.
         """
         try:
             self._resumed = self._processes.from_first(lambda: self._newest(resume))
@@ -125,8 +120,8 @@ class Checkpoints:
             return None
         if not resume:
             raise InvalidCheckpointError(
-                f"{self.folder} holds checkpoints of an earlier run. Pass resume=True to go on "
-                "from them, or another checkpoint_dir."
+                f"{self.folder} holds checkpoints of an earlier run. Pass resume=True to "
+                "continue from them, or another checkpoint_dir."
             )
         problems = []
         for path in reversed(paths):
@@ -137,18 +132,19 @@ class Checkpoints:
                 continue
             if content["identity"] != self._identity:
                 raise InvalidCheckpointError(
-                    f"{path} is of another run: {_difference(content['identity'], self._identity)}."
-                    " Use the configuration and data it was made with, or another checkpoint_dir."
+                    f"{path} belongs to another run: "
+                    f"{_difference(content['identity'], self._identity)}. Use its "
+                    "configuration and data, or another checkpoint_dir."
                 )
             if problems:
                 warnings.warn(
                     f"{' '.join(problems)} The one before it, {path.name}, is used.", stacklevel=2
                 )
             return content
-        raise InvalidCheckpointError(f"{' '.join(problems)} Remove {self.folder} to start anew.")
+        raise InvalidCheckpointError(f"{' '.join(problems)} Remove {self.folder} to start again.")
 
     def _lock_folder(self) -> None:
-        """Makes the folder this run's, or says now, not at the first checkpoint, why not."""
+        """Creates, locks and tests the folder, so that write errors come before training."""
         probe = self.folder / f".{os.getpid()}.partial"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -167,7 +163,7 @@ class Checkpoints:
         return None if self._resumed is None else str(self._resumed["stage"])
 
     def resume(self, stage: str) -> State | None:
-        """Returns the state of `stage` if the run was in it, with random numbers set back."""
+        """Returns the state of `stage` and restores random states, if the run was in that stage."""
         if self._resumed is None or self.stage != stage:
             return None
         content, self._resumed = self._resumed, None
@@ -179,22 +175,22 @@ class Checkpoints:
 
     @property
     def writes(self) -> bool:
-        """Whether files are this process's business."""
+        """Whether this process writes files."""
         return self._processes.rank == 0
 
     def after_step(self, stage: str, step: int, state: Callable[[], State]) -> None:
-        """Saves if a checkpoint is due; after an interrupt saves and lets it take its course."""
+        """Saves if a checkpoint is due or a signal arrived, then raises the deferred signal."""
         if self._signal is not None or step % self._interval == 0:
             self.save(stage, step, state())
         self._raise_deferred_signal()
 
     def save(self, stage: str, step: int, state: State) -> None:
-        """Writes a checkpoint and removes those that are no longer needed.
+        """Writes a checkpoint and removes old ones.
 
         Raises:
-            DivergenceError: it would hold numbers that are not finite.
-            CheckpointWriteError: there is no room, or the folder is read-only. Earlier checkpoints
-                are as they were.
+            DivergenceError: the state has NaN or infinite entries.
+            CheckpointWriteError: the disk is full or the folder read-only; earlier checkpoints
+                remain.
         """
         shared = self._shared_state()
         # The same in all processes, but for the means in their logs, so all stop here or none.
@@ -222,18 +218,18 @@ class Checkpoints:
             raise CheckpointWriteError(
                 f"{path} could not be written ({error.strerror}). "
                 + (f"{left[-1].name} is intact. " if left else "")
-                + "Make room, or the folder writable, and go on with resume=True."
+                + "Free space or make the folder writable, then resume with resume=True."
             ) from error
 
     @property
     def advice(self) -> str:
-        """What to do about a run that diverged."""
+        """Advice for a run that diverged."""
         left = self._paths()
         kept = f"The last good checkpoint is {left[-1]}." if left else "There is no checkpoint yet."
         return f"{kept} {ADVICE}"
 
     def _raise_deferred_signal(self) -> None:
-        """Lets a signal that was held back do what it would have done."""
+        """Restores the handler of a deferred signal and raises the signal."""
         if self._signal is not None:
             number, self._signal = self._signal, None
             signal.signal(number, self._handlers[number])
@@ -241,10 +237,10 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def saving_on_interrupt(self) -> Iterator[None]:
-        """Holds back SIGINT and SIGTERM until `after_step`; a second one acts at once.
+        """Defers SIGINT and SIGTERM until `after_step`; a second one acts at once.
 
-        Signals can be handled in the main thread only; elsewhere this does nothing. Neither does
-        it with several processes, which a signal reaches at different steps.
+        Does nothing outside the main thread or with several processes, which a signal reaches at
+        different steps.
         """
         if threading.current_thread() is not threading.main_thread() or self._processes.count > 1:
             yield
@@ -274,10 +270,10 @@ class Checkpoints:
 def require_finite(
     losses: Mapping[str, float], stage: str, step: int, checkpoints: Checkpoints | None = None
 ) -> None:
-    """Stops a run whose losses, fetched for the log, are not finite.
+    """Stops a run whose logged losses are not finite.
 
     Raises:
-        DivergenceError: one is NaN or infinite.
+        DivergenceError: a loss is NaN or infinite.
     """
     for name, value in losses.items():
         if not math.isfinite(value):
@@ -288,7 +284,7 @@ def require_finite(
 
 
 def _not_finite(content: State) -> str | None:
-    """Returns where a tensor with NaN or infinite entries is, or None."""
+    """Returns the name of a tensor with NaN or infinite entries, or None."""
     found = dict(_tensors(content, ""))
     checks = [tensor.isfinite().all() for tensor in found.values()]
     # One wait for the device, however many tensors.
@@ -308,7 +304,7 @@ def _tensors(content: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def write_checkpoint(path: Path, content: State) -> None:
-    """Writes a file that `read_checkpoint` reads, whole or not at all."""
+    """Atomically writes a file that `read_checkpoint` reads."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     payload = buffer.getbuffer()
@@ -322,7 +318,7 @@ def read_checkpoint(path: Path) -> State:
     """Reads a checkpoint, its tensors on the CPU.
 
     Raises:
-        InvalidCheckpointError: it is damaged, of another version or no checkpoint.
+        InvalidCheckpointError: the file is damaged, of another version or no checkpoint.
     """
     try:
         header, _, payload = path.read_bytes().partition(b"\n")
@@ -339,7 +335,7 @@ def read_checkpoint(path: Path) -> State:
         raise InvalidCheckpointError(f"{path} is damaged: its checksum is wrong.")
     try:
         content: State = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except Exception as error:  # what a stranger's file ends in is not foreseeable
+    except Exception as error:  # an untrusted file can cause any error
         raise InvalidCheckpointError(f"{path} cannot be read: {error}.") from error
     if not isinstance(content, dict) or content.keys() != _KEYS:
         raise InvalidCheckpointError(f"{path} is not a checkpoint of spin-d3rlpy.")
@@ -353,7 +349,7 @@ def _difference(found: State, expected: State) -> str:
 
 
 def random_state() -> State:
-    """Returns the state of all random numbers of torch (all devices), NumPy and Python."""
+    """Returns the random states of torch (all devices), NumPy and Python."""
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002
     return {
         "torch": torch.get_rng_state(),

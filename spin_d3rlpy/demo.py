@@ -31,10 +31,10 @@ Log = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class DemoSettings:
-    """What the demo's numbers depend on, apart from the machine's speed.
+    """Settings that determine the demo's numbers, apart from the machine's speed.
 
     Args:
-        minutes: of training, for each algorithm; SPIN's pre-training is part of them.
+        minutes: training time per algorithm, SPIN's pre-training included.
         seed: of networks and mini-batches.
         size: transitions of the dataset.
         device: as in d3rlpy.
@@ -57,19 +57,18 @@ def run_demo(
 ) -> list[dict[str, Any]]:
     """Builds the dataset, trains both algorithms for the same time and compares them.
 
-    Leaves in `folder`: `results.csv`, `curves.csv`, `curves.png`, `spin.gif` and a folder of
-    `spin_d3rlpy.training` for each algorithm, with its policy. Trainings that are there are reused,
-    those that were interrupted are resumed.
+    Writes `results.csv`, `curves.csv`, `curves.png`, `spin.gif` and one `spin_d3rlpy.training`
+    folder per algorithm. Finished trainings are reused, interrupted ones resumed.
 
     Args:
-        folder: where results go; created if missing.
+        folder: output folder; created if missing.
         settings: what to run.
         jobs: processes that build the dataset; all cores if None.
         show_progress: draw progress bars.
-        log: gets lines of text.
+        log: called with lines of text.
 
     Returns:
-        The rows of the table, one per algorithm.
+        One table row per algorithm.
 
     Raises:
         ValueError: the folder holds a demo with other settings.
@@ -132,7 +131,7 @@ def run_demo(
         record_policy(str(folder / "SPINIQL"), video, max_steps=VIDEO_STEPS, device=settings.device)
         log(f"{video} shows {VIDEO_STEPS} steps of SPIN-IQL.")
     except MissingDependencyError:
-        log("With `pip install 'spin-d3rlpy[video]'` there is a video of SPIN-IQL here, too.")
+        log("With `pip install 'spin-d3rlpy[video]'` the demo also records a video of SPIN-IQL.")
     log(
         f"\nReturns are means over {FINAL_EPISODES} seeded episodes, greedy actions; the score "
         "is 0 for random actions and 100 for the published expert. Seconds include pre-training.\n"

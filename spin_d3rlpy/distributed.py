@@ -1,8 +1,7 @@
 """Several processes that train one model: `enable_ddp=True` under torchrun.
 
-d3rlpy wraps networks in `DistributedDataParallel`, which sees only calls of `forward` and changes
-the names under which weights are saved. Policies and critics here have further methods, so each
-parameter averages its own gradient instead; networks and files stay as they are.
+Each parameter averages its own gradient. d3rlpy's `DistributedDataParallel` sees only calls of
+`forward` and renames saved weights; policies and critics here have further methods.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ def require_process_group() -> None:
 
 
 def share_training(module: nn.Module) -> None:
-    """Gives all processes rank 0's weights, and from now on the mean of their gradients.
+    """Copies rank 0's weights to all processes and averages gradients from now on.
 
-    To be called by every process with the same module. Each process draws its own mini-batches:
-    seed them differently, e.g. `d3rlpy.seed(seed + rank)`.
+    Call it in every process with the same module, after seeding each differently, e.g.
+    `d3rlpy.seed(seed + rank)`, so that mini-batches differ.
 
     Raises:
         RuntimeError: there is no process group.
@@ -44,12 +43,12 @@ def share_training(module: nn.Module) -> None:
 
 
 class Processes:
-    """Those that train one model, as far as checkpoints are concerned: this one alone."""
+    """The processes that train one model and share its checkpoints: here, this one alone."""
 
     rank, count = 0, 1  # process 0 reads and writes files
 
     def from_first(self, compute: Callable[[], T]) -> T:
-        """Computes in process 0; all get the result or the exception."""
+        """Computes in process 0; all processes get the result or the exception."""
         return compute()
 
     def gather(self, value: T) -> list[T]:
@@ -58,7 +57,7 @@ class Processes:
 
 
 class ProcessGroup(Processes):
-    """The processes of the initialized group. All have to call each method, in the same order.
+    """The processes of the initialized group; all call each method, in the same order.
 
     Raises:
         RuntimeError: there is no process group.
@@ -71,7 +70,6 @@ class ProcessGroup(Processes):
         self._group = dist.new_group(backend="gloo")
 
     def from_first(self, compute: Callable[[], T]) -> T:
-        """Computes in process 0; all get the result or the exception."""
         outcome: list[Any] = [None, None]
         if self.rank == 0:
             try:
@@ -85,7 +83,6 @@ class ProcessGroup(Processes):
         return result  # type: ignore[no-any-return]
 
     def gather(self, value: T) -> list[T]:
-        """Returns every process's value, by rank."""
         values: list[Any] = [None] * self.count
         dist.all_gather_object(values, value, group=self._group)
         return values

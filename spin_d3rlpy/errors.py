@@ -1,10 +1,10 @@
-"""The errors this package raises for bad input, each saying what to do about it."""
+"""Errors for bad input; each message says what was expected, what came and what to do."""
 
 from __future__ import annotations
 
 
 class SpinError(Exception):
-    """Base class of the errors that bad input to this package raises."""
+    """Base class of this package's errors for bad input."""
 
 
 class DatasetNotFoundError(SpinError, ValueError):
@@ -12,7 +12,7 @@ class DatasetNotFoundError(SpinError, ValueError):
 
 
 class InvalidDatasetError(SpinError, ValueError):
-    """A dataset that MultiDiscrete offline RL cannot use: wrong actions, NaN, no transitions."""
+    """A dataset unusable for MultiDiscrete offline RL: wrong actions, NaN, no transitions."""
 
 
 class NvecMismatchError(SpinError, ValueError):
@@ -32,7 +32,7 @@ class InvalidObservationError(SpinError, ValueError):
 
 
 class InvalidCheckpointError(SpinError, ValueError):
-    """A saved file that is damaged, of an unknown version or not what was asked for."""
+    """A saved file that is damaged, of an unknown version or of the wrong kind."""
 
 
 class CheckpointWriteError(SpinError, OSError):
@@ -40,7 +40,7 @@ class CheckpointWriteError(SpinError, OSError):
 
 
 class DatasetWriteError(SpinError, OSError):
-    """A dataset cannot be written, for lack of space above all."""
+    """A dataset cannot be written, usually for lack of space."""
 
 
 class FolderInUseError(SpinError, RuntimeError):
@@ -52,4 +52,4 @@ class DivergenceError(SpinError, ArithmeticError):
 
 
 class RemoteError(SpinError, RuntimeError):
-    """Where datasets are shared cannot be used: not set, no token, name taken, no network."""
+    """The shared storage of datasets is unusable: not set, no token, name taken, no network."""

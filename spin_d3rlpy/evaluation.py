@@ -1,4 +1,4 @@
-"""How good a saved policy is: by playing episodes, or by fitted Q evaluation on logged data."""
+"""Evaluation of a saved policy: in its environment, or by fitted Q evaluation on logged data."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def play_episodes(
     seed: int = 100,
     mode: ActionMode = "greedy",
 ) -> dict[str, Any]:
-    """Plays seeded episodes side by side.
+    """Plays seeded episodes in parallel.
 
     Args:
         policy: see `open_policy`.
-        env_id: Gymnasium id; the one it was trained for if None.
+        env_id: Gymnasium id; the policy's own environment if None.
         env_kwargs: the environment's arguments.
-        episodes: how many.
-        seed: of the first episode; the others follow.
+        episodes: number of episodes.
+        seed: of the first episode; later ones count up.
         mode: `"greedy"` or `"sample"`.
 
     Returns:
-        Mean, standard deviation and standard error of the undiscounted returns, the returns
-        themselves and, where reference scores are known, the normalized score.
+        Mean, standard deviation and standard error of the undiscounted returns, the returns and, if
+        reference scores are known, the normalized score.
     """
     with closing(policy.make_env(env_id, env_kwargs)) as env:
         evaluator = LockstepEvaluator(env, episodes, seed, mode)
@@ -65,24 +65,23 @@ def estimate_value(
     device: str = "cpu:0",
     show_progress: bool = True,
 ) -> dict[str, Any]:
-    """Estimates a policy's value from logged data, without its environment.
+    """Estimates a policy's value from logged data: mean `Q(s, pi(s))` over initial states.
 
-    The estimate is the mean of `Q(s, pi(s))` over the episodes' first states, with Q of fitted Q
-    evaluation. It is only as good as the data covers what the policy does: compare policies by
-    it, and check the support of their actions (`algo.support`).
+    Q is from fitted Q evaluation. The estimate is reliable only where the data cover the policy's
+    actions (check with `algo.support`); use it to compare policies.
 
     Args:
         policy: see `open_policy`.
         dataset: logged episodes.
         n_steps: gradient steps of the evaluation.
         gamma: discount.
-        mode: whether the greedy or the sampled policy is evaluated.
+        mode: evaluate the greedy or the sampled policy.
         seed: of networks and mini-batches.
         device: as in d3rlpy, the policy's.
         show_progress: draw progress bars.
 
     Returns:
-        `estimated_value`, and beside it `data_value`, the logged episodes' mean discounted return.
+        `estimated_value` and, for comparison, `data_value`, the log's mean discounted return.
     """
     algo = policy.algorithm
     d3rlpy.seed(seed)

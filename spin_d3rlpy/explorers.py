@@ -1,4 +1,4 @@
-"""Exploration in `fit_online` and `collect`: d3rlpy's own draws one choice for all slots."""
+"""Exploration in `fit_online` and `collect`; d3rlpy's explorers draw one choice for all slots."""
 
 from __future__ import annotations
 
@@ -12,13 +12,8 @@ from d3rlpy.types import NDArray, Observation
 class MultiDiscreteEpsilonGreedy(Explorer):
     """Replaces each sub-action by a uniformly random choice with probability epsilon.
 
-    Epsilon falls linearly from `start_epsilon` to `end_epsilon` over `duration` environment steps
-    and stays there. Random numbers are NumPy's global ones, as in d3rlpy's explorers.
-
-    Args:
-        start_epsilon: probability at the first step.
-        end_epsilon: probability after `duration` steps.
-        duration: environment steps.
+    Epsilon falls linearly from `start_epsilon` to `end_epsilon` over `duration` environment steps,
+    then stays. Uses NumPy's global random state, as d3rlpy's explorers do.
 
     Raises:
         ValueError: a probability outside [0, 1] or a duration below 1.
@@ -37,13 +32,7 @@ class MultiDiscreteEpsilonGreedy(Explorer):
         self.duration = duration
 
     def sample(self, algo: Any, x: Observation, step: int) -> NDArray:
-        """Returns actions `(B, N)` for observations `(B, obs)`.
-
-        Args:
-            algo: an algorithm of this package.
-            x: observations.
-            step: environment steps so far.
-        """
+        """Returns actions `(B, N)` for observations `(B, obs)` after `step` environment steps."""
         greedy: NDArray = algo.predict(x)
         explore = np.random.random(greedy.shape) < self.compute_epsilon(step)  # noqa: NPY002
         choices = np.random.randint(algo.config.nvec, size=greedy.shape)  # noqa: NPY002

@@ -35,7 +35,7 @@ class CudaRecorder:
     """Records what happens on one CUDA device.
 
     Steps run on a stream of their own, as recording demands, in order with the current one. Random
-    numbers are those of the device's generator: replays go on in its sequence.
+    numbers are those of the device's generator: replays continue its sequence.
     """
 
     def __init__(self, device: str | torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Locks on folders. They end with the process that holds them and leave no file behind."""
+"""Folder locks that end with the process and leave no file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from spin_d3rlpy.errors import FolderInUseError
 
 @contextmanager
 def exclusive_folder(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """Holds the lock on a folder while the block runs.
+    """Holds the lock on an existing folder while the block runs.
 
     Yields False where locks do not exist (Windows, some network file systems).
 
     Args:
-        folder: exists.
-        wait: until whoever has the lock gives it back.
+        folder: an existing folder.
+        wait: wait for the current holder.
 
     Raises:
-        FolderInUseError: another has it, and `wait` is False.
+        FolderInUseError: the folder is locked and `wait` is False.
     """
     descriptor = None
     try:

@@ -1,12 +1,11 @@
 """The training loop of every stage: steps, progress, checkpoints, losses and early stopping.
 
-A stage says what one gradient step is and what a checkpoint must hold. It gets one row of numbers
-per epoch, adds what it measures itself, and hands the row back:
+A stage supplies its gradient step and the parts of its checkpoints, and adds measurements to each
+epoch's row:
 
-    loop = Loop(run, "pretraining", n_steps, epoch_steps, {"model": model, "optimizer": optimizer})
-    with run.log("pretraining", "asm", epoch_steps) as log:
-        for epoch in loop.epochs(step):
-            log.add(loop.add_row(loop.take_row() | measurements))
+loop = Loop(run, "pretraining", n_steps, epoch_steps, {"model": model, "optimizer": optimizer}) with
+run.log("pretraining", "asm", epoch_steps) as log: for epoch in loop.epochs(step):
+log.add(loop.add_row(loop.take_row() | measurements))
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ Step = Callable[[], Metrics]
 
 
 class StageLog:
-    """Where a stage writes its rows; this one keeps nothing.
+    """Destination of a stage's rows; this base class discards them.
 
     Attributes:
-        folder: for files of the stage, if there is one.
+        folder: for files of the stage, if any.
     """
 
     folder: Path | None = None
 
     def add(self, row: Mapping[str, float]) -> None:
-        """Writes the row of an epoch; `epoch` and `step` tell which one it is."""
+        """Writes an epoch's row; `epoch` and `step` identify it."""
 
 
 def _no_log(_stage: str, _prefix: str, _epoch_steps: int) -> AbstractContextManager[StageLog]:
@@ -55,17 +54,16 @@ def _no_log(_stage: str, _prefix: str, _epoch_steps: int) -> AbstractContextMana
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """How stages are run, whatever they train.
+    """How stages are run.
 
     Args:
         show_progress: draw a progress bar per stage.
-        checkpoints: where to save at an interval and at interrupts, and to resume from.
+        checkpoints: where to save and to resume from.
         enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
         compile_graph: on a GPU, record a step as a CUDA graph: True, False or `"auto"`, see
             `spin_d3rlpy.graphs`.
-        log: opens the log of a stage, given its name, the prefix of its metrics and the steps of an
-            epoch.
-        budget: counts seconds, and says how many there are if that is given.
+        log: opens a stage's log, given its name, metric prefix and steps per epoch.
+        budget: counts seconds and may limit them.
     """
 
     show_progress: bool = True
@@ -77,7 +75,7 @@ class Run:
 
 
 class MeanMetrics:
-    """Running means of scalar tensors, which stay on their device until they are logged."""
+    """Running means of scalar tensors, kept on their device until logged."""
 
     def __init__(self) -> None:
         self._sums: dict[str, torch.Tensor] = {}
@@ -107,7 +105,7 @@ class MeanMetrics:
 
 
 class Stateful(Protocol):
-    """Part of a checkpoint: a network, an optimizer, a schedule."""
+    """Part of a checkpoint, such as a network or an optimizer."""
 
     def state_dict(self) -> Any:
         """Returns the state."""
@@ -117,29 +115,27 @@ class Stateful(Protocol):
 
 
 class Loop:
-    """One stage's gradient steps, in epochs.
-
-    It resumes where the run's checkpoints are, if they are in this stage.
+    """Gradient steps of one stage, in epochs; resumes from the run's checkpoints.
 
     Args:
-        run: how it is run.
-        stage: its name in checkpoints and messages.
-        n_steps: gradient steps, if the run has no budget of seconds.
-        epoch_steps: gradient steps of an epoch, likewise; the last epoch may be shorter.
-        parts: what a checkpoint holds in addition to counters and rows.
+        run: how to run it.
+        stage: name in checkpoints and messages.
+        n_steps: gradient steps, unless the run has a budget of seconds.
+        epoch_steps: gradient steps per epoch, likewise; the last epoch may be shorter.
+        parts: contents of checkpoints in addition to counters and rows.
         device: of the metrics.
-        patience: epochs without a better score after which it stops, or None.
-        keep_best: network that gets the weights of its best epoch in the end.
+        patience: epochs without a better score before it stops, or None.
+        keep_best: network that ends with the weights of its best epoch.
         label: of the progress bar.
         optimizers: whose learning rates follow the schedule.
         schedule: of learning rates.
-        average: of weights, moves after each step.
-        share: of the seconds that are left of the run's budget.
+        average: of weights, updated after each step.
+        share: share of the run's remaining seconds.
 
     Attributes:
         step: gradient steps made.
         rows: one per finished epoch.
-        logged: the metrics that were logged last.
+        logged: last logged metrics.
         epoch_seconds: wall-clock time of the last epoch's steps.
     """
 
@@ -183,12 +179,12 @@ class Loop:
     # -- steps -----------------------------------------------------------------------------
 
     def epochs(self, step: Step, after_step: Callable[[int], None] | None = None) -> Iterator[int]:
-        """Makes the steps, and yields each epoch's number, from 1, when they are made.
+        """Makes the steps and yields each epoch's number, from 1, at its end.
 
         Args:
-            step: makes one gradient step and returns scalars, on the device, that the next call
-                may overwrite.
-            after_step: called with the epoch after each of them.
+            step: makes one gradient step and returns scalars on the device, which the next call may
+                overwrite.
+            after_step: called with the epoch after each step.
         """
         checkpoints = self._run.checkpoints
         epoch = len(self.rows)
@@ -234,7 +230,7 @@ class Loop:
 
     @property
     def progress(self) -> float:
-        """Share of the stage that is over in the middle of the next step."""
+        """Completed share of the stage in the middle of the next step."""
         return self._time.progress(self.step)
 
     def take_losses(self) -> Row:
@@ -257,14 +253,11 @@ class Loop:
         return {**counters, **self.take_losses(), "seconds": self.seconds}
 
     def add_row(self, row: Row, score: float | None = None) -> Row:
-        """Ends an epoch.
+        """Ends an epoch with its row and returns the row.
 
         Args:
-            row: what is known of it.
-            score: what early stopping and `keep_best` maximize. NaN is never better.
-
-        Returns:
-            The row.
+            row: the epoch's values.
+            score: maximized by early stopping and `keep_best`; NaN is never better.
         """
         row = {k: v if isinstance(v, int) else float(v) for k, v in row.items()}  # not NumPy's
         self.rows.append(row)
@@ -277,12 +270,12 @@ class Loop:
         return row
 
     def is_best(self, score: float) -> bool:
-        """Whether a score is better than those of all rows."""
+        """Whether a score beats those of all rows."""
         return score > max((s for s in self._scores if not math.isnan(s)), default=-math.inf)
 
     @property
     def best(self) -> int:
-        """The first of the epochs with the best score; 0 if there is none."""
+        """First epoch with the best score; 0 if none."""
         best, best_score = 0, -math.inf
         for epoch, score in enumerate(self._scores, 1):
             if score > best_score:
@@ -291,16 +284,16 @@ class Loop:
 
     @property
     def is_over(self) -> bool:
-        """Whether no epoch follows the last row's."""
+        """Whether the last row's epoch is the last one."""
         return self._is_over(len(self.rows))
 
     @property
     def seconds(self) -> float:
-        """Wall-clock time since the start, of resumed runs without the time between."""
+        """Wall-clock time of the run, without the time between interruption and resumption."""
         return time.monotonic() - self._started
 
     def _is_over(self, epoch: int) -> bool:
-        """Whether no epoch follows this one."""
+        """Whether this epoch is the last one."""
         n_steps = self._time.n_steps
         if n_steps is not None and self._time.end_of(epoch) == n_steps:
             return True
@@ -330,9 +323,9 @@ class Loop:
 
 
 def _groups(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
-    """Returns parameter groups, each with the learning rate that a schedule is a factor of.
+    """Returns parameter groups, each with the base learning rate of its schedule.
 
-    It is in the group, because an optimizer's state that is loaded brings its own current rate.
+    The base rate is stored in the group, because a loaded optimizer state has its own current rate.
     """
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     for group in groups:

@@ -12,12 +12,10 @@ from numpy.typing import DTypeLike, NDArray
 
 
 def mapped_array(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path) -> NDArray[Any]:
-    """Returns a new array whose contents the system keeps in a file and reads when needed.
-
-    The file has no name: it is gone when the array is, or the process, however it ends.
+    """Returns a new array in an unnamed file that disappears with the array or the process.
 
     Raises:
-        OSError: there is no room; the message says how much is needed.
+        OSError: the disk is full; the message says how much is needed.
     """
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     try:
@@ -29,5 +27,5 @@ def mapped_array(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path) -
             return np.memmap(file, dtype=dtype, mode="r+", shape=shape)
     except OSError as error:
         raise OSError(
-            error.errno, f"{size / 2**30:.1f} GiB are needed in {folder}, where {error.strerror}"
+            error.errno, f"{size / 2**30:.1f} GiB are needed in {folder}: {error.strerror}"
         ) from error

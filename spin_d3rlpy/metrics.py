@@ -1,4 +1,4 @@
-"""Evaluation of policies in environments, all episodes stepped together."""
+"""Evaluation of policies in environments, all episodes in lock-step."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MatchMode = Literal["slot", "exact"]
 
 
 class MultiDiscreteActionMatchEvaluator:
-    """A d3rlpy evaluator: share of the dataset's actions that the greedy policy takes.
+    """d3rlpy evaluator: share of the dataset's actions that the greedy policy takes, 0 to 1.
 
     d3rlpy's `DiscreteActionMatchEvaluator` compares single choices only.
 
     Args:
         mode: `"exact"` counts rows with all sub-actions equal, `"slot"` counts sub-actions.
-        episodes: what to compare with; the training dataset if None.
+        episodes: reference episodes; the training dataset if None.
 
     Raises:
         ValueError: an unknown mode.
@@ -54,14 +54,13 @@ class MultiDiscreteActionMatchEvaluator:
 
 
 def action_marginals(actions: NDArray[Any], nvec: Sequence[int]) -> NDArray[np.float64]:
-    """Returns how often each choice of each sub-action is taken.
+    """Returns each choice's frequency per sub-action, `(N, K)`.
+
+    Rows sum to 1; entries past a sub-action's last choice are NaN.
 
     Args:
         actions: `(n, N)`.
         nvec: number of choices of each sub-action.
-
-    Returns:
-        `(N, K)` shares that sum to 1 over a sub-action's choices, NaN past its last choice.
     """
     shares = np.full((len(nvec), max(nvec)), np.nan)
     for slot, n_choices in enumerate(nvec):
@@ -71,7 +70,7 @@ def action_marginals(actions: NDArray[Any], nvec: Sequence[int]) -> NDArray[np.f
 
 
 class ActingAlgo(Protocol):
-    """What evaluation needs: any d3rlpy Q-learning algorithm has it."""
+    """Interface that evaluation needs; every d3rlpy Q-learning algorithm has it."""
 
     def predict(self, x: Any) -> NDArray[Any]:
         """Greedy actions for a batch of observations."""
@@ -81,18 +80,18 @@ class ActingAlgo(Protocol):
 
 
 class LockstepEvaluator:
-    """A d3rlpy evaluator that plays seeded episodes side by side and returns their mean return.
+    """d3rlpy evaluator: mean return of seeded episodes played in parallel.
 
-    One call of the policy serves all episodes, and every call plays the same start states. Like
-    d3rlpy's `EnvironmentEvaluator`, but that one steps a single unseeded environment.
+    One call of the policy serves all episodes, and every evaluation uses the same start states.
+    d3rlpy's `EnvironmentEvaluator` steps a single unseeded environment.
 
     Args:
-        env: an environment from `gymnasium.make`, of which copies are made by its spec, or a
-            vector environment with next-step autoreset, which is used as it is.
+        env: from `gymnasium.make` (copied by its spec), or a vector environment with next-step
+            autoreset (used directly).
         n_trials: number of episodes.
-        seed: the first episode's seed; the others follow.
-        mode: `"greedy"` (`predict`) or `"sample"` (`sample_action`, what the published IQL and
-            AWAC results use).
+        seed: the first episode's seed; later ones count up.
+        mode: `"greedy"` (`predict`) or `"sample"` (`sample_action`, as in the published IQL and
+            AWAC results).
 
     Raises:
         ValueError: the environment has no spec, or an unknown mode.
@@ -128,10 +127,10 @@ class LockstepEvaluator:
     def returns(
         self, algo: ActingAlgo, on_step: Callable[[int], None] | None = None
     ) -> NDArray[np.float64]:
-        """Returns the undiscounted return of every episode, in the seeds' order, `(n_trials,)`.
+        """Returns each episode's undiscounted return, in order of seeds, `(n_trials,)`.
 
         Raises:
-            NvecMismatchError: the policy was built for another action space.
+            NvecMismatchError: the policy has another action space.
         """
         space = self._envs.single_action_space
         expected = nvec_from_space(space)

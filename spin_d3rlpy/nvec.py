@@ -1,7 +1,7 @@
-"""`nvec`, the number of choices of each sub-action: where it comes from and what it lays out.
+"""`nvec`, the number of choices of each sub-action, and the layout that follows from it.
 
-Network outputs are flat, `S = sum(nvec)` numbers a row, slot after slot; `SlotLayout` is the only
-place that knows where each slot begins, so equal and ragged `nvec` take the same path elsewhere.
+Network outputs are flat, `S = sum(nvec)` numbers per row, slot after slot. Only `SlotLayout` knows
+where each slot begins, so equal and ragged `nvec` share all other code.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def check_nvec(nvec: Sequence[int]) -> list[int]:
 def nvec_from_space(space: gymnasium.Space[object]) -> list[int]:
     """Returns the number of choices of each sub-action of a Gymnasium action space.
 
-    `MultiBinary` reads as choices of two, `Discrete` as a single sub-action. Where a space starts
-    is up to `choices_of` and `actions_of`.
+    `MultiBinary` has two choices each, `Discrete` is a single sub-action. For spaces that do not
+    start at 0 see `choices_of` and `actions_of`.
 
     Raises:
-        InvalidActionSpaceError: the space is none of these.
+        InvalidActionSpaceError: the space is of another kind.
     """
     if isinstance(space, MultiDiscrete) and space.nvec.ndim == 1:
         return check_nvec(space.nvec.tolist())
@@ -60,12 +60,12 @@ def nvec_from_space(space: gymnasium.Space[object]) -> list[int]:
 
 
 def choices_of(space: gymnasium.Space[Any], actions: object) -> NDArray[Any]:
-    """Returns a space's actions as choices, which count from 0 wherever the space starts."""
+    """Returns a space's actions as choices that count from 0."""
     return np.asarray(actions) - getattr(space, "start", 0)
 
 
 def actions_of(space: gymnasium.Space[Any], choices: NDArray[Any]) -> NDArray[Any]:
-    """Returns choices `(..., N)` as the actions that a space takes: `(...)` if it is `Discrete`."""
+    """Returns choices `(..., N)` as actions of a space: `(...)` if it is `Discrete`."""
     actions: NDArray[Any] = choices + getattr(space, "start", 0)
     return actions[..., 0] if isinstance(space, Discrete) else actions
 
@@ -73,7 +73,7 @@ def actions_of(space: gymnasium.Space[Any], choices: NDArray[Any]) -> NDArray[An
 def require_same_nvec(
     expected: Sequence[int], found: Sequence[int], whose: str, other: str
 ) -> None:
-    """Raises NvecMismatchError naming both parties unless the two agree."""
+    """Raises NvecMismatchError naming both parties if they differ."""
     if list(expected) != list(found):
         raise NvecMismatchError(
             f"{whose} has nvec={list(expected)}, but {other} has nvec={list(found)}. "
@@ -82,11 +82,7 @@ def require_same_nvec(
 
 
 class SlotLayout(nn.Module):
-    """Where each slot's choices lie in a flat vector of `S = sum(nvec)` numbers.
-
-    Args:
-        nvec: number of choices of each sub-action (N of them).
-    """
+    """Position of each slot's choices in a flat vector of `S = sum(nvec)` numbers."""
 
     offsets: torch.Tensor  # (N,)
     padded_index: torch.Tensor  # (N, K): positions in the flat vector; padding repeats the last
@@ -120,14 +116,14 @@ class SlotLayout(nn.Module):
         )
 
     def split(self, flat: torch.Tensor, fill: float = -torch.inf) -> torch.Tensor:
-        """Reshapes `(..., S)` to `(..., N, K)`; past a slot's last choice stands `fill`."""
+        """Reshapes `(..., S)` to `(..., N, K)`, padded with `fill` past a slot's last choice."""
         if self.is_uniform:
             uniform: torch.Tensor = flat.unflatten(-1, (self.n_slots, self.max_choices))
             return uniform
         return flat[..., self.padded_index].masked_fill(self.padding, fill)
 
     def positions(self, actions: torch.Tensor) -> torch.Tensor:
-        """Where chosen entries stand in the flat vector: integer `(..., N)` give `(..., N)`."""
+        """Positions of chosen entries in the flat vector: integer `(..., N)` to `(..., N)`."""
         return actions.long() + self.offsets
 
     def gather(self, flat: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:

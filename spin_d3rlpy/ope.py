@@ -41,9 +41,6 @@ class MultiDiscreteFQEConfig(MultiDiscreteConfig):
         * Le et al., Batch Policy Learning under Constraints, 2019, algorithm 3.
 
     Args:
-        learning_rate: of the Q functions.
-        optim_factory: optimizer of the Q functions.
-        encoder_factory: hidden layers of each Q function.
         n_critics: Q functions; each has its own target, values are their mean.
         tau: Polyak coefficient of the target ensemble, applied every step.
     """
@@ -55,12 +52,11 @@ class MultiDiscreteFQEConfig(MultiDiscreteConfig):
     tau: float = 0.005
 
     def create(self, device: DeviceArg = False, enable_ddp: bool = False) -> NoReturn:
-        """Raises NotImplementedError: what is evaluated must be given too."""
+        """Raises NotImplementedError: FQE also needs the evaluated algorithm."""
         raise NotImplementedError("Use MultiDiscreteFQE(algo, config): it evaluates an algorithm.")
 
     @classmethod
     def get_type(cls) -> str:
-        """Name in the log folder's `params.json`."""
         return "spin_fqe"
 
 
@@ -114,7 +110,6 @@ class FQEImpl(MultiDiscreteImpl):
         return torch.stack([q(x, one_hot).q_value.squeeze(-1) for q in q_funcs])
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
-        """One gradient step and one Polyak step."""
         modules = self._modules
         with torch.no_grad():
             next_actions = self._act(batch.next_observations)
@@ -132,39 +127,34 @@ class FQEImpl(MultiDiscreteImpl):
         return self._evaluated.predict_best_action(x)
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        """The evaluated policy's greedy action."""
         return self._evaluated.predict_best_action(x)
 
     def inner_sample_action(self, x: Any) -> torch.Tensor:
-        """The evaluated policy's sampled action."""
         return self._evaluated.sample_action(x)
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
-        """Mean over the ensemble of `Q(s, a)`, `(B,)`."""
         return self.q_values(self._modules.q_funcs, x, action).mean(0)
 
     @property
     def q_function(self) -> nn.ModuleList:
-        """The online ensemble."""
         return self._modules.q_funcs
 
     @property
     def q_function_optim(self) -> torch.optim.Optimizer:
-        """Its optimizer."""
         return self._modules.optim.optim
 
 
 class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
     """Estimates the value of a trained policy from offline data.
 
-    d3rlpy's `DiscreteFQE` takes single choices only. After `fit`, `predict_value` is the
-    estimate; d3rlpy's `InitialStateValueEstimationEvaluator` and `SoftOPCEvaluator` sum it up.
+    d3rlpy's `DiscreteFQE` takes single choices only. After `fit`, `predict_value` is the estimate;
+    d3rlpy's `InitialStateValueEstimationEvaluator` and `SoftOPCEvaluator` summarize it.
 
     Args:
         algo: a built algorithm of this package.
-        config: the configuration; defaults if None. Observations are scaled as the algorithm's.
-        device: as in d3rlpy; the algorithm's device is to be the same.
-        mode: whether the greedy or the sampled policy is evaluated.
+        config: defaults if None. Observations are scaled as the algorithm's.
+        device: as in d3rlpy; must be the algorithm's.
+        mode: evaluate the greedy or the sampled policy.
 
     Raises:
         NvecMismatchError: the config has another action space or observation scaler.
@@ -193,7 +183,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
             not own.built or scaler is None or scaler_to_dict(own) != scaler_to_dict(scaler)
         ):
             raise NvecMismatchError(
-                "The config scales observations otherwise than the algorithm that is evaluated. "
+                "The config scales observations differently from the evaluated algorithm. "
                 "Leave observation_scaler unset: the algorithm's is used."
             )
         config.nvec, config.observation_scaler = algo.config.nvec, scaler
@@ -202,7 +192,6 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         self._mode: ActionMode = mode
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        """Builds networks and optimizer."""
         config = self._config
         online, target = (
             nn.ModuleList(
@@ -228,9 +217,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         self._algo.save_policy(fname)
 
     def predict(self, x: Observation) -> NDArray:
-        """Returns the evaluated policy's greedy actions `(B, N)`."""
         return self._algo.predict(x)
 
     def sample_action(self, x: Observation) -> NDArray:
-        """Returns the evaluated policy's sampled actions `(B, N)`."""
         return self._algo.sample_action(x)

@@ -1,4 +1,4 @@
-"""Every picture this package draws, in one style that color blindness does not spoil."""
+"""All figures of this package, in one color-blind-safe style."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def plot_learning_curves(
     reference_lines: Mapping[str, float] | None = None,
     xlabel: str = OFFLINE_STEPS,
 ) -> None:
-    """Draws a line with a band per algorithm, and horizontal reference lines by name.
+    """Draws a line with a band per algorithm, and named horizontal reference lines.
 
-    `curves` are (gradient steps or what `xlabel` says, mean returns, half-widths of the band).
+    `curves` are (x values as `xlabel` says, mean returns, half-widths of the band).
     """
     figure = _figure(7.0, 4.4)
     axes = figure.subplots()
@@ -62,9 +62,9 @@ def plot_curve_panels(
     reference_lines: Mapping[str, Mapping[str, float]] | None = None,
     xlabel: str = OFFLINE_STEPS,
 ) -> None:
-    """Draws one panel per dataset: each method's mean over seeds, and the range between them.
+    """Draws one panel per dataset: each method's mean and range over seeds.
 
-    `reference_lines` are horizontal ones, by dataset and name.
+    `reference_lines` are horizontal lines by dataset and name.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -86,8 +86,8 @@ def plot_curve_panels(
 def plot_time_to_target(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Draws bars of gradient steps to a target return, one group per dataset.
 
-    Rows have `dataset`, `method`, `reached` (such as "2 of 3"), `median_steps` ("" if the target
-    is not reached) and `of_all_steps`.
+    Rows have `dataset`, `method`, `reached` (such as "2 of 3"), `median_steps` ("" if not reached)
+    and `of_all_steps`.
     """
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
@@ -106,7 +106,7 @@ def plot_time_to_target(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         axes.bar(0, 0, color=COLORS[i % len(COLORS)], label=method)
     names = [short_name(name).replace("/", "\n") for name in datasets]
     axes.set_xticks(range(len(datasets)), names, fontsize=7)
-    title = "Seeds that reach it; empty bars: none within these steps"
+    title = "Seeds that reach the target; empty bars: none within these steps"
     _finish(axes, title, "", "gradient steps to target", grid=False)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     save_figure(figure, path)
@@ -115,7 +115,7 @@ def plot_time_to_target(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def plot_profiles(path: Path, scores: Mapping[str, Sequence[NDArray[Any]]]) -> None:
     """Draws the share of runs above each normalized score, a line per method.
 
-    `scores` are, by method, an array per dataset.
+    `scores` are, by method, one array per dataset.
     """
     together = {label: np.concatenate(list(strata)) for label, strata in scores.items()}
     everything = np.concatenate(list(together.values()))
@@ -125,7 +125,7 @@ def plot_profiles(path: Path, scores: Mapping[str, Sequence[NDArray[Any]]]) -> N
     for i, (label, values) in enumerate(together.items()):
         shares = (values[:, None] > thresholds).mean(0)
         axes.step(thresholds, shares, color=COLORS[i % len(COLORS)], label=label, where="post")
-    _finish(axes, "", "normalized score", "share of runs above it")
+    _finish(axes, "", "normalized score", "share of runs above the score")
     save_figure(figure, path)
 
 
@@ -145,10 +145,10 @@ def plot_returns(path: Path, groups: Mapping[str, Sequence[float]], title: str) 
 
 
 def plot_attention(path: Path, maps: NDArray[Any], labels: Sequence[str], title: str) -> None:
-    """Draws whom tokens attend to, a row of panels per block and a column per head.
+    """Draws attention maps, a row of panels per block and a column per head.
 
-    `maps` are weights `(blocks, H, T, T)` as of `spin_d3rlpy.asm.probe.attention_maps`, `labels`
-    the names of the T tokens.
+    `maps` are weights `(blocks, H, T, T)` from `spin_d3rlpy.asm.probe.attention_maps`, `labels` the
+    names of the T tokens.
     """
     n_blocks, n_heads, n_tokens, _ = maps.shape
     figure = _figure(2.3 * n_heads + 1.0, 2.3 * n_blocks + 0.6)
@@ -160,7 +160,7 @@ def plot_attention(path: Path, maps: NDArray[Any], labels: Sequence[str], title:
         axes.set_xticks(ticks, [labels[t] for t in ticks], rotation=90, fontsize=6)
         axes.set_yticks(ticks, [labels[t] for t in ticks], fontsize=6)
     figure.colorbar(image, ax=all_axes, shrink=0.6, label="attention weight")
-    figure.supxlabel("token that is attended to", fontsize=9)
+    figure.supxlabel("attended token", fontsize=9)
     figure.supylabel("token that attends", fontsize=9)
     figure.suptitle(title, fontsize=11)
     save_figure(figure, path)
@@ -169,9 +169,9 @@ def plot_attention(path: Path, maps: NDArray[Any], labels: Sequence[str], title:
 def plot_action_marginals(
     path: Path, marginals: Mapping[str, NDArray[np.float64]], title: str
 ) -> None:
-    """Draws how often each choice of each sub-action is taken, one panel per source.
+    """Draws each choice's frequency per sub-action, one panel per source.
 
-    `marginals` are shares `(N, K)` by source, NaN where a sub-action has no such choice.
+    `marginals` are shares `(N, K)` by source, NaN past a sub-action's last choice.
     """
     n_slots, n_choices = next(iter(marginals.values())).shape
     wide = min(9.0, 1.6 + 0.45 * n_choices)
@@ -196,15 +196,15 @@ def plot_action_marginals(
 
 
 def short_name(dataset: str) -> str:
-    """A dataset's name without what all names have."""
+    """Returns a dataset's name without the part that all names share."""
     return dataset.removeprefix("spin/").removesuffix("-v0")
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Writes a picture in the format of the file's suffix.
+    """Writes a figure in the format of the file's suffix.
 
     Raises:
-        ValueError: another suffix than PNG's, PDF's or SVG's.
+        ValueError: the suffix is not PNG's, PDF's or SVG's.
     """
     if path.suffix not in FORMATS:
         raise ValueError(f"Expected a file ending in {', '.join(FORMATS)}; got {path.name!r}.")
@@ -213,7 +213,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def _figure(width: float, height: float) -> Figure:
-    """Returns an empty picture, sizes in inches, that needs no display."""
+    """Returns an empty figure (sizes in inches) that needs no display."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
@@ -227,7 +227,7 @@ def _line(axes: Axes, number: int, label: str, steps: Any, mean: Any, low: Any, 
 
 
 def _reference_lines(axes: Axes, lines: Mapping[str, float]) -> None:
-    """Draws horizontal lines; those too close to each other for two names share one."""
+    """Draws horizontal lines; lines close to each other share one label."""
     low, high = axes.get_ylim()
     span = max(high, *lines.values()) - min(low, *lines.values()) if lines else 0.0
     groups: list[list[str]] = []

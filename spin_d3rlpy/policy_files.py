@@ -1,4 +1,4 @@
-"""A policy from wherever it is: the folder of a training, a file, or one that is shipped."""
+"""Opening a policy: a training folder, a file or a shipped policy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from spin_envs.behavior import load_behavior_policy, policy_task, shipped_polici
 
 @dataclasses.dataclass(frozen=True)
 class OpenedPolicy:
-    """A policy, and what is known of where it acts."""
+    """A policy and, as far as known, its environment."""
 
     actor: ActingAlgo  # what chooses actions
-    nvec: list[int] | None = None  # number of choices of each of its sub-actions, if it says so
+    nvec: list[int] | None = None  # number of choices of each sub-action, if known
     # Gymnasium id of the environment that it was trained for, if that is known
     env_id: str | None = None
     # that environment's arguments
@@ -36,12 +36,11 @@ class OpenedPolicy:
         """The trained algorithm.
 
         Raises:
-            ValueError: it is something else, such as a shipped behavior policy.
+            ValueError: the policy is not an algorithm, e.g. a shipped behavior policy.
         """
         if not isinstance(self.actor, MultiDiscreteAlgo):
             raise ValueError(
-                "Expected a policy that was trained with an algorithm of this package, got "
-                f"{type(self.actor).__name__}."
+                f"Expected a trained algorithm of this package, got {type(self.actor).__name__}."
             )
         return self.actor
 
@@ -51,24 +50,23 @@ class OpenedPolicy:
         env_kwargs: Mapping[str, Any] | None = None,
         render_mode: str | None = None,
     ) -> gymnasium.Env[Any, Any]:
-        """Makes the environment to act in.
+        """Makes the policy's environment.
 
         Args:
-            env_id: Gymnasium id; the one it was trained for if None.
-            env_kwargs: arguments, e.g. `{"bins": 3}`; beside an own environment's, if there is
-                no `env_id`.
+            env_id: Gymnasium id; the policy's own environment if None.
+            env_kwargs: arguments, e.g. `{"bins": 3}`; added to its own environment's if `env_id` is
+                None.
             render_mode: as in `gymnasium.make`.
 
         Raises:
             ValueError: no environment is known.
-            NvecMismatchError: the policy was built for another action space.
+            NvecMismatchError: the environment has another action space than the policy.
         """
         arguments = dict(env_kwargs or {})
         if env_id is None:
             if self.env_id is None:
                 raise ValueError(
-                    "The policy does not say which environment it is for: pass one "
-                    "(on the command line: --env)."
+                    "The policy's environment is unknown: pass one (on the command line: --env)."
                 )
             env_id, arguments = self.env_id, {**self.env_kwargs, **arguments}
         env = gymnasium.make(env_id, render_mode=render_mode, **arguments)
@@ -83,14 +81,14 @@ def open_policy(policy: str, device: str = "cpu:0") -> OpenedPolicy:
     """Opens a policy.
 
     Args:
-        policy: the folder of a finished `spin-d3rlpy train`; a `.safetensors` file that
-            `save_policy` wrote; a `.d3` file (a pickle, which d3rlpy loads: only open files that
-            you trust); or the name of a shipped behavior policy, e.g. `"cheetah-run-b3-expert"`.
+        policy: the folder of a finished `spin-d3rlpy train`; a `.safetensors` file from
+            `save_policy`; a `.d3` file (a pickle: open only trusted files); or a shipped behavior
+            policy's name, e.g. `"cheetah-run-b3-expert"`.
         device: of a trained policy, as in d3rlpy.
 
     Raises:
         FileNotFoundError: there is no such folder, file or shipped policy.
-        InvalidCheckpointError: a `.safetensors` file that is none of `save_policy`.
+        InvalidCheckpointError: the `.safetensors` file is not from `save_policy`.
     """
     path = Path(policy)
     if path.is_dir():
@@ -120,7 +118,7 @@ def open_policy(policy: str, device: str = "cpu:0") -> OpenedPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class _Behavior:
-    """A behavior policy, which has one way to act, as an algorithm."""
+    """A behavior policy with an algorithm's interface."""
 
     act: Callable[[Any], NDArray[Any]]
 

@@ -1,4 +1,4 @@
-"""Which number format a training step computes in."""
+"""The number format that training steps compute in."""
 
 from __future__ import annotations
 
@@ -40,16 +40,12 @@ def is_bfloat16(device: torch.device | str, precision: Precision) -> bool:
 def autocast(device: torch.device | str, precision: Precision) -> Iterator[None]:
     """Context in which losses and their gradients are computed.
 
-    In bfloat16, factors of matrix products (but for output layers, see `in_float32`) are rounded
-    to 8 significant bits; weights, normalizations and optimizers stay in float32. `"auto"` is
-    bfloat16 where the device has units for it (on a CPU AVX512-BF16 or AMX, where products take a
-    quarter of the time) and float32 elsewhere.
-
-    `"tf32"` leaves everything in float32, of which a GPU's units for products read 11 significant
-    bits (10 of them stored); on a CPU it is float32.
-
-    Rounded weights are not kept for a second use within the context: an update changes weights in
-    between, and a recorded one must not find them in place of those of its replay.
+    In bfloat16, factors of matrix products (except output layers, see `in_float32`) are rounded to
+    8 significant bits; weights, normalizations and optimizers stay in float32. `"auto"` is bfloat16
+    on devices with units for it (CPUs: AVX512-BF16 or AMX), float32 elsewhere. `"tf32"` leaves
+    everything in float32, of which a GPU's units for products read 11 significant bits; on a CPU it
+    is float32. Rounded weights are not cached, because an update or a graph replay changes weights
+    within the context.
     """
     kind, enabled = torch.device(device).type, is_bfloat16(device, precision)
     with (
@@ -77,11 +73,11 @@ def _tf32_products() -> Iterator[None]:
 def fast_products(
     device: torch.device | str, n_rows: int | None = None
 ) -> contextlib.AbstractContextManager[None]:
-    """Context in which float32 products are left to the faster one of torch's libraries.
+    """Context in which torch's faster library computes float32 products.
 
     Args:
         device: of the products.
-        n_rows: of the products, if they can be few: for few rows it is torch's usual one.
+        n_rows: rows of the products if few; then torch's default library is used.
     """
     many = n_rows is None or n_rows >= MANY_ROWS
     if many and fast.is_on() and torch.device(device).type == "cpu" and onednn_multiplies_float32():
@@ -90,9 +86,9 @@ def fast_products(
 
 
 def backward(loss: torch.Tensor) -> None:
-    """`loss.backward()` within `autocast`: every product in the type of the forward one.
+    """`loss.backward()` within `autocast`, every product in the type of its forward product.
 
-    Autocast would round factors of gradients of output layers, too.
+    Autocast would also round factors of output layers' gradients.
     """
     with torch.autocast(loss.device.type, enabled=False):
         loss.backward(fast.losses.one(loss.device) if fast.switch.counts_launches(loss) else None)
@@ -101,8 +97,8 @@ def backward(loss: torch.Tensor) -> None:
 def in_float32(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """Applies an output layer in float32 within `autocast`.
 
-    Losses are made of differences of a network's outputs (a temporal-difference error, a
-    log-softmax), which would lose most of their digits if the outputs were rounded to bfloat16.
+    Losses are differences of outputs (temporal-difference errors, log-softmax), which would lose
+    most of their digits in bfloat16.
     """
     if x.dtype != torch.bfloat16:
         return layer(x)

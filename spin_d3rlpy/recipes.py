@@ -1,8 +1,8 @@
-"""Recipes: named sets of field values, for every algorithm alike.
+"""Recipes: named sets of field values for every algorithm.
 
-The classes' own defaults are the recipe `"published"`: results compare with the paper's, after a
-million steps. `"tuned"` reaches such returns in minutes; its settings were chosen on cheetah-run
-and finger-spin only.
+`"published"` is the classes' own defaults, comparable with the paper after a million steps.
+`"tuned"` reaches good returns in minutes; its settings were chosen on cheetah-run and finger-spin
+only.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _tuned(policy: str) -> dict[str, Any]:
 
 
 def _smoke(_: str) -> dict[str, Any]:
-    """Seconds: for trying out a script, not for results."""
+    """Settings for trying out a script in seconds; not for results."""
     return {
         "batch_size": 64,
         "n_steps": 40,
@@ -110,12 +110,12 @@ RECIPES: dict[str, Callable[[str], dict[str, Any]]] = {
 def recipe_fields(
     name: str, config_class: type[Any], given: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Returns a recipe's values of the fields that a config (and its policy's factory) has.
+    """Returns a recipe's values for the fields of a config and its policy's factory.
 
     Args:
         name: of the recipe.
         config_class: of an algorithm.
-        given: fields that the user gives; they win.
+        given: fields given by the user, which win.
 
     Raises:
         ValueError: there is no such recipe.

@@ -31,25 +31,22 @@ def record_policy(
     max_steps: int | None = None,
     device: str = "cpu:0",
 ) -> float:
-    """Plays an episode with greedy actions and writes it as a video.
+    """Records one greedy episode as a video and returns its undiscounted return.
 
     Args:
         policy: see `open_policy`.
         out: an `.mp4` or `.gif` file.
-        env_id: Gymnasium id; a shipped policy's own environment if None.
-        env_kwargs: arguments of the environment, e.g. `{"bins": 3}`.
+        env_id: Gymnasium id; the policy's own environment if None.
+        env_kwargs: the environment's arguments, e.g. `{"bins": 3}`.
         seed: of the episode.
-        max_steps: the video ends here if the episode does not end before.
+        max_steps: maximum length of the video.
         device: of a saved policy, as in d3rlpy.
 
-    Returns:
-        The undiscounted return of what was recorded.
-
     Raises:
-        ValueError: another file format, or a saved policy without an environment.
+        ValueError: an unknown file format, or a saved policy without an environment.
         FileNotFoundError: no such file or shipped policy.
-        InvalidCheckpointError: a `.safetensors` file that is none of `save_policy`.
-        NvecMismatchError: the policy was built for another action space.
+        InvalidCheckpointError: the `.safetensors` file is not from `save_policy`.
+        NvecMismatchError: the environment has another action space than the policy.
         MissingDependencyError: imageio or a graphics back-end is missing.
     """
     if out.suffix not in FORMATS:

@@ -1,4 +1,4 @@
-"""Results as CSV files, JSON files and text tables, and what measured numbers depend on."""
+"""Results as CSV, JSON and text tables, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spin_d3rlpy.atomic import atomic_write
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows with all their keys as header, in one step. What a row lacks is left empty."""
+    """Atomically writes rows with the union of their keys as header; missing values are empty."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     with atomic_write(path) as partial, partial.open("w", newline="") as f:
         writer = csv.DictWriter(f, names, lineterminator="\n")
@@ -28,13 +28,13 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file by its header's names."""
+    """Returns a CSV file's rows as dictionaries."""
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON file in one step."""
+    """Atomically writes a JSON file."""
     with atomic_write(path) as partial:
         partial.write_text(json.dumps(content, indent=1) + "\n")
 
@@ -57,7 +57,7 @@ def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def describe_machine() -> dict[str, Any]:
-    """What measured numbers depend on: versions of packages, platform and processors."""
+    """Returns package versions, platform and processors."""
     packages = ("torch", "d3rlpy", "gymnasium", "minari", "mujoco", "dm_control")
     return {
         "versions": {

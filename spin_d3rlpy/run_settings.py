@@ -1,4 +1,4 @@
-"""What a training or pre-training is, as plain values that a YAML file can hold."""
+"""Settings of trainings and pre-trainings as plain values for YAML files."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from spin_d3rlpy.settings import check_name, check_values, create, merge
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
-    """What a training is; all that its numbers depend on except versions and machine.
+    """All settings of a training that its numbers depend on, except versions and machine.
 
     Args:
         dataset: name or path, as in `load_dataset`.
         algorithm: class in `spin_d3rlpy`, e.g. `"SPINIQL"`.
-        recipe: name in `spin_d3rlpy.recipes.RECIPES`, for all that `fields` does not say.
-        fields: its config fields, nested ones (`transformer`, `pretraining`, `distillation`,
-            `sizes`) as mappings, d3rlpy's factories and scalers as it saves them.
-        asm: file of a pre-trained model for algorithms that can take one over.
+        recipe: name in `spin_d3rlpy.recipes.RECIPES`, for fields not in `fields`.
+        fields: config fields, nested ones (`transformer`, `pretraining`, `distillation`, `sizes`)
+            as mappings, d3rlpy's factories and scalers as d3rlpy saves them.
+        asm: file of a pre-trained model, for algorithms that take one.
         size: transitions of the dataset; the usual size if None.
         n_steps: gradient steps; the recipe's if None.
         n_steps_per_epoch: gradient steps between evaluations; a tenth of the run's if None.
-        seconds: train for so long, pre-training included, instead of for `n_steps`.
-        n_epochs: evaluations of such a training after its first stages.
-        episodes: of an evaluation.
+        seconds: training time, pre-training included, instead of `n_steps`.
+        n_epochs: evaluations of a timed training after its first stages.
+        episodes: per evaluation.
         evaluation_seed: of an evaluation's first episode.
-        mode: whether evaluations act greedily or sample.
+        mode: evaluate greedy or sampled actions.
         seed: of networks and mini-batches.
         device: as in d3rlpy.
         checkpoint_interval: steps between checkpoints.
@@ -60,11 +60,11 @@ class TrainSettings:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainSettings:
-    """What a pre-training of an Action Structure Model is.
+    """Settings of an Action Structure Model's pre-training.
 
     Args:
         dataset: name or path, as in `load_dataset`.
-        recipe: name in `spin_d3rlpy.recipes.RECIPES`, for all that is not said here.
+        recipe: name in `spin_d3rlpy.recipes.RECIPES`, for fields not given here.
         architecture: `"transformer"` or `"mlp"`.
         transformer: fields of `TransformerConfig`.
         mlp: fields of `MLPConfig`.
@@ -103,7 +103,7 @@ ASM_FIELDS = (
 
 
 def algorithm_names() -> list[str]:
-    """Names of the algorithms that can be trained."""
+    """Names of the trainable algorithms."""
     return sorted(
         name
         for name, value in vars(algos).items()
@@ -114,11 +114,11 @@ def algorithm_names() -> list[str]:
 
 
 def train_settings(values: Mapping[str, Any], source: str) -> TrainSettings:
-    """Completes settings: the recipe's values under `values`, the classes' defaults under both.
+    """Completes settings with the recipe's values, then the classes' defaults.
 
     Args:
         values: fields of `TrainSettings`.
-        source: what the values are, for messages.
+        source: origin of the values, for messages.
 
     Raises:
         ValueError: unknown names, values of other types, no dataset.
@@ -126,7 +126,7 @@ def train_settings(values: Mapping[str, Any], source: str) -> TrainSettings:
     settings = create(TrainSettings, values, source)
     from_asm = {*ASM_FIELDS[:4]} if settings.asm is not None else set()
     if given := sorted(from_asm & settings.fields.keys()):
-        raise ValueError(f"{source}: {' and '.join(given)} come with the ASM, leave them out.")
+        raise ValueError(f"{source}: {' and '.join(given)} are determined by the ASM; omit them.")
     config, encoder = _default_parts(settings.algorithm)
     recipe = recipe_fields(settings.recipe, type(config))
     plain = {k: _to_plain(v, _field(config, encoder, k)) for k, v in recipe.items()}
@@ -141,7 +141,7 @@ def train_settings(values: Mapping[str, Any], source: str) -> TrainSettings:
 
 
 def pretrain_settings(values: Mapping[str, Any], source: str) -> PretrainSettings:
-    """The same for a pre-training."""
+    """Completes settings of a pre-training, as `train_settings` does."""
     settings = create(PretrainSettings, values, source)
     given = {k: v for k, v in pretraining_fields(settings).items() if v}
     fields = {"recipe": settings.recipe, "fields": given}
@@ -150,7 +150,7 @@ def pretrain_settings(values: Mapping[str, Any], source: str) -> PretrainSetting
 
 
 def pretraining_fields(settings: PretrainSettings) -> dict[str, Any]:
-    """Returns the fields of a pre-training as those of an algorithm."""
+    """Returns a pre-training's fields as an algorithm's."""
     return {name: getattr(settings, name) for name in ASM_FIELDS}
 
 
@@ -159,7 +159,7 @@ def create_algorithm(name: str, fields: Mapping[str, Any], device: str = "cpu:0"
 
     Args:
         name: its class in `spin_d3rlpy`.
-        fields: config fields and those of the policy's encoder factory, as in `TrainSettings`.
+        fields: config and encoder factory fields, as in `TrainSettings`.
         device: as in d3rlpy.
 
     Raises:
@@ -183,7 +183,7 @@ def create_algorithm(name: str, fields: Mapping[str, Any], device: str = "cpu:0"
 
 
 def _decode(decode: Callable[[Any], Any], value: Mapping[str, Any], source: str) -> Any:
-    """Reads what d3rlpy saves of a factory or scaler."""
+    """Reads a factory or scaler that d3rlpy saved."""
     try:
         return decode({"params": {}, **value})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -193,7 +193,7 @@ def _decode(decode: Callable[[Any], Any], value: Mapping[str, Any], source: str)
 
 
 def _default_parts(algorithm: str) -> tuple[Any, Any]:
-    """Returns an algorithm's default config and, if it has fields a file can hold, its encoder."""
+    """Returns an algorithm's default config and, if configurable, its encoder."""
     check_name(algorithm, algorithm_names(), "algorithm")
     return _parts(getattr(algos, algorithm).config_class())
 
@@ -204,7 +204,7 @@ def _parts(config: Any) -> tuple[Any, Any]:
 
 
 def _nested_configs(config: Any, encoder: Any) -> dict[str, type[Any]]:
-    """Returns the classes of the fields that are mappings in a file."""
+    """Returns the classes of fields that are mappings in a file."""
     values = {**(vars(encoder) if encoder else {}), **vars(config)}
     return {
         name: type(value)
@@ -220,13 +220,13 @@ def _field(config: Any, encoder: Any, name: str) -> dataclasses.Field[Any]:
 
 
 def _codec(field: dataclasses.Field[Any]) -> Mapping[str, Any]:
-    """Returns how d3rlpy saves and reads a field's value; nothing for plain values."""
+    """Returns d3rlpy's codec of a field; None for plain values."""
     codec: Mapping[str, Any] = field.metadata.get("dataclasses_json") or {}
     return codec
 
 
 def _to_plain(value: Any, field: dataclasses.Field[Any]) -> Any:
-    """Returns a value as a file holds it."""
+    """Returns a value in its file form."""
     if encode := _codec(field).get("encoder"):
         if getattr(value, "built", True):
             return encode(_codec(field)["decoder"](encode(value)))  # 0 is 0.0 where it is a float
@@ -238,7 +238,7 @@ def _to_plain(value: Any, field: dataclasses.Field[Any]) -> Any:
 
 
 def _complete_fields(algo: Any) -> dict[str, Any]:
-    """Returns an algorithm's fields as a file holds them."""
+    """Returns an algorithm's fields in their file form."""
     config, encoder = _parts(algo.config)
     values = {**(vars(encoder) if encoder else {}), **vars(config)}
     left_out = {"n_steps", "nvec"} | ({"actor_encoder_factory"} if encoder else set())

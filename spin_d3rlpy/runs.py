@@ -1,4 +1,4 @@
-"""Learning curves read back from the folders of trainings and pre-trainings, over seeds."""
+"""Learning curves read from training and pre-training folders, over seeds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_METHOD = ("seed", "device", "n_steps", "checkpoint_interval", "kind")
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:
-    """Returns the folders with a learning curve in these folders, or in folders of theirs.
+    """Returns the folders with a learning curve in or below these folders.
 
     Raises:
         FileNotFoundError: there is none.
@@ -41,11 +41,11 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
 
 
 def read_curves(runs: Sequence[Path], metric: str = "return") -> dict[str, dict[str, Curve]]:
-    """Reads learning curves; runs that differ in nothing but their seed are one line.
+    """Reads learning curves; runs that differ only in their seed form one line.
 
     Returns:
-        Curves by dataset and label: the algorithm and, where lines would share that, what else
-        tells them apart. Seeds that got less far shorten a line to their length.
+        Curves by dataset and label: the algorithm and, if needed, the settings that distinguish
+        lines. A line is as long as its shortest seed.
 
     Raises:
         InvalidDatasetError: no run has the metric.
@@ -95,7 +95,7 @@ def _flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _labels(methods: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Names methods by their algorithm and what else tells those of one algorithm apart."""
+    """Labels methods by algorithm and, if ambiguous, by the settings that differ."""
     labels = {}
     for key, method in methods.items():
         algorithm = method.get("algorithm")

@@ -1,4 +1,4 @@
-"""Scalers: one beyond d3rlpy's own, and fitting them to a `DeviceReplayBuffer` without a loop."""
+"""A scaler in addition to d3rlpy's own, and fast fitting to a `DeviceReplayBuffer`."""
 
 from __future__ import annotations
 
@@ -27,29 +27,23 @@ from spin_d3rlpy.errors import InvalidCheckpointError
 class ClippedStandardObservationScaler(StandardObservationScaler):
     """Standardization with the result clipped to `[-clip, clip]`.
 
-    Clipping keeps a feature that hardly moves in the data from dominating where it does move.
+    Clipping keeps nearly constant features from dominating where they do vary.
 
     Args:
-        mean: mean of each feature.
-        std: standard deviation of each feature.
-        eps: added to `std`.
         clip: largest magnitude of a scaled feature, in standard deviations.
     """
 
     clip: float = 10.0
 
     def transform(self, x: torch.Tensor) -> torch.Tensor:
-        """Scales observations `(..., obs)`."""
         return super().transform(x).clamp(-self.clip, self.clip)
 
     def transform_numpy(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Scales observations `(..., obs)`."""
         scaled: NDArray[np.float32] = np.clip(super().transform_numpy(x), -self.clip, self.clip)
         return scaled
 
     @staticmethod
     def get_type() -> str:
-        """Name under which d3rlpy saves it."""
         return "spin_clipped_standard"
 
 
@@ -62,10 +56,10 @@ def standardized_states() -> Any:
 
 
 def fit_observation_scaler(scaler: ObservationScaler | None, buffer: DeviceReplayBuffer) -> None:
-    """Fits a scaler that is not built yet to the buffer's states.
+    """Fits an unfitted scaler to the buffer's states.
 
-    The standard and min-max scalers are fitted on the arrays at once (d3rlpy visits transitions
-    one by one); any other is fitted by its own method.
+    Standard and min-max scalers are fitted vectorized (d3rlpy visits transitions one by one);
+    others use their own method.
     """
     if scaler is None or scaler.built:
         return
@@ -81,7 +75,7 @@ def fit_observation_scaler(scaler: ObservationScaler | None, buffer: DeviceRepla
 
 
 def fit_reward_scaler(scaler: RewardScaler | None, buffer: DeviceReplayBuffer) -> None:
-    """Fits a reward scaler that is not built yet."""
+    """Fits an unfitted reward scaler."""
     if scaler is not None and not scaler.built:
         scaler.fit_with_transition_picker(buffer.episodes, buffer.transition_picker)
 
@@ -101,7 +95,7 @@ def scaler_from_dict(encoded: dict[str, Any], observation_size: int) -> Observat
     """Inverse of `scaler_to_dict`, for observations of this length.
 
     Raises:
-        InvalidCheckpointError: it is no scaler's, or of other observations.
+        InvalidCheckpointError: not a scaler, or one for other observations.
     """
     try:
         text = json.dumps({"observation_scaler": encoded})
@@ -112,17 +106,19 @@ def scaler_from_dict(encoded: dict[str, Any], observation_size: int) -> Observat
         example = torch.zeros(2, observation_size)
         fits = bool(scaler.transform(example).isfinite().all())
         fits = fits and scaler.transform(example).shape == example.shape
-    except Exception as error:  # what a stranger's file ends in is not foreseeable
-        raise InvalidCheckpointError(f"{encoded!r} is no observation scaler: {error!r}.") from error
+    except Exception as error:  # an untrusted file can cause any error
+        raise InvalidCheckpointError(
+            f"{encoded!r} is not an observation scaler: {error!r}."
+        ) from error
     if not fits:
         raise InvalidCheckpointError(
-            f"{encoded!r} is no observation scaler for {observation_size} features."
+            f"{encoded!r} is not an observation scaler for {observation_size} features."
         )
     return unused  # d3rlpy's scalers stay on the device that they first saw
 
 
 @dataclasses.dataclass()
 class _ScalerHolder(SerializableConfig):
-    """d3rlpy encodes a scaler only as a field of a config."""
+    """Holds a scaler, which d3rlpy encodes only as a field of a config."""
 
     observation_scaler: ObservationScaler | None = make_observation_scaler_field()

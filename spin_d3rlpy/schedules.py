@@ -1,4 +1,4 @@
-"""Learning-rate schedules that know how long the run is, and averages of weights."""
+"""Learning-rate schedules over a known run length, and averages of weights."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ class Schedule:
 
 
 class WeightAverage:
-    """A network whose weights are an exponential moving average of another's.
+    """Exponential moving average of a network's weights.
 
-    The average is one of all steps as long as there are few, so that early evaluations do not act
-    by random initial weights: in step t it keeps the share `min(decay, (1 + t) / (10 + t))`.
+    Step t (from 0) keeps the share `min(decay, (1 + t) / (10 + t))`, so that early averages do not
+    contain the random initial weights.
 
     Args:
         source: the network in training.
         decay: share of the average that a step keeps.
 
     Attributes:
-        average: a copy of the network, in evaluation mode, with the averaged weights.
+        average: copy of the network with the averaged weights, in evaluation mode.
 
     Raises:
-        ValueError: a decay that is not in (0, 1).
+        ValueError: `decay` is not in (0, 1).
     """
 
     def __init__(self, source: nn.Module, decay: float) -> None:
@@ -96,7 +96,7 @@ class WeightAverage:
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """The network has the averaged weights within this context, and its own again after it."""
+        """Context in which the network has the averaged weights."""
         self._swap()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Settings as dataclasses and YAML files: what the command line reads with --config and prints."""
+"""Settings as dataclasses and YAML files, as the command line reads and prints them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not YAML, or not names with values.
+        ValueError: not YAML, or not a mapping.
     """
     try:
         content = yaml.safe_load(path.read_text())
@@ -38,11 +38,10 @@ def format_settings(settings: Any) -> str:
 
 
 def create(cls: type[T], values: Mapping[str, Any], source: str) -> T:
-    """Creates a dataclass from values that a user wrote.
+    """Creates a dataclass from user-given values.
 
     Raises:
-        ValueError: a name that is no field, a value of another type, or a field without either
-            value or default.
+        ValueError: unknown names, values of other types or missing fields.
     """
     check_values(cls, values, source)
     missing = [
@@ -58,9 +57,9 @@ def create(cls: type[T], values: Mapping[str, Any], source: str) -> T:
 
 
 def check_values(cls: type[Any], values: Mapping[str, Any], source: str) -> None:
-    """Raises ValueError for names that are no fields of a dataclass, and values of other types.
+    """Raises ValueError for unknown field names and values of other types.
 
-    Fields that hold neither plain values nor dataclasses of such are not checked.
+    Only fields with plain values or dataclasses of plain values are checked.
     """
     hints = get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]
@@ -73,14 +72,14 @@ def check_values(cls: type[Any], values: Mapping[str, Any], source: str) -> None
 
 
 def check_name(name: str, known: list[str], source: str) -> None:
-    """Raises ValueError with near matches if a name is not known."""
+    """Raises ValueError, with near matches, for an unknown name."""
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known)
         raise ValueError(f"{source}: there is no {name!r}. Near matches: {', '.join(near)}.")
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `base` with `changes` over it, nested mappings merged in turn."""
+    """Returns `base` updated recursively by `changes`."""
     merged = dict(base)
     for name, value in changes.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)

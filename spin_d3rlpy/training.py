@@ -1,7 +1,7 @@
-"""A pre-training or training as a folder that resumes after a kill: what `spin-d3rlpy train` does.
+"""A training or pre-training as a folder that resumes after a kill (`spin-d3rlpy train`).
 
-The folder holds `config.yaml` (what was asked for, complete), `machine.json` (versions and
-processors), `checkpoints/`, `curve.csv` (one row per epoch) and, when it is done, `result.json` and
+The folder holds `config.yaml` (complete settings), `machine.json` (versions and processors),
+`checkpoints/`, `curve.csv` (one row per epoch) and, at the end, `result.json` and
 `policy.safetensors` or `asm.safetensors`.
 """
 
@@ -59,13 +59,13 @@ FIRST = "first.json"  # the evaluation before training
 
 
 class _Measurement:
-    """Evaluators that play once and report several numbers.
+    """Evaluators that share one set of episodes and report several numbers.
 
     Args:
-        env: where they play.
-        settings: how.
-        greedy_too: play greedy actions, too, whatever counts as the return: early in training a
-            policy's most likely action can be good while its samples are not.
+        env: the environment.
+        settings: of the training.
+        greedy_too: also play greedy actions; early in training they can be good while samples are
+            not.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class _Measurement:
         return self.last
 
     def evaluators(self) -> dict[str, Any]:
-        """d3rlpy evaluators, of which the first one plays."""
+        """d3rlpy evaluators; the first one plays the episodes."""
         names = ["return_std", "evaluation_seconds"]
         names += [] if self._greedy is None else ["greedy_return"]
         return {
@@ -111,11 +111,11 @@ def run_training(
     greedy_too: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-    """Trains, or resumes where an earlier attempt in the folder was.
+    """Trains, or resumes an earlier attempt in the folder.
 
-    A dataset that names its environment is evaluated by its episodes' return there, before
-    training, too; a log without one by the share of its actions that the policy would take (which
-    says whether it imitates the log, not whether it is good: see `MultiDiscreteFQE`).
+    With an environment, evaluations (also before training) measure its return; without one, the
+    share of logged actions that the policy would take, which measures imitation, not quality (see
+    `MultiDiscreteFQE`).
 
     Args:
         folder: of the run; created if missing.
@@ -123,14 +123,14 @@ def run_training(
         show_progress: draw progress bars.
         trust: see `load_dataset`.
         logger_adapter: d3rlpy logger adapter factory; no log if None.
-        greedy_too: where evaluations sample, play greedy actions, too (`greedy_return`).
+        greedy_too: where evaluations sample, also play greedy actions (`greedy_return`).
         clock: counts the seconds of training.
 
     Returns:
-        What `result.json` holds: the last evaluation, seconds, and the policy's file.
+        The content of `result.json`: last evaluation, seconds and the policy's file.
 
     Raises:
-        ValueError: the folder is another run's; wrong settings.
+        ValueError: the folder belongs to another run, or wrong settings.
         DatasetNotFoundError: see `load_dataset`.
         InvalidDatasetError: see `load_dataset`.
     """
@@ -139,7 +139,7 @@ def run_training(
     algo = create_algorithm(settings.algorithm, settings.fields, settings.device)
     if settings.asm is not None:
         if not getattr(algo, "takes_asm", False):
-            raise ValueError(f"{settings.algorithm} has no use for an ASM: SPIN's policies have.")
+            raise ValueError(f"{settings.algorithm} does not use an ASM; only SPIN's policies do.")
         algo.set_asm(settings.asm)
     dataset, env = _load(settings, show_progress, trust)
     d3rlpy.seed(settings.seed)
@@ -202,13 +202,13 @@ def run_training(
 def run_pretraining(
     folder: Path, settings: PretrainSettings, show_progress: bool = True, trust: bool = False
 ) -> dict[str, Any]:
-    """Pre-trains an ASM, or resumes where an earlier attempt in the folder was.
+    """Pre-trains an ASM, or resumes an earlier attempt in the folder.
 
-    Arguments and errors are those of `run_training`. Leaves `asm_0.safetensors`, the untrained
-    model, and `asm_<epoch>.safetensors` every `pretraining.checkpoint_interval` epochs.
+    Arguments and errors are those of `run_training`. Writes `asm_0.safetensors` (untrained) and
+    `asm_<epoch>.safetensors` every `pretraining.checkpoint_interval` epochs.
 
     Returns:
-        What `result.json` holds: the last epoch, and the model's file.
+        The content of `result.json`: the last epoch and the model's file.
     """
     if (finished := _open_folder(folder, settings)) is not None:
         return finished
@@ -264,12 +264,12 @@ def _load(
 
 
 def _identity(settings: Settings) -> dict[str, Any]:
-    """Returns what a run keeps when it is continued; a training may be made longer."""
+    """Returns the settings that a resumed run must share; `n_steps` may grow."""
     return {k: v for k, v in dataclasses.asdict(settings).items() if k != "n_steps"}
 
 
 def _open_folder(folder: Path, settings: Settings) -> dict[str, Any] | None:
-    """Takes note in a run's folder of what it is of; returns its result if it is finished."""
+    """Writes a run's settings to its folder; returns its result if it is finished."""
     path = folder / CONFIG
     wanted = dataclasses.asdict(settings)
     if path.exists():

@@ -1,7 +1,7 @@
-"""Reading safetensors files that may be anyone's.
+"""Reading safetensors files from untrusted sources.
 
-Nothing in them is run. Networks are first made without memory, so that memory is taken only if the
-file holds all their weights.
+Nothing in a file is executed. Networks are first created without memory; memory is allocated only
+if the file holds all their weights.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from torch import nn
 from spin_d3rlpy.errors import InvalidCheckpointError
 
 MAX_BYTES = 4 * 2**30
-_MAX_HEADER_BYTES = 2**24  # a configuration holds the statistics that observations are scaled with
+_MAX_HEADER_BYTES = 2**24  # a configuration holds the statistics of observation scaling
 _TYPES = {"F32": torch.float32, "F64": torch.float64, "BOOL": torch.bool, "I64": torch.int64}
-# What a file says of its weights: type and shape, by name.
+# Declared type and shape of each weight, by name.
 Found: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
 class UntrustedFile:
-    """A safetensors file whose contents are looked at before they are read.
+    """A safetensors file that is checked before it is read.
 
     Attributes:
-        weights: type and shape of each, as the file says.
+        weights: type and shape of each weight, as the file declares.
     """
 
     def __init__(self, file: Any) -> None:
@@ -39,10 +39,10 @@ class UntrustedFile:
         self.weights: Found = {k: (s.get_dtype(), tuple(s.get_shape())) for k, s in slices.items()}
 
     def header(self, kind: str, version: int) -> dict[str, Any]:
-        """Returns the JSON beside the weights.
+        """Returns the JSON header.
 
         Raises:
-            InvalidCheckpointError: it is of another kind or version, or too long.
+            InvalidCheckpointError: another kind or version, or too long.
         """
         text = (self._file.metadata() or {}).get("spin", "{}")
         if len(text) > _MAX_HEADER_BYTES:
@@ -57,23 +57,23 @@ class UntrustedFile:
         return header
 
     def check_spaces(self, nvec: Any, observation_shape: Sequence[Any], n_samples: Any = 1) -> None:
-        """Bounds what is laid out for the action space by how many weights there are.
+        """Bounds the action space's memory by the number of weights.
 
         Raises:
-            InvalidCheckpointError: the numbers are not positive, or too large.
+            InvalidCheckpointError: numbers are not positive, or too large.
         """
         n_weights = sum(math.prod(shape) for _, shape in self.weights.values())
         numbers = [*nvec, *observation_shape, n_samples]
         if not nvec or not all(type(number) is int and number > 0 for number in numbers):
-            raise InvalidCheckpointError("its shapes are no positive numbers")
-        # What is made beside weights: a table of slots by the largest number of choices, and noise.
+            raise InvalidCheckpointError("its shapes are not positive numbers")
+        # Memory in addition to weights: a table of slots by most choices, and noise.
         tables = max(len(nvec) * max(nvec), n_samples * sum(nvec))
         if max(sum(nvec), *observation_shape) > n_weights or tables > 64 * n_weights:
             raise InvalidCheckpointError("it has fewer weights than its action space needs")
 
     @contextmanager
     def no_more_parameters(self) -> Iterator[None]:
-        """Stops the making of networks with many more parameters than the file has."""
+        """Stops creation of networks with many more parameters than the file has."""
         made, allowed = 0, 4 * len(self.weights) + 64
 
         def count(*_: Any) -> None:
@@ -81,9 +81,7 @@ class UntrustedFile:
             made += 1
             # Some parts are made twice, for example before they are copied to targets.
             if made > allowed:
-                raise InvalidCheckpointError(
-                    "its configuration asks for more weights than it holds"
-                )
+                raise InvalidCheckpointError("its configuration needs more weights than it holds")
 
         hook = nn.modules.module.register_module_parameter_registration_hook(count)
         try:
@@ -92,22 +90,22 @@ class UntrustedFile:
             hook.remove()
 
     def check_weights(self, expected: Mapping[str, torch.Tensor]) -> None:
-        """Compares what the file holds with networks that were made without memory.
+        """Compares declared weights with networks created without memory.
 
         Raises:
-            InvalidCheckpointError: a weight is missing, too many, or of another type or shape.
+            InvalidCheckpointError: a weight is missing, unexpected, or of another type or shape.
         """
         wanted = {k: (v.dtype, tuple(v.shape)) for k, v in expected.items()}
         read = {k: (_TYPES.get(dtype), shape) for k, (dtype, shape) in self.weights.items()}
         for key in sorted({*wanted, *read}):
             if wanted.get(key) != read.get(key):
                 raise InvalidCheckpointError(
-                    f"its configuration asks for {key} as {wanted.get(key, 'nothing')}, it holds "
+                    f"its configuration needs {key} as {wanted.get(key, 'nothing')}, it holds "
                     f"{self.weights.get(key, 'nothing')}"
                 )
 
     def read_into(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Fills networks' weights.
+        """Loads the weights of networks.
 
         Raises:
             InvalidCheckpointError: some are not finite.
@@ -121,11 +119,11 @@ class UntrustedFile:
 
 @contextmanager
 def open_untrusted(path: Path, kind: str, advice: str, max_bytes: int) -> Iterator[UntrustedFile]:
-    """Opens a file; whatever goes wrong in the block is an error that names it.
+    """Opens a file; any failure in the block becomes an error that names the file.
 
     Raises:
         FileNotFoundError: there is no such file.
-        InvalidCheckpointError: it cannot be used.
+        InvalidCheckpointError: the file is unusable.
     """
     if not path.is_file():
         raise FileNotFoundError(f"No {kind} at {path}. {advice}")
@@ -139,8 +137,8 @@ def open_untrusted(path: Path, kind: str, advice: str, max_bytes: int) -> Iterat
         with safetensors.safe_open(path, framework="pt") as file:
             yield UntrustedFile(file)
     except InvalidCheckpointError as error:
-        raise InvalidCheckpointError(f"{path} is not a good {kind}: {error}. {advice}") from error
-    except Exception as error:  # what a stranger's configuration ends in is not foreseeable
+        raise InvalidCheckpointError(f"{path} is not a valid {kind}: {error}. {advice}") from error
+    except Exception as error:  # an untrusted configuration can cause any error
         raise InvalidCheckpointError(
             f"{path} is not a readable {kind} ({error!r}). {advice}"
         ) from error

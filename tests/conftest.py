@@ -15,7 +15,7 @@ import torch
 
 import spin_envs.suite
 
-# Networks here are tiny: threads cost more than they save, and far more beside other work, which
+# Networks here are tiny: threads cost more than they save, and far more next to other work, which
 # other tests are. The variable is for the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

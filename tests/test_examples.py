@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
@@ -110,15 +111,20 @@ def test_example_runs(
     files: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = ROOT / "examples" / name
     if name in IN_PROCESSES:
         command = [sys.executable, *IN_PROCESSES[name], str(path), *arguments]
         result = subprocess.run(command, capture_output=True, text=True, timeout=250)
         assert result.returncode == 0, result.stderr
+        output = result.stdout
     else:
         monkeypatch.setattr(sys, "argv", [str(path), *arguments])
         monkeypatch.syspath_prepend(str(path.parent))
         runpy.run_path(str(path), run_name="__main__")
+        output = capsys.readouterr().out
+    last = output.splitlines()[-20:]
+    assert any(re.fullmatch(r"[- ]*--[- ]*", line) for line in last), "It ends with a table."
     for file in files:
         assert (tmp_path / file).exists()

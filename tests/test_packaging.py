@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import configparser
+import email
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from spin_d3rlpy._version import __version__
+from tests.cli.commands import parse, spin_arguments
 from tests.subprocesses import ROOT
 
 POLICIES = "spin_envs/policies"
@@ -67,14 +72,81 @@ def test_license_is_included(wheel: zipfile.ZipFile) -> None:
 
 
 def test_version_and_changelog_agree() -> None:
-    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
-    released = [h.split()[0] for h in headings if not h.startswith("Unreleased")]
-    if headings[0].startswith("Unreleased"):
-        # The version is that of the next release.
-        assert __version__ not in released
-    else:
-        assert released[0] == __version__
+    text = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## (.*)$", text, re.M)
+    assert headings[:2] == ["[Unreleased]", *headings[1:2]]
+    assert re.fullmatch(rf"\[{re.escape(__version__)}\] - \d{{4}}-\d{{2}}-\d{{2}}", headings[1])
+    groups = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security", "Results"}
+    assert set(re.findall(r"^### (.*)$", text, re.M)) <= groups
+    assert len(text[text.index("## [0.1.0]") :].splitlines()) <= 80
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    """Required keys of the Citation File Format 1.2.0, and those that a release changes."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == __version__
+    assert (
+        f"## [{__version__}] - {citation['date-released']}" in (ROOT / "CHANGELOG.md").read_text()
+    )
+    for reference in [citation["preferred-citation"], *citation["references"]]:
+        assert {"type", "title", "authors"} <= reference.keys()
+
+
+def test_metadata_name_license_readme_and_links(wheel: zipfile.ZipFile) -> None:
+    info = f"spin_d3rlpy-{__version__}.dist-info"
+    metadata = email.message_from_bytes(wheel.read(f"{info}/METADATA"))
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert all(" https://" in url for url in metadata.get_all("Project-URL", []))
+    assert metadata.get_all("Project-URL")
+
+
+def test_sdist_has_what_its_tests_and_documents_need(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--sdist",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path),
+    ]
+    result = subprocess.run([*command, str(ROOT)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for needed in ("README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/words.txt"):
+        assert needed in names
+    assert {"spin_d3rlpy/__init__.py", "envs/spin_envs/__init__.py", "tests/conftest.py"} <= names
+
+
+def test_workflows_are_consistent() -> None:
+    """`actionlint` checks them in the workflow itself; here the parts that depend on each other."""
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        workflow = yaml.safe_load(path.read_text())
+        for job in workflow["jobs"].values():
+            assert job.get("needs") in {None, *workflow["jobs"]}
+            assert all(len({"uses", "run"} & step.keys()) == 1 for step in job["steps"])
+    publish = workflow_of("release")["jobs"]["publish"]
+    assert publish["permissions"]["id-token"] == "write"
+    assert workflow_of("release")[True]["push"]["tags"] == ["v*.*.*"]  # YAML 1.1 reads `on` as true
+
+
+def test_commands_in_workflows_can_be_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        for line in re.findall(r"^ +(spin-d3rlpy .*)$", path.read_text(), re.M):
+            parse(spin_arguments(line) or [], monkeypatch)
+
+
+def workflow_of(name: str) -> dict[Any, Any]:
+    workflow: dict[Any, Any] = yaml.safe_load(
+        (ROOT / ".github" / "workflows" / f"{name}.yml").read_text()
+    )
+    return workflow
 
 
 # Every step in Gymnasium's own vector environment and in ours, wrappers, attributes, specs.

@@ -446,7 +446,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(root))
-        patch.setenv("MINARI_REMOTE", "hf://nobody")
+        patch.setenv("MINARI_REMOTE", "hf://unknown")
         patch.setattr("minari.list_remote_datasets", lambda **_: {})
         patch.setattr("minari.download_dataset", refuse)
         yield root.resolve()

@@ -131,7 +131,7 @@ def test_the_command_writes_the_file_and_says_the_return(saved: str, tmp_path: P
 
 
 def test_the_help_warns_of_pickles() -> None:
-    # typer 0.26 breaks lines at 80 columns whatever their number is said to be.
+    # typer 0.26 breaks lines at 80 columns whatever COLUMNS is.
     words = " ".join(CliRunner().invoke(app, ["record", "--help"]).output.split())
     assert "is a pickle" in words
     assert "only files you trust" in words
@@ -144,7 +144,7 @@ def test_bad_input_is_refused(saved: str, tmp_path: Path) -> None:
         record_policy("cheetah-run-b3-best", tmp_path / "a.mp4")
     with pytest.raises(FileNotFoundError, match=r"No file none\.d3"):
         record_policy("none.d3", tmp_path / "a.mp4")
-    with pytest.raises(ValueError, match="does not say which environment"):
+    with pytest.raises(ValueError, match="environment is unknown"):
         record_policy(saved, tmp_path / "a.mp4")
     with pytest.raises(NvecMismatchError, match=r"nvec=\[2, 2, 2, 2\], spin/maze-v0 nvec=\[2, 2\]"):
         record_policy(saved, tmp_path / "a.mp4", "spin/maze-v0", {"actuators": 2})

@@ -37,7 +37,7 @@ def test_methods_of_one_algorithm_are_told_apart(tmp_path: Path) -> None:
     assert sorted(curves) == ["SPINIQL, transformer.width=16", "SPINIQL, transformer.width=8"]
 
 
-@pytest.mark.parametrize("inner", ["run", "."])  # now, and in folders of before
+@pytest.mark.parametrize("inner", ["run", "."])  # now, and in older folders
 def test_jobs_of_a_benchmark_are_read(inner: str, tmp_path: Path) -> None:
     for seed in (0, 1):
         job = {"dataset": "d", "algorithm": "SPINIQL", "seed": seed, "asm": {"seed": seed}}

@@ -125,15 +125,15 @@ Change = Callable[[Any, dict[str, torch.Tensor]], object]
 CHANGES: dict[str, tuple[Change, str]] = {
     "other format": (lambda h, w: h.update(format="other"), "not a spin-d3rlpy policy"),
     "other version": (lambda h, w: h.update(version=2), "format version 2"),
-    "no steps": (lambda h, w: h.update(grad_step="many"), "no number"),
-    "negative steps": (lambda h, w: h.update(grad_step=-1), "no number"),
+    "no steps": (lambda h, w: h.update(grad_step="many"), "not a number"),
+    "negative steps": (lambda h, w: h.update(grad_step=-1), "not a number"),
     "no algorithm": (lambda h, w: h.pop("algorithm"), "algorithm"),
     "unknown type": (lambda h, w: h["algorithm"]["config"].update(type="os.system"), "os.system"),
     "stock type": (
         lambda h, w: h["algorithm"].update(
             config={"type": "dqn", "params": {**DQNConfig().serialize_to_dict(), "nvec": NVEC}}
         ),
-        "this package does not have",
+        "unknown to this package",
     ),
     "other algorithm": (
         lambda h, w: h["algorithm"]["config"].update(type="spin_factored_bc"),
@@ -144,7 +144,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "eval",
     ),
     "too few weights": (lambda h, w: w.pop(sorted(w)[0]), "'nothing'|nothing"),
-    "a weight too many": (lambda h, w: w.update(extra=torch.zeros(1)), "asks for extra as nothing"),
+    "a weight too many": (lambda h, w: w.update(extra=torch.zeros(1)), "needs extra as nothing"),
     "another shape": (
         lambda h, w: w.update({sorted(w)[0]: torch.zeros(3, 3, 3)}),
         "it holds",

@@ -65,7 +65,7 @@ def main() -> None:
 
     measure(0)
     for before, after in itertools.pairwise(MEASURED):
-        # Adam starts anew at each measurement, which costs it a few updates.
+        # Adam restarts at each measurement, which costs it a few updates.
         pretrain(asm, training, PretrainingConfig(max_updates=after - before, precision="auto"))
         measure(after)
     asm.eval()

@@ -61,7 +61,7 @@ def stage(
 
 
 def main() -> None:
-    """Draws both stages beside each other."""
+    """Draws both stages side by side."""
     figure = Figure(figsize=(11.0, 4.3), dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2)
     stage(

@@ -1,4 +1,4 @@
-"""The grid that turns a MultiDiscrete action into a continuous one."""
+"""The grid that maps a MultiDiscrete action to a continuous one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ MAX_BINS = 1001
 def check_action(
     action: object, nvec: NDArray[np.int64], num_envs: int | None = None
 ) -> NDArray[np.int64]:
-    """Returns `action` as an integer array if its shape is right and every choice in `nvec`.
+    """Returns `action` as an integer array after checking its shape and choices.
 
-    Gymnasium's own spaces are not asked by `Env.step`, and indexing would accept -1 and bare
-    scalars silently, so environments call this.
+    `Env.step` does not check actions, and indexing would silently accept -1 and scalars.
 
     Args:
-        action: what the caller passed to `step`.
+        action: the argument of `step`.
         nvec: number of choices of each sub-action, shape `(N,)`.
-        num_envs: expect a batch `(num_envs, N)` of actions instead of one `(N,)`.
+        num_envs: expect a batch `(num_envs, N)` instead of `(N,)`.
 
     Raises:
         InvalidActionError: wrong shape, not integers, or out of range.
@@ -37,7 +36,7 @@ def check_action(
             f"Expected an action of shape {shape}, one integer per sub-action, got {action!r}."
         ) from error
     if array.shape != shape:
-        hint = " A batch of actions goes through a vector environment." if num_envs is None else ""
+        hint = " Pass a batch of actions to a vector environment." if num_envs is None else ""
         raise InvalidActionError(
             f"Expected an action of shape {shape}, one integer per sub-action, "
             f"got shape {array.shape}.{hint}"
@@ -67,7 +66,7 @@ def check_integer(name: str, value: object, low: int, high: int) -> None:
 
 
 class ActionGrid:
-    """Evenly spaced values for each dimension, both end points included.
+    """Evenly spaced values per dimension, both end points included.
 
     Args:
         low: lowest value of each dimension, shape `(N,)`.
@@ -75,7 +74,7 @@ class ActionGrid:
         bins: number of values, one for all dimensions or one per dimension (2 to 1,001).
 
     Raises:
-        ValueError: `bins` is not an integer in range, or there are not N of them.
+        ValueError: `bins` is not an integer in range, or their number is not N.
     """
 
     def __init__(
@@ -108,16 +107,13 @@ class ActionGrid:
         return self.values(check_action(action, self.nvec))
 
     def nearest(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        """Maps finite values `(..., N)` to the indices of the nearest bins, of the same shape.
-
-        Values outside the grid go to its ends.
-        """
+        """Maps finite values `(..., N)` to nearest bin indices, clipped to the grid's ends."""
         # A dimension whose ends coincide has equal bins; the first stands for all.
         spacing = np.where(self._spacing == 0.0, 1.0, self._spacing)
         index = np.rint((values - self._low) / spacing)
         return np.clip(index, 0, self.nvec - 1).astype(np.int64)
 
     def values(self, checked: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Maps what `check_action` returned, `(N,)` or `(B, N)`, to values of the same shape."""
+        """Maps checked actions, `(N,)` or `(B, N)`, to values of the same shape."""
         values: NDArray[np.float64] = self._values[self._rows, checked]
         return values

@@ -1,4 +1,4 @@
-"""What all environments of this package share: checked actions, observations, rendering."""
+"""Common parts of this package's environments: checked actions, observations, rendering."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ StepResult = tuple[float, bool, bool, dict[str, Any]]
 
 
 def plain(value: Any) -> Any:
-    """Returns arguments without NumPy's types, which a spec's JSON cannot hold."""
+    """Converts NumPy values in arguments to Python's, for a spec's JSON."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -28,13 +28,13 @@ def plain(value: Any) -> Any:
 
 
 class WithPlainSpec:
-    """Keeps the arguments that `gymnasium.make` puts into the spec in a form that JSON holds."""
+    """Makes the spec of `gymnasium.make` serializable as JSON."""
 
     _spec: EnvSpec | None = None
 
     @property
     def spec(self) -> EnvSpec | None:
-        """The spec; setting it replaces NumPy's numbers and arrays by Python's."""
+        """The spec; setting it converts NumPy values to Python's."""
         return self._spec
 
     @spec.setter
@@ -49,15 +49,14 @@ class MultiDiscreteEnv(
 ):
     """An environment with a `MultiDiscrete` action and a flat float32 observation.
 
-    A family implements `_start`, `_advance` and `_frame`. The first two write the observation
-    into an array that they are given: a row of a batch when `spin_envs.vector` steps many
-    instances, which is what makes that fast.
+    A subclass implements `_start`, `_advance` and `_frame`. The first two write the observation
+    into a given array, such as a row of a batch in `spin_envs.vector`.
 
     Args:
         observation_space: flat float32 space, shape `(obs,)`.
         nvec: number of choices of each sub-action, shape `(N,)`.
         render_mode: `None` or `"rgb_array"`. `gymnasium.make` adds `"human"`, a window.
-        render_fps: frames per second at which the environment is shown as fast as it is.
+        render_fps: frames per second for real-time display.
 
     Raises:
         ValueError: an unknown `render_mode`.
@@ -102,17 +101,14 @@ class MultiDiscreteEnv(
     def start_into(
         self, out: NDArray[np.float32], seed: int | None, options: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """`reset` that writes the observation to `out`, shape `(obs,)`, and returns the info."""
+        """`reset` that writes the observation `(obs,)` to `out` and returns the info."""
         super().reset(seed=seed)
         info = self._start(seed, out, options)
         self._in_episode = True
         return info
 
     def advance_into(self, out: NDArray[np.float32], action: NDArray[np.int64]) -> StepResult:
-        """`step` that writes the observation to `out`, shape `(obs,)`.
-
-        Returns:
-            Reward, terminated, truncated and info.
+        """`step` that writes the observation `(obs,)` to `out`; returns the other results.
 
         Raises:
             gymnasium.error.ResetNeeded: no episode is in progress.
@@ -129,11 +125,7 @@ class MultiDiscreteEnv(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Starts an episode; `seed` (if given) reseeds the random numbers.
-
-        Returns:
-            The first observation, shape `(obs,)` float32, and the info.
-        """
+        """Starts an episode and returns observation `(obs,)` float32 and info; `seed` reseeds."""
         out = np.empty(self.observation_space.shape, np.float32)
         info = self.start_into(out, seed, options)
         return out, info

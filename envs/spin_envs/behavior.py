@@ -1,4 +1,4 @@
-"""Behavior policies: small arrays shipped with the package, run by NumPy alone."""
+"""Behavior policies: small arrays shipped with the package, evaluated with NumPy only."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ LAYER_NORM_EPSILON = 1e-5  # torch's
 class BehaviorPolicy:
     """The greedy policy of an ensemble of residual Q networks with per-slot utilities.
 
-    Each of E networks is: linear to width D; blocks of LayerNorm, linear to hidden, ReLU, linear
-    to D, added to the input; LayerNorm; linear to `S = sum(head_nvec)` utilities. The action is the
-    per-slot argmax of the ensemble's mean. Arithmetic is float64, so that rounding differences
-    between BLAS libraries do not flip near ties.
+    Each of E networks is: linear to width D; blocks of LayerNorm, linear to hidden, ReLU, linear to
+    D, added to the input; LayerNorm; linear to `S = sum(head_nvec)` utilities. The action is the
+    per-slot argmax of the ensemble's mean. Arithmetic is float64, so that BLAS rounding does not
+    flip near ties.
 
-    A policy can act with other numbers of choices than its networks have, both being evenly spaced
-    over an actuator's range. Then utilities are logits, and a slot takes the choice that is nearest
-    to the mean of their distribution.
+    If `nvec` differs from `head_nvec` (both evenly spaced over an actuator's range), utilities are
+    logits, and a slot takes the choice nearest to the distribution's mean.
 
     Args:
-        arrays: `nvec (N,)`, `head_nvec (N,)` if it is another one, `mean (obs,)`, `std (obs,)`
-            (already with its epsilon), `clip ()`, `input.weight (E, obs, D)`, `input.bias (E, D)`,
-            for each block `b` `block{b}.norm.weight`, `block{b}.norm.bias`,
-            `block{b}.up.weight (E, D, hidden)`, `block{b}.up.bias`, `block{b}.down.weight`,
-            `block{b}.down.bias`; `norm.weight`, `norm.bias`, `head.weight (E, D, S)`,
-            `head.bias (E, S)`.
-        record: how the policy was trained and what it scores (see `policies/*.json`).
+        arrays: `nvec (N,)`, optional `head_nvec (N,)`, `mean (obs,)`, `std (obs,)` (with its
+            epsilon), `clip ()`, `input.weight (E, obs, D)`, `input.bias (E, D)`, for each block `b`
+            `block{b}.norm.weight`, `block{b}.norm.bias`, `block{b}.up.weight (E, D, hidden)`,
+            `block{b}.up.bias`, `block{b}.down.weight`, `block{b}.down.bias`; `norm.weight`,
+            `norm.bias`, `head.weight (E, D, S)`, `head.bias (E, S)`.
+        record: its training and scores (see `policies/*.json`).
     """
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], record: Mapping[str, Any]) -> None:
@@ -72,7 +70,7 @@ class BehaviorPolicy:
         return np.stack([slot.argmax(1) for slot in slots], axis=1)
 
     def digest(self) -> str:
-        """Returns a SHA-256 of the arrays: policies with the same one act the same."""
+        """Returns a SHA-256 of the arrays; policies with equal digests act the same."""
         digest = hashlib.sha256()
         for name, array in sorted(self._w.items()):
             digest.update(f"{name} {array.shape} ".encode())
@@ -94,7 +92,7 @@ class BehaviorPolicy:
 
 
 def _nearest_to_mean(logits: NDArray[np.float64], n_choices: int) -> NDArray[np.int64]:
-    """Returns those of `n_choices` nearest to the means of distributions `(B, K)`."""
+    """Returns the choices of `n_choices` nearest to the means of distributions `(B, K)`."""
     weights = np.exp(logits - logits.max(1, keepdims=True))
     place = weights @ np.linspace(0.0, 1.0, logits.shape[1]) / weights.sum(1)
     nearest: NDArray[np.int64] = np.rint(place * (n_choices - 1)).astype(np.int64)
@@ -106,21 +104,21 @@ def _policy_folder() -> Path:
 
 
 def policy_name(task: BenchmarkTask, level: str) -> str:
-    """Names a shipped policy, e.g. `cheetah-run-b3-expert`."""
+    """Returns a shipped policy's name, e.g. `cheetah-run-b3-expert`."""
     return f"{task.name}-{level}"
 
 
 def policy_task(name: str) -> BenchmarkTask:
-    """Returns the task of a policy by its name.
+    """Returns a policy's task by its name.
 
     Raises:
-        ValueError: the name is not one that `policy_name` gives.
+        ValueError: not a name from `policy_name`.
     """
     return BenchmarkTask.parse(name.rpartition("-")[0])
 
 
 def shipped_policies() -> list[str]:
-    """Names of the policies that this installation carries."""
+    """Returns the names of the shipped policies."""
     return sorted(p.stem for p in _policy_folder().glob("*.npz"))
 
 
@@ -140,7 +138,7 @@ def load_behavior_policy(name: str) -> BehaviorPolicy | ScriptedPolicy:
     """Loads a shipped policy by name, or makes one of a coordination task.
 
     Raises:
-        FileNotFoundError: there is no such policy; the message lists those that exist.
+        FileNotFoundError: there is no such policy; the message lists all.
     """
     scripted = _scripted(name)
     if scripted is not None:

@@ -1,4 +1,4 @@
-"""Any Gymnasium task with a continuous action, discretized."""
+"""Discretization of any Gymnasium task with continuous actions."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class BoxGrid:
     """A grid of actions over a `Box` space.
 
     Args:
-        space: what the actions of an environment are; any shape, finite bounds.
-        bins: number of values of each dimension: one for all, or one per dimension of the
-            flattened space (2 to 1,001).
+        space: a `Box` of any shape with finite bounds.
+        bins: number of values per dimension of the flattened space: one for all, or one each (2 to
+            1,001).
 
     Raises:
         ValueError: another kind of space, infinite bounds, or bad `bins`.
@@ -66,7 +66,7 @@ class BoxGrid:
         return self._grid.nearest(actions.reshape(len(actions), -1))
 
     def checked_to_box(self, checked: NDArray[np.int64]) -> NDArray[Any]:
-        """`to_box` for what `check_action` returned."""
+        """`to_box` for an action checked by `check_action`."""
         return self._shaped(self._grid.values(checked))
 
     def _shaped(self, values: NDArray[np.float64]) -> NDArray[Any]:
@@ -78,15 +78,15 @@ class BoxGrid:
 class DiscretizeAction(
     gymnasium.Wrapper[Any, NDArray[np.integer[Any]], Any, NDArray[Any]], RecordConstructorArgs
 ):
-    """Gives an environment with a `Box` action space a `MultiDiscrete` one.
+    """Wrapper that gives an environment with `Box` actions a `MultiDiscrete` action space.
 
-    Choice `k` of `bins` is `linspace(low, high, bins)[k]`, end points included, with the action
-    space's own bounds. (Gymnasium's wrapper of the same name takes the centers of bins.) The
-    action space is flattened; observations are left as they are.
+    Choice `k` of `bins` is `linspace(low, high, bins)[k]`, end points included, within the action
+    space's bounds. (Gymnasium's wrapper of the same name uses bin centers.) Actions are flattened;
+    observations are unchanged.
 
     Args:
         env: an environment with a `Box` action space with finite bounds.
-        bins: number of values of each dimension: one for all, or one per dimension (2 to 1,001).
+        bins: number of values per dimension: one for all, or one each (2 to 1,001).
 
     Raises:
         ValueError: another action space, infinite bounds, or bad `bins`.
@@ -112,16 +112,16 @@ class DiscretizeAction(
 class DiscretizedEnv(MultiDiscreteEnv):
     """A Gymnasium task with a `Box` action, each dimension one choice of `bins` values.
 
-    The grid spans the action space's own bounds, end points included. Observations are float32
-    and flat; a dict's entries come in the order in which the task gives them (Shimmy's tasks:
-    dm_control's), not sorted by name. Discrete parts are one-hot. Everything else (rewards, ends
-    of episodes, infos, rendering, seeding) is the task's own, its registered time limit included.
+    The grid spans the action space's bounds, end points included. Observations are flat float32;
+    dict entries keep the task's own order (Shimmy's tasks: dm_control's), discrete parts are
+    one-hot. Rewards, ends of episodes (with the registered time limit), infos, rendering and
+    seeding are the task's.
 
     Args:
-        env_id: Gymnasium id, e.g. `"Pendulum-v1"`, `"module:Name-v0"` to import a module first, or
+        env_id: Gymnasium id, e.g. `"Pendulum-v1"`, `"module:Name-v0"` to first import a module, or
             one of Shimmy's `"dm_control/..."`.
-        bins: number of values of each dimension of the flattened action: one for all, or one per
-            dimension (2 to 1,001).
+        bins: number of values per dimension of the flattened action: one for all, or one each (2 to
+            1,001).
         env_kwargs: arguments of the task.
         render_mode: one of the task's own.
 
@@ -177,7 +177,6 @@ class DiscretizedEnv(MultiDiscreteEnv):
             out[start:end] = flat
 
     def render(self) -> Any:
-        """Returns what the task's own `render` does."""
         with explained_graphics_errors():
             return self._env.render()
 
@@ -185,7 +184,6 @@ class DiscretizedEnv(MultiDiscreteEnv):
         raise NotImplementedError("The task draws itself.")
 
     def close(self) -> None:
-        """Closes the task."""
         self._env.close()
 
 
@@ -217,7 +215,7 @@ def _register_shimmy() -> None:
             import shimmy  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError(
-            "Environments 'dm_control/...' need Shimmy and dm_control, and one of them could not "
+            "Environments 'dm_control/...' need Shimmy and dm_control, one of which could not "
             f"be imported ({error}). Install them with `pip install 'spin-d3rlpy[shimmy]'` on "
             "Python 3.11 or 3.12."
         ) from error
@@ -250,7 +248,7 @@ def _flat_space(space: Space[Any]) -> Box:
 def _parts(
     space: Space[Any], observation: Any, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Space[Any]]]:
-    """Yields path and space of each part that is no dict, in the observation's own order."""
+    """Yields path and space of each leaf of an observation, in its own order."""
     if not isinstance(space, Dict):
         yield path, space
         return

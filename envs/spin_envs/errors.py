@@ -1,10 +1,10 @@
-"""The errors that environments raise for bad input, each saying what to do about it."""
+"""Errors for bad input; each message says what was expected, what came and what to do."""
 
 from __future__ import annotations
 
 
 class InvalidActionError(ValueError):
-    """An action that the environment's `MultiDiscrete` space does not contain."""
+    """An action outside the environment's `MultiDiscrete` space."""
 
 
 class UnknownTaskError(ValueError):
@@ -12,4 +12,4 @@ class UnknownTaskError(ValueError):
 
 
 class MissingDependencyError(ImportError):
-    """A package that this environment needs is not installed or cannot be imported."""
+    """A required package is not installed or cannot be imported."""

@@ -1,4 +1,4 @@
-"""Errors that say what to do where MuJoCo cannot draw."""
+"""Helpful errors where MuJoCo cannot render."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _failed: list[str] = []
 
 @contextlib.contextmanager
 def explained_graphics_errors(what: str = "Drawing") -> Iterator[None]:
-    """Turns errors about a missing graphics library into one that says what to do.
+    """Turns errors about a missing graphics library into one with advice.
 
     Raises:
-        MissingDependencyError: there is none, or there was none before.
+        MissingDependencyError: rendering is not possible, now or earlier in this process.
     """
     if _failed:
         raise graphics_error(_failed[0], what)
@@ -33,9 +33,9 @@ def explained_graphics_errors(what: str = "Drawing") -> Iterator[None]:
 
 
 def graphics_error(reason: str, what: str = "Drawing") -> MissingDependencyError:
-    """Returns the error for a graphics library that cannot be used."""
+    """Returns the error for an unusable graphics library."""
     return MissingDependencyError(
         f"{what} needs a graphics back-end, and none could be used ({reason}). On a machine "
         "without a display, install libegl1 or libosmesa6, and set MUJOCO_GL=egl or "
-        "MUJOCO_GL=osmesa before Python starts. Where nothing is drawn, unset MUJOCO_GL."
+        "MUJOCO_GL=osmesa before Python starts. If nothing is rendered, unset MUJOCO_GL."
     )

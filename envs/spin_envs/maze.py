@@ -1,4 +1,4 @@
-"""A point that is pushed round two walls by actuators which are each on or off."""
+"""A point pushed around two walls by binary actuators."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _COLORS = {
 
 
 def actuator_directions(actuators: int) -> NDArray[np.float64]:
-    """Returns the displacement that each actuator adds, shape `(actuators, 2)`.
+    """Returns each actuator's displacement, shape `(actuators, 2)`.
 
-    They point in equal angles round the circle from (1, 0) on, rounded to three decimals as in
-    the benchmark, and are scaled so that the longest sum over any set of them has length 1.
+    Directions have equal angles from (1, 0) on, rounded to three decimals as in the benchmark, and
+    are scaled so that the longest sum of a subset has length 1.
     """
     angles = 2 * np.pi * np.arange(actuators) / actuators
     directions = np.round(np.stack([np.cos(angles), np.sin(angles)], axis=1), 3)
@@ -57,24 +57,23 @@ class MazeEnv(MultiDiscreteEnv):
     """The maze of the discretized control benchmark (Beeson, Ireland, Montana, 2024).
 
     The observation is the position (x, y) in the unit square, float32 `(2,)`. An action switches
-    each actuator off (0) or on (1); the directions of those that are on add up
-    (`actuator_directions`). A step is four sub-moves of 0.045 times that sum; each is, with
-    probability 0.1, replaced by noise, uniform in `[0, 1]^2` / 1.415 times 0.045. A sub-move that
-    would leave the square or enter a wall is not made and ends the step; so does reaching the
-    goal. A step costs 0.05, the goal pays 100 and terminates the episode. The 150th step neither
-    moves nor pays and is truncated: an episode without the goal returns -7.45.
+    each actuator off (0) or on (1); the directions of active ones add up (`actuator_directions`). A
+    step is four sub-moves of 0.045 times that sum, each replaced with probability 0.1 by noise,
+    uniform in `[0, 1]^2` / 1.415 times 0.045. A sub-move into a wall or out of the square is not
+    made and ends the step; so does reaching the goal. A step costs 0.05; the goal pays 100 and
+    terminates. The 150th step neither moves nor pays and is truncated: an episode without the goal
+    returns -7.45.
 
-    One difference from the published environment: where the goal is reached, the last observation
-    is the position there. Theirs is the one before the last sub-move. Nothing is learned from it:
-    what follows a terminal step has the value 0.
+    Unlike the published environment, the last observation is the position at the goal, not the one
+    before the last sub-move. This does not affect learning.
 
     Args:
         actuators: number of actuators (2 to 20).
-        render_mode: `None` or `"rgb_array"`; `gymnasium.make` takes `"human"`, too.
+        render_mode: `None` or `"rgb_array"`; `gymnasium.make` also accepts `"human"`.
         size: width and height of rendered frames in pixels (at least 32).
 
     Raises:
-        ValueError: `actuators`, `size` or `render_mode` is not one of those above.
+        ValueError: `actuators`, `size` or `render_mode` is out of range.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The table of environments. Registering imports nothing heavy."""
+"""The table of environments. Registration imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Episodes stepped together, so that a policy is asked once a step for all of them."""
+"""Episodes played in lock-step, with one policy call per step for all of them."""
 
 from __future__ import annotations
 
@@ -33,23 +33,20 @@ def rollout(
 ) -> Iterator[EpisodeRecord]:
     """Plays one episode per seed, `envs.num_envs` at a time in lock-step, and yields them in order.
 
-    Episode `i` depends on `seeds[i]` and on what `act` returns for it, not on how many
-    environments there are: each starts with a seeded reset, and what a vector environment plays
-    after an episode's end, until the others of its batch are over, is not looked at.
+    Episode `i` depends only on `seeds[i]` and the actions of `act`, not on the number of
+    environments.
 
     Args:
-        envs: what to play in, with next-step autoreset (Gymnasium's default); fastest from
+        envs: a vector environment with next-step autoreset (Gymnasium's default); fastest from
             `spin_envs.vector.make_batch`.
-        act: gives actions `(B, N)` for observations `(B, obs)` and the indices `(B,)` of the
-            episodes they belong to (for policies with one random stream per episode). Only
-            episodes that are not over yet are asked about.
+        act: returns actions `(B, N)` for observations `(B, obs)` and episode indices `(B,)` of the
+            episodes still running.
         seeds: one per episode.
-        record: keep observations and actions; otherwise only rewards and the first observation.
+        record: keep observations and actions, not only rewards and the first observation.
         on_step: called with the number of environment steps just made.
 
     Raises:
-        ValueError: `envs` resets in the same step, or `act` gives another number of actions than
-            it was given observations.
+        ValueError: `envs` resets in the same step, or `act` returns a wrong number of actions.
     """
     mode = (envs.metadata or {}).get("autoreset_mode")  # Gymnasium 1.1 and later
     if mode is not None and mode.value != "NextStep":
@@ -67,7 +64,7 @@ def _play_batch(
     record: bool,
     on_step: Callable[[int], None] | None,
 ) -> list[EpisodeRecord]:
-    """Plays `len(seeds) <= envs.num_envs` episodes; the first one's index is `first`."""
+    """Plays `len(seeds) <= envs.num_envs` episodes, numbered from `first`."""
     n = len(seeds)
     # What is left over in a last, smaller batch plays along unseen.
     padded = [*(int(s) for s in seeds), *[int(seeds[0])] * (envs.num_envs - n)]

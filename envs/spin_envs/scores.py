@@ -1,4 +1,4 @@
-"""Reference scores and the normalized score they define."""
+"""Reference scores and normalized scores."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ Returns = TypeVar("Returns", float, NDArray[np.float64])
 
 
 def score_name(env_or_name: EnvOrName, **kwargs: Any) -> str:
-    """Names what reference scores belong to, e.g. `"spin/cheetah-run-b3"`, `"spin/maze-a10"`.
+    """Returns the name under which reference scores are stored, e.g. `"spin/cheetah-run-b3"`.
 
     Args:
-        env_or_name: an environment made by Gymnasium; an environment id (its arguments go into
-            `kwargs`, and are the environment's defaults where they are left out); or the name of a
-            dataset, with or without its last part: `"spin/cheetah-run-b3/medium-v0"`.
+        env_or_name: an environment made by Gymnasium; an environment id, with arguments in `kwargs`
+            (defaults where omitted); or a dataset's name, with or without its last part:
+            `"spin/cheetah-run-b3/medium-v0"`.
         **kwargs: arguments of the environment id, e.g. `bins=3`.
 
     Raises:
-        ValueError: an environment that Gymnasium did not make, or arguments without an id.
+        ValueError: an environment not made by Gymnasium, or arguments without an id.
     """
     if isinstance(env_or_name, str):
         env_id = env_or_name
     elif env_or_name.spec is None:
         raise ValueError(
-            "Expected an environment made by gymnasium.make: its spec says what it is. "
+            "Expected an environment made by gymnasium.make, whose spec identifies it. "
             "Otherwise pass a name."
         )
     else:
@@ -90,7 +90,7 @@ def score_name(env_or_name: EnvOrName, **kwargs: Any) -> str:
         kwargs = {**env_or_name.spec.kwargs, **kwargs}
     if match := _DATASET_NAME.fullmatch(env_id):
         if kwargs:
-            raise ValueError(f"The name {env_id!r} says it all, got also {kwargs}.")
+            raise ValueError(f"The name {env_id!r} is complete, got also {kwargs}.")
         return match["task"]
     env_id = env_id.partition(":")[2] or env_id
     arguments = {k: v for k, v in kwargs.items() if k not in _IRRELEVANT}
@@ -106,7 +106,7 @@ def score_name(env_or_name: EnvOrName, **kwargs: Any) -> str:
 
 
 def reference_scores(env_or_name: EnvOrName, **kwargs: Any) -> tuple[float, float] | None:
-    """Returns the (random, expert) mean returns of a task, or None where none are known.
+    """Returns a task's (random, expert) mean returns, or None if unknown.
 
     Arguments are those of `score_name`.
     """
@@ -117,10 +117,10 @@ def reference_scores(env_or_name: EnvOrName, **kwargs: Any) -> tuple[float, floa
 def register_reference_scores(
     env_or_name: EnvOrName, *, random: float, expert: float, **kwargs: Any
 ) -> None:
-    """Sets the reference scores of a task, in this process, for any Gymnasium environment.
+    """Sets a task's reference scores in this process, for any Gymnasium environment.
 
     Args:
-        env_or_name: see `score_name`; a string of any other form is a name as it is.
+        env_or_name: see `score_name`; other strings are used as names.
         random: mean return that scores 0, usually a uniformly random policy's.
         expert: mean return that scores 100.
         **kwargs: see `score_name`.
@@ -144,7 +144,7 @@ def normalized_score(env_or_name: EnvOrName, returns: Returns, **kwargs: Any) ->
         **kwargs: see `score_name`.
 
     Raises:
-        KeyError: no reference scores are known for this task.
+        KeyError: the task has no reference scores.
     """
     scores = reference_scores(env_or_name, **kwargs)
     if scores is None:

@@ -26,7 +26,7 @@ RANDOM_MODEL_DOMAINS = ("lqr",)
 
 
 def _import_suite() -> ModuleType:
-    """Imports dm_control when an environment is made: it is slow and optional."""
+    """Imports dm_control, which is slow and optional, when an environment is made."""
     try:
         with warnings.catch_warnings():
             # Without a display, glfw warns before dm_control falls back to a headless renderer.
@@ -45,7 +45,7 @@ def _import_suite() -> ModuleType:
 
 
 def _load_task(domain: str, task: str, **kwargs: Any) -> Any:
-    """Loads a task without the notice that dm_control's own models are in an older dialect."""
+    """Loads a task without the notice about the dialect of dm_control's own models."""
     logger = logging.getLogger("absl")
     logger.addFilter(_is_not_dialect_notice)
     try:
@@ -62,25 +62,25 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
     """A control suite task whose action is one choice of `bins` values per actuator.
 
     Choice `k` of `bins` sets the actuator to `linspace(-1, 1, bins)[k]`, whatever its control
-    range. Observations are float32, dm_control's arrays in its own key order, flattened.
-    Rewards are dm_control's. The suite's time limit (1,000 steps) is reported as `truncated`; the
-    `lqr` tasks, which have none in dm_control, get the same.
-    `reset(seed=s)` starts the same episode as `suite.load(..., task_kwargs={"random": s})`.
+    range. Observations are dm_control's arrays in its key order, flat float32; rewards are
+    dm_control's. The time limit (1,000 steps, also for `lqr`, which has none in dm_control) is
+    reported as `truncated`. `reset(seed=s)` starts the same episode as `suite.load(...,
+    task_kwargs={"random": s})`.
 
     Args:
         domain: the suite's domain, e.g. `"cheetah"`.
         task: the domain's task, e.g. `"run"`.
-        bins: number of values of each actuator: one for all, or one per actuator (2 to 1,001).
-        render_mode: `None` or `"rgb_array"`; `gymnasium.make` takes `"human"`, too.
+        bins: number of values per actuator: one for all, or one each (2 to 1,001).
+        render_mode: `None` or `"rgb_array"`; `gymnasium.make` also accepts `"human"`.
         width: width of rendered frames in pixels.
         height: height of rendered frames in pixels.
-        camera_id: index or name of the camera that renders; -1 is the free camera.
+        camera_id: index or name of the rendering camera; -1 is the free camera.
 
     Raises:
-        MissingDependencyError: dm_control cannot be imported, or (when something is drawn) there
-            is no graphics back-end.
+        MissingDependencyError: dm_control cannot be imported, or (when rendering) there is no
+            graphics back-end.
         UnknownTaskError: the suite has no such task.
-        ValueError: `bins` or `render_mode` is not one of those above.
+        ValueError: `bins` or `render_mode` is invalid.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         self._steps += 1
         if self._steps >= EPISODE_STEPS:
             return reward, False, True, {}
-        discount = task.get_termination(physics)  # None while the episode goes on
+        discount = task.get_termination(physics)  # None until the episode ends
         return reward, discount == 0.0, discount not in (None, 0.0), {}
 
     @staticmethod
@@ -160,7 +160,6 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         return frame
 
     def close(self) -> None:
-        """Frees the simulation."""
         self._env.close()
 
     def _load(self, **kwargs: Any) -> None:

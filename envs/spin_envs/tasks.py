@@ -28,7 +28,7 @@ _NAME = re.compile(r"(?P<task>[A-Za-z0-9_]+(?:-[A-Za-z0-9_]+)?)-(?P<letter>[abn]
 
 @dataclasses.dataclass(frozen=True, order=True)
 class BenchmarkTask:
-    """A task together with what sets the size of its action space."""
+    """A task and the parameter of its action space."""
 
     task: str  # the suite's `<domain>-<task>`, or one of `_NUMBERS`
     number: int  # choices of each actuator (`bins`), or what else the task counts
@@ -40,7 +40,7 @@ class BenchmarkTask:
 
     @property
     def name(self) -> str:
-        """E.g. `cheetah-run-b3` or `maze-a10`, the first part of policies' and datasets' names."""
+        """E.g. `cheetah-run-b3` or `maze-a10`, the prefix of policies' and datasets' names."""
         letter = _NUMBERS[self.task][0] if self.task in _NUMBERS else "b"
         return f"{self.task}-{letter}{self.number}"
 
@@ -83,7 +83,7 @@ class BenchmarkTask:
 
     @classmethod
     def parse(cls, name: str) -> BenchmarkTask:
-        """Reads what `name` writes.
+        """Inverse of `name`.
 
         Raises:
             ValueError: the text is no such name.

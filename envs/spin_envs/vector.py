@@ -1,4 +1,4 @@
-"""Many instances of an environment in one process, stepped with little overhead."""
+"""Many instances of an environment in one process, with little overhead per step."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ def make_batch(
     wrappers: Sequence[Callable[[Any], gymnasium.Wrapper[Any, Any, Any, Any]]] = (),
     **kwargs: Any,
 ) -> VectorEnv[Any, Any, Any]:
-    """Makes `num_envs` instances in this process, in the fastest way that the environment has.
+    """Makes `num_envs` instances in this process, in the fastest way that the environment supports.
 
     Args:
         spec: environment id, or the spec of an environment made by `gymnasium.make`.
         num_envs: number of instances.
-        wrappers: put around each instance, the first one innermost. Instances then step one by
-            one, in Gymnasium's `SyncVectorEnv`. (`gymnasium.make_vec` takes wrappers only with
-            `vectorization_mode="sync"`, which is the same.)
+        wrappers: applied to each instance, innermost first; instances then step one by one, in
+            Gymnasium's `SyncVectorEnv`.
         **kwargs: arguments of the environment, e.g. `bins`.
     """
     found = gymnasium.spec(spec) if isinstance(spec, str) else spec
@@ -54,15 +53,13 @@ class InProcessVectorEnv(
 ):
     """A vector environment that writes all observations into one array.
 
-    Steps, rewards and seeds are those of `gymnasium.vector.SyncVectorEnv`, bit for bit, next-step
-    autoreset included: the step after an episode's end ignores the action, pays 0 and returns the
+    Steps, rewards and seeds equal those of `gymnasium.vector.SyncVectorEnv` bit for bit, with
+    next-step autoreset: the step after an episode's end ignores the action, pays 0 and returns the
     next episode's first observation. Made by `gymnasium.make_vec(id, num_envs=n)`.
 
     Args:
-        num_envs: number of instances.
-        max_episode_steps: steps after which an episode is truncated, if the environment does not
-            end it before; None for no limit but its own.
-        **kwargs: arguments of each instance.
+        max_episode_steps: steps after which an episode is truncated; None for the environment's own
+            limit only.
 
     Raises:
         ValueError: `num_envs` is less than 1.
@@ -113,7 +110,7 @@ class InProcessVectorEnv(
             Observations `(num_envs, obs)` float32 and infos.
 
         Raises:
-            ValueError: there are not `num_envs` seeds.
+            ValueError: the number of seeds is not `num_envs`.
         """
         seeds: Sequence[int | None]
         if seed is None:
@@ -137,11 +134,11 @@ class InProcessVectorEnv(
     ) -> tuple[
         Observations, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
     ]:
-        """Steps every instance, or starts its next episode if its last one was over.
+        """Steps every instance, or starts its next episode if the last one is over.
 
         Returns:
-            Observations `(num_envs, obs)` float32, rewards, terminated, truncated `(num_envs,)`
-            and infos.
+            Observations `(num_envs, obs)` float32, rewards, terminated, truncated `(num_envs,)` and
+            infos.
 
         Raises:
             InvalidActionError: `actions` are not in the action space.
@@ -170,10 +167,7 @@ class InProcessVectorEnv(
         return out, rewards, terminated, truncated, infos
 
     def end_episodes(self, over: NDArray[np.bool_]) -> None:
-        """Lets the next step start the next episodes of the instances where `over` `(num_envs,)`.
-
-        For callers that end episodes by rules of their own.
-        """
+        """Ends the episodes of instances where `over` `(num_envs,)`, by rules of the caller."""
         self._over |= over
 
     def _empty(self) -> Observations:
@@ -183,11 +177,9 @@ class InProcessVectorEnv(
         return np.empty(shape, np.float32)
 
     def render(self) -> tuple[NDArray[np.uint8] | None, ...]:  # type: ignore[override]
-        """Returns the frame of each instance."""
         return tuple(env.render() for env in self.envs)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Closes the instances."""
         for env in self.envs:
             env.close()  # type: ignore[no-untyped-call]
 

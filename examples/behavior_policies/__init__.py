@@ -1,4 +1,4 @@
-"""Training of the policies that datasets are made with: a recipe a policy."""
+"""Training of the policies that datasets are made with, one recipe per policy."""
 
 from __future__ import annotations
 

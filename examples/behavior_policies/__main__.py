@@ -1,10 +1,9 @@
-"""Trains the behavior policies that datasets are made with, and shows what the shipped ones score.
+"""Trains behavior policies and reports the shipped ones.
 
 From a checkout:
 
-    python -m examples.behavior_policies train maze-a10 --level medium
-    python -m examples.behavior_policies table
-    python -m examples.behavior_policies plot cheetah-run-b3 maze-a10
+python -m examples.behavior_policies train maze-a10 --level medium python -m
+examples.behavior_policies table python -m examples.behavior_policies plot cheetah-run-b3 maze-a10
 """
 
 from __future__ import annotations

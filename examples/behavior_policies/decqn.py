@@ -23,13 +23,13 @@ N_ENVS = len(EXPLORATION_LADDER)
 REPLAY_CAPACITY = 1_000_000
 RETURN_STEPS = 3
 WARMUP_STEPS = 5_000
-# Cheap beside updates: a resumed run's replay must be broad before it learns on.
+# Cheap compared with updates: a resumed run needs a broad replay before it continues to learn.
 RESUME_FILL_STEPS = 80_000
 SCALER_INTERVAL = 1_000
 
 
 class _Explorers:
-    """The last environments of a recipe with explorers: random actions, kept for random times.
+    """The last environments of a recipe with explorers: random actions held for random times.
 
     References:
         * Dabney et al., Temporally-Extended epsilon-Greedy Exploration, 2021.
@@ -42,7 +42,7 @@ class _Explorers:
         self._actions = self._rng.integers(nvec, size=(recipe.n_explorers, len(nvec)))
 
     def act(self, actions: NDArray[np.int64]) -> None:
-        """Replaces their rows of all environments' actions `(N_ENVS, N)`."""
+        """Replaces the explorers' rows of all actions `(N_ENVS, N)`."""
         n = len(self._actions)
         redrawn = self._rng.random(n) < self._end
         fresh = self._rng.integers(self._nvec, size=(n, len(self._nvec)))
@@ -53,7 +53,8 @@ class _Explorers:
 class DecQNTrainer(BehaviorTrainer):
     """Trains DecQN with a ladder of exploration; see `BehaviorTrainer`.
 
-    The replay is not part of the checkpoint: a resumed run first refills it with the policy it has.
+    The replay is not part of the checkpoint: a resumed run first refills it with its current
+    policy.
     """
 
     recipe: DecQNRecipe
@@ -128,7 +129,6 @@ class DecQNTrainer(BehaviorTrainer):
             self._advance(len(running))
 
     def policy_arrays(self) -> dict[str, NDArray[Any]]:
-        """Returns the greedy policy of the networks that the recipe says."""
         assert self.algo.impl is not None
         scaler = self.algo.config.observation_scaler
         assert isinstance(scaler, ClippedStandardObservationScaler)

@@ -21,7 +21,7 @@ def policy_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Returns an ensemble's greedy policy as named arrays, weights rounded to float16.
 
-    Half precision halves the file; what a policy scores is measured after rounding.
+    Scores are measured after rounding, which halves the file.
 
     Args:
         members: the ensemble's encoders, each with the head of its utilities (or logits).
@@ -46,7 +46,7 @@ def policy_arrays(
 
 
 def _oriented(parameter: torch.Tensor) -> torch.Tensor:
-    """Matrices are kept as `(inputs, outputs)`; vectors are as they are."""
+    """Transposes matrices to `(inputs, outputs)`; vectors are unchanged."""
     return parameter.T if parameter.dim() == 2 else parameter
 
 

@@ -1,4 +1,4 @@
-"""Mean and variance of what passes by."""
+"""Running mean and variance."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from spin_d3rlpy.scalers import ClippedStandardObservationScaler
 
 
 class RunningMoments:
-    """Mean and variance of a stream of rows (Chan et al.'s pairwise update).
-
-    Args:
-        size: numbers in a row.
-    """
+    """Mean and variance of a stream of rows (Chan et al.'s pairwise update)."""
 
     def __init__(self, size: int) -> None:
         self.count = 0.0
@@ -38,11 +34,11 @@ class RunningMoments:
         return std
 
     def state(self) -> tuple[float, torch.Tensor, torch.Tensor]:
-        """Returns all it knows, for a checkpoint."""
+        """Returns the state, for a checkpoint."""
         return self.count, torch.from_numpy(self.mean), torch.from_numpy(self.m2)
 
     def load(self, state: tuple[float, torch.Tensor, torch.Tensor]) -> None:
-        """Takes over what `state` returned."""
+        """Inverse of `state`."""
         self.count, mean, m2 = state
         self.mean, self.m2 = mean.numpy().copy(), m2.numpy().copy()
 

@@ -76,7 +76,7 @@ class Rollout:
 
     @classmethod
     def empty(cls, n_steps: int, n_envs: int, n_features: int, n_slots: int) -> Rollout:
-        """Returns one to be filled."""
+        """Returns an empty rollout."""
         shape = (n_steps, n_envs)
         return cls(
             observations=torch.zeros(*shape, n_features),
@@ -106,14 +106,14 @@ class Rollout:
 
 
 class _Falls:
-    """Notices environments whose last `FALL_STEPS` rewards were all below a bound."""
+    """Detects environments whose last `FALL_STEPS` rewards were all below a bound."""
 
     def __init__(self, bound: float) -> None:
         self._bound = bound
         self._n_low = np.zeros(N_ENVS, dtype=np.int64)
 
     def notice(self, rewards: NDArray[np.float64], over: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Returns who has fallen `(N_ENVS,)` after a step; those `over` begin an episode next."""
+        """Returns fallen environments `(N_ENVS,)`; those `over` start an episode next."""
         self._n_low = np.where(rewards < self._bound, self._n_low + 1, 0)
         fallen = self._n_low >= FALL_STEPS
         self._n_low[fallen | over] = 0
@@ -121,12 +121,7 @@ class _Falls:
 
 
 class PPOTrainer(BehaviorTrainer):
-    """Trains PPO with a factored policy, episodes ending in falls; see `BehaviorTrainer`.
-
-    Args:
-        recipe: what to train.
-        folder: where everything goes.
-    """
+    """Trains PPO with a factored policy, episodes ending in falls; see `BehaviorTrainer`."""
 
     recipe: PPORecipe
 
@@ -161,7 +156,7 @@ class PPOTrainer(BehaviorTrainer):
 
     @torch.no_grad()
     def _collect(self) -> Rollout:
-        """Plays `ROLLOUT_STEPS` in all environments, with one scaler of observations."""
+        """Plays `ROLLOUT_STEPS` in all environments with a fixed scaler."""
         scaler = self._moments.scaler()
         out = Rollout.empty(ROLLOUT_STEPS, N_ENVS, self._observation_shape[0], len(self._nvec))
         scaled = scaler.transform(torch.from_numpy(self._observations))
@@ -239,7 +234,6 @@ class PPOTrainer(BehaviorTrainer):
         return self.policy.layout.split(self.policy(scaled)).log_softmax(-1)
 
     def policy_arrays(self) -> dict[str, NDArray[Any]]:
-        """Returns the policy's mode or, for other bins than learned, its mean."""
         member = (self.policy.encoder, self.policy.heads)
         arrays = policy_arrays([member], self._nvec, self._moments.scaler())
         if self.recipe.learned_bins is None:

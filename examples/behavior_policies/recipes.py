@@ -1,4 +1,4 @@
-"""What is trained for each task: one row a task, with the returns its levels should have."""
+"""Training recipes: one row per task, with its levels' target returns."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from spin_envs.tasks import BenchmarkTask
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What every recipe says of a behavior policy.
+    """Common settings of recipes.
 
     Args:
         task: the suite's `<domain>-<task>`, or `"maze"`.
         number: choices of each actuator, or the maze's actuators.
         level: `"medium"` or `"expert"`.
-        target: wanted mean return; the snapshot closest to it is shipped.
+        target: desired mean return; the closest snapshot is shipped.
         env_steps: environment steps of training, all environments together.
         evaluation_interval: environment steps between snapshots.
         seed: of networks, exploration and environments.
-        episode_steps: where episodes of training are cut off, for more starts; evaluation does not.
-            None is the environment's own limit.
+        episode_steps: length of training episodes (not of evaluations), for more starts; None for
+            the environment's own limit.
     """
 
     task: str
@@ -55,16 +55,16 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class DecQNRecipe(Recipe):
-    """How one behavior policy is trained with DecQN.
+    """Training with DecQN.
 
     Args:
         width: width of the Q networks; hidden layers are twice as wide.
         steps_per_update: environment steps between gradient steps.
-        n_explorers: of the environments, those that only explore: uniformly random actions, each
-            kept for a random time. For tasks whose reward other exploration never meets.
-        persistence: mean number of steps (of a geometric distribution) that they keep an action.
-        averaged: whether the policy is the target networks', averages of the last ones, instead of
-            the last ones'. On quadruped-walk it returned more in nine of twelve evaluations.
+        n_explorers: environments that only explore, with uniformly random actions held for random
+            times; for tasks whose reward other exploration never meets.
+        persistence: mean number of steps (geometric) that they hold an action.
+        averaged: use the target networks' policy instead of the online networks'. On quadruped-walk
+            it returned more in nine of twelve evaluations.
     """
 
     width: int = 128
@@ -76,7 +76,7 @@ class DecQNRecipe(Recipe):
     algorithm: ClassVar[str] = "DecQN"
 
     def config(self) -> DecQNConfig:
-        """The algorithm's config (nvec and the observation scaler are filled in training)."""
+        """The algorithm's config (training fills in nvec and the observation scaler)."""
         return DecQNConfig(
             learning_rate=3e-4,
             optim_factory=AdamWFactory(weight_decay=1e-3, clip_grad_norm=40.0),
@@ -89,13 +89,13 @@ class DecQNRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PPORecipe(Recipe):
-    """How one behavior policy is trained with PPO, see `examples.behavior_policies.ppo`.
+    """Training with PPO, see `examples.behavior_policies.ppo`.
 
     Args:
-        fall_reward: a training's episode is over, as in a fall, when rewards have been below this
-            for a while: else most steps show how the robot lies.
-        learned_bins: choices of each actuator in training, if they are not the task's; the policy
-            then acts by its mean, see `spin_envs.behavior.BehaviorPolicy`.
+        fall_reward: end a training episode, as in a fall, when rewards stay below this, because
+            otherwise most steps show the robot lying.
+        learned_bins: choices of each actuator in training, if not the task's; the policy then acts
+            by its mean, see `spin_envs.behavior.BehaviorPolicy`.
         width: width of policy and value function; hidden layers are twice as wide.
     """
 
@@ -120,9 +120,9 @@ MAZE_ACTUATORS = (3, 5, 7, 10, 12, 15)
 def _maze(actuators: int, level: str) -> DecQNRecipe:
     """A maze's recipe: an episode without the goal returns -7.45, one with it about 99.
 
-    A medium policy returns 40: it finds the goal in 45 of 100 episodes. Few snapshots are between
-    never and always, so they are taken often. With 10 actuators, random actions never reached the
-    goal in 800 episodes, random actions kept for 4 steps on average did in 15.
+    A medium policy returns 40: it reaches the goal in 45 of 100 episodes. Snapshots are frequent,
+    because few lie between never and always. With 10 actuators, random actions never reached the
+    goal in 800 episodes; random actions held for 4 steps on average did in 15.
     """
     expert = PUBLISHED_SCORES[f"spin/maze-a{actuators}"][1]
     medium = level == "medium"
@@ -139,10 +139,10 @@ def _maze(actuators: int, level: str) -> DecQNRecipe:
 
 
 def _dog_trot(bins: int, level: str) -> PPORecipe:
-    """All are snapshots of the same training, with three choices.
+    """Recipes for dog-trot, all snapshots of one training with three choices.
 
-    Policies that begin with those of three choices, interpolated, and go on with PPO hardly ever
-    take another one.
+    Policies for more choices, started from an interpolation of it and trained with PPO, hardly ever
+    take the added choices.
     """
     expert = PUBLISHED_SCORES[f"spin/dog-trot-b{bins}"][1]
     medium = level == "medium"
@@ -188,7 +188,7 @@ def get_recipe(name: str) -> Recipe:
     """Returns a recipe by name, e.g. `cheetah-run-b3-expert`.
 
     Raises:
-        DatasetNotFoundError: there is none; the message lists those that exist.
+        DatasetNotFoundError: there is none; the message lists all.
     """
     if name not in RECIPES:
         raise DatasetNotFoundError(f"No recipe named {name!r}. There are: {', '.join(RECIPES)}.")

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 class NStepReplay:
     """A ring of transitions `(s_t, a_t, sum_k gamma^k r_{t+k}, s_{t+n}, terminal, n)`.
 
-    At an episode's end the remaining transitions get a shorter n; a truncated episode bootstraps
-    from its last observation.
+    At an episode's end the remaining transitions have a shorter n; truncated episodes bootstrap
+    from their last observation.
 
     Args:
-        capacity: transitions kept.
+        capacity: number of transitions.
         observation_size: length of an observation.
         n_slots: sub-actions of an action (N).
         n_envs: environments that feed it.

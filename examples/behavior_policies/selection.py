@@ -1,4 +1,4 @@
-"""What a policy returns, and the snapshot of a training whose return is the wanted one."""
+"""Evaluation of a policy, and selection of the snapshot with the desired return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shipped behavior policies score and how they learned, as a table and as curves."""
+"""Scores and learning curves of the shipped behavior policies."""
 
 from __future__ import annotations
 
@@ -23,26 +23,22 @@ _RECORDED = (
 
 
 def policy_record(name: str) -> dict[str, Any]:
-    """Returns how a shipped policy was trained and what it scores, without reading its weights."""
+    """Returns a shipped policy's record (training and scores) without reading its weights."""
     record: dict[str, Any] = json.loads((_POLICIES / f"{name}.json").read_text())
     return record
 
 
 def learning_curve(name: str) -> NDArray[np.float64]:
-    """Returns how a shipped policy was trained, until the snapshot that is shipped.
+    """Returns a shipped policy's learning curve up to its snapshot.
 
-    Args:
-        name: of the policy.
-
-    Returns:
-        `(T, 3)`: environment steps, mean and standard deviation of greedy episodes' returns.
+    The rows `(T, 3)` are environment steps, mean and standard deviation of greedy returns.
     """
     lines = (_POLICIES / f"{name}.csv").read_text().splitlines()
     return np.loadtxt(lines, delimiter=",", skiprows=1, ndmin=2, dtype=np.float64)
 
 
 def policy_rows() -> list[dict[str, Any]]:
-    """Returns one row for each shipped policy: returns of greedy episodes and cost of training."""
+    """Returns one row per shipped policy: greedy returns and cost of training."""
     rows = []
     for name in _in_order():
         record = policy_record(name)
@@ -64,13 +60,13 @@ def learning_curves(
     """Returns shipped policies' learning curves over environment steps, and their targets.
 
     Args:
-        tasks: such as `cheetah-run-b3`; all that have policies if there are none.
+        tasks: such as `cheetah-run-b3`; all with policies if empty.
 
     Returns:
         Curves by task and level, and target returns by task and name.
 
     Raises:
-        ValueError: a task without shipped policies; the message lists those that have some.
+        ValueError: a task without shipped policies; the message lists all.
     """
     curves: dict[str, dict[str, Curve]] = {}
     targets: dict[str, dict[str, float]] = {}
@@ -90,7 +86,7 @@ def learning_curves(
 
 
 def _in_order() -> list[str]:
-    """Shipped policies by task, numbers in their order, the medium one before the expert."""
+    """Shipped policies by task and number, the medium one before the expert."""
 
     def key(name: str) -> tuple[BenchmarkTask, bool]:
         return policy_task(name), name.endswith("expert")

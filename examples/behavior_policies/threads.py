@@ -1,4 +1,4 @@
-"""How many threads torch computes with."""
+"""Number of torch threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Context in which torch's operators compute in the calling thread alone."""
+    """Context in which torch computes in the calling thread alone."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""What trainings of behavior policies share: a folder of snapshots, a curve and a checkpoint."""
+"""Common parts of behavior policies' training: snapshots, learning curve and checkpoint."""
 
 from __future__ import annotations
 
@@ -25,16 +25,14 @@ EVALUATION_EPISODES = 20
 
 
 class BehaviorTrainer(ABC):
-    """Trains one recipe in `folder`, leaving a snapshot of the policy at every evaluation.
+    """Trains one recipe in `folder`, with a snapshot of the policy at every evaluation.
 
-    `folder` gets `checkpoint.pt` (resumed from when it exists), `curve.csv` (env_steps, mean
-    greedy return, standard deviation, seconds) and `snapshots/<env_steps>.npz`.
+    Writes `checkpoint.pt` (resumed from if it exists), `curve.csv` (env_steps, mean greedy return,
+    standard deviation, seconds) and `snapshots/<env_steps>.npz`.
 
     Args:
-        recipe: what to train.
-        folder: where everything goes.
         n_envs: environments stepped together.
-        **env_kwargs: arguments of theirs beside the task's, or instead of them.
+        **env_kwargs: environment arguments in addition to the task's, or overriding them.
     """
 
     def __init__(self, recipe: Recipe, folder: Path, n_envs: int, **env_kwargs: Any) -> None:
@@ -44,7 +42,7 @@ class BehaviorTrainer(ABC):
         task = recipe.benchmark_task
         limit = {"max_episode_steps": recipe.episode_steps} if recipe.episode_steps else {}
         envs = make_batch(task.env_id, n_envs, **{**task.env_kwargs, **limit, **env_kwargs})
-        assert isinstance(envs, InProcessVectorEnv), "Benchmark tasks have one of ours."
+        assert isinstance(envs, InProcessVectorEnv), "Expected an InProcessVectorEnv."
         self._envs = envs
         self._nvec = nvec_from_space(envs.single_action_space)
         shape = envs.single_observation_space.shape
@@ -65,22 +63,22 @@ class BehaviorTrainer(ABC):
 
     @abstractmethod
     def _train(self) -> None:
-        """Trains; calls `_advance` after steps."""
+        """Trains, calling `_advance` after steps."""
 
     @abstractmethod
     def policy_arrays(self) -> dict[str, NDArray[Any]]:
-        """Returns the policy so far, as `spin_envs.behavior.BehaviorPolicy` takes it."""
+        """Returns the current policy as arrays for `spin_envs.behavior.BehaviorPolicy`."""
 
     @abstractmethod
     def _state(self) -> dict[str, Any]:
-        """Returns what a resumed training needs beside moments and counts of steps."""
+        """Returns the state of a resumable training except moments and step counts."""
 
     @abstractmethod
     def _load_state(self, state: dict[str, Any]) -> None:
-        """Takes over what `_state` returned."""
+        """Inverse of `_state`."""
 
     def _advance(self, n_steps: int) -> None:
-        """Counts environment steps; evaluates and saves when it is time."""
+        """Counts environment steps; evaluates and saves when due."""
         before = self.env_steps
         self.env_steps += n_steps
         self._bar.update(n_steps)
@@ -116,7 +114,7 @@ class BehaviorTrainer(ABC):
             torch.save(state, partial)
 
     def _resume(self) -> bool:
-        """Takes over the folder's checkpoint; returns whether there is one."""
+        """Loads the folder's checkpoint, if any; returns whether there was one."""
         path = self.folder / "checkpoint.pt"
         if not path.exists():
             return False

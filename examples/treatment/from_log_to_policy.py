@@ -1,4 +1,4 @@
-"""From a log of treatments (CSV) to a policy, what it is worth, and when not to trust it.
+"""From a log of treatments (CSV) to a policy, its estimated value and its support in the log.
 
 Run with `python examples/treatment/from_log_to_policy.py`; about two minutes on a CPU.
 """
@@ -10,6 +10,7 @@ import numpy as np
 from simulator import DOSES, GAMMA, STATES, doctor, simulate, value
 
 from spin_d3rlpy import SPINIQL, MultiDiscreteFQE, PretrainingConfig, TransformerConfig, from_table
+from spin_d3rlpy.reports import format_table
 
 
 def main(patients: int, pretraining_updates: int, steps: int, folder: str) -> None:
@@ -43,20 +44,22 @@ def main(patients: int, pretraining_updates: int, steps: int, folder: str) -> No
     first = np.stack([episode.observations[0] for episode in data.episodes])
     estimated = fqe.predict_value(first, algo.predict(first)).mean()
 
-    print(f"value of the log:       {value(log):6.2f}")
-    print(f"policy, estimated:      {estimated:6.2f}  (fitted Q evaluation on the log)")
-    print(f"policy, in simulation:  {value(simulate(algo.predict, patients, seed=1)):6.2f}")
-
-    # How likely each dose is beside the others; the log's own actions say what is usual.
+    # Log-probability of each dose given the others, compared with the log's own actions.
     seen = data.observations[data.observation_index].numpy()
     usual = np.quantile(algo.support(seen, data.actions.numpy()).min(1), 0.01)
     both = np.tile([3, 0, 2], (len(seen), 1))
-    actions = {"the policy's own": algo.predict(seen), "chemotherapy with cells": both}
+    actions = {"the policy": algo.predict(seen), "chemotherapy together with cells": both}
     for name, action in actions.items():
         support = algo.support(seen, action).min(1)
         rare = (support < usual).mean()
-        warning = "  WARNING: the log does not show this" if rare > 0.5 else ""
-        print(f"{name} doses: unusual in {rare:.1%} of the states{warning}")
+        warning = "  WARNING: not supported by the log" if rare > 0.5 else ""
+        print(f"Doses of {name}: unusual in {rare:.1%} of the states{warning}")
+    values = {
+        "log": value(log),
+        "policy, estimated from the log": estimated,
+        "policy, simulated": value(simulate(algo.predict, patients, seed=1)),
+    }
+    print(format_table([{"treatment": k, "value": f"{v:.2f}"} for k, v in values.items()]))
 
 
 if __name__ == "__main__":
@@ -64,6 +67,6 @@ if __name__ == "__main__":
     parser.add_argument("--patients", type=int, default=1_000)
     parser.add_argument("--pretraining-updates", type=int, default=1_500)
     parser.add_argument("--steps", type=int, default=5_000, help="gradient steps of IQL and FQE")
-    parser.add_argument("--folder", default=".", help="where the log goes")
+    parser.add_argument("--folder", default=".", help="output folder")
     args = parser.parse_args()
     main(args.patients, args.pretraining_updates, args.steps, args.folder)

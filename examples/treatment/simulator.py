@@ -1,8 +1,8 @@
 """A tumor under chemotherapy, IL-2 and transferred immune cells: a simulator of treatments.
 
 Equations and parameters (patient 10) are those of de Pillis, Gu and Radunskaya, Mixed immunotherapy
-and chemotherapy of tumors, Journal of Theoretical Biology 238 (2006) 841-862. Doses, the two-day
-rhythm, rewards and the treating doctor are made up here: nothing that comes out is medicine.
+and chemotherapy of tumors, Journal of Theoretical Biology 238 (2006) 841-862. Doses, two-day
+rhythm, rewards and the treating doctor are invented: the results are not medicine.
 """
 
 from collections.abc import Callable
@@ -72,9 +72,8 @@ def _step(x: Array, gain: Array | float, loss: Array | float, dt: float) -> Arra
 def simulate(act: Callable[[Array], Array], n_patients: int, seed: int) -> dict[str, list[Any]]:
     """Treats patients with `act`, which maps states `(n, 6)` to choices `(n, 3)`.
 
-    Returns:
-        The log: columns `patient`, `day`, the states, the doses, `reward` and `ended`, one row
-        per decision and one after the last.
+    Returns the log: columns `patient`, `day`, states, doses, `reward` and `ended`, one row per
+    decision and one final row.
     """
     rng = np.random.default_rng(seed)
     start = np.array([2e7, 1e4, 100.0, 3e10, 0.0, 0.0])

@@ -35,14 +35,14 @@ TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
 
 
 class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
-    """An algorithm whose actions are integer arrays `(B, N)`, built and acting.
+    """An algorithm whose actions are integer arrays `(B, N)`: building networks and acting.
 
     Args:
-        config: the configuration; defaults if None.
+        config: defaults if None.
         device: as in d3rlpy (`"cuda:0"`, `True`, ...).
         enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
         recipe: `"published"` (the classes' defaults) or `"tuned"`, see `spin_d3rlpy.recipes`.
-        **fields: config fields, e.g. `SPINIQL(batch_size=512)`; they win over the recipe's.
+        **fields: config fields, e.g. `SPINIQL(batch_size=512)`; they override the recipe's.
 
     Raises:
         ValueError: an unknown recipe, or a recipe in addition to a config.
@@ -62,7 +62,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             config = self.config_class(**recipe_fields(recipe, self.config_class, fields))
         elif recipe != "published":
             raise ValueError(
-                f"A recipe says what a config is: pass either config= or recipe={recipe!r}."
+                f"A recipe determines a config: pass either config= or recipe={recipe!r}."
             )
         elif fields:
             config = dataclasses.replace(config, **fields)
@@ -80,14 +80,10 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
     # -- building --------------------------------------------------------------------------
 
     def create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        """Builds the networks.
-
-        Args:
-            observation_shape: shape of one observation, one-dimensional.
-            action_size: ignored; the config's `nvec` says what an action is.
+        """Builds the networks; `action_size` is ignored in favor of the config's `nvec`.
 
         Raises:
-            InvalidActionSpaceError: `nvec` is not known.
+            InvalidActionSpaceError: `nvec` is unknown.
             InvalidDatasetError: observations are not flat vectors.
             RuntimeError: `enable_ddp` without a process group.
         """
@@ -109,14 +105,14 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 share_training(network)
 
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
-        """Builds the networks for a dataset (anything that `fit` takes)."""
+        """Builds the networks for any dataset that `fit` accepts."""
         self._build_with_buffer(self._as_buffer(dataset))
 
     def build_with_env(self, env: GymEnv) -> None:
         """Builds the networks for an environment with a MultiDiscrete action space.
 
-        Scalers that are fitted to data (most `DecQN` variants standardize states by default) stay
-        as they are: acting and updating then raise a `RuntimeError` that says what to do.
+        Scalers that need data (most `DecQN` variants standardize states by default) stay unfitted:
+        acting and updating then raise a `RuntimeError` with advice.
         """
         space: Any = env.action_space
         self._adopt_nvec(nvec_from_space(space), "the environment")
@@ -146,11 +142,10 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             )
 
     def _require_built(self, *scalers: str) -> TImpl:
-        """Returns the networks' owner.
+        """Returns the impl.
 
         Raises:
-            RuntimeError: there are no networks yet, or one of the config's scalers named here is
-                not fitted.
+            RuntimeError: the networks are not built, or a named scaler is not fitted.
         """
         if self._impl is None:
             raise RuntimeError("Call fit, build_with_dataset or build_with_env first.")
@@ -159,8 +154,8 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             if scaler is not None and not scaler.built:
                 raise RuntimeError(
                     f"{type(self).__name__} has a {type(scaler).__name__} as {name}, which is not "
-                    "fitted: an environment does not tell what data looks like. Call fit or "
-                    f"build_with_dataset first, or pass {name}=None or one with its numbers given."
+                    "fitted: an environment has no data to fit it to. Call fit or "
+                    f"build_with_dataset first, or pass {name}=None or a fitted one."
                 )
         return self._impl
 
@@ -230,10 +225,10 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         return array
 
     def save_policy(self, fname: str) -> None:
-        """Writes the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`).
+        """Exports the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`).
 
-        The file maps observations `(B, obs)` to actions `(B, N)`, scaling included, and needs
-        neither d3rlpy nor this package to run.
+        The file maps observations `(B, obs)` to actions `(B, N)`, scaling included, and runs
+        without d3rlpy and this package.
 
         Raises:
             RuntimeError: the algorithm is not built, or its observation scaler is not fitted.

@@ -1,7 +1,7 @@
-"""What objectives share that train a factored critic, alone or in addition to a policy.
+"""Common parts of objectives that train a factored critic, with or without a policy.
 
-An objective is one file that subclasses config, impl and algorithm with its losses; which policy
-it trains is the config's `actor_encoder_factory`.
+An objective is one file that subclasses config, impl and algorithm; the config's
+`actor_encoder_factory` chooses the policy.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ class CriticConfig(MultiDiscreteConfig):
         gamma: discount factor.
         tau: Polyak coefficient of target networks, applied every step.
         n_critics: Q functions in the ensemble.
-        decomposition: how per-slot utilities make a joint value, `"sum"` or `"mean"`.
-        monte_carlo_share: share of the steps, from the first, in which targets are returns to the
-            episode's end instead of one reward and the next state's value, so that critics know
-            something early.
+        decomposition: joint value as `"sum"` or `"mean"` of per-slot utilities.
+        monte_carlo_share: share of the steps, from the first, whose targets are returns to the
+            episode's end instead of one-step bootstraps, so that critics learn early.
     """
 
     tau: float = 0.005
@@ -55,7 +54,7 @@ class CriticModules(MultiDiscreteModules):
 
 
 class CriticImpl(MultiDiscreteImpl):
-    """Values of a factored ensemble, and targets made of them."""
+    """Values of a factored ensemble and their targets."""
 
     _modules: CriticModules
 
@@ -74,17 +73,14 @@ class CriticImpl(MultiDiscreteImpl):
         return critic.q_values(self._layout, observations, actions)
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
-        """Mean over the ensemble of `Q(s, a)`, `(B,)`."""
         return self.q_values(self._modules.q_funcs, x, action).mean(0)
 
     @property
     def q_function(self) -> nn.ModuleList:
-        """The online ensemble."""
         return self._modules.q_funcs
 
     @property
     def target_q_function(self) -> nn.ModuleList:
-        """The target ensemble."""
         return self._modules.targ_q_funcs
 
 
@@ -96,12 +92,12 @@ class ActorCriticConfig(CriticConfig, PolicyConfig):
     """Fields of objectives that train a policy and a factored critic.
 
     Args:
-        critic_learning_rate: of Q functions (and of value functions).
-        critic_optim_factory: optimizer of Q functions (and of value functions).
+        critic_learning_rate: of Q functions and value functions.
+        critic_optim_factory: optimizer of Q functions and value functions.
         critic_encoder_factory: hidden layers of each Q function.
-        weight_ess: if given, advantage weights have in each batch the temperature with which their
-            effective sample size is this share of the batch, whatever the scale of rewards; the
-            objective's own temperature and largest weight have no effect then.
+        weight_ess: if given, the temperature of advantage weights is set per batch so that their
+            effective sample size is this share of the batch; replaces the objective's own
+            temperature and largest weight.
 
     Raises:
         ValueError: `weight_ess` is not between 0 and 1.
@@ -126,7 +122,7 @@ class ActorCriticModules(CriticModules, PolicyModules):
 
 
 class ActorCriticImpl(CriticImpl, PolicyImpl):
-    """Acting, values and the losses that objectives share; subclasses add `compute_update`."""
+    """Acting, values and common losses; subclasses add `compute_update`."""
 
     _modules: ActorCriticModules
 
@@ -149,7 +145,7 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
     def advantage_weights(
         self, advantage: torch.Tensor, scale: float, max_weight: float
     ) -> torch.Tensor:
-        """Returns `min(exp(scale * advantage), max_weight)`, `(B,)`, or what `weight_ess` asks."""
+        """Returns `min(exp(scale * advantage), max_weight)`, or weights by `weight_ess`, `(B,)`."""
         if self._weight_ess is None:
             return (scale * advantage).exp().clamp(max=max_weight)
         return weights_of_sample_size(advantage, self._weight_ess)
@@ -163,7 +159,6 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
 
     @property
     def q_function_optim(self) -> torch.optim.Optimizer:
-        """The ensemble's optimizer."""
         return self._modules.critic_optim.optim
 
 
@@ -196,7 +191,7 @@ def weights_of_sample_size(advantage: torch.Tensor, share: float) -> torch.Tenso
 
     Args:
         advantage: `(B,)`.
-        share: the wanted effective sample size of the weights, in units of B.
+        share: effective sample size as a share of B.
     """
     scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
     steps = torch.linspace(0.0, 1.0, 17, device=scaled.device)[:, None]

@@ -35,12 +35,10 @@ class AWACConfig(ActorCriticConfig):
             \quad A = \min_e Q_e(s, a) - V(s) \\
         L_V &= \mathbb{E} \big[ (\min_e \mathbb{E}_{a \sim \pi} \bar Q_e(s, a) - V(s))^2 \big]
 
-    They are minimized in this order, each using what was just updated before it. The expectation
-    under the policy is exact when its slots are independent given the state (it is then a sum of
-    per-slot expectations). For an autoregressive policy V's target is the mean over
-    `n_action_samples` samples of :math:`\min_e \bar Q_e(s, a)`, the minimum inside, as in SPIN's
-    published code (docs/explanation/differences.md). Both target networks follow by Polyak
-    averaging.
+    They are minimized in this order, each with the networks updated before. The expectation is
+    exact for policies with independent slots (a sum of per-slot expectations). For an
+    autoregressive policy V's target is the mean of :math:`\min_e \bar Q_e(s, a)` over
+    `n_action_samples` samples, as in SPIN's published code (docs/explanation/differences.md).
 
     References:
         * Nair et al., AWAC: Accelerating Online RL with Offline Datasets, 2020, equations 6 and 13.
@@ -50,7 +48,7 @@ class AWACConfig(ActorCriticConfig):
         value_encoder_factory: hidden layers of the value function.
         lam: temperature lambda of the advantage weights.
         max_weight: largest advantage weight.
-        n_action_samples: actions sampled for V's target where it is not computed exactly.
+        n_action_samples: actions sampled for V's target where it is not exact.
     """
 
     value_encoder_factory: EncoderFactory = make_encoder_field()
@@ -83,11 +81,9 @@ class AWACImpl(ActorCriticImpl):
         hard_sync(modules.targ_value_func, modules.value_func)
 
     def compute_expected_values(self, observations: Any, inputs: Any) -> torch.Tensor:
-        """Returns what V is regressed on, the policy's value under the target ensemble, `(B,)`.
+        """Returns V's target, the policy's value `(B,)` under the target ensemble.
 
-        Args:
-            observations: `(B, obs)`.
-            inputs: what the policy gets for them, see `policy_input`.
+        `inputs` are the policy's inputs for observations `(B, obs)`, see `policy_input`.
         """
         policy = self._modules.policy
         utilities = self._modules.targ_q_funcs.utilities(observations)  # (E, B, S)
@@ -144,7 +140,6 @@ class AWAC(ActorCriticAlgo[AWACImpl, AWACConfig]):
     config_class = AWACConfig
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        """Builds networks and optimizers."""
         shape = cast_flat_shape(observation_shape)
         policy = self._create_policy(shape)
         q_funcs = self._create_critic(shape)

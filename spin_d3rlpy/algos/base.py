@@ -42,7 +42,7 @@ TAlgo = TypeVar("TAlgo", bound="type[MultiDiscreteAlgo[Any, Any]]")
 
 
 def register(type_name: str) -> Callable[[TAlgo], TAlgo]:
-    """Class decorator: ties an algorithm to its config and both to a name in d3rlpy's files."""
+    """Class decorator: registers an algorithm with its config under a d3rlpy name."""
 
     def decorate(algo_class: TAlgo) -> TAlgo:
         config_class: Any = vars(algo_class)["config_class"]
@@ -55,13 +55,9 @@ def register(type_name: str) -> Callable[[TAlgo], TAlgo]:
 
 
 class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
-    """Base class of algorithms whose actions are integer arrays `(B, N)`: d3rlpy's other verbs.
+    """Base class of algorithms whose actions are integer arrays `(B, N)`; adds training.
 
-    Args:
-        config: the configuration; defaults if None.
-        device: as in d3rlpy (`"cuda:0"`, `True`, ...).
-        enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
-        **fields: config fields, e.g. `SPINIQL(batch_size=512)`.
+    Arguments are those of `ActingAlgo`.
     """
 
     _recorded: RecordedUpdate | None = None
@@ -85,7 +81,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         return {k: v.item() for k, v in self._update_without_sync(batch).items()}
 
     def _update_without_sync(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
-        """`update`, with metrics left on the device until the next call may overwrite them."""
+        """`update` with metrics left on the device, valid until the next call."""
         # Cached features are a view into a dataset: batches of them come from `fit`, and so do
         # those with another batch for the policy.
         mixed = isinstance(batch, FeatureMiniBatch) or imitation_batch(batch) is not batch
@@ -98,7 +94,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         source: Any,
         measure: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> dict[str, torch.Tensor]:
-        """The same on a batch drawn from `source`; `measure` times the two parts of that."""
+        """Updates on a batch drawn from `source`; `measure` times drawing and updating."""
         overridden = getattr(self.update, "__func__", None) is not MultiDiscreteAlgo.update
         recorded = self.compiled and source.is_on_one_device and not overridden
         if not recorded and self._config.compile_graph and can_record(self._device):
@@ -125,14 +121,14 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             LOG.info("Updates are not recorded as a CUDA graph, but run one by one", reason=reason)
 
     def _compute(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
-        """Hook around a gradient step; only what the device does here is replayed."""
+        """Hook around a gradient step; a recording replays only the work of the device."""
         impl = self._require_built("observation_scaler", "reward_scaler")
         keep_freed_memory()
         with autocast(self._device, self._config.precision):
             return impl.update_without_sync(self._scale(batch), self._grad_step)
 
     def _count(self, metrics: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Does what follows every gradient step, recorded or not."""
+        """Work after every gradient step, recorded or not."""
         assert self._impl is not None
         self._impl.after_update(self._grad_step)
         self._grad_step += 1
@@ -151,7 +147,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         self._recorded = None
 
     def _phase(self) -> object:
-        """Hook: an update is recorded again when this changes (SPIN's queries no longer train)."""
+        """Hook: a change of this value causes a new recording (SPIN's queries no longer train)."""
         return None
 
     def _frozen_parameters(self) -> list[torch.Tensor]:
@@ -183,13 +179,10 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         *args: Any,
         **kwargs: Any,
     ) -> list[tuple[int, dict[str, float]]]:
-        """Trains on a dataset; `fitter` says what the arguments are, and what differs from d3rlpy.
+        """Trains on a dataset and returns `(epoch, metrics)` pairs; for arguments see `fitter`.
 
-        Positional arguments are in d3rlpy's order, in which `experiment_name` and
-        `with_timestamp` come before `logging_steps` here and after `logging_strategy` in `fitter`.
-
-        Returns:
-            One `(epoch, metrics)` pair per epoch.
+        Positional arguments are in d3rlpy's order: `experiment_name` and `with_timestamp` precede
+        `logging_steps` here and follow `logging_strategy` in `fitter`.
         """
         return list(
             self.fitter(
@@ -229,19 +222,16 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         patience: int | None = None,
         seconds: float | Budget | None = None,
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
-        """Trains epoch by epoch, like d3rlpy's `fitter`, with a few differences.
+        """Trains epoch by epoch, like d3rlpy's `fitter`, with these differences.
 
-        - Exactly `n_steps` steps are made: the last epoch is shorter where d3rlpy drops it.
-        - The dataset is moved to the training device once, and batches are drawn there.
-        - Losses are fetched from the device only when they are logged, because waiting for it
-          every step takes longer than the step. So `update` is called only where a subclass (or
-          an assignment) overrides it, and gets a `TorchMiniBatch` on the training device where
-          d3rlpy passes a `TransitionMiniBatch` of arrays; the fields have the same names.
-        - `time_step`, `time_sample_batch` and `time_algorithm_update` do not wait for the device
-          either: on a GPU they are what it takes to launch the work. With `compile_graph` a
-          recording draws its batch itself, which `time_algorithm_update` then includes, and
-          `time_sample_batch` is about 0. `time_epoch` is the whole epoch's.
-        - Runs never write to one log folder at once.
+        - Exactly `n_steps` steps are made; d3rlpy drops a shorter last epoch.
+        - The dataset is moved to the training device once and batches are drawn there.
+        - Losses are fetched only when logged. `update` is called only if overridden, with a
+          `TorchMiniBatch` on the training device instead of a `TransitionMiniBatch`.
+        - Timings do not wait for the device: on a GPU `time_step`, `time_sample_batch` and
+          `time_algorithm_update` are launch times. With `compile_graph`, `time_algorithm_update`
+          includes drawing the batch. `time_epoch` is the whole epoch's.
+        - Two runs never share a log folder.
 
         Args:
             dataset: a dataset's name, a `minari.MinariDataset`, a d3rlpy `ReplayBuffer` or a
@@ -254,42 +244,39 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             with_timestamp: append the time to it.
             logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
             show_progress: draw progress bars.
-            save_interval: a model is saved after every so many epochs.
-            evaluators: d3rlpy evaluators by metric name. They get `dataset` itself where that is a
-                replay buffer, otherwise the buffer made of it.
+            save_interval: epochs between saved models.
+            evaluators: d3rlpy evaluators by metric name. They get `dataset` if it is a replay
+                buffer, otherwise the buffer made of it.
             callback: called with (algo, epoch, step) after every step.
             epoch_callback: called with (algo, epoch, step) after every epoch.
             checkpoint_dir: folder of checkpoints, written at an interval, at SIGINT (Ctrl-C) and
-                SIGTERM and at the end. None: no checkpoints. With `enable_ddp`, process 0 writes
-                and reads them for all, and not at signals.
-            resume: continue from the newest checkpoint, if there is one. A run that was killed and
-                started again so ends with the weights and metrics it would have had (on a CPU to
-                the last bit). Results of epochs before come first; loggers get only later ones.
-            checkpoint_interval: steps of either stage between checkpoints.
-            keep_checkpoints: how many of the newest ones stay.
-            best_by: name of the evaluator that says which epoch is best. With `checkpoint_dir`,
-                that epoch's policy is there as `best.safetensors`, for `load_policy`.
-            best_is: whether its highest or its lowest value is best.
-            patience: stop after so many epochs without a better one. The algorithm is then as
-                the last epoch left it.
-            seconds: train for so long, first stages included, evaluations not, instead of for
-                `n_steps`. How many steps that is, is measured in each stage's first ones and
-                logged; a run that resumes keeps it. There are ten epochs then. A `Budget` can
-                count by another clock.
+                SIGTERM and at the end; None for no checkpoints. With `enable_ddp`, process 0 reads
+                and writes them, not at signals.
+            resume: continue from the newest checkpoint, if any, with the weights and metrics of an
+                uninterrupted run (bit for bit on a CPU). Results of earlier epochs come first;
+                loggers get only later ones.
+            checkpoint_interval: steps of any stage between checkpoints.
+            keep_checkpoints: number of newest checkpoints to keep.
+            best_by: name of the evaluator that decides the best epoch. With `checkpoint_dir`, its
+                policy is saved as `best.safetensors`, for `load_policy`.
+            best_is: whether the highest or the lowest value is best.
+            patience: stop after this many epochs without a better one, in the last epoch's state.
+            seconds: training time instead of `n_steps`, first stages included, evaluations not. The
+                number of steps is measured in each stage's first steps, logged, and kept by a
+                resumed run; there are ten epochs. A `Budget` can use another clock.
 
         Yields:
-            `(epoch, metrics)`. In addition to what is logged, metrics have `step` and `seconds`,
-            the time of all steps so far, those of first stages included.
+            `(epoch, metrics)`; metrics include `step` and `seconds` (of all steps so far).
 
         Raises:
             ValueError: step counts are not positive, or `best_by` is no evaluator.
-            InvalidCheckpointError: checkpoints are damaged, of another run, or there are some
-                although `resume` is False.
-            CheckpointWriteError: a checkpoint cannot be written; earlier ones are as they were.
+            InvalidCheckpointError: checkpoints are damaged, of another run, or exist although
+                `resume` is False.
+            CheckpointWriteError: a checkpoint cannot be written; earlier ones remain.
             FolderInUseError: another run is using `checkpoint_dir` or the log folder.
-            DivergenceError: losses or weights are NaN or infinite, which is seen when losses are
-                logged or a checkpoint is due. The last checkpoint from before stays.
-            InvalidDatasetError: the dataset cannot be used.
+            DivergenceError: losses or weights are NaN or infinite; checked at logging and
+                checkpoints. The last good checkpoint remains.
+            InvalidDatasetError: the dataset is unusable.
             NvecMismatchError: the dataset has another action space than the algorithm.
         """
         settings = FitSettings(
@@ -329,7 +316,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         checkpoints: Checkpoints | None = None,
         budget: Budget | None = None,
     ) -> Run:
-        """Says how this algorithm's stages are run."""
+        """Returns how this algorithm's stages are run."""
         log = functools.partial(stage_log, self, logger_adapter, experiment_name, with_timestamp)
         budget = budget or Budget()
         graph: Any = self.compiled and self._config.compile_graph
@@ -344,20 +331,20 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     def _create_optim(
         self, factory: OptimizerFactory, modules: Iterable[tuple[str, nn.Module]], rate: float
     ) -> OptimizerWrapper:
-        """Returns the optimizer of named modules, with the learning rate `rate`."""
+        """Returns the optimizer of named modules with learning rate `rate`."""
         return fuse_adam(factory.create(modules, lr=rate, compiled=self.compiled))
 
     def _after_resume(self, checkpoints: Checkpoints) -> None:
-        """Hook for what an algorithm keeps in addition to its networks (SPIN's ASM)."""
+        """Hook for state in addition to networks (SPIN's ASM)."""
 
     def fit_online(self, env: GymEnv, *args: Any, **kwargs: Any) -> None:
         """Trains in an environment with MultiDiscrete actions; arguments as in d3rlpy.
 
-        A `buffer` of your own is to be made with `spin_d3rlpy.create_replay_buffer`. Explore with
+        Make a `buffer` with `spin_d3rlpy.create_replay_buffer`. Explore with
         `MultiDiscreteEpsilonGreedy`, or without an explorer by the policy's samples.
 
         Raises:
-            RuntimeError: a scaler has to be fitted to data first.
+            RuntimeError: a scaler must first be fitted to data.
         """
         self._build_for_acting(env)
         if kwargs.get("eval_env") is not None:
@@ -368,7 +355,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         """Collects data in an environment with MultiDiscrete actions; arguments as in d3rlpy.
 
         Raises:
-            RuntimeError: a scaler has to be fitted to data first.
+            RuntimeError: a scaler must first be fitted to data.
         """
         self._build_for_acting(env)
         return super().collect(DiscreteView(env), *args, **kwargs)  # type: ignore[arg-type]
@@ -383,19 +370,19 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         self._require_built("observation_scaler", "reward_scaler")
 
     def _before_training(self, buffer: DeviceReplayBuffer, run: Run) -> None:
-        """Hook for what must happen before the first step (a policy's first stages)."""
+        """Hook for work before the first step (a policy's first stages)."""
 
     def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
-        """Hook: the dataset as batches are drawn from it."""
+        """Hook: the source of batches."""
         rows = getattr(self._config, "imitation_batch_size", None)
         return buffer.for_imitation(self._config.trajectory_weights, rows)
 
     def _prepare_source(self, source: Any, progress: float) -> Any:
-        """Hook, before every step, for what batches are drawn from (cached features).
+        """Hook before every step: returns the source of batches (e.g. cached features).
 
         Args:
-            source: what the last batch was drawn from, a `DeviceReplayBuffer` first.
-            progress: share of the steps that are made.
+            source: the last batch's source, a `DeviceReplayBuffer` first.
+            progress: completed share of the steps.
         """
         share = getattr(self._config, "monte_carlo_share", 0.0)
         return source.with_horizon(self._config.gamma if progress < share else None)

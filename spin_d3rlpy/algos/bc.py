@@ -16,14 +16,13 @@ from spin_d3rlpy.data.batches import imitation_batch
 
 @dataclasses.dataclass()
 class BCConfig(PolicyConfig):
-    r"""Behavior cloning: imitation of the data's actions, rewards are not used.
+    r"""Behavior cloning: imitation of the data's actions, without rewards.
 
     .. math::
 
         L_\pi = -\mathbb{E} \sum_i \log \pi_i(a_i | s)
 
-    The benchmark's code (Beeson et al., 2024) averages over slots, standardizes states and has two
-    layers of 512 without dropout: docs/explanation/differences.md says how to get these.
+    For the benchmark's settings (Beeson et al., 2024) see docs/explanation/differences.md.
     """
 
 
@@ -31,7 +30,6 @@ class BCImpl(PolicyImpl):
     """The update of behavior cloning."""
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
-        """One step of the policy."""
         loss = -self.log_prob(imitation_batch(batch)).mean()
         self.minimize(loss, self._modules.actor_optim)
         return {"loss": loss.detach()}
@@ -53,7 +51,6 @@ class BC(PolicyAlgo[BCImpl, BCConfig]):
         return self._config.imitation_batch_size or self._config.batch_size
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        """Builds network and optimizer."""
         policy = self._create_policy(cast_flat_shape(observation_shape))
         modules = PolicyModules(policy=policy, actor_optim=self._create_actor_optim(policy))
         self._impl = BCImpl(observation_shape, modules, self._config, self._device)

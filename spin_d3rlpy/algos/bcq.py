@@ -35,22 +35,17 @@ class BCQConfig(ActorCriticConfig):
             \mathcal{S}_i(s) = \{ k : \pi_i(k|s) \ge \epsilon \max_j \pi_i(j|s) \}
 
     Acting takes each slot's supported choice with the largest minimum over the ensemble. There is
-    no double-Q step. An autoregressive policy has no such sets: there the target's maximum and the
-    action are over `n_action_samples` actions sampled from the policy, valued by the minimum over
-    the ensemble of Q. `predict` then draws its candidates with noise that never changes, so that
-    it is a function of the observation; `sample_action` draws them again, as in the published code.
-
-    L_Q is added over the ensemble where the published code takes the mean, half of it for twins:
-    Adam's steps stay the same, but for its epsilon; logs, clipping and SGD do not. Critics start
-    otherwise, too (docs/explanation/differences.md).
+    no double-Q step. An autoregressive policy has no such sets: target and action maximize the
+    ensemble's minimum Q over `n_action_samples` samples of the policy. `predict` draws them with
+    fixed noise, so that it is a function of the observation; `sample_action` with fresh noise, as
+    the published code does. For other differences see docs/explanation/differences.md.
 
     References:
         * Fujimoto et al., Benchmarking Batch Deep RL Algorithms, 2019, equation 13.
         * SPIN (Landers et al., ICLR 2026), section 5.
 
     Args:
-        action_flexibility: epsilon, the least probability relative to the slot's most likely
-            choice that a choice must have.
+        action_flexibility: epsilon, least probability relative to the slot's most likely choice.
         n_action_samples: candidates of an autoregressive policy.
     """
 
@@ -70,11 +65,9 @@ class BCQImpl(ActorCriticImpl):
         self._candidate_noise = candidate_noise(self._layout, config.n_action_samples, device)
 
     def compute_next_values(self, observations: Any, inputs: Any) -> torch.Tensor:
-        """Returns the largest supported value under the target ensemble, `(B,)`.
+        """Returns the largest supported value `(B,)` under the target ensemble.
 
-        Args:
-            observations: `(B, obs)`.
-            inputs: what the policy gets for them, see `policy_input`.
+        `inputs` are the policy's inputs for observations `(B, obs)`, see `policy_input`.
         """
         critic, policy = self._modules.targ_q_funcs, self._modules.policy
         utilities = critic.utilities(observations)  # (E, B, S)
@@ -132,7 +125,6 @@ class BCQ(ActorCriticAlgo[BCQImpl, BCQConfig]):
     config_class = BCQConfig
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        """Builds networks and optimizers."""
         shape = cast_flat_shape(observation_shape)
         policy = self._create_policy(shape)
         q_funcs = self._create_critic(shape)

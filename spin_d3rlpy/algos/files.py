@@ -1,7 +1,7 @@
-"""Trained algorithms as files that run nothing: safetensors weights, configuration as JSON.
+"""Trained algorithms as files without code: safetensors weights and a JSON configuration.
 
-d3rlpy's own format (`algo.save`, `d3rlpy.load_learnable`) is a pickle: whoever made such a file can
-have anything run where it is loaded. These files can come from anyone.
+Unlike d3rlpy's format (`algo.save`, `d3rlpy.load_learnable`), a pickle that can execute code, these
+files can be loaded from untrusted sources.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ VERSION = 1
 
 
 def save_policy(algo: Any, path: str | Path) -> None:
-    """Writes a built algorithm's networks and configuration to `path`, in one step.
+    """Atomically writes a built algorithm's networks and configuration to `path`.
 
-    `load_policy` gives an algorithm that acts and values the same. Optimizers are not in the file:
-    training can go on from it, but not as if it had not stopped (`checkpoint_dir` is for that).
+    The loaded algorithm acts and values the same. Optimizers are not saved: to resume training
+    exactly, use `checkpoint_dir`.
 
     Args:
         algo: any algorithm of this package.
-        path: the file, e.g. `policy.safetensors`.
+        path: e.g. `policy.safetensors`.
 
     Raises:
         TypeError: another kind of algorithm.
-        RuntimeError: it is not built, or a scaler of it is not fitted.
+        RuntimeError: it is not built, or a scaler is not fitted.
     """
     if not isinstance(getattr(algo, "config", None), MultiDiscreteConfig):
         raise TypeError(f"Expected an algorithm of spin_d3rlpy, got {type(algo).__name__}.")
@@ -63,10 +63,10 @@ def save_policy(algo: Any, path: str | Path) -> None:
 
 
 def load_policy(path: str | Path, device: DeviceArg = False, max_bytes: int = MAX_BYTES) -> Any:
-    """Reads an algorithm that `save_policy` wrote. The file may be anyone's.
+    """Reads an algorithm that `save_policy` wrote; the file may be untrusted.
 
-    Nothing in it is run, and its configuration is built without memory first, so that networks
-    are made only if the file holds all their weights.
+    Nothing in it is executed, and memory is allocated only if the file holds all weights of its
+    configuration.
 
     Args:
         path: the file.
@@ -74,18 +74,18 @@ def load_policy(path: str | Path, device: DeviceArg = False, max_bytes: int = MA
         max_bytes: larger files are refused.
 
     Returns:
-        An algorithm of the class that was saved.
+        An algorithm of the saved class.
 
     Raises:
         FileNotFoundError: there is no such file.
-        InvalidCheckpointError: it is damaged, too large, of another kind or version, its weights
-            are not those that its configuration asks for, or they are not finite.
+        InvalidCheckpointError: it is damaged, too large, of another kind or version, or its weights
+            are not finite or do not match its configuration.
     """
     advice = "Write one with save_policy, or copy it again."
     with open_untrusted(Path(path), "policy file", advice, max_bytes) as file:
         header = file.header(FORMAT, VERSION)
         if type(header.get("grad_step")) is not int or header["grad_step"] < 0:
-            raise InvalidCheckpointError("its number of steps is no number")
+            raise InvalidCheckpointError("its number of steps is not a number")
         params = header["algorithm"]["config"]["params"]
         file.check_spaces(
             params["nvec"],
@@ -126,7 +126,7 @@ def _weights(algo: Any) -> dict[str, torch.Tensor]:
 def _build(header: dict[str, Any], device: DeviceArg) -> Any:
     described: Any = LearnableConfigWithShape.deserialize_from_dict(header["algorithm"])
     if not isinstance(described.config, MultiDiscreteConfig):
-        raise InvalidCheckpointError("it is of an algorithm that this package does not have")
+        raise InvalidCheckpointError("its algorithm is unknown to this package")
     config: Any = described.config
     encoder = getattr(config, "actor_encoder_factory", None)
     if isinstance(encoder, SPINEncoderFactory):  # its weights are in this file

@@ -1,4 +1,4 @@
-"""What `fit` does: first stages, then the objective's gradient steps, with d3rlpy's logs."""
+"""Implementation of `fit`: first stages, then the objective's steps, with d3rlpy's logs."""
 
 from __future__ import annotations
 
@@ -87,16 +87,13 @@ class FitSettings:
 def train(
     algo: Any, buffer: DeviceReplayBuffer, shown: Any, settings: FitSettings
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Trains a built algorithm.
+    """Trains a built algorithm, yielding `(epoch, metrics)`, those of resumed epochs first.
 
     Args:
         algo: a `MultiDiscreteAlgo`.
         buffer: the dataset, on the algorithm's device.
-        shown: the dataset as evaluators get it.
-        settings: how.
-
-    Yields:
-        `(epoch, metrics)`, those of epochs before a resumed one first.
+        shown: the dataset for evaluators.
+        settings: see `FitSettings`.
 
     Raises:
         ValueError: learning rates have two schedules.
@@ -178,7 +175,7 @@ def train(
 
 
 def _open_checkpoints(algo: Any, buffer: DeviceReplayBuffer, settings: FitSettings) -> Checkpoints:
-    """Opens the run's checkpoints and takes over the newest one's networks."""
+    """Opens the run's checkpoints and loads the newest one's networks."""
     assert settings.checkpoint_dir is not None
     parts = algo.impl.modules.create_checkpointer(algo._device).modules
 
@@ -204,7 +201,7 @@ def _open_checkpoints(algo: Any, buffer: DeviceReplayBuffer, settings: FitSettin
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         checkpoints.close()
         raise InvalidCheckpointError(
-            f"The checkpoint in {checkpoints.folder} does not hold what this algorithm needs "
+            f"The checkpoint in {checkpoints.folder} lacks a part of this algorithm's state "
             f"({error}). Remove the folder to start over."
         ) from error
     algo._after_resume(checkpoints)
@@ -212,7 +209,7 @@ def _open_checkpoints(algo: Any, buffer: DeviceReplayBuffer, settings: FitSettin
 
 
 def run_identity(config: MultiDiscreteConfig, buffer: DeviceReplayBuffer) -> dict[str, Any]:
-    """Returns what a checkpoint must have in common with the run that resumes from it."""
+    """Returns the values that a resumed run must share with its checkpoint."""
     digest = hashlib.sha256()
     # Every k-th observation is enough to tell scaled ones from others.
     step = max(1, len(buffer.observations) // IDENTITY_ROWS)

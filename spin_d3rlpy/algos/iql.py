@@ -35,11 +35,7 @@ class IQLConfig(ActorCriticConfig):
         L_\pi &= -\mathbb{E} \big[ \min(e^{\beta u}, w_{\max}) \sum_i \log \pi_i(a_i | s) \big]
 
     V is updated first and its new value is used in L_Q; the weight in L_pi uses V from before
-    its update, as in SPIN's published code.
-
-    L_Q is added over the ensemble where the published code takes the mean, half of it for twins:
-    Adam's steps stay the same, but for its epsilon; logs, clipping and SGD do not. Critics start
-    otherwise, too (docs/explanation/differences.md).
+    its update, as in SPIN's published code. For differences see docs/explanation/differences.md.
 
     References:
         * Kostrikov et al., Offline RL with Implicit Q-Learning, 2021, equations 5 to 7.
@@ -146,7 +142,6 @@ class IQL(ActorCriticAlgo[IQLImpl, IQLConfig]):
         ).to(self._device)
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        """Builds networks and optimizers."""
         shape = cast_flat_shape(observation_shape)
         policy = self._create_policy(shape)
         q_funcs = self._create_critic(shape)

@@ -1,4 +1,4 @@
-"""d3rlpy's loggers, in folders that no other run writes to at the same time."""
+"""d3rlpy's loggers, each run in a folder of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_logger(
     n_steps_per_epoch: int,
     with_timestamp: bool,
 ) -> Iterator[D3RLPyLogger]:
-    """Yields a logger that has the configuration logged already.
+    """Yields a logger that has logged the configuration.
 
     Raises:
         FolderInUseError: another run is logging to this folder.
@@ -42,7 +42,7 @@ def open_logger(
 
 
 class _LoggerLog(StageLog):
-    """Rows as metrics of a d3rlpy logger, with a prefix."""
+    """Logs rows as prefixed metrics of a d3rlpy logger."""
 
     def __init__(self, logger: D3RLPyLogger, prefix: str) -> None:
         self._logger, self._prefix = logger, prefix
@@ -66,13 +66,13 @@ def stage_log(
     prefix: str,
     epoch_steps: int,
 ) -> Iterator[StageLog]:
-    """Yields the log of a first stage, in a folder of its own, `<name>_<stage>`."""
+    """Yields the log of a first stage, in its own folder `<name>_<stage>`."""
     with open_logger(algo, factory, f"{name}_{stage}", epoch_steps, with_timestamp) as logger:
         yield _LoggerLog(logger, prefix)
 
 
 def _new_name(factory: LoggerAdapterFactory, name: str) -> str:
-    """Returns `name`, or with a number the first one whose folders this call makes."""
+    """Returns `name`, numbered if needed, after creating its folders."""
     for number in itertools.count(1):
         candidate = name if number == 1 else f"{name}_{number}"
         try:

@@ -1,4 +1,4 @@
-"""Algorithms that train a policy: its first stages, its network, acting by it."""
+"""Algorithms that train a policy: first stages, network and acting."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     """An objective that trains a policy.
 
-    A subclass that is given a policy is a named algorithm, registered for files of that name:
+    A subclass with a policy is a named algorithm, registered for saved files:
 
-        class SPINIQL(IQL, name="spin_iql", policy=SPINEncoderFactory): ...
+    class SPINIQL(IQL, name="spin_iql", policy=SPINEncoderFactory): ...
 
-    Its config is the objective's with that policy as default, and takes the policy's own fields,
-    too: `SPINIQL(transformer=TransformerConfig(width=64))`.
+    Its config has that policy as default and accepts the policy's fields:
+    `SPINIQL(transformer=TransformerConfig(width=64))`.
 
     Args:
-        config: the configuration; defaults if None.
+        config: defaults if None.
         device: as in d3rlpy.
         enable_ddp: several processes train one model.
-        asm: for policies that are made from an Action Structure Model, a pre-trained one or the
-            path of its file. Without one, `fit` pre-trains one first.
+        asm: pre-trained Action Structure Model or its file, for policies made from one; without it,
+            `fit` pre-trains one.
         recipe: `"published"` (the classes' defaults) or `"tuned"`, see `spin_d3rlpy.recipes`.
-        **fields: config fields; those of the policy's encoder factory are taken, too.
+        **fields: fields of the config and of the policy's encoder factory.
 
     Raises:
         ValueError: an encoder factory of another policy.
@@ -110,7 +110,6 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return cast(PolicyImpl, self._require_built()).policy
 
     def create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        """Builds the networks and loads the ASM's trunk if there is one."""
         if self._asm is not None and self._asm.observation_size != observation_shape[0]:
             raise NvecMismatchError(
                 f"The ASM was pre-trained on observations of length {self._asm.observation_size}, "
@@ -147,16 +146,15 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return self._impl is not None and self.policy.is_pretrained
 
     def pretrain(self, dataset: Any, **options: Any) -> list[Row]:
-        """Trains the policy's first stage alone, e.g. an Action Structure Model.
+        """Runs the policy's first stage alone, e.g. an Action Structure Model's pre-training.
 
         Args:
-            dataset: anything that `fit` takes.
-            **options: `experiment_name`, `with_timestamp`, `logger_adapter` and `show_progress`
-                of `fit`.
+            dataset: any dataset that `fit` accepts.
+            **options: `experiment_name`, `with_timestamp`, `logger_adapter` and `show_progress` of
+                `fit`.
 
         Returns:
-            One row per epoch; the stage says which metrics are logged
-            (`spin_d3rlpy.policies.stages`).
+            One row per epoch; for the metrics see `spin_d3rlpy.policies.stages`.
 
         Raises:
             ValueError: the policy has no first stage.
@@ -260,7 +258,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
 
     @property
     def asm(self) -> ActionStructureModel | None:
-        """The model the policy's trunk was taken from, if it was made or given in this process."""
+        """The model of the policy's trunk, if it was trained or given in this process."""
         return self._asm
 
     @property
@@ -269,19 +267,18 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return isinstance(self._factory, ASMEncoderFactory)
 
     def set_asm(self, asm: ActionStructureModel | str | Path) -> None:
-        """Takes over a pre-trained ASM: its trunk, sizes and observation scaler.
+        """Adopts a pre-trained ASM: its trunk, sizes and observation scaler.
 
         Raises:
-            ValueError: the policy is not made from one.
-            NvecMismatchError: it is of another action space, size or observation scaling than
-                this algorithm was configured with.
+            ValueError: the policy is not made from an ASM.
+            NvecMismatchError: action space, sizes or observation scaling differ from the config's.
         """
         config = self._config
         factory = config.actor_encoder_factory
         if not isinstance(factory, ASMEncoderFactory):
             raise ValueError(
-                f"{type(self).__name__} has no use for an ASM: only the policies of SPIN and "
-                "SPIN-Distill are made from one."
+                f"{type(self).__name__} does not use an ASM; only SPIN's and "
+                "SPIN-Distill's policies do."
             )
         if not isinstance(asm, ActionStructureModel):
             asm = load_asm(asm)
@@ -305,7 +302,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             self._load_asm(asm)
 
     def _adopt_scaling(self, asm: ActionStructureModel) -> None:
-        """Takes over the ASM's observation scaler, or checks that it is the one in use."""
+        """Adopts the ASM's observation scaler, or checks that it is the one in use."""
         scaler, encoded = self._config.observation_scaler, asm.observation_scaler
         if scaler is None or (
             not scaler.built and encoded is not None and scaler.get_type() == encoded["type"]
@@ -315,34 +312,34 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             )
         elif not scaler.built or scaler_to_dict(scaler) != encoded:
             raise NvecMismatchError(
-                "The ASM was pre-trained with other observation scaling "
+                "The ASM was pre-trained with different observation scaling "
                 f"({encoded and encoded['type']}) than this algorithm is configured with "
-                f"({scaler.get_type()}). Leave observation_scaler unset to take over the ASM's."
+                f"({scaler.get_type()}). Leave observation_scaler unset to use the ASM's."
             )
 
     def support(self, x: Observation, action: NDArray) -> NDArray:
-        """Returns the log-probability of each sub-action given the state and the other ones.
+        """Returns log-probabilities of each sub-action given the state and the other sub-actions.
 
         Args:
             x: observations `(B, obs)`.
             action: `(B, N)`.
 
         Returns:
-            `log p(a_i | s, all other sub-actions)`, `(B, N)`; their sum is the action's masked
+            `log p(a_i | s, all other sub-actions)`, `(B, N)`; the sum is the masked
             pseudo-log-likelihood (`spin_d3rlpy.asm.support`).
 
         Raises:
             InvalidObservationError: wrong shape, or not finite.
-            InvalidActionSpaceError: actions that are not in the action space.
-            RuntimeError: there is no ASM in this process. Saved policies have its trunk only:
+            InvalidActionSpaceError: actions outside the action space.
+            RuntimeError: there is no ASM in this process. Saved policies contain only its trunk:
                 pass the ASM's file to `set_asm`.
         """
         observations = self._check_observations(x)
         actions = self._check_actions(action, len(observations))
         if self._asm is None:
             raise RuntimeError(
-                "There is no ASM in this process; a saved policy holds its trunk only. Call "
-                "set_asm with the file of the one it was trained on."
+                "There is no ASM in this process; a saved policy contains only its trunk. Call "
+                "set_asm with the file of its ASM."
             )
         inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
         scaler = self._config.observation_scaler
@@ -362,7 +359,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
 def _config_with_policy(
     algo_class: type[PolicyAlgo[Any, Any]], policy: Callable[[], EncoderFactory]
 ) -> type[PolicyConfig]:
-    """Returns an objective's config with another default policy, whose fields it takes, too."""
+    """Returns an objective's config with another default policy and that policy's fields."""
     objective = algo_class.config_class
     config_class: Any = dataclasses.make_dataclass(
         f"{algo_class.__name__}Config",

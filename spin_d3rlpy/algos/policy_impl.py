@@ -26,17 +26,16 @@ class PolicyConfig(MultiDiscreteConfig):
     Args:
         actor_learning_rate: of the policy.
         actor_optim_factory: optimizer of the policy.
-        actor_encoder_factory: decides the policy, with its sizes and first stages:
-            `SPINEncoderFactory`, `SAINTEncoderFactory`, `AutoregressiveEncoderFactory`, another
-            `PolicyFactory`, or any d3rlpy encoder factory for a factored policy.
-        batch_size: rows of a mini-batch of critics and, without `imitation_batch_size`, of the
-            policy.
+        actor_encoder_factory: chooses the policy, its sizes and first stages: `SPINEncoderFactory`,
+            `SAINTEncoderFactory`, `AutoregressiveEncoderFactory`, another `PolicyFactory`, or any
+            d3rlpy encoder factory for a factored policy.
+        batch_size: rows of the critics' mini-batch and, without `imitation_batch_size`, the
+            policy's.
         nvec: number of choices of each sub-action.
-        n_steps: gradient steps of `fit` when it is not told.
-        imitation_batch_size: rows of the mini-batch that the policy learns from, drawn in addition
-            to the critics' one; that one if None.
-        ema_decay: if above 0, an exponential moving average of the policy's weights acts, is saved
-            and exported; a step keeps this share of it.
+        n_steps: default gradient steps of `fit`.
+        imitation_batch_size: rows of a separate mini-batch for the policy; None uses the critics'.
+        ema_decay: if above 0, an exponential moving average of the policy's weights with this decay
+            acts, is saved and exported.
     """
 
     actor_learning_rate: float = 3e-4
@@ -46,14 +45,14 @@ class PolicyConfig(MultiDiscreteConfig):
     ema_decay: float = 0.0
 
     def __getattr__(self, name: str) -> Any:
-        """The policy's fields can be read here, too: `config.pretraining`."""
+        """Reads the policy's fields, e.g. `config.pretraining`."""
         factory = vars(self).get("actor_encoder_factory")
         if name.startswith("_") or factory is None or name not in vars(factory):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(factory, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """And set."""
+        """Sets the policy's fields, too."""
         factory = vars(self).get("actor_encoder_factory")
         own = {field.name for field in dataclasses.fields(self)}
         if name not in own and factory is not None and name in vars(factory):
@@ -63,10 +62,7 @@ class PolicyConfig(MultiDiscreteConfig):
 
     @classmethod
     def deserialize_from_dict(cls, dict_config: dict[str, Any]) -> Any:
-        """Reads what d3rlpy saved, also where a policy's fields are those of the objective.
-
-        (They were until stages belonged to encoder factories.)
-        """
+        """Reads a saved config; in older files policy fields are part of the objective's."""
         own = {field.name for field in dataclasses.fields(cls)}
         others = {k: v for k, v in dict_config.items() if k not in own}
         params = {k: v for k, v in dict_config.items() if k in own}
@@ -79,7 +75,7 @@ class PolicyConfig(MultiDiscreteConfig):
 
 @dataclasses.dataclass(frozen=True)
 class PolicyModules(MultiDiscreteModules):
-    """A policy and its optimizer (None if nothing of it is trained), and its weights' average."""
+    """A policy, its optimizer (None if nothing is trained), optionally an average of weights."""
 
     policy: Policy
     actor_optim: OptimizerWrapper | None
@@ -107,44 +103,40 @@ class PolicyImpl(MultiDiscreteImpl):
 
     @property
     def acting_policy(self) -> Policy:
-        """The policy that acts: the trained one, or the average of its weights."""
+        """The acting policy: the trained one or the average of its weights."""
         return self._modules.average_policy or self._modules.policy
 
     def sync_average(self) -> None:
-        """Makes the average equal to the policy, whose weights were set from outside."""
+        """Sets the average to the policy's weights."""
         if self._average is not None:
             self._average.sync()
 
     def after_update(self, grad_step: int) -> None:
-        """Moves the average, too."""
         super().after_update(grad_step)
         if self._average is not None:
             self._average.update(grad_step)
 
     @property
     def n_tokens(self) -> int:
-        """Rows of the policy's matrix products for one observation."""
         return self._modules.policy.n_tokens
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        """Greedy actions `(B, N)`."""
         return self.acting_policy.greedy(x)
 
     def inner_sample_action(self, x: Any) -> torch.Tensor:
-        """Sampled actions `(B, N)`."""
         return self.acting_policy.sample(x)
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
         """Raises NotImplementedError: there is no critic."""
-        raise NotImplementedError("Behavior cloning does not learn values.")
+        raise NotImplementedError("Behavior cloning learns no values.")
 
     def log_prob(self, batch: TorchMiniBatch) -> torch.Tensor:
-        """Log-probability under the trained policy of the batch's actions, `(B,)`."""
+        """Log-probability `(B,)` of the batch's actions under the trained policy."""
         return self._modules.policy.log_prob(policy_input(batch), batch.actions)
 
     @property
     def policy(self) -> Policy:  # type: ignore[override]
-        """The policy network that is trained."""
+        """The trained policy network."""
         return self._modules.policy
 
     @property

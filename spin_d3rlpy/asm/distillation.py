@@ -20,12 +20,10 @@ Network = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclasses.dataclass()
 class DistillationConfig:
-    """How a student is trained; nothing of this is published, the defaults are ours.
+    """How a student is trained; the settings are not published, the defaults are ours.
 
     Args:
-        n_updates: gradient steps.
-        batch_size: rows of an update.
-        learning_rate: of Adam, falling to zero along a cosine.
+        learning_rate: of Adam, decayed to zero along a cosine.
         validation_share: share of the episodes that is held out.
         validation_interval: updates between measurements on held-out data.
         precision: number format of a step, see `spin_d3rlpy.precision.autocast`.
@@ -83,17 +81,16 @@ def distill(
     Args:
         student: on the source's device.
         teacher: maps observations `(B, obs)` to `(B, N, D)`, without dropout.
-        source: where observations come from.
-        held_out: where those come from that it is measured on.
+        source: of observations for training.
+        held_out: of observations for validation.
         config: how to train.
         run: progress bar, checkpoints, logs.
         transform: applied to observations (an observation scaler).
 
     Returns:
-        One row per measurement on held-out data: `epoch`, `step`, `loss` (mean squared error on
-        training data since the last one), `seconds`, `mse` (on held-out data) and `unexplained`
-        (that over the variance of the teacher's features: 0 is perfect, 1 is as good as their
-        mean).
+        One row per measurement: `epoch`, `step`, `loss` (training error since the last one),
+        `seconds`, `mse` (on held-out data) and `unexplained` (`mse` over the variance of the
+        teacher's features).
 
     Raises:
         DivergenceError: losses or weights are no longer finite.

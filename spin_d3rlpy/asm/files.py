@@ -1,4 +1,4 @@
-"""ASM files: safetensors weights with the configuration as JSON in their header. No pickles."""
+"""ASM files: safetensors weights with a JSON configuration in the header. No pickles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ARCHITECTURES: dict[str, type[StructureConfig]] = {
 
 
 def save_asm(asm: ActionStructureModel, path: str | Path) -> None:
-    """Writes `asm` to `path` in one step, so that a reader never sees half a file."""
+    """Atomically writes `asm` to `path`."""
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -42,17 +42,17 @@ def save_asm(asm: ActionStructureModel, path: str | Path) -> None:
 def load_asm(
     path: str | Path, device: str = "cpu", max_bytes: int = MAX_BYTES
 ) -> ActionStructureModel:
-    """Reads an ASM, in evaluation mode. The file may be anyone's.
+    """Reads an ASM, in evaluation mode; the file may be untrusted.
 
     Args:
         path: the file.
-        device: where the model goes.
+        device: of the model.
         max_bytes: larger files are refused.
 
     Raises:
         FileNotFoundError: there is no such file.
-        InvalidCheckpointError: it is damaged, too large, of another kind or version, its weights
-            are not those that its configuration asks for, or they are not finite.
+        InvalidCheckpointError: it is damaged, too large, of another kind or version, or its weights
+            are not finite or do not match its configuration.
     """
     advice = "Write one with save_asm, copy it again or pre-train again."
     with open_untrusted(Path(path), "ASM file", advice, max_bytes) as file:
@@ -60,7 +60,7 @@ def load_asm(
         file.check_spaces(header["nvec"], [header["observation_size"]])
         scaler = header["observation_scaler"]
         if scaler is not None and not isinstance(scaler, dict):
-            raise InvalidCheckpointError("its observation scaler is none")
+            raise InvalidCheckpointError("its observation scaler is invalid")
         sizes = ARCHITECTURES[header.get("architecture", "transformer")]  # older files do not say
 
         def build() -> ActionStructureModel:

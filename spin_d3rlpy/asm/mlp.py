@@ -1,7 +1,7 @@
 """The attention-free trunk of an Action Structure Model, and its heads.
 
-All slots have the same features `(B, 1, D)`: one vector that says of the state and of all visible
-sub-actions what the slots' linear heads need. Axes are those of `spin_d3rlpy.asm.model`.
+All slots share one feature vector, `(B, 1, D)`, of the state and all visible sub-actions. Axes are
+those of `spin_d3rlpy.asm.model`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,10 @@ class MLPConfig:
 
 
 class SlotMLP(nn.Module):
-    """Hidden layers of linear map, LayerNorm and ReLU over the state and the visible choices.
+    """Linear layers with LayerNorm and ReLU over the state and the visible choices.
 
-    The first layer's input is `[state, one-hot of visible choices (zeros where masked), mask
-    bits]`. Its weights of choices and mask bits are the rows of the ASM's table of tokens.
-
-    Args:
-        observation_size: length of an observation.
-        config: sizes.
+    The input is `[state, one-hot of visible choices (zeros where masked), mask bits]`. The first
+    layer's weights of choices and mask bits are the rows of the ASM's token table.
     """
 
     def __init__(self, observation_size: int, config: MLPConfig) -> None:
@@ -65,8 +61,8 @@ class SlotMLP(nn.Module):
         Args:
             observations: `(B, obs)`.
             table: `(R, D)` weights of tokens.
-            ids: `(B, N)` rows of the table that are the slots' tokens; without it the whole
-                table stands in every row of the batch (R = N).
+            ids: `(B, N)` rows of the table; without it every row of the batch has the whole table
+                (R = N).
         """
         return self.features(self.first_layer(observations, table, ids))
 
@@ -88,7 +84,7 @@ class SlotMLP(nn.Module):
 
 
 class LinearHeads(nn.Linear):
-    """One linear head per slot, side by side: `(B, 1, D)` to logits of all choices `(B, S)`."""
+    """One linear head per slot: `(B, 1, D)` to logits of all choices `(B, S)`."""
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`."""

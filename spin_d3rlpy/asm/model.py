@@ -1,11 +1,11 @@
 """The Action Structure Model (ASM), bottom-up: attention, block, trunk, heads, model.
 
-Axes: `B` batch, `M` state tokens, `N` sub-actions (slots), `T = M + N` tokens, `D` width,
-`H` heads, `K` most choices of a slot, `S = sum(nvec)`.
+Axes: `B` batch, `M` state tokens, `N` sub-actions (slots), `T = M + N` tokens, `D` width, `H`
+heads, `K` most choices of a slot, `S = sum(nvec)`.
 
-This is the network as the paper has it; its fast twin is in `spin_d3rlpy.fast`. The SPIN and SAINT
-policies use the same `SlotTransformer` and `SlotHeads`; what a policy is given in place of
-sub-action embeddings is in `spin_d3rlpy.policies.slot`.
+This is the paper's network; `spin_d3rlpy.fast` has its fast equivalent. SPIN and SAINT policies use
+the same `SlotTransformer` and `SlotHeads`, with queries in place of sub-action embeddings
+(`spin_d3rlpy.policies.slot`).
 """
 
 from __future__ import annotations
@@ -121,12 +121,7 @@ class Block(nn.Module):
 class SlotTransformer(nn.Module):
     """The trunk: N slot tokens attend to M tokens of the encoded state and to each other.
 
-    There are no position codes: slots differ only by the tokens that enter, so permuting those
-    permutes the output.
-
-    Args:
-        observation_size: length of an observation.
-        config: sizes.
+    There are no position codes: permuting the slot tokens permutes the output.
     """
 
     def __init__(self, observation_size: int, config: TransformerConfig) -> None:
@@ -145,14 +140,14 @@ class SlotTransformer(nn.Module):
         ids: torch.Tensor | None = None,
         rows: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Returns slot features `(B, N, D)`, or `(C, N, D)` of the `rows` asked for.
+        """Returns slot features `(B, N, D)`, or `(C, N, D)` of selected `rows`.
 
         Args:
             observations: `(B, obs)`.
             table: `(R, D)` tokens.
-            ids: `(B, N)` rows of the table that are the slots' tokens; without it the whole
-                table stands in every row of the batch (R = N).
-            rows: `(C, N)`: of slot i, only the features in rows `rows[:, i]` of the batch.
+            ids: `(B, N)` rows of the table; without it every row of the batch has the whole table
+                (R = N).
+            rows: `(C, N)`: for slot i, only the features in rows `rows[:, i]` of the batch.
         """
         if fast.is_on():
             return fast.transformer.forward(self, observations, table, ids, rows)
@@ -168,12 +163,7 @@ class SlotTransformer(nn.Module):
 
 
 class SlotHeads(nn.Module):
-    """One small MLP per slot, `D -> hidden -> m_i`, all computed in two batched products.
-
-    Args:
-        nvec: number of choices of each sub-action.
-        config: sizes.
-    """
+    """One small MLP per slot, `D -> hidden -> m_i`, all computed in two batched products."""
 
     keep: torch.Tensor  # (S,)
 
@@ -202,14 +192,14 @@ class SlotHeads(nn.Module):
 
 
 def create_trunk(observation_size: int, config: StructureConfig) -> SlotTransformer | SlotMLP:
-    """Returns an untrained trunk of the architecture that the sizes are for."""
+    """Returns an untrained trunk for a config."""
     if isinstance(config, MLPConfig):
         return SlotMLP(observation_size, config)
     return SlotTransformer(observation_size, config)
 
 
 def create_heads(nvec: Sequence[int], config: StructureConfig) -> SlotHeads | LinearHeads:
-    """Returns untrained heads that go with the trunk."""
+    """Returns untrained heads for the trunk of a config."""
     if isinstance(config, MLPConfig):
         return LinearHeads(config.width, sum(nvec))
     return SlotHeads(nvec, config)
@@ -218,13 +208,13 @@ def create_heads(nvec: Sequence[int], config: StructureConfig) -> SlotHeads | Li
 class ActionStructureModel(nn.Module):
     """Predicts each sub-action from the state and the others (SPIN, section 4.1).
 
-    Its input is the state and N slot tokens, each either one of the slot's choices or the slot's
-    mask token; its output is a distribution over every slot's choices.
+    The input is the state and N slot tokens, each a choice or the slot's mask token; the output is
+    a distribution over every slot's choices.
 
     Args:
         observation_size: length of an observation.
         nvec: number of choices of each sub-action.
-        config: sizes of trunk and heads, a `TransformerConfig` (the paper's) or an `MLPConfig`.
+        config: sizes: a `TransformerConfig` (the paper's) or an `MLPConfig`.
     """
 
     row_offsets: torch.Tensor  # (N,)
@@ -256,11 +246,11 @@ class ActionStructureModel(nn.Module):
         """The trunk.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the trunk is no Transformer.
         """
         if not isinstance(self.trunk, SlotTransformer):
             raise ValueError(
-                f"This needs features of each slot by attention; the model is {self.config}. "
+                f"Expected a model with attention between slots, got {self.config}. "
                 "Pre-train one with a TransformerConfig."
             )
         return self.trunk
@@ -293,7 +283,7 @@ class ActionStructureModel(nn.Module):
         return SlotBySlot(self, observations)
 
     def log_likelihood(self, observations: torch.Tensor, actions: torch.Tensor) -> LogLikelihood:
-        """How well the data support actions, see `spin_d3rlpy.asm.support.log_likelihood`."""
+        """Masked pseudo-log-likelihood, see `spin_d3rlpy.asm.support.log_likelihood`."""
         return log_likelihood(self, observations, actions)
 
     def sample(self, observations: torch.Tensor, n: int = 1, **options: Any) -> torch.Tensor:

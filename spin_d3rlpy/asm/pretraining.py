@@ -13,12 +13,12 @@ import torch
 
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.objectives import (
-    AnyOrderActionModelling,
-    ContrastiveActionModelling,
-    MaskedActionModelling,
+    AnyOrderActionModeling,
+    ContrastiveActionModeling,
+    MaskedActionModeling,
     PretrainingObjective,
     Validation,
-    VariationalActionModelling,
+    VariationalActionModeling,
 )
 from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.fast import keep_freed_memory
@@ -39,34 +39,33 @@ class PretrainingConfig:
     Args:
         objective: `"masked"` (MAM, SPIN's own), `"variational"` (VAM) or `"contrastive"` (CAM).
         n_epochs: passes of `ceil(n / batch_size)` updates, rows drawn with replacement. 0 leaves
-            the trunk as initialized (the paper's untrained ablation).
+            the trunk untrained (the paper's ablation).
         batch_size: rows of an update.
         learning_rate: of Adam.
         clip_grad_norm: largest gradient norm.
-        masking: MAM: `"bernoulli"` (published): each slot is selected by itself, as the next four
-            say, and the loss is their mean over the batch. `"any_order"`: any number of slots of
-            a row, all hidden; each row counts the same
-            (`spin_d3rlpy.asm.objectives.any_order`).
+        masking: MAM: `"bernoulli"` (published) selects slots independently, with the next four
+            fields, and averages the loss over the batch. `"any_order"` hides any number of a row's
+            slots, each row counting the same (`spin_d3rlpy.asm.objectives.any_order`).
         mask_prob: MAM: probability that a slot is selected (the paper's p).
         mask_token_share: MAM: share of selected slots that become the mask token.
         random_share: MAM: share of selected slots that become a random choice; the rest stay.
-        mask_prob_max: MAM: if given, every row has a probability of its own, uniform between
-            `mask_prob` and this. At 1 the fully masked action, stage 2's input, is trained on.
+        mask_prob_max: MAM: if given, each row's probability is uniform between `mask_prob` and
+            this; at 1 the fully masked action, stage 2's input, is included.
         latent_size: VAM: length of the latent vector.
         kl_weight: VAM: beta.
         projection_size: CAM: length of the compared vectors.
         temperature: CAM: tau.
-        lr_schedule: of the learning rate: `"constant"`, or `"linear"` or `"cosine"` decay to 0.
-        lr_warmup: share of the updates in which the learning rate rises from 0 first.
-        ema_decay: if above 0, the model is an exponential moving average of its weights in the
-            end; an update keeps this share of it.
-        budget_share: of the seconds, where training is for a given time.
+        lr_schedule: learning rate `"constant"`, or `"linear"` or `"cosine"` decay to 0.
+        lr_warmup: share of the updates in which the learning rate first rises from 0.
+        ema_decay: if above 0, the final model is an exponential moving average of the weights with
+            this decay.
+        budget_share: share of the seconds in timed training.
         max_updates: stops earlier than `n_epochs` if given.
         checkpoint_interval: epochs between saved models.
         precision: number format of a step, see `spin_d3rlpy.precision.autocast`.
-        validation_share: share of the episodes that is held out and measured after each epoch.
-        patience: epochs without a better held-out score after which training stops; the model is
-            the best epoch's then. None trains to the end and keeps the last one.
+        validation_share: share of the episodes held out and measured after each epoch.
+        patience: epochs without a better held-out score before training stops with the best epoch's
+            model; None trains to the end and keeps the last one.
     """
 
     objective: ObjectiveName = "masked"
@@ -118,17 +117,17 @@ class PretrainingConfig:
             raise ValueError(f"Expected validation_share in [0, 1), got {self.validation_share}.")
         if self.patience is not None and (self.patience < 1 or not self.validation_share):
             raise ValueError(
-                "Expected patience of at least 1 and, for what it waits for, a validation_share "
+                "Expected patience of at least 1 and, a validation_share "
                 f"above 0; got {self.patience} and {self.validation_share}."
             )
 
     def create_objective(self, asm: ActionStructureModel) -> PretrainingObjective:
-        """Returns the task that pre-trains `asm`, on its device."""
+        """Returns the objective for `asm`, on its device."""
         objective: PretrainingObjective
         if self.objective == "masked" and self.masking == "any_order":
-            objective = AnyOrderActionModelling(asm)
+            objective = AnyOrderActionModeling(asm)
         elif self.objective == "masked":
-            objective = MaskedActionModelling(
+            objective = MaskedActionModeling(
                 asm,
                 self.mask_prob,
                 self.mask_token_share,
@@ -136,9 +135,9 @@ class PretrainingConfig:
                 self.mask_prob_max,
             )
         elif self.objective == "variational":
-            objective = VariationalActionModelling(asm, self.latent_size, self.kl_weight)
+            objective = VariationalActionModeling(asm, self.latent_size, self.kl_weight)
         else:
-            objective = ContrastiveActionModelling(asm, self.projection_size, self.temperature)
+            objective = ContrastiveActionModeling(asm, self.projection_size, self.temperature)
         return objective.to(asm.embedding.weight.device)
 
     def n_updates(self, n_transitions: int) -> int:
@@ -148,7 +147,7 @@ class PretrainingConfig:
 
 
 class StateActionSource(Protocol):
-    """What pre-training draws from: `spin_d3rlpy.data.DeviceReplayBuffer` is one."""
+    """Source of pre-training data, such as `spin_d3rlpy.data.DeviceReplayBuffer`."""
 
     @property
     def transition_count(self) -> int:
@@ -170,26 +169,25 @@ def pretrain(
     """Trains `asm` in place by the config's objective and leaves it in evaluation mode.
 
     Args:
-        asm: the model, on the source's device.
-        source: where rows come from. To be recorded as a CUDA graph it must draw without waiting
-            for the device.
+        asm: on the source's device.
+        source: of rows; to be recorded as a CUDA graph it must draw without waiting for the device.
         config: how to train.
         run: progress bar, checkpoints, logs.
         transform: applied to observations (an observation scaler).
-        held_out: 4,096 rows of it, the same each time, are predicted after each epoch.
+        held_out: 4,096 fixed rows of it are predicted after each epoch.
         on_row: called with each epoch's row and the log's folder, e.g. to save the model.
 
     Returns:
-        One row per epoch: `epoch`, `step`, `loss`, `accuracy`, `seconds`, `samples` (rows seen so
-        far) and, with `held_out`, `validation_<name>`; which names depends on the objective.
+        One row per epoch: `epoch`, `step`, `loss`, `accuracy`, `seconds`, `samples` (rows so far)
+        and, with `held_out`, the objective's `validation_<name>`.
 
     Raises:
-        ValueError: `config.patience` is set and `held_out` is missing.
+        ValueError: `config.patience` without `held_out`.
         DivergenceError: losses or weights are no longer finite.
     """
     run = run or Run()
     if config.patience is not None and held_out is None:
-        raise ValueError("patience needs held_out data to stop by.")
+        raise ValueError("patience needs held_out data.")
     keep_freed_memory()
     objective = config.create_objective(asm)
     if run.enable_ddp:
@@ -250,7 +248,7 @@ def _validate(
     transform: Callable[[torch.Tensor], torch.Tensor],
     precision: Precision,
 ) -> Validation:
-    """Measures on the same rows and with the same masks each time, without dropout."""
+    """Measures on fixed rows and masks, without dropout."""
     device = objective.asm.embedding.weight.device
     devices = [device] if device.type == "cuda" else []
     objective.eval()

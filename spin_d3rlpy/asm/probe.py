@@ -1,4 +1,4 @@
-"""What a frozen trunk knows: linear probes of its features, and where it attends."""
+"""Analysis of a frozen trunk: linear probes of its features, and attention maps."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ class ProbeConfig:
     """How the probe is trained.
 
     Args:
-        n_updates: gradient steps.
-        batch_size: rows of an update.
-        learning_rate: of Adam, falling to zero along a cosine.
+        learning_rate: of Adam, decayed to zero along a cosine.
         test_rows: rows of held-out data that accuracy is measured on.
     """
 
@@ -36,12 +34,12 @@ class ProbeResult:
     """Accuracies on held-out data, from 0 to 1.
 
     Args:
-        slot: share of sub-actions that are predicted right.
-        exact: share of rows whose sub-actions are all predicted right.
-        independent: what `exact` would be if each slot were right independently of the others:
-            the product over slots of their accuracies. More than that is structure.
-        uniform_slot: what guessing gets of sub-actions.
-        uniform_exact: what guessing gets of whole actions.
+        slot: share of sub-actions predicted right.
+        exact: share of rows with all sub-actions right.
+        independent: `exact` if slots were right independently: the product of their accuracies. A
+            larger `exact` shows structure.
+        uniform_slot: `slot` of uniform guessing.
+        uniform_exact: `exact` of uniform guessing.
     """
 
     slot: float
@@ -76,14 +74,14 @@ def linear_probe(
 ) -> ProbeResult:
     """Predicts actions linearly from slot features of the fully masked action (SPIN, section 6).
 
-    The trunk sees the state and the slots' mask tokens, as at the start of stage 2, and does not
-    change; observations are taken as they are.
+    The trunk's input is the state and the mask tokens, as at the start of stage 2. The trunk does
+    not change; observations are not scaled.
 
     Args:
         asm: the model, on the sources' device.
-        source: data that the probe is trained on.
-        held_out: data that it is measured on.
-        config: how to train it.
+        source: training data.
+        held_out: test data.
+        config: how to train the probe.
     """
     config = config or ProbeConfig()
     was_training = asm.training
@@ -133,10 +131,10 @@ def linear_probe(
 def attention_maps(
     asm: ActionStructureModel, observations: torch.Tensor, tokens: torch.Tensor
 ) -> torch.Tensor:
-    """Returns whom tokens attend to, `(blocks, H, T, T)`, a mean over the batch.
+    """Returns attention weights `(blocks, H, T, T)`, averaged over the batch, without dropout.
 
-    Entry `[l, h, i, j]` is the weight that head h of block l gives token j in the output of token
-    i. The first M tokens are the state's, the others the slots'. Without dropout.
+    Entry `[l, h, i, j]` is the weight of token j in head h's output for token i in block l. The
+    first M tokens are the state's, the others the slots'.
 
     Args:
         asm: the model.

@@ -44,23 +44,23 @@ def load_published_asm(
 ) -> ActionStructureModel:
     """Reads a checkpoint of the published code; `save_asm` writes it in this package's format.
 
-    Sizes and `nvec` follow from the shapes of the weights. What they do not tell is taken from the
-    file's `args`, and has the published default where there are none. No code in the file is
-    executed: besides tensors and plain values it may hold NumPy's integers, nothing else.
+    Sizes and `nvec` follow from the shapes of the weights, other values from the file's `args`,
+    else the published defaults. Nothing in the file is executed: only tensors, plain values and
+    NumPy integers are accepted.
 
     Args:
         path: a torch file with the weights under `model_state_dict`.
-        n_heads: attention heads, where the file does not say (4 in the published code).
-        dropout: of the blocks and heads, instead of the file's (0.1).
-        attention_dropout: on attention weights, instead of the file's, which has one rate for all.
+        n_heads: attention heads if the file has no `args` (4 in the published code).
+        dropout: of blocks and heads, instead of the file's (0.1).
+        attention_dropout: on attention weights, instead of the file's single rate.
 
     Returns:
         The model in evaluation mode, on the CPU.
 
     Raises:
         FileNotFoundError: there is no such file.
-        InvalidCheckpointError: it is damaged, its weights are not an ASM's, or it has another
-            number of heads than `n_heads`.
+        InvalidCheckpointError: it is damaged, its weights are not an ASM's, or its number of heads
+            differs from `n_heads`.
     """
     path = Path(path)
     if not path.is_file():
@@ -85,7 +85,7 @@ def load_published_asm(
         args = dict(content.get("args") or {})
         heads = int(args.get("num_heads", n_heads or 4))
         if n_heads not in (None, heads):
-            raise ValueError(f"it was trained with {heads} heads, and n_heads={n_heads} was asked")
+            raise ValueError(f"it was trained with {heads} heads, and n_heads={n_heads} was passed")
         p = float(args.get("transformer_dropout_p", 0.1))
         dropout = p if dropout is None else dropout
         attention_dropout = p if attention_dropout is None else attention_dropout
@@ -98,7 +98,7 @@ def load_published_asm(
         ) from error
     if unused := sorted(weights.keys() - used):
         raise InvalidCheckpointError(
-            f"{path} holds weights that an ASM has no place for: {', '.join(unused[:5])}."
+            f"{path} holds weights that an ASM does not have: {', '.join(unused[:5])}."
         )
     return asm.eval()
 
@@ -111,7 +111,7 @@ def _check_weights(weights: Mapping[Any, Any], file_bytes: int) -> None:
             raise ValueError(f"{name} holds {value.dtype} instead of floating-point numbers")
     # Strides may let a few bytes pass for any number of them.
     if sum(value.nbytes for value in weights.values()) > file_bytes:
-        raise ValueError("they claim more bytes than the file has")
+        raise ValueError("it declares more bytes than the file has")
     for name, value in weights.items():
         if not value.isfinite().all():
             raise ValueError(f"{name} has entries that are NaN or infinite")
@@ -147,7 +147,7 @@ def _empty_model(
 def _rename(
     weights: dict[str, torch.Tensor], asm: ActionStructureModel
 ) -> tuple[dict[str, torch.Tensor], set[str]]:
-    """Returns the weights under this package's names, and the names that were read."""
+    """Returns the weights under this package's names, and the names read."""
     used: set[str] = set()
 
     def take(key: str, *shape: int) -> torch.Tensor:

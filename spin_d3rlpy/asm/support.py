@@ -15,7 +15,7 @@ _ROWS_AT_ONCE = 4096
 
 
 class MaskedModel(Protocol):
-    """What is asked of a model here; `ActionStructureModel`, whose methods these are, is one."""
+    """Interface of a masked model, such as `ActionStructureModel`."""
 
     layout: SlotLayout
     nvec: list[int]
@@ -37,7 +37,7 @@ class LogLikelihood(NamedTuple):
 
     Args:
         per_slot: `(B, N)`, `log p(a_i | s, all other sub-actions)`.
-        total: `(B,)`, their sum.
+        total: `(B,)`, the sum.
     """
 
     per_slot: torch.Tensor
@@ -65,19 +65,19 @@ def log_likelihood(
 
     .. math:: \sum_i \log p(a_i | s, a_{-i})
 
-    A sub-action that the data has never shown together with the others has a low value even if
-    each of them is common by itself. Without dropout.
+    Low for a sub-action that the data never combine with the others, even if it is common by
+    itself. Without dropout.
 
     References:
         * Salazar et al., Masked Language Model Scoring, 2020, equation 2.
 
     Args:
-        asm: a model that was pre-trained by masked action modelling.
+        asm: a model pre-trained by masked action modeling.
         observations: `(B, obs)`, scaled as in pre-training.
         actions: `(B, N)` choices.
 
     Raises:
-        InvalidActionSpaceError: the actions are not choices of this action space.
+        InvalidActionSpaceError: actions outside the action space.
     """
     check_actions(asm, observations, actions, least=0)
 
@@ -101,7 +101,7 @@ def check_actions(
     expected = (len(observations), asm.layout.n_slots)
     if tuple(actions.shape) != expected or actions.is_floating_point():
         raise InvalidActionSpaceError(
-            f"Expected integer actions of shape {expected} beside {len(observations)} "
+            f"Expected integer actions of shape {expected} for {len(observations)} "
             f"observations, got {actions.dtype} of shape {tuple(actions.shape)}."
         )
     wrong = ((actions < least) | (actions >= asm.mask_ids)).nonzero()

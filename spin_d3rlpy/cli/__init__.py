@@ -1,4 +1,4 @@
-"""The command line, `spin-d3rlpy`: one file per group of commands, which only read and print."""
+"""The command line, `spin-d3rlpy`: one file per group of commands, which only parse and print."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USER_ERROR = 2
 
 
 def main() -> None:
-    """Runs the command line; bad input ends in one line on stderr and exit code 2."""
+    """Runs the command line; bad input prints one line to stderr and exits with code 2."""
     from spin_d3rlpy.errors import SpinError
     from spin_envs import InvalidActionError, MissingDependencyError, UnknownTaskError
 

@@ -60,7 +60,7 @@ def list_experiments(json: Json = False) -> None:
         }
         for name, experiment in EXPERIMENTS.items()
     ]
-    lines = [f"{r['name']:12} {r['cells_per_seed']:3} cells a seed  {r['title']}" for r in rows]
+    lines = [f"{r['name']:12} {r['cells_per_seed']:3} cells per seed  {r['title']}" for r in rows]
     emit(json, rows, "\n".join(lines))
 
 
@@ -87,17 +87,17 @@ def run(
     address: Annotated[
         str | None, typer.Option(help="ray: the cluster's; default: one on this machine.")
     ] = None,
-    cpus: Annotated[int, typer.Option(min=1, help="ray: cores of a job.")] = 1,
+    cpus: Annotated[int, typer.Option(min=1, help="ray: cores per job.")] = 1,
     track: Annotated[
         list[str] | None,
-        typer.Option(help="Log to tensorboard or wandb beside CSV files; repeatable."),
+        typer.Option(help="Log to tensorboard or wandb in addition to CSV files; repeatable."),
     ] = None,
     config: Config = None,
     print_config: PrintConfig = False,
     progress: Progress = True,
     json: Json = False,
 ) -> None:
-    """Run experiments, each cell in a process of its own; called again, go on where it was.
+    """Run experiments, each cell in its own process; resumes when called again.
 
     Exit code 1 if a job failed.
     """
@@ -131,13 +131,13 @@ def report(
     task: Tasks = None,
     folder: Folder = Path("spin-bench"),
     device: ConfiguredDevice = None,
-    out: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("spin-report"),
+    out: Annotated[Path, typer.Option(help="Output folder of the report.")] = Path("spin-report"),
     config: Config = None,
     json: Json = False,
 ) -> None:
     """Write tables and curves of finished cells as CSV, PNG and one HTML file.
 
-    Give what `bench run` was given. Without experiments, all of them.
+    Takes the options of `bench run`; all experiments if none are named.
     """
     from spin_d3rlpy.experiments.catalog import EXPERIMENTS
     from spin_d3rlpy.experiments.report import write_report

@@ -30,7 +30,7 @@ def list_datasets(json: Json = False) -> None:
     "spin-d3rlpy data build spin/cheetah-run-b3/medium-v0 --size 20000",
 )
 def build(name: Dataset, size: Size = None, jobs: Jobs = None, json: Json = False) -> None:
-    """Build a dataset (a build that was stopped goes on), or say that it is there."""
+    """Build a dataset, resuming a stopped build; reports a dataset that exists."""
     from spin_d3rlpy.data.loader import open_dataset
     from spin_d3rlpy.data.writing import dataset_bytes
 
@@ -56,11 +56,11 @@ def import_(
     path: Annotated[Path, typer.Argument(help="A published file, or a folder of <bins>_bins/.")],
     name: Annotated[
         str | None,
-        typer.Option(help="spin/<task>/<level>-published-v0, if a file's path does not say it."),
+        typer.Option(help="spin/<task>/<level>-published-v0; default: by the file's path."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Import published pickled transitions, without running anything that is in them."""
+    """Import published pickled transitions; nothing in the file is executed."""
     from spin_d3rlpy.data.importer import import_published, published_files
 
     files = published_files(path)
@@ -87,14 +87,14 @@ def from_table_(
         typer.Option(help="Values of a sub-action in order: <column>=<value>,<value>; for each."),
     ],
     reward: Annotated[str, typer.Option(help="Column of the reward.")],
-    episode: Annotated[str, typer.Option(help="Column that says which rows belong together.")],
+    episode: Annotated[str, typer.Option(help="Column that identifies an episode's rows.")],
     time: Annotated[str | None, typer.Option(help="Column that orders them.")] = None,
     terminal: Annotated[
         str | None, typer.Option(help="Column that is 1 where the episode ended for good.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a dataset of a log of decisions, for `train` and `pretrain` by its name."""
+    """Make a dataset from a log of decisions, for `train` and `pretrain` by its name."""
     from spin_d3rlpy.data import from_table, save_dataset
 
     parted = [text.partition("=") for text in choices]
@@ -140,10 +140,10 @@ def push(
 
 @command(app, "MINARI_REMOTE=hf://me spin-d3rlpy data pull spin/cheetah-run-b3/medium-v0")
 def pull(name: Dataset) -> None:
-    """Download a shared dataset from MINARI_REMOTE, or say that it is there."""
+    """Download a shared dataset from MINARI_REMOTE; reports a dataset that exists."""
     from spin_d3rlpy.data.remote import pull_dataset
 
-    typer.echo(f"{name} {'downloaded' if pull_dataset(name) else 'is on this machine already'}")
+    typer.echo(f"{name} {'downloaded' if pull_dataset(name) else 'exists on this machine'}")
 
 
 @command(
@@ -155,7 +155,7 @@ def check(
     name: LocalDataset,
     episodes: Annotated[int, typer.Option(min=0, help="Episodes to replay.")] = 3,
     replay_all: Annotated[bool, typer.Option("--all", help="Replay all episodes.")] = False,
-    histogram: Annotated[Path, typer.Option(help="Where the picture of the returns goes.")] = Path(
+    histogram: Annotated[Path, typer.Option(help="Output file of a histogram of returns.")] = Path(
         "returns.png"
     ),
     trust: Trust = False,

@@ -1,4 +1,4 @@
-"""`spin-d3rlpy evaluate`, `record` and `export`: what can be done with a trained policy."""
+"""`spin-d3rlpy evaluate`, `record` and `export`: using a trained policy."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def record(
     env: Env = None,
     env_arg: EnvArgs = None,
     seed: Annotated[int, typer.Option(help="Of the episode.")] = 0,
-    max_steps: Annotated[int | None, typer.Option(min=1, help="Stop after so many steps.")] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this many steps.")
+    ] = None,
     device: Device = "cpu:0",
     json: Json = False,
 ) -> None:
@@ -116,8 +118,8 @@ def export(
 ) -> None:
     """Write a policy's greedy actions as TorchScript or ONNX (extra `onnx`), scaling included.
 
-    The file maps float32 observations (B, obs) to actions (B, N) and needs neither this package
-    nor d3rlpy.
+    The file maps float32 observations (B, obs) to actions (B, N) and runs without this package and
+    d3rlpy.
     """
     from spin_d3rlpy.policy_files import open_policy
 

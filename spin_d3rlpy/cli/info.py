@@ -1,4 +1,4 @@
-"""`spin-d3rlpy info`: what a bug report should say."""
+"""`spin-d3rlpy info`: versions and devices for bug reports."""
 
 from __future__ import annotations
 

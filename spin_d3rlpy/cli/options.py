@@ -1,4 +1,4 @@
-"""Options that several commands have, so that they are called and explained the same."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 
 def check_device(device: str | None) -> str | None:
-    """Refuses a device that is not there, which torch would do much later and less clearly."""
+    """Raises an error for a missing device, earlier and clearer than torch's."""
     import torch
 
     if device is None:
@@ -22,12 +22,12 @@ def check_device(device: str | None) -> str | None:
         raise typer.BadParameter(f"expected cpu:0, cuda:0, ..., got {device!r}.") from error
     count = torch.cuda.device_count()
     if wanted.type == "cuda" and (wanted.index or 0) >= count:
-        raise typer.BadParameter(f"{device} is not there; torch sees {count} GPUs.")
+        raise typer.BadParameter(f"{device} does not exist; torch sees {count} GPUs.")
     return device
 
 
 def parse_arguments(texts: Sequence[str]) -> dict[str, Any]:
-    """Reads `name=value` texts; a value that is JSON (3, [2, 3], true) is that, else a string.
+    """Reads `name=value` texts; values are JSON (3, [2, 3], true) or else strings.
 
     Raises:
         ValueError: a text without a name or `=`.
@@ -45,10 +45,7 @@ def parse_arguments(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def configured(config: Path | None, **options: Any) -> tuple[dict[str, Any], str]:
-    """Returns the settings of `--config` with the options that are not None over them.
-
-    Also returns where they come from, for messages.
-    """
+    """Returns the settings of `--config` updated by options that are not None, and their origin."""
     from spin_d3rlpy.settings import merge, read_settings
 
     given = {name: value for name, value in options.items() if value is not None}
@@ -58,19 +55,19 @@ def configured(config: Path | None, **options: Any) -> tuple[dict[str, Any], str
 
 
 def nested_fields(texts: Sequence[str] | None) -> dict[str, Any] | None:
-    """Reads `a.b=value` texts as nested mappings; None where there are none."""
+    """Reads `a.b=value` texts as nested mappings; None if there are none."""
     from spin_d3rlpy.settings import nest
 
     return nest(parse_arguments(texts)) if texts else None
 
 
 def emit(as_json: bool, content: Any, text: str) -> None:
-    """Prints a command's result to stdout: JSON for scripts, or text."""
+    """Prints a command's result to stdout as JSON or text."""
     typer.echo(json.dumps(content, indent=1) if as_json else text)
 
 
 def log(text: str) -> None:
-    """Prints what a command is doing, beside its result, to stderr."""
+    """Prints progress to stderr."""
     typer.echo(text, err=True)
 
 
@@ -103,7 +100,7 @@ Verbose = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for scripts.")]
 Trust = Annotated[
-    bool, typer.Option(help="Make the environment by whatever function the dataset names.")
+    bool, typer.Option(help="Make the environment with any function that the dataset names.")
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")]
 Device = Annotated[str, typer.Option(callback=check_device, help="cpu:0, cuda:0, ...")]
@@ -116,7 +113,7 @@ Size = Annotated[
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(help="YAML file of settings, as --print-config prints it; options go over it."),
+    typer.Option(help="YAML file of settings, as --print-config prints it; options override it."),
 ]
 PrintConfig = Annotated[
     bool, typer.Option("--print-config", help="Print the complete settings and do nothing.")
@@ -158,5 +155,5 @@ EnvArgs = Annotated[
 ]
 Recipe = Annotated[
     str | None,
-    typer.Option(help="All that nothing else sets: tuned (default), published or smoke."),
+    typer.Option(help="Default values: tuned (default), published or smoke."),
 ]

@@ -1,4 +1,4 @@
-"""`spin-d3rlpy plot`: pictures of trainings and datasets."""
+"""`spin-d3rlpy plot`: figures of trainings and datasets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from spin_d3rlpy.cli.options import Device, Json, LocalDataset, complete_policies, emit
 from spin_d3rlpy.cli.program import command, group
 
-app = group("plot", "Pictures of trainings and datasets (.png, .pdf or .svg).")
+app = group("plot", "Figures of trainings and datasets (.png, .pdf or .svg).")
 
 
 @command(
@@ -58,7 +58,7 @@ def actions(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="A trained policy beside the data, in the data's states; may be repeated.",
+            help="Also draw a trained policy's actions in the data's states; repeatable.",
             autocompletion=complete_policies,
         ),
     ] = None,

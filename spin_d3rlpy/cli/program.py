@@ -1,4 +1,4 @@
-"""The program, and how commands with examples are added to it."""
+"""The program, and adding commands with examples to it."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ program = typer.Typer(
 def _common(verbose: Verbose = False) -> None:
     """Offline reinforcement learning for MultiDiscrete actions.
 
-    Every command has --help with examples; those that report something have --json. Exit codes:
-    0 done, 1 done but something is wrong (a bad dataset, a job that failed), 2 bad input, 130
-    interrupted. What was interrupted is resumed when the command is given again.
+    Every command has --help with examples; reporting commands have --json. Exit codes: 0 success, 1
+    a negative result (a bad dataset, a failed job), 2 bad input, 130 interrupted. An interrupted
+    command resumes when it is run again.
     """
     global _verbose
     _verbose = verbose
 
 
 def group(name: str, text: str) -> typer.Typer:
-    """Returns a new group of commands, which is part of the program."""
+    """Returns a new group of commands in the program."""
     app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
     program.add_typer(app, name=name)
     return app
@@ -76,7 +76,7 @@ def command(app: typer.Typer, *examples: str, name: str | None = None) -> Callab
 
 
 def _set_log_level() -> None:
-    """Shows d3rlpy's log only if asked; done when a command runs, because help needs no log."""
+    """Shows d3rlpy's log only with --verbose; set when a command runs, since help needs no log."""
     import structlog
 
     level = logging.INFO if _verbose else logging.WARNING

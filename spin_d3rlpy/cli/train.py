@@ -27,9 +27,7 @@ from spin_d3rlpy.cli.options import (
 )
 from spin_d3rlpy.cli.program import command, program
 
-RunFolder = Annotated[
-    Path, typer.Option(help="Folder of the run; one that was stopped goes on from there.")
-]
+RunFolder = Annotated[Path, typer.Option(help="Folder of the run; an interrupted run resumes.")]
 DEFAULT_RECIPE = "tuned"  # a file of settings says itself which one it is of
 Fields = Annotated[
     list[str] | None,
@@ -89,7 +87,7 @@ def pretrain(
     progress: Progress = True,
     json: Json = False,
 ) -> None:
-    """Pre-train an Action Structure Model, which trainings can share: asm.safetensors.
+    """Pre-train an Action Structure Model (asm.safetensors) for several trainings.
 
     Fields are those of PretrainingConfig and TransformerConfig.
     """
@@ -139,7 +137,7 @@ def train(
         int | None, typer.Option(min=1, help="Gradient steps; default: the recipe's.")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Train for so long instead, pre-training included.")
+        float | None, typer.Option(help="Training time instead of steps, pre-training included.")
     ] = None,
     steps_per_epoch: Annotated[
         int | None, typer.Option(min=1, help="Between evaluations; default: a tenth of all.")
@@ -163,7 +161,7 @@ def train(
     progress: Progress = True,
     json: Json = False,
 ) -> None:
-    """Train an algorithm on a dataset; called again, go on where it was.
+    """Train an algorithm on a dataset; resumes when called again.
 
     The folder gets config.yaml (complete settings), curve.csv, checkpoints/ and, at the end,
     policy.safetensors and result.json. Fields are those of the algorithm's config and of its

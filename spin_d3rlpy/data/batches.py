@@ -1,4 +1,4 @@
-"""Mini-batches that know more than d3rlpy's."""
+"""Mini-batches with more information than d3rlpy's."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from d3rlpy.torch_utility import TorchMiniBatch
 
 @dataclasses.dataclass(frozen=True)
 class MiniBatch(TorchMiniBatch):
-    """Transitions with the places of their observations in the dataset.
+    """Transitions with the rows of their observations in the dataset.
 
     Args:
         rows: `(B,)` rows of the observations in the buffer.
         next_rows: `(B,)` rows of the next observations.
-        imitation: the batch that policies learn from, where it is drawn otherwise than this one,
-            which critics learn from.
+        imitation: the policy's batch, if it differs from this one, the critics'.
     """
 
     rows: torch.Tensor = dataclasses.field(kw_only=True)
@@ -25,5 +24,5 @@ class MiniBatch(TorchMiniBatch):
 
 
 def imitation_batch(batch: TorchMiniBatch) -> TorchMiniBatch:
-    """Returns the batch that policies learn from."""
+    """Returns the policy's batch."""
     return getattr(batch, "imitation", None) or batch

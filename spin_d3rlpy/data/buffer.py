@@ -1,4 +1,4 @@
-"""A replay buffer whose arrays live on the training device."""
+"""A replay buffer whose arrays are on the training device."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ _ROWS_AT_ONCE = 65_536
 class DeviceReplayBuffer(EpisodeInterface):
     """Offline episodes as contiguous tensors on one device, sampled there.
 
-    All T transitions of an episode are used, also the last one of an episode that a time limit
-    ended, because its next observation is known. (d3rlpy's stock transition picker drops it.)
-
-    Observations that are mapped (`map_in`) stay in their file, in host memory as far as there is
-    room, also when the rest is moved to a GPU.
+    All T transitions of an episode are used, also the last one before a time limit, whose next
+    observation is known (d3rlpy's stock transition picker drops it). Memory-mapped observations
+    (`map_in`) stay in host memory and their file when the rest moves to a GPU.
 
     Args:
         data: checked episodes (see `from_minari` and `from_replay_buffer`).
-        map_in: folder of the file that holds `data.observations`, if a file does.
+        map_in: folder of the file with `data.observations`, if memory-mapped.
 
     Attributes:
         nvec: number of choices of each of the N sub-actions.
@@ -41,8 +39,8 @@ class DeviceReplayBuffer(EpisodeInterface):
         actions: `(n, N)` int8, int16 or int64.
         rewards: `(n,)` float32.
         terminals: `(n,)` float32, 1 where the task ended the episode.
-        observation_index: `(n,)` row of each transition's observation; its next observation is
-            the row below.
+        observation_index: `(n,)` row of each transition's observation; the next row is its next
+            observation.
         episode_starts: `(episodes + 1,)` index of each episode's first transition, and n.
     """
 
@@ -84,9 +82,9 @@ class DeviceReplayBuffer(EpisodeInterface):
         Args:
             dataset: the dataset.
             max_episodes: read only the first ones.
-            bins: values of each dimension of a `Box` action, of which the nearest is taken.
-            map_in: keep observations in a file in this folder instead of in memory. It has no
-                name and is gone when the buffer is.
+            bins: values per dimension of a `Box` action, rounded to the nearest.
+            map_in: folder of an unnamed file that holds observations instead of memory; it
+                disappears with the buffer.
 
         Raises:
             InvalidDatasetError: other spaces, actions out of range, NaN or infinite entries.
@@ -97,29 +95,29 @@ class DeviceReplayBuffer(EpisodeInterface):
     def from_replay_buffer(
         cls, buffer: ReplayBufferBase, nvec: Sequence[int]
     ) -> DeviceReplayBuffer:
-        """Reads a d3rlpy replay buffer whose actions are whole numbers `(N,)`.
+        """Reads a d3rlpy replay buffer with integer actions `(N,)`.
 
-        The last transition of an episode that a time limit ended is left out, because d3rlpy
-        does not store its next observation.
+        The last transition of a truncated episode is dropped, because d3rlpy does not store its
+        next observation.
 
         Args:
             buffer: the replay buffer.
             nvec: number of choices of each sub-action.
 
         Raises:
-            InvalidDatasetError: actions that are no choices, NaN or infinite entries, a picker
-                other than `BasicTransitionPicker`.
+            InvalidDatasetError: invalid actions, NaN or infinite entries, or a picker other than
+                `BasicTransitionPicker`.
             NvecMismatchError: actions have another number of sub-actions than `nvec`.
         """
         return cls(read_d3rlpy(buffer, nvec))
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """Device of the tensors."""
         return self.rewards.device
 
     def to(self, device: str | torch.device) -> DeviceReplayBuffer:
-        """Returns the buffer on `device`: itself if it is there, otherwise a copy."""
+        """Returns the buffer on `device`, a copy unless it is there already."""
         device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         if device == self.device:
             return self
@@ -132,14 +130,14 @@ class DeviceReplayBuffer(EpisodeInterface):
 
     @property
     def is_on_one_device(self) -> bool:
-        """Whether observations are where everything else is."""
+        """Whether observations are on the device of the other tensors."""
         return self.observations.device == self.device
 
     def select(self, episodes: Sequence[int]) -> DeviceReplayBuffer:
         """Returns a copy with the episodes of these indices, in this order, on the same device.
 
         Raises:
-            ValueError: there are none, or an index is out of range.
+            ValueError: no indices, or one out of range.
         """
         chosen = [int(i) for i in episodes]
         if not chosen or not all(0 <= i < self.size() for i in chosen):
@@ -170,17 +168,14 @@ class DeviceReplayBuffer(EpisodeInterface):
         return selected
 
     def split(self, share: float, seed: int = 0) -> tuple[DeviceReplayBuffer, DeviceReplayBuffer]:
-        """Splits by episode, at random, into what to train on and what to hold out.
+        """Splits episodes at random into training and held-out episodes, each in order.
 
         Args:
-            share: of the episodes that are held out; at least one is, and one is left.
+            share: share of held-out episodes; at least one is held out, and one remains.
             seed: of the draw.
 
-        Returns:
-            Training episodes and held-out episodes, each in their old order.
-
         Raises:
-            ValueError: `share` is not between 0 and 1, or there is one episode only.
+            ValueError: `share` is not between 0 and 1, or there is only one episode.
         """
         n = self.size()
         if not 0.0 < share < 1.0 or n < 2:
@@ -202,13 +197,12 @@ class DeviceReplayBuffer(EpisodeInterface):
     def sample_transition_batch(  # type: ignore[override]
         self, batch_size: int
     ) -> MiniBatch:
-        """Draws transitions with replacement, by torch's global random numbers.
+        """Draws transitions with replacement, by torch's global random state.
 
         Returns:
-            Observations `(B, obs)`, integer actions `(B, N)`, rewards, terminals and intervals
-            `(B, 1)`, nothing scaled. The next action at an episode's end, which does not exist,
-            is the action itself. `returns_to_go` is zero. What `for_imitation` asks for is in the
-            batch's `imitation`, if it is not the batch itself.
+            Unscaled observations `(B, obs)`, integer actions `(B, N)`, rewards, terminals and
+            intervals `(B, 1)`. At an episode's end the next action is the action itself.
+            `returns_to_go` is zero. `imitation` is the batch of `for_imitation`, if it differs.
         """
         batch = self.transitions(self.sample_index(batch_size, self._weighs_critics))
         rows = self._imitation_rows or batch_size
@@ -217,7 +211,7 @@ class DeviceReplayBuffer(EpisodeInterface):
         return dataclasses.replace(batch, imitation=self.transitions(self.sample_index(rows)))
 
     def transitions(self, index: torch.Tensor) -> MiniBatch:
-        """Returns the transitions of these numbers `(B,)`, in the form of a sampled batch."""
+        """Returns the transitions at indices `(B,)` as a batch."""
         rows = self.observation_index.index_select(0, index)
         both = torch.cat([index, self._following.index_select(0, index)])
         actions, next_actions = self.actions.index_select(0, both).long().chunk(2)
@@ -245,11 +239,11 @@ class DeviceReplayBuffer(EpisodeInterface):
     def for_imitation(
         self, weights: TrajectoryWeights, rows: int | None = None
     ) -> DeviceReplayBuffer:
-        """Returns the same episodes, drawn for imitation by weights.
+        """Returns the same episodes with an additional, weighted batch for imitation.
 
         Args:
             weights: of trajectories.
-            rows: of a batch for imitation; as many as the batch for critics has if None.
+            rows: of the imitation batch; the critics' batch size if None.
 
         Raises:
             InvalidDatasetError: see `TrajectoryWeights.compute`.
@@ -283,12 +277,9 @@ class DeviceReplayBuffer(EpisodeInterface):
     def with_horizon(self, gamma: float | None) -> DeviceReplayBuffer:
         """Returns the same episodes with transitions that reach to the end of their episode.
 
-        Such a transition's reward is the return to go, discounted by gamma, its next observation
-        the episode's last one, its interval the number of steps to there: what is bootstrapped is
-        the value of where a time limit cut the episode, if one did.
-
-        Args:
-            gamma: discount factor; None gives transitions of one step.
+        Such a transition has the discounted return to go as reward, the episode's last observation
+        as next observation and the steps to it as interval; truncated episodes bootstrap from
+        there. `gamma` None gives one-step transitions.
         """
         if (gamma is None) == (self._to_end is None):
             return self
@@ -302,7 +293,7 @@ class DeviceReplayBuffer(EpisodeInterface):
         return chosen
 
     def sample_observations_and_actions(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draws observations `(B, obs)` and their actions `(B, N)` int64, like batches."""
+        """Draws observations `(B, obs)` and their actions `(B, N)` int64."""
         index = self.sample_index(batch_size)
         row = self.observation_index.index_select(0, index)
         return self.observations_at(row), self.actions.index_select(0, index).long()
@@ -313,12 +304,7 @@ class DeviceReplayBuffer(EpisodeInterface):
         return source.index_select(0, rows.to(source.device)).to(self.device)
 
     def sample_index(self, batch_size: int, weighted: bool = True) -> torch.Tensor:
-        """Draws numbers of transitions `(B,)` with replacement.
-
-        Args:
-            batch_size: how many.
-            weighted: by trajectory weights, if there are some.
-        """
+        """Draws transition indices `(B,)` with replacement, by trajectory weights if `weighted`."""
         if self._shares is None or not weighted:
             return torch.randint(self.transition_count, (batch_size,), device=self.device)
         u = torch.rand(batch_size, 2, dtype=torch.float64, device=self.device)

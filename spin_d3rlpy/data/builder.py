@@ -1,4 +1,4 @@
-"""Building a dataset from behavior policies, in full or not at all."""
+"""Atomic building of datasets from behavior policies."""
 
 from __future__ import annotations
 
@@ -40,25 +40,22 @@ SIMULATOR = ("mujoco", "dm_control")
 
 
 def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool = True) -> None:
-    """Builds a dataset into Minari's local folder, unless it is there already.
+    """Builds a dataset in Minari's local folder, unless it exists.
 
-    The data depend on the name and on what their provenance records: the policies, the versions of
-    the simulator and NumPy, the C library, and which of its kernels NumPy's BLAS takes. That is the
-    same one on all x86-64 processors with AVX2. They do not depend on `jobs`. A dataset of this
-    name is always complete: one rename makes it one. Whatever stops a build, the next one of the
-    same name resumes after the last chunk of episodes. If two processes want the same dataset, one
-    of them builds it. (Where files cannot be locked, stopped builds start again and both build.)
-    Until it is done, the disk holds its data twice.
+    The data depend on the name and the recorded provenance: policies, versions of simulator and
+    NumPy, C library and BLAS kernel (one for all x86-64 processors with AVX2), not on `jobs`.
+    Building is atomic, resumes after the last chunk of episodes, and is done by one process at a
+    time where files can be locked. Until it is done, the disk holds the data twice.
 
     Args:
-        spec: what to build.
-        jobs: number of processes; as many as there are CPU cores if None.
+        spec: the dataset.
+        jobs: number of processes; all CPU cores if None.
         progress: draw a progress bar.
 
     Raises:
         ValueError: `jobs` is less than 1.
         MissingDependencyError: the environment's simulator is not installed.
-        DatasetWriteError: the disk has no room for it; what was played is kept if it fits.
+        DatasetWriteError: the disk is full; played episodes are kept if they fit.
     """
     jobs = default_jobs() if jobs is None else jobs
     if jobs < 1:
@@ -74,8 +71,8 @@ def _warn_of_missing_policies(spec: DatasetSpec) -> None:
     missing = [kind for kind in kinds if kind not in [part.kind for part in spec.parts]]
     if missing:
         warnings.warn(
-            f"{spec.name} is too small for its level: it has nothing of {', '.join(missing)}. Take "
-            f"size={len(kinds) * 1000} or more for some of each.",
+            f"{spec.name} is too small for its level: it would have no data of "
+            f"{', '.join(missing)}. Take size={len(kinds) * 1000} or more for some of each.",
             UserWarning,
             stacklevel=3,
         )
@@ -118,7 +115,7 @@ def _to_minari(episode: EpisodeRecord, dtype: np.dtype[Any]) -> EpisodeBuffer:
 def _episodes(
     chunks: Iterator[Chunk], played: PlayedChunks, jobs: int
 ) -> Generator[list[EpisodeRecord]]:
-    """Yields the episodes of chunks, played now or before the build was stopped."""
+    """Yields the episodes of chunks, new or from a stopped build."""
     for chunk in chunks:
         before = played.load(chunk)
         if before is None:
@@ -146,7 +143,7 @@ def _made_with(spec: DatasetSpec, policies: dict[PolicyKind, AnyPolicy]) -> dict
 
 
 class _Part:
-    """What has been played of a part."""
+    """Progress of one part of a dataset."""
 
     def __init__(self, wanted: DatasetPart) -> None:
         self.wanted = wanted
@@ -158,7 +155,7 @@ class _Part:
         return self.n_transitions >= self.wanted.n_transitions
 
     def take(self, episode: EpisodeRecord) -> bool:
-        """Counts an episode in, unless the part is complete: returns whether it is wanted."""
+        """Counts an episode and returns True, unless the part is complete."""
         if self.complete:
             return False
         self.n_transitions += len(episode.rewards)
@@ -169,7 +166,7 @@ class _Part:
 def _chunks(
     spec: DatasetSpec, parts: list[_Part], policies: dict[PolicyKind, AnyPolicy]
 ) -> Iterator[Chunk]:
-    """Yields chunks of each part until it is complete; workers are a few chunks ahead of that."""
+    """Yields chunks of each part until it is complete; workers are a few chunks ahead."""
     for part in parts:
         seeds, policy = part.wanted.seeds, policies.get(part.wanted.kind)
         for start in range(0, len(seeds), CHUNK_EPISODES):
@@ -185,7 +182,7 @@ def _metadata(
     parts: list[_Part],
     made_with: dict[str, Any],
 ) -> dict[str, Any]:
-    """What goes into the dataset's `metadata.json`, beside what Minari writes itself."""
+    """Returns the additions to Minari's `metadata.json`."""
     composition = [
         {
             "policy": part.wanted.kind,
@@ -231,8 +228,8 @@ def _algorithm(record: Mapping[str, Any]) -> str:
 
 
 def _shortfall(kind: PolicyKind, record: Mapping[str, Any]) -> str:
-    """Returns a sentence, with a space before it, if the policy is far from what it should be."""
+    """Returns a sentence, with a space before it, if the policy's return is far from its target."""
     if "target_return" not in record or record["mean_return"] > 0.8 * record["target_return"]:
         return ""
     mean, target = record["mean_return"], record["target_return"]
-    return f" Out of reach: the {kind} policy returns {mean:.1f}; it should return {target:.1f}."
+    return f" Out of reach: the {kind} policy returns {mean:.1f}; its target is {target:.1f}."

@@ -1,4 +1,4 @@
-"""Whether a dataset is what it says: its arrays, its record and the simulator must agree."""
+"""Consistency of a dataset's arrays, record and simulator."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TOLERANCE = 1e-5
 
 @dataclasses.dataclass
 class CheckReport:
-    """What a check found."""
+    """Result of a check."""
 
     name: str
     # `(episodes,)` undiscounted returns
@@ -48,7 +48,7 @@ class CheckReport:
     problems: list[str] = dataclasses.field(default_factory=list)
 
     def returns_by_policy(self) -> dict[str, list[float]]:
-        """Returns the returns of each policy's episodes; nothing if there is no record of them."""
+        """Returns the returns of each policy's episodes; empty without a record of them."""
         edges = itertools.accumulate((n for _, n in self.parts), initial=0)
         labels = (label for label, _ in self.parts)
         return {
@@ -57,7 +57,7 @@ class CheckReport:
         }
 
     def summary(self) -> str:
-        """Returns the report as text of a few lines."""
+        """Returns the report as a few lines of text."""
         lines = [f"{self.name}: {len(self.returns)} episodes, {sum(self.lengths):,} transitions"]
         for label, returns in [*self.returns_by_policy().items(), ("all", self.returns)]:
             if returns:
@@ -79,19 +79,19 @@ class CheckReport:
 def check_dataset(
     dataset: MinariDataset, replay_episodes: int | None = REPLAYED_EPISODES, trust: bool = False
 ) -> CheckReport:
-    """Checks a dataset's arrays, its record (if it has one) and, by replaying, its alignment.
+    """Checks a dataset's arrays, its record (if any) and, by replaying, its alignment.
 
     Args:
         dataset: an opened dataset with MultiDiscrete, MultiBinary or Discrete actions.
-        replay_episodes: how many episodes (spread evenly) are played again from their seeds with
-            their actions; None for all.
-        trust: make the environment whatever function the dataset names, see `load_dataset`.
+        replay_episodes: number of episodes (spread evenly) to replay from their seeds with their
+            actions; None for all.
+        trust: make the environment with the function that the dataset names, see `load_dataset`.
 
     Returns:
-        The report; what is wrong is in its `problems`, not raised.
+        The report, with errors in `problems`.
 
     Raises:
-        InvalidActionSpaceError: the actions are no choices, e.g. continuous.
+        InvalidActionSpaceError: another action space, e.g. continuous.
         ValueError: `replay_episodes` is negative.
     """
     if replay_episodes is not None and replay_episodes < 0:
@@ -132,7 +132,7 @@ def _episodes(dataset: MinariDataset) -> Iterator[tuple[dict[str, Any], EpisodeA
 def _check_arrays(
     report: CheckReport, raw: Mapping[str, Any], arrays: EpisodeArrays, nvec: Sequence[int]
 ) -> bool:
-    """Adds an episode to the report; returns whether its arrays can be replayed."""
+    """Adds an episode to the report; returns whether it can be replayed."""
     length = len(arrays.rewards)
     report.lengths.append(length)
     report.returns.append(float(np.sum(arrays.rewards, dtype=np.float64)))
@@ -190,7 +190,7 @@ def _check_statistics(
 
 
 class _Replay:
-    """Plays episodes again; what plays them is made when the first one is."""
+    """Replays episodes; creates workers at the first one."""
 
     def __init__(self, dataset: MinariDataset, report: CheckReport, trust: bool) -> None:
         self._dataset = dataset
@@ -198,12 +198,12 @@ class _Replay:
         self._trust = trust
         self._env: gymnasium.Env[Any, Any] | None = None
         self._workers: Workers | None = None
-        self._note = "" if dataset.env_spec else "it does not say its environment"
+        self._note = "" if dataset.env_spec else "its environment is unknown"
 
     def check(self, index: int, episode: EpisodeArrays) -> None:
         [metadata] = self._dataset.storage.get_episode_metadata([index])
         if not self._note and metadata.get("seed") is None:
-            self._note = "it does not have the seeds of its episodes"
+            self._note = "its episodes' seeds are unknown"
         if not self._note and self._env is None:
             try:
                 self._env = make_environment(self._dataset, self._trust)
@@ -242,7 +242,7 @@ class _Replay:
 
 
 def _difference(found: Replay, episode: EpisodeArrays) -> str:
-    """Returns in words where the simulator first differs, or an empty text."""
+    """Describes where the simulator first differs; empty if nowhere."""
     if not _close(found.observations[0], episode.observations[0]):
         return "its first observation is not the simulator's."
     for t, reward in enumerate(found.rewards):

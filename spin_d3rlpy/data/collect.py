@@ -1,7 +1,7 @@
-"""What worker processes do for datasets: play episodes, play them again, write them.
+"""Worker processes for datasets: playing, replaying and writing episodes.
 
-Run as a script, this file is a worker. It imports neither torch nor the rest of its package,
-which keeps workers small and quick to start.
+Run as a script, this file is a worker. It imports neither torch nor the rest of its package, so
+that workers are small and start fast.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHUNK_EPISODES = 20
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Episodes that are played together; what comes out depends on nothing else."""
+    """Episodes played together; the result depends only on these fields."""
 
     env_id: str  # Gymnasium id
     env_kwargs: dict[str, Any]  # arguments of the environment
@@ -41,12 +41,12 @@ class Chunk:
     seeds: range  # one per episode, at most `CHUNK_EPISODES`
 
     def fields(self) -> dict[str, Any]:
-        """Returns the arguments: a worker knows this class by another module's name."""
+        """Returns the fields; workers have this class under another module name."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
 
 class ChunkPlayer:
-    """Plays chunks one after the other and keeps the environments between them."""
+    """Plays chunks in turn and reuses their environments."""
 
     def __init__(self) -> None:
         self._made_for: tuple[str, dict[str, Any], int] | None = None
@@ -80,10 +80,10 @@ class ChunkPlayer:
 
 
 def _greedy(policy: BehaviorPolicy) -> ActFunction:
-    """Asks the policy for a batch of the same size each time, each episode in its own row.
+    """Greedy actions from batches of constant size, each episode in its own row.
 
-    BLAS may round differently for another number of rows. This way an episode is the same in a
-    full chunk, in a smaller one and after others have ended.
+    BLAS may round differently for another number of rows; a constant size makes episodes
+    independent of their chunk.
     """
 
     def act(observations: NDArray[np.float32], episodes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -104,7 +104,7 @@ def _drawing(policy: ScriptedPolicy | None, seeds: range, nvec: NDArray[np.int64
 
 @dataclasses.dataclass
 class Replay:
-    """What the simulator gives for an episode's seed and T actions."""
+    """The simulator's results for an episode's seed and T actions."""
 
     observations: list[Any]  # one more than there are rewards
     # of the steps made: fewer than T if the episode is over before, or if an action is none of the
@@ -115,7 +115,7 @@ class Replay:
 
 
 def replay(env: gymnasium.Env[Any, Any], seed: int, actions: NDArray[Any]) -> Replay:
-    """Plays an episode again, from its seed with its actions `(T, N)`."""
+    """Replays an episode from its seed with actions `(T, N)`."""
     observation, _ = env.reset(seed=seed)
     result = Replay([observation], [])
     for action in actions:
@@ -128,7 +128,7 @@ def replay(env: gymnasium.Env[Any, Any], seed: int, actions: NDArray[Any]) -> Re
 
 
 def arithmetic() -> list[str]:
-    """Returns what the last bits of sums and functions depend on, apart from versions."""
+    """Returns properties that the last bits of results depend on, apart from versions."""
     simd = np.show_config("dicts")["SIMD Extensions"]
     blas = {
         f"{library['internal_api']} {library['version']} {library.get('architecture', '')}"
@@ -145,7 +145,7 @@ def _environment(spec: str) -> gymnasium.Env[Any, Any]:
 
 
 def answer(player: ChunkPlayer, verb: str, fields: dict[str, Any]) -> Any:
-    """Does what a request asks for.
+    """Handles a request.
 
     Requests are `("play", <fields of a chunk>)`, answered with episodes; `("replay", {"spec": JSON
     of an environment's spec, "seed":, "actions":})`, answered with the fields of a `Replay`;
@@ -165,7 +165,7 @@ def answer(player: ChunkPlayer, verb: str, fields: dict[str, Any]) -> Any:
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answers pickled requests until end of file, an exception by itself."""
+    """Answers pickled requests until end of file; exceptions are sent as answers."""
     player = ChunkPlayer()
     while True:
         try:

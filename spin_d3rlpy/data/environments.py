@@ -1,8 +1,7 @@
-"""Making the environment that a dataset names, without running what a stranger wrote there.
+"""Making a dataset's environment without executing code named in untrusted metadata.
 
-A dataset's metadata say which Python function makes its environment, and with which arguments:
-any function of any installed package. So only what is registered with Gymnasium in this process
-is called, unless the user says that the dataset's author is trusted.
+Metadata can name any function of any installed package. Only environments registered with Gymnasium
+in this process are made, unless the user trusts the dataset's author.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _ADVICE = (
 
 
 def make_environment(dataset: MinariDataset, trust: bool = False) -> gymnasium.Env[Any, Any]:
-    """Makes the environment that a dataset comes from.
+    """Makes a dataset's environment.
 
     Raises:
-        InvalidDatasetError: it does not name one, or one that is not registered.
+        InvalidDatasetError: the metadata name none, or one that is not registered.
     """
     if dataset.env_spec is None:
         raise InvalidDatasetError(
-            f"Dataset {dataset.id} does not say which environment it comes from. For the data "
+            f"Dataset {dataset.id} does not name its environment. For the data "
             "alone, use DeviceReplayBuffer.from_minari(minari.load_dataset(...))."
         )
     if not trust:
@@ -43,7 +42,7 @@ def make_environment(dataset: MinariDataset, trust: bool = False) -> gymnasium.E
 
 
 def check_spaces(data: Path, trust: bool = False) -> None:
-    """Refuses a dataset that has Minari make its environment as soon as it is opened.
+    """Refuses a dataset whose spaces Minari would take from its environment on opening.
 
     Raises:
         InvalidDatasetError: its metadata do not hold the spaces.
@@ -51,8 +50,8 @@ def check_spaces(data: Path, trust: bool = False) -> None:
     metadata = MinariStorage.read_raw_metadata(data)
     if not trust and not {"observation_space", "action_space"} <= metadata.keys():
         raise InvalidDatasetError(
-            f"The dataset in {data} does not say its spaces, so that opening it makes its "
-            f"environment. {_ADVICE}"
+            f"The dataset in {data} has no spaces in its metadata, so that opening it would "
+            f"make its environment. {_ADVICE}"
         )
 
 
@@ -78,5 +77,5 @@ def _check_spec(spec: EnvSpec, source: str) -> None:
     inner = str(spec.kwargs.get("env_id", ""))
     if ":" in inner and inner.partition(":")[0] not in sys.modules:
         raise InvalidDatasetError(
-            f"Dataset {source} wants the module of {inner!r} imported. Import it first. {_ADVICE}"
+            f"Dataset {source} needs the module of {inner!r} imported. Import it first. {_ADVICE}"
         )

@@ -1,4 +1,4 @@
-"""Checking episodes from anywhere and laying them out as contiguous arrays."""
+"""Checking episodes and laying them out as contiguous arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DISCRETIZE_ADVICE = (
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeArrays:
-    """One episode of T transitions, as it came from its source."""
+    """One episode of T transitions, as read from its source."""
 
     name: str  # what error messages call it, e.g. `"episode 3"`.
     observations: NDArray[Any]  # `(T + 1, obs)`; the last one follows the last action
@@ -44,7 +44,7 @@ class StackedEpisodes:
 
 
 def action_dtype(nvec: Sequence[int]) -> np.dtype[Any]:
-    """Returns the integer type that datasets store choices in."""
+    """Returns the integer type in which datasets store choices."""
     largest = max(nvec)
     return np.dtype(np.int8 if largest <= 127 else np.int16 if largest <= 32767 else np.int64)
 
@@ -61,18 +61,18 @@ def stack_episodes(
     integral_floats: bool = False,
     map_in: Path | None = None,
 ) -> StackedEpisodes:
-    """Checks episodes one by one and copies each to its place, so memory is needed once.
+    """Checks episodes one by one and copies each into place, so that memory is needed once.
 
     Args:
-        episodes: the episodes, as many as `lengths`.
+        episodes: as many as `lengths`.
         lengths: number of transitions of each.
         nvec: number of choices of each sub-action (N of them).
         integral_floats: accept float actions that are whole numbers.
-        map_in: keep observations in a file in this folder instead of in memory.
+        map_in: folder of a file that holds observations instead of memory.
 
     Raises:
-        InvalidDatasetError: no transitions, actions that are no choices, entries that are not
-            finite, or arrays whose lengths disagree; the text names episode and step.
+        InvalidDatasetError: no transitions, invalid actions, entries that are not finite, or arrays
+            of inconsistent lengths; the text names episode and step.
         NvecMismatchError: actions have another number of sub-actions than `nvec`.
     """
     n = sum(lengths)
@@ -118,8 +118,7 @@ def allocate_observations(rows: int, features: int, map_in: Path | None) -> NDAr
     """Returns an array for observations, in memory or in a file of a folder.
 
     Raises:
-        InvalidDatasetError: there is no room for what a damaged or malicious file may claim; memory
-            itself is taken only as it is filled.
+        InvalidDatasetError: too large for the machine, as a damaged or malicious file may claim.
     """
     if map_in is not None:
         try:
@@ -142,7 +141,7 @@ def allocate_observations(rows: int, features: int, map_in: Path | None) -> NDAr
         raise InvalidDatasetError(
             f"{rows} observations of {features} features take {needed / 1e9:.0f} GB, this machine "
             f"{has}. Pass memory_map=True to keep them in a file, max_episodes= to read fewer, or "
-            "look at whether the dataset is damaged."
+            "check whether the dataset is damaged."
         ) from error
 
 
@@ -202,7 +201,7 @@ def _checked_actions(
 
 
 def check_finite(what: str, array: NDArray[Any], name: str, kind: str = " as float32") -> None:
-    """Raises InvalidDatasetError for the first step `array` `(T, ...)` is not finite at."""
+    """Raises InvalidDatasetError at the first step where `array` `(T, ...)` is not finite."""
     finite = np.isfinite(array)
     if not finite.all():
         step = int(np.argwhere(~finite)[0, 0])

@@ -1,4 +1,4 @@
-"""Published datasets, which are pickles, as Minari datasets."""
+"""Import of published datasets, which are pickles, as Minari datasets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _MIN_MEMORY = 2**20
 
 
 def published_name(path: Path) -> str:
-    """Names a published file `<bins>_bins/<domain>-<task>-<level>` by its path.
+    """Returns a published file's name `<bins>_bins/<domain>-<task>-<level>` by its path.
 
     Raises:
         DatasetNotFoundError: the path has another form.
@@ -60,7 +60,7 @@ def published_name(path: Path) -> str:
     match = _PUBLISHED_PATH.fullmatch("/".join(path.resolve().parts[-2:]))
     if match is None:
         raise DatasetNotFoundError(
-            f"Expected a file <bins>_bins/<domain>-<task>-<level>, got {path}. Say what it is "
+            f"Expected a file <bins>_bins/<domain>-<task>-<level>, got {path}. Name it "
             "with --name spin/<task>-b<bins>/<level>-published-v0 (maze: spin/maze-a<actuators>)."
         )
     task = BenchmarkTask(match["task"], int(match["bins"]))
@@ -82,32 +82,31 @@ def published_files(path: Path) -> list[Path]:
     )
     if not found:
         raise DatasetNotFoundError(
-            f"Found no file <bins>_bins/<domain>-<task>-<level> in {path}. Pass one file and "
+            f"There is no file <bins>_bins/<domain>-<task>-<level> in {path}. Pass one file and "
             "--name to import a file of another name."
         )
     return found
 
 
 def import_published(path: Path, name: str | None = None) -> str:
-    """Writes a published file's transitions as a Minari dataset, unless that is there already.
+    """Writes a published file's transitions as a Minari dataset, unless that exists.
 
-    Episodes end where a transition is done, where its next observation is not the next
-    transition's observation, and at the environment's time limit. One that is done before the
-    limit was terminated, the others are truncated. Of tasks that never terminate, which are the
-    suite's but lqr, all are truncated: some files call the time limit done. Rows of a replay buffer
-    that its size says are not filled yet are left out.
+    Episodes end at done flags, where the next observation is not the next transition's observation,
+    and at the time limit. Those done before the limit are terminated, others truncated; in the
+    suite only `lqr` terminates, so done flags of other tasks count as truncation. Unfilled rows of
+    a replay buffer are skipped.
 
     Args:
         path: a pickled list of `(s, a, r, s', done)`, or a pickled replay buffer.
-        name: name of the dataset, `spin/<task>/<level>-published-v0`; by the path if None.
+        name: `spin/<task>/<level>-published-v0`; by the path if None.
 
     Returns:
         The dataset's name.
 
     Raises:
-        DatasetNotFoundError: neither path nor `name` says what it is.
-        InvalidDatasetError: there is a dataset of this name from another file, or the file holds
-            something else, or does not fit the environment.
+        DatasetNotFoundError: neither path nor `name` identifies the dataset.
+        InvalidDatasetError: the name is taken by another file, or the content is invalid or does
+            not fit the environment.
         DatasetWriteError: the disk is full.
     """
     name = published_name(path) if name is None else name
@@ -130,12 +129,12 @@ def import_published(path: Path, name: str | None = None) -> str:
 
 
 def _check_source(path: Path, name: str) -> None:
-    """Refuses a file that is not the one which a dataset was imported from."""
+    """Raises an error unless the dataset was imported from this file."""
     metadata = MinariStorage.read_raw_metadata(get_dataset_path(name) / "data")
     imported = metadata.get("source", {}).get("sha256")
     if _file_digest(path) != imported:
         raise InvalidDatasetError(
-            f"There is a dataset {name!r} already, made of another file than {path}. Delete it "
+            f"Dataset {name!r} exists, made from another file than {path}. Delete it "
             f"(minari delete {name}) to import this one."
         )
 
@@ -191,7 +190,7 @@ def episode_edges(
     done: NDArray[np.bool_],
     max_episode_steps: int,
 ) -> list[int]:
-    """Returns where the episodes of n transitions begin, and n; rows are `(n, obs)`."""
+    """Returns the starts of the episodes of n transitions, and n; rows are `(n, obs)`."""
     breaks = done.copy()
     breaks[:-1] |= (following[:-1] != observations[1:]).any(axis=1)
     breaks[-1] = True
@@ -205,7 +204,7 @@ def episode_edges(
 
 @dataclasses.dataclass(frozen=True)
 class _Transitions:
-    """All transitions of a file, n rows each; actions are checked when they are stored."""
+    """All transitions of a file, n rows each; actions are checked when stored."""
 
     observations: NDArray[np.float32]
     actions: NDArray[np.float64]
@@ -247,8 +246,8 @@ def _read_transitions(path: Path, observation_size: int, n_slots: int) -> _Trans
     if not any(array[-1].any() for array in stacked):
         filled = max(int(array.nonzero()[0].max(initial=-1)) for array in stacked) + 1
         raise InvalidDatasetError(
-            f"All transitions from number {filled} on are zeros, and nothing in the file says how "
-            "many are filled: it is a buffer that was not full. Cut it there."
+            f"All transitions from number {filled} on are zeros, and the file does not give the "
+            "number of filled rows. Truncate the buffer there."
         )
     flags = np.isin(done[:, 0], (0, 1))
     if not flags.all():
@@ -294,7 +293,7 @@ def _columns(content: Any) -> list[Any] | None:
 
 
 def _filled(entries: Mapping[str, Any]) -> int | None:
-    """Returns how many rows of a buffer are filled, or None if it does not say."""
+    """Returns a buffer's number of filled rows, or None if unknown."""
     numbers = {
         name: int(value)
         for name, value in entries.items()
@@ -307,7 +306,7 @@ def _filled(entries: Mapping[str, Any]) -> int | None:
 
 
 def _stack(column: Any, name: str, width: int, kind: np.dtype[Any]) -> NDArray[Any]:
-    """Returns a column's entries as `(n, width)`; each is looked at before it is copied."""
+    """Returns a column's entries as `(n, width)`, each checked before it is copied."""
     out = np.empty((len(column), width), kind)
     for i, entry in enumerate(column):
         value = plain(entry)

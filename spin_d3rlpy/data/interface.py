@@ -1,4 +1,4 @@
-"""What d3rlpy's interface of a replay buffer asks for in addition to what training uses."""
+"""The parts of d3rlpy's replay buffer interface that training does not use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from spin_d3rlpy.data.views import EpisodeViews, TransitionIndex
 
 
 class EpisodeInterface(ReplayBufferBase):
-    """Episodes, signatures and single samples of a buffer whose data are tensors.
+    """Episodes, signatures and single samples of a buffer of tensors.
 
     Attributes are those of `DeviceReplayBuffer`.
     """
@@ -45,10 +45,10 @@ class EpisodeInterface(ReplayBufferBase):
 
     @property
     def episodes(self) -> Sequence[EpisodeBase]:
-        """Episodes in d3rlpy's form, made when asked for.
+        """Episodes in d3rlpy's form, created on demand.
 
-        As everywhere in d3rlpy, they lack an episode's last next observation, so its stock
-        evaluators see one transition fewer of each episode that a time limit ended.
+        They lack an episode's last next observation, as everywhere in d3rlpy, so stock evaluators
+        miss the last transition of truncated episodes.
         """
         if self._episodes is None:
             tensors = (self.observations, self.actions, self.rewards, self.terminals)
@@ -102,7 +102,7 @@ class EpisodeInterface(ReplayBufferBase):
         )
 
     def sample_trajectory(self, length: int) -> PartialTrajectory:
-        """Draws a trajectory of `length` steps, padded where its episode began later."""
+        """Draws a trajectory of `length` steps, padded before its episode's start."""
         episode, step = self.buffer[int(self.sample_index(1))]
         return self.trajectory_slicer(episode, step, length)
 
@@ -129,7 +129,7 @@ class EpisodeInterface(ReplayBufferBase):
     def load(cls, *args: object, **kwargs: object) -> NoReturn:
         """Raises NotImplementedError: make a `ReplayBuffer` and use `from_replay_buffer`."""
         raise NotImplementedError(
-            "d3rlpy's episodes do not tell nvec. Make a d3rlpy ReplayBuffer and convert it with "
+            "d3rlpy's episodes do not contain nvec. Make a d3rlpy ReplayBuffer and convert it with "
             "DeviceReplayBuffer.from_replay_buffer(buffer, nvec)."
         )
 

@@ -1,4 +1,4 @@
-"""From a dataset's name (or a dataset) to arrays ready for training and the environment."""
+"""Loading datasets by name, as arrays ready for training, with their environment."""
 
 from __future__ import annotations
 
@@ -51,36 +51,33 @@ def load_dataset(
 ) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any, Any]]:
     """Loads a dataset and its environment, building the dataset on first use.
 
-    A name is looked up in Minari's local folder, then in `MINARI_REMOTE` if that environment
-    variable is set; a `spin/...` dataset found in neither is built. Names of other namespaces
-    are Minari's own and are downloaded if they are not there, for which the extra `hf` is needed
-    (`pip install "spin-d3rlpy[hf]"`).
+    A name is looked up in Minari's local folder, then in `MINARI_REMOTE` if set; a `spin/...`
+    dataset found in neither is built. Names of other namespaces are downloaded by Minari if needed
+    (extra `hf`: `pip install "spin-d3rlpy[hf]"`).
 
     Args:
-        dataset: a name like `"spin/cheetah-run-b3/medium-expert-v0"`, a `minari.MinariDataset`,
-            or the path of a dataset's folder (a `Path`, or text that begins with `/`, `.`, `~`).
-        size: number of transitions (a multiple of 1,000) of a smaller `spin/...` dataset with
-            the same composition, kept under a name that says so.
-        jobs: number of processes that build; as many as there are CPU cores if None.
+        dataset: a name like `"spin/cheetah-run-b3/medium-expert-v0"`, a `minari.MinariDataset`, or
+            the path of a dataset's folder (a `Path`, or text that begins with `/`, `.`, `~`).
+        size: number of transitions (a multiple of 1,000) of a smaller `spin/...` dataset with the
+            same composition, stored under its own name.
+        jobs: number of processes for building; all CPU cores if None.
         progress: draw a progress bar while building.
         max_episodes: read only the first ones.
-        bins: for a dataset with continuous actions, the number of values of each dimension (one
-            for all, or one each) of which the nearest is taken. The environment takes these.
-        memory_map: keep observations in a file instead of in memory, for datasets larger than
-            that: True beside the dataset, or in this folder. It takes as much room on the disk as
-            the observations would in memory, until the process ends.
-        trust: make the environment whatever function the dataset's metadata name for that.
-            Otherwise only environments that are registered with Gymnasium: import the package
-            that registers a third party's first.
+        bins: for continuous actions, the number of values per dimension (one for all, or one each),
+            rounded to the nearest; the environment is discretized alike.
+        memory_map: keep observations in a file, in the dataset's folder (True) or the given one,
+            for datasets larger than memory. It takes disk space until the process ends.
+        trust: make the environment with any function that the metadata name. Otherwise it must be
+            registered with Gymnasium: first import the package that registers it.
 
     Returns:
-        The dataset in main memory (algorithms move it to their device) and the environment.
-        Nested observations are flat in both.
+        The dataset in main memory (algorithms move it to their device) and the environment, both
+        with flat observations.
 
     Raises:
         DatasetNotFoundError: no such dataset; near matches are listed.
-        InvalidDatasetError: it cannot be used for MultiDiscrete offline RL, is damaged, does not
-            say which environment it comes from, or one that is not registered.
+        InvalidDatasetError: it is damaged, unusable for MultiDiscrete offline RL, or its
+            environment is unknown or not registered.
         MissingDependencyError: the environment's simulator is not installed.
         ValueError: `size` or `jobs` is out of range.
     """
@@ -98,17 +95,17 @@ def load_dataset(
 
 
 def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceReplayBuffer:
-    """Converts whatever `fit` takes to a `DeviceReplayBuffer`.
+    """Converts anything that `fit` accepts to a `DeviceReplayBuffer`.
 
     Args:
-        dataset: a `DeviceReplayBuffer` (returned as it is), a d3rlpy `ReplayBuffer`, a
+        dataset: a `DeviceReplayBuffer` (returned unchanged), a d3rlpy `ReplayBuffer`, a
             `minari.MinariDataset`, or a name or path as in `load_dataset`.
-        nvec: number of choices of each sub-action. A d3rlpy buffer does not know it; without it,
-            the largest choices seen are taken, with a warning.
+        nvec: number of choices of each sub-action, which a d3rlpy buffer lacks; without it the
+            largest choices seen are used, with a warning.
 
     Raises:
         DatasetNotFoundError: no such dataset.
-        InvalidDatasetError: it is none of these or cannot be used.
+        InvalidDatasetError: it is none of these or unusable.
         NvecMismatchError: its action space is not `nvec`.
     """
     if isinstance(dataset, ReplayBufferBase) and not isinstance(dataset, DeviceReplayBuffer):
@@ -148,7 +145,7 @@ def open_dataset(
 
 
 def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> str:
-    """Makes the named dataset local and returns its full name."""
+    """Makes the named dataset available locally and returns its full name."""
     if not name.startswith(NAMESPACE):
         if not is_dataset_name(name):
             raise DatasetNotFoundError(
@@ -173,10 +170,10 @@ def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> s
 
 
 def open_local(dataset: str | Path, trust: bool = False) -> MinariDataset:
-    """Opens a dataset that is on this machine, by name or path; builds and downloads nothing.
+    """Opens a local dataset by name or path; builds and downloads nothing.
 
     Raises:
-        DatasetNotFoundError: it is not there.
+        DatasetNotFoundError: it does not exist.
         InvalidDatasetError: its files cannot be read.
     """
     if isinstance(dataset, str) and not _is_path(dataset):
@@ -200,7 +197,7 @@ def _folder(path: str | Path) -> Path:
 
 
 def _open(folder: Path, trust: bool) -> MinariDataset:
-    """Opens a dataset's folder, or the folder `data` in it."""
+    """Opens a dataset's folder, or its subfolder `data`."""
     data = folder if (folder / "metadata.json").exists() else folder / "data"
     if not (data / "metadata.json").exists():
         raise DatasetNotFoundError(f"There is no Minari dataset in {folder}.")
@@ -209,7 +206,7 @@ def _open(folder: Path, trust: bool) -> MinariDataset:
         return MinariDataset(data)
     except SpinError:
         raise
-    except Exception as error:  # what a stranger's metadata end in is not foreseeable
+    except Exception as error:  # untrusted metadata can cause any error
         raise InvalidDatasetError(
             f"The dataset in {folder} cannot be read ({error!r}). Delete the folder to have it "
             "built or downloaded again."
@@ -217,7 +214,7 @@ def _open(folder: Path, trust: bool) -> MinariDataset:
 
 
 def _download_ours(name: str) -> bool:
-    """Downloads a dataset from MINARI_REMOTE if that is set and has it."""
+    """Downloads a dataset from MINARI_REMOTE, if that is set and has it."""
     if not os.environ.get("MINARI_REMOTE"):
         return False
     try:
@@ -231,7 +228,7 @@ def _download_ours(name: str) -> bool:
 
 
 def _download_foreign(name: str) -> None:
-    """Downloads a dataset as Minari does; an interrupted download leaves nothing behind."""
+    """Downloads a dataset with Minari; an interrupted download leaves nothing behind."""
     folder = get_dataset_path(name)
     if folder.exists():
         shutil.rmtree(folder)
@@ -245,7 +242,7 @@ def _download_foreign(name: str) -> None:
             raise
         reason = str(error)
         if isinstance(error, ImportError):  # Minari's text names its own extra
-            reason = "huggingface_hub is missing, `pip install 'spin-d3rlpy[hf]'` brings it."
+            reason = "huggingface_hub is missing; install it with `pip install 'spin-d3rlpy[hf]'`."
         raise DatasetNotFoundError(
             f"Dataset {name!r} is not in Minari's local folder and could not be downloaded: "
             f"{reason} Local datasets: {', '.join(minari.list_local_datasets()) or 'none'}."
@@ -255,8 +252,8 @@ def _download_foreign(name: str) -> None:
 def _infer_nvec(buffer: ReplayBufferBase) -> list[int]:
     nvec = largest_choices(buffer)
     warnings.warn(
-        f"A d3rlpy ReplayBuffer does not know the number of choices of each sub-action. Took "
-        f"nvec={nvec} from the largest choices seen; a choice that never occurs is missing. "
+        f"A d3rlpy ReplayBuffer does not know the number of choices of each sub-action. Using "
+        f"nvec={nvec} from the largest choices seen; choices that never occur are missing. "
         "Pass nvec=[...] to the algorithm, env= to save_dataset.",
         UserWarning,
         stacklevel=2,

@@ -1,4 +1,4 @@
-"""A log of decisions in a table as a dataset, and a dataset as Minari's files."""
+"""Logged decisions in a table as a dataset, and saving datasets in Minari's format."""
 
 from __future__ import annotations
 
@@ -50,35 +50,33 @@ def from_table(
     choices: Mapping[str, Sequence[Any]] | None = None,
     nvec: Sequence[int] | None = None,
 ) -> DeviceReplayBuffer:
-    """Reads logged decisions: one row is a state, what was done in it and what that brought.
+    """Reads logged decisions: one row has a state, the action taken and its reward.
 
-    The last row of an episode may have empty cells for actions and reward: it is the state that
-    the last step led to. Without such a row that state is not known. Then the last step is kept
-    if the episode is terminal (nothing is learned from the state after it) and left out if not.
+    An episode's last row may have empty actions and reward: it is the final state. Without it, the
+    last step is kept if the episode is terminal and dropped otherwise.
 
     Args:
-        table: a `.csv` or `.parquet` file (the latter needs pyarrow:
-            `pip install "spin-d3rlpy[parquet]"`), or columns by name, such as a data frame.
+        table: a `.csv` or `.parquet` file (the latter needs pyarrow: `pip install
+            "spin-d3rlpy[parquet]"`), or columns by name, such as a data frame.
         observations: numeric columns of the state.
         actions: columns of the sub-actions, one each (N of them).
         reward: column of the reward that follows the action.
-        episode: column that says which rows belong together.
-        time: column to order an episode's rows by. Without it they are taken as they stand, and
-            must follow each other.
-        terminal: column that is 1 (true, yes) in the row whose action ended the episode for good,
-            as death does and the end of observation does not; or one answer for all episodes.
-        choices: the values of an action column in the order of their numbers, e.g.
-            `{"dose": [0, 50, 100]}`. Columns without an entry hold the numbers 0, 1, 2, ...
-        nvec: number of choices of each sub-action; needed for columns without an entry in
-            `choices`, because a choice that was never made does not show.
+        episode: column that identifies an episode's rows.
+        time: column that orders an episode's rows. Without it they must be consecutive and in
+            order.
+        terminal: column that is 1 (true, yes) in the row whose action ended the episode for good
+            (death does, the end of observation does not); or one answer for all episodes.
+        choices: the values of an action column in the order of their numbers, e.g. `{"dose": [0,
+            50, 100]}`. Other columns hold the numbers 0, 1, 2, ...
+        nvec: number of choices of each sub-action, needed for columns without `choices`, because a
+            choice that was never made does not appear in the data.
 
     Returns:
         The dataset in main memory, for `fit`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        InvalidDatasetError: a column is missing, or a cell is not what it should be; the text
-            names row and column.
+        InvalidDatasetError: a column is missing or a cell invalid; the text names row and column.
         NvecMismatchError: `nvec`, `actions` and `choices` disagree.
         MissingDependencyError: a Parquet file without pyarrow.
     """
@@ -113,7 +111,7 @@ def from_table(
         _check_end(name, group, ended, terminal)
         over = bool(ended[group[-1]])
         if not state_only[group[-1]] and not over:
-            steps = steps[:-1]  # nobody knows what it led to
+            steps = steps[:-1]  # its next state is unknown
         if len(steps):
             # What follows a terminal step is not looked at: its own state stands there.
             rows_of_states = group if len(group) > len(steps) else [*group, group[-1]]
@@ -135,18 +133,18 @@ def save_dataset(
     env: gymnasium.Env[Any, Any] | None = None,
     description: str = "",
 ) -> None:
-    """Writes a dataset in Minari's folder, where `load_dataset`, `fit` and the shell find it.
+    """Writes a dataset to Minari's folder, for `load_dataset`, `fit` and the shell.
 
     Args:
-        buffer: the data, a `DeviceReplayBuffer` or d3rlpy's, such as `create_replay_buffer` gives.
-            The latter does not know the number of choices: pass `env`.
+        buffer: a `DeviceReplayBuffer` or d3rlpy's, such as from `create_replay_buffer` (pass `env`,
+            because d3rlpy's buffer does not know the number of choices).
         name: `<namespace>/<name>-v<number>`.
-        env: the environment that it is from, made by `gymnasium.make`, if there is one.
-        description: what it is, for its card.
+        env: its environment, made by `gymnasium.make`, if any.
+        description: for its card.
 
     Raises:
-        DatasetNotFoundError: no such name can be.
-        InvalidDatasetError: there is a dataset of this name already, or the data cannot be used.
+        DatasetNotFoundError: an invalid name.
+        InvalidDatasetError: the name is taken, or the data are unusable.
         DatasetWriteError: the disk is full.
     """
     if not is_dataset_name(name) or name.startswith(NAMESPACE):
@@ -159,7 +157,7 @@ def save_dataset(
     with staged_dataset(name) as staging:
         if staging is None:
             raise InvalidDatasetError(
-                f"There is a dataset {name!r} already. Delete it (minari delete {name}) or take "
+                f"Dataset {name!r} exists. Delete it (minari delete {name}) or take "
                 "the next version."
             )
         writer = DatasetWriter(
@@ -209,7 +207,7 @@ def _sizes(
 
 
 def _read(table: str | Path | Columns, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Returns columns: of text from a CSV file, else as they are."""
+    """Returns columns, of text if from a CSV file."""
     if not isinstance(table, str | Path):
         return {name: np.asarray(_column(table, name)) for name in names}
     path = Path(table)
@@ -274,7 +272,7 @@ def _is_empty(column: NDArray[Any]) -> NDArray[np.bool_]:
 def _numbers(
     columns: Mapping[str, NDArray[Any]], name: str, skip: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float64]:
-    """Returns a column's numbers; 0 where cells are skipped."""
+    """Returns a column's numbers; 0 in skipped cells."""
     column = columns[name]
     if skip is not None:
         column = np.where(skip, "0" if column.dtype.kind in "OU" else 0, column)
@@ -310,7 +308,7 @@ def _episode_rows(
                 row = int(group[1:][np.diff(group) > 1][0])
                 raise InvalidDatasetError(
                     f"Episode {name!r} appears again in row {row}, after others. Pass time= to "
-                    "have rows ordered, or sort the table."
+                    "order rows, or sort the table."
                 )
         else:
             group = group[np.argsort(time[group], kind="stable")]
@@ -338,7 +336,7 @@ def _choices(
     size: int,
     skip: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
-    """Returns the numbers of a column's choices; 0 where cells are skipped."""
+    """Returns a column's choice numbers; 0 in skipped cells."""
     known = {_plain(value): i for i, value in enumerate(range(size) if values is None else values)}
     numbers = np.zeros(len(column), np.int64)
     for row, value in enumerate(column.tolist()):
@@ -354,14 +352,14 @@ def _choices(
 
 
 def _plain(value: Any) -> Any:
-    """Makes 1, 1.0, "1" and "1.0" the same, and leaves other text alone."""
+    """Normalizes 1, 1.0, "1" and "1.0"; other text is unchanged."""
     return float(value) if _is_number(value) else str(value).strip()
 
 
 def _move_to_last_rows(
     ended: NDArray[np.bool_], groups: Mapping[Any, NDArray[np.int64]], state_only: NDArray[np.bool_]
 ) -> None:
-    """Says of the state after an episode's last step what is said of that step."""
+    """Moves a flag from an episode's last step to its final state."""
     for group in groups.values():
         if state_only[group[-1]] and len(group) > 1:
             ended[group[-1]] |= ended[group[-2]]
@@ -374,14 +372,14 @@ def _check_end(
     if isinstance(terminal, str) and ended[group[:-1]].any():
         row = int(group[ended[group]][0])
         raise InvalidDatasetError(
-            f"Episode {name!r} goes on after row {row}, where {terminal!r} says that it ended."
+            f"Episode {name!r} continues after row {row}, where {terminal!r} ends it."
         )
 
 
 def _terminal(
     columns: Mapping[str, NDArray[Any]], terminal: str | bool, rows: int
 ) -> NDArray[np.bool_]:
-    """Returns which rows' actions ended their episode; all of them for `True`."""
+    """Returns which rows' actions ended their episode; all rows for `True`."""
     if isinstance(terminal, bool):
         return np.full(rows, terminal)
     column = columns[terminal]

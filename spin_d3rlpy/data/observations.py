@@ -14,11 +14,11 @@ from spin_d3rlpy.errors import InvalidDatasetError
 def flatten_observations(space: Space[Any], observations: Any, source: str) -> NDArray[Any]:
     """Returns an episode's observations as `(T + 1, obs)`.
 
-    Entry for entry what `gymnasium.spaces.flatten` (and so `FlattenObservation`) makes of single
-    observations: dictionaries in their space's order, discrete parts one-hot.
+    Entries equal `gymnasium.spaces.flatten` of single observations: dictionaries in their space's
+    order, discrete parts one-hot.
 
     Raises:
-        InvalidDatasetError: the space has another part, or is an array of more dimensions.
+        InvalidDatasetError: the space has another part, or an array of more dimensions.
     """
     if isinstance(space, Box) and len(space.shape) == 1:
         return np.asarray(observations)

@@ -21,9 +21,9 @@ def create_replay_buffer(
     d3rlpy's own `create_fifo_replay_buffer` refuses such an environment.
 
     Args:
-        env: says what observations and actions are.
-        limit: transitions kept; the oldest make room.
-        episodes: what the buffer holds at first, e.g. an offline dataset's `episodes`.
+        env: defines observations and actions.
+        limit: largest number of transitions; the oldest are replaced.
+        episodes: initial content, e.g. an offline dataset's `episodes`.
 
     Raises:
         InvalidActionSpaceError: the action space is not MultiDiscrete, MultiBinary or Discrete.

@@ -1,4 +1,4 @@
-"""Sharing datasets: to and from the Hugging Face organization that `MINARI_REMOTE` names."""
+"""Sharing datasets through the Hugging Face organization in `MINARI_REMOTE`."""
 
 from __future__ import annotations
 
@@ -27,25 +27,22 @@ _TAGS = ("reinforcement-learning", "offline-rl", "minari", "multidiscrete-action
 
 
 def push_dataset(dataset: MinariDataset, license: str | None = None) -> str:  # noqa: A002
-    """Uploads a local dataset and its card to `MINARI_REMOTE`, so that others need not build it.
+    """Uploads a local dataset and its card to `MINARI_REMOTE` and returns its location.
 
-    Minari keeps a namespace in one repository: `spin/cheetah-run-b3/medium-v0` is a folder of
-    the repository `<organization>/spin`.
+    Minari keeps a namespace in one repository: `spin/cheetah-run-b3/medium-v0` is a folder of the
+    repository `<organization>/spin`.
 
     Args:
-        dataset: in Minari's local folder; it is checked before anything is sent.
-        license: identifier for the card, e.g. `"cc-by-4.0"`; that of this package for what this
-            package built. Imported data has its authors' license: say which.
-
-    Returns:
-        Where it is, as text.
+        dataset: in Minari's local folder; checked before it is sent.
+        license: identifier for the card, e.g. `"cc-by-4.0"`; required for imported data, whose
+            authors decide it. Datasets built here have this package's.
 
     Raises:
         RemoteError: `MINARI_REMOTE` is not `hf://<organization>`, there is no token, the name is
-            taken there, or the upload failed.
+            taken, or the upload failed.
         InvalidDatasetError: the dataset is damaged.
         MissingDependencyError: `huggingface_hub` is not installed.
-        ValueError: no license is given for data that was not built by this package.
+        ValueError: no license for data that was not built by this package.
     """
     name = dataset.id
     organization = _organization()
@@ -54,11 +51,11 @@ def push_dataset(dataset: MinariDataset, license: str | None = None) -> str:  # 
     token = _token()
     report = check_dataset(dataset, replay_episodes=0)
     if report.problems:
-        raise InvalidDatasetError(f"{name} is not good enough to share. {report.problems[0]}")
+        raise InvalidDatasetError(f"{name} cannot be shared. {report.problems[0]}")
     with _remote_errors():
         if name in minari.list_remote_datasets(prefix=name):
             raise RemoteError(
-                f"hf://{organization} has a dataset {name!r} already. Remove it there first, or "
+                f"hf://{organization} already has a dataset {name!r}. Remove it there first, or "
                 "push to another organization."
             )
         namespace = name.rpartition("/")[0]
@@ -72,23 +69,23 @@ def push_dataset(dataset: MinariDataset, license: str | None = None) -> str:  # 
 
 
 def pull_dataset(name: str) -> bool:
-    """Downloads a dataset of this package's form from `MINARI_REMOTE`, whole or not at all.
+    """Atomically downloads a dataset of this package's form from `MINARI_REMOTE`.
 
     Args:
         name: e.g. `"spin/cheetah-run-b3/medium-v0"`.
 
     Returns:
-        False if it is on this machine already.
+        False if it exists locally.
 
     Raises:
-        DatasetNotFoundError: the remote does not have it; what it has there is listed.
-        InvalidDatasetError: what came is damaged or something else.
-        RemoteError: `MINARI_REMOTE` is not set, or cannot be used.
+        DatasetNotFoundError: the remote does not have it; the message lists its datasets.
+        InvalidDatasetError: the download is damaged or of another form.
+        RemoteError: `MINARI_REMOTE` is not set or unusable.
         MissingDependencyError: `huggingface_hub` is not installed.
     """
     if not is_dataset_name(name):
         raise DatasetNotFoundError(
-            f"{name!r} is no dataset's name. Expected one like spin/cheetah-run-b3/medium-v0."
+            f"{name!r} is not a dataset's name. Expected one like spin/cheetah-run-b3/medium-v0."
         )
     remote = _remote()
     with staged_dataset(name) as staging:
@@ -117,7 +114,7 @@ def _verify(folder: Path, name: str) -> None:
         dataset = MinariDataset(folder)
     except InvalidDatasetError:
         raise
-    except Exception as error:  # what a stranger's file ends in is not foreseeable
+    except Exception as error:  # an untrusted file can cause any error
         raise InvalidDatasetError(f"What {name} came as cannot be read: {error}") from error
     if "checksum" in dataset.storage.metadata:
         problems = check_dataset(dataset, replay_episodes=0).problems
@@ -126,7 +123,7 @@ def _verify(folder: Path, name: str) -> None:
 
 
 def dataset_card(dataset: MinariDataset, license: str, summary: str) -> str:  # noqa: A002
-    """Returns the text that the Hugging Face hub shows for a dataset, as Markdown."""
+    """Returns a dataset's card for the Hugging Face hub, as Markdown."""
     metadata = dataset.storage.metadata
     paragraphs = [
         _front_matter(license),
@@ -174,7 +171,7 @@ def _remote() -> str:
     remote = os.environ.get("MINARI_REMOTE")
     if not remote:
         raise RemoteError(
-            "Expected the environment variable MINARI_REMOTE to say where datasets are shared. "
+            "Expected the environment variable MINARI_REMOTE to name the shared storage. "
             "Set it to hf://<your user or organization>."
         )
     return remote
@@ -205,7 +202,7 @@ def _token() -> str:
 
 @contextmanager
 def _remote_errors() -> Iterator[None]:
-    """Says what to do about whatever the remote's client raises."""
+    """Adds advice to errors of the remote's client."""
     try:
         yield
     except SpinError:
@@ -218,5 +215,5 @@ def _remote_errors() -> Iterator[None]:
     except Exception as error:
         raise RemoteError(
             f"{os.environ.get('MINARI_REMOTE')} could not be used: {error} Check the network, that "
-            "the user or organization exists, and that your token may do this."
+            "the user or organization exists, and your token's permissions."
         ) from error

@@ -1,4 +1,4 @@
-"""Reading pickles of NumPy arrays from strangers without running anything that is in them."""
+"""Reading untrusted pickles of NumPy arrays without executing anything in them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _MAX_ARGUMENTS = 16
 
 
 class Record:
-    """Stands in for an instance of a class that is not imported.
+    """Placeholder of an instance of a class that is not imported.
 
     Attributes:
-        arguments: what the class would have been called with.
-        state: what would have become its attributes.
+        arguments: of the class's constructor.
+        state: its attributes.
     """
 
     arguments: tuple[Any, ...]
@@ -37,7 +37,6 @@ class Record:
 
     # Not __init__, which some ways of making an object do not call.
     def __new__(cls, *arguments: Any) -> Record:
-        """Takes the place of the class's own way to make an instance."""
         # A file can pass one long tuple again and again: each call would copy it.
         if len(arguments) > _MAX_ARGUMENTS:
             raise pickle.UnpicklingError(f"an object made of {len(arguments)} arguments")
@@ -52,7 +51,7 @@ class Record:
 
 
 class _Type:
-    """Stands in for a `numpy.dtype` of a plain number."""
+    """Placeholder of a `numpy.dtype` of a plain number."""
 
     __slots__ = ("dtype",)
 
@@ -70,7 +69,7 @@ class _Type:
 
 
 class _Array:
-    """Stands in for a `numpy.ndarray`; its content is read only if it has the size it claims."""
+    """Placeholder of a `numpy.ndarray`; content must have the declared size."""
 
     __slots__ = ("array",)
     array: NDArray[Any]
@@ -81,7 +80,7 @@ class _Array:
 
 
 def _to_array(shape: Any, kind: Any, data: Any, order: Any) -> NDArray[Any]:
-    """Returns a view of `data`, which takes no memory of its own."""
+    """Returns a view of `data`, without copying."""
     sizes_ok = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
     if not (sizes_ok and isinstance(kind, _Type) and isinstance(data, bytes | bytearray)):
         raise pickle.UnpicklingError("an array that is not one of numbers")
@@ -109,14 +108,14 @@ def _scalar(kind: Any, data: Any) -> Any:
 
 
 def _reconstructor(kind: Any, base: Any, state: Any) -> Record:
-    """Stands in for `copyreg._reconstructor`, by which protocols before 2 make objects."""
+    """Replaces `copyreg._reconstructor`, by which protocols before 2 create objects."""
     if kind is not Record or base not in ("object", "tuple"):
         raise pickle.UnpicklingError("an object of a class that is not needed to hold transitions")
     return Record(*state) if base == "tuple" else Record()
 
 
 def _deque(items: Any = (), maxlen: Any = None) -> list[Any]:
-    """Stands in for `collections.deque`, whose entries follow; the list is not copied."""
+    """Replaces `collections.deque`, whose entries follow; the list is not copied."""
     if isinstance(items, tuple) and not items:
         return []
     if not isinstance(items, list):
@@ -138,7 +137,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _BoundedFile:
-    """A file that refuses to read more than it has, before memory is taken for it."""
+    """A file that refuses reads beyond its end before memory is allocated."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -148,12 +147,12 @@ class _BoundedFile:
     def read(self, n: int) -> bytes:
         left = self.size - self._file.tell()
         if not 0 <= n <= left:
-            raise pickle.UnpicklingError(f"a claim of {n} bytes more where {left} are left")
+            raise pickle.UnpicklingError(f"{n} declared bytes where {left} are left")
         return self._file.read(n)
 
 
 def _with_plain_keys(load: Callable[[Any], None], one: bool) -> Callable[[Any], None]:
-    """Has an opcode that fills a dictionary refuse keys (of one entry, or all) to be hashed."""
+    """Makes an opcode that fills a dictionary refuse unhashable or costly keys."""
 
     def checked(unpickler: Any) -> None:
         keys = unpickler.stack[-2:-1] if one else unpickler.stack[::2]
@@ -166,7 +165,7 @@ def _with_plain_keys(load: Callable[[Any], None], one: bool) -> Callable[[Any], 
 
 # Python's own implementation: in the one in C, a number in the file sets the size of a table.
 class _Unpickler(pickle._Unpickler):
-    """Makes stand-ins only, in memory that is a fixed multiple of the file's size."""
+    """Creates placeholders only, in memory bounded by a multiple of the file's size."""
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
@@ -194,7 +193,7 @@ class _Unpickler(pickle._Unpickler):
         # Each text once is what the file holds; the same one again and again is a bomb.
         self._text_left -= len(text)
         if self._text_left < 0:
-            raise pickle.UnpicklingError("more bytes made of text than the file is long")
+            raise pickle.UnpicklingError("more bytes from text than the file is long")
         return text.encode("latin1")
 
     # What the base class does here takes memory first, hashes what is in the file (nested tuples
@@ -223,13 +222,12 @@ class _Unpickler(pickle._Unpickler):
 def load_restricted(path: Path) -> Any:
     """Reads a pickle of arrays, numbers, text, tuples, lists and dictionaries.
 
-    Nothing named in the file is imported or called: arrays are made here from their bytes, and
-    objects of replay buffer classes become `Record`s. Arrays in the result are stand-ins; use
-    `plain` on each. Lists may still hold one array many times over: look at what copying them
-    would take first.
+    Nothing named in the file is imported or called. Arrays become placeholders (use `plain` on
+    each), objects of replay buffer classes `Record`s. A list may contain one array many times:
+    check the size before copying.
 
     Raises:
-        InvalidDatasetError: the file holds anything else, is damaged or ends early.
+        InvalidDatasetError: other content, or a damaged or truncated file.
     """
     with path.open("rb") as file:
         try:
@@ -239,15 +237,15 @@ def load_restricted(path: Path) -> Any:
             found = str(error) if isinstance(error, pickle.UnpicklingError) else "damaged content"
             raise InvalidDatasetError(
                 "Expected a pickle of transitions as NumPy arrays, numbers, tuples and lists, "
-                f"found {found}. Nothing else is read, because it could run code."
+                f"found {found}. Nothing else is read, because it could execute code."
             ) from error
 
 
 def plain(value: Any) -> Any:
-    """Returns the array that a stand-in holds, and other values as they are.
+    """Returns a placeholder's array; other values unchanged.
 
     Raises:
-        InvalidDatasetError: the file made an array and gave it no content.
+        InvalidDatasetError: an array without content.
     """
     if isinstance(value, _Array) and not hasattr(value, "array"):
         raise InvalidDatasetError("The file has an array without content.")

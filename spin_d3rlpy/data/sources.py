@@ -1,4 +1,4 @@
-"""Reading episodes out of Minari datasets and d3rlpy replay buffers."""
+"""Reading episodes from Minari datasets and d3rlpy replay buffers."""
 
 from __future__ import annotations
 
@@ -42,10 +42,9 @@ def read_minari(
     bins: int | Sequence[int] | None = None,
     map_in: Path | None = None,
 ) -> StackedEpisodes:
-    """Reads a Minari dataset's episodes: T + 1 observations against T actions each.
+    """Reads a Minari dataset's episodes: T + 1 observations and T actions each.
 
-    (d3rlpy's own `get_minari` puts an episode's observations beside the wrong actions, because
-    it concatenates T + 1 observations with T actions.)
+    (d3rlpy's `get_minari` misaligns them: it concatenates T + 1 observations with T actions.)
 
     Raises:
         InvalidDatasetError: other spaces, or see `stack_episodes`.
@@ -70,7 +69,7 @@ def read_minari(
     except DAMAGE as error:
         raise InvalidDatasetError(
             f"Dataset {dataset.id} cannot be read ({error!r}). Its files are damaged: delete them "
-            "to have it built or downloaded again."
+            "to build or download it again."
         ) from error
 
 
@@ -108,7 +107,7 @@ def _discretized(
 def _open_episodes(
     dataset: MinariDataset, indices: Sequence[int]
 ) -> tuple[list[int], Generator[EpisodeArrays]]:
-    """Returns the episodes' lengths, and the episodes one by one."""
+    """Returns the episodes' lengths and an iterator of episodes."""
     flat = isinstance(dataset.observation_space, Box) and len(dataset.observation_space.shape) == 1
     if flat and dataset.storage.FORMAT == "hdf5":
         file = h5py.File(dataset.storage.data_path / _HDF5_FILE, "r")
@@ -121,10 +120,7 @@ def _open_episodes(
 
 
 def _limit_cache(file: Any) -> None:
-    """Keeps HDF5 from remembering where everything is: each episode is read once.
-
-    It would take 30 kB an episode, and more time than looking it up.
-    """
+    """Limits HDF5's metadata cache, which takes 30 kB per episode and is never reused."""
     config = file.id.get_mdc_config()
     config.set_initial_size = True
     config.initial_size = config.min_size = config.max_size = 2**16
@@ -139,9 +135,9 @@ def _minari_episodes(dataset: MinariDataset, indices: Sequence[int]) -> Generato
 def _hdf5_episodes(
     dataset: MinariDataset, file: Any, groups: Iterable[tuple[int, Any, int]]
 ) -> Generator[EpisodeArrays]:
-    """Reads what is needed of each episode, after a look at what it claims to be.
+    """Reads the required arrays of each episode after checking their declared sizes.
 
-    (Minari reads truncations and infos, too, and takes memory for whatever a file claims.)
+    (Minari also reads truncations and infos, and allocates any declared size.)
     """
     observation_shape = dataset.observation_space.shape
     action_shape = dataset.action_space.shape
@@ -177,9 +173,9 @@ def _array(group: Any, key: str, shape: tuple[int, ...], name: str) -> NDArray[A
 
 
 def _member(group: Any, key: str, kind: Any) -> Any:
-    """Opens what is in the group itself: a link could lead to any file on this machine."""
+    """Opens a member of the group; links, which could lead to any file, are refused."""
     if group.links.get_info(key.encode()).type != h5py.h5l.TYPE_HARD:
-        raise InvalidDatasetError(f"{key} is a link to somewhere else.")
+        raise InvalidDatasetError(f"{key} is a link to another file.")
     return kind.open(group, key.encode())
 
 
@@ -195,7 +191,7 @@ def _total_steps(group: Any) -> int:
 
 
 def episode_arrays(dataset: MinariDataset, index: int, episode: Mapping[str, Any]) -> EpisodeArrays:
-    """Returns an episode as Minari's storage reads it in this package's form.
+    """Converts an episode from Minari's storage.
 
     Raises:
         InvalidDatasetError: observations that cannot be flattened.
@@ -212,14 +208,14 @@ def episode_arrays(dataset: MinariDataset, index: int, episode: Mapping[str, Any
 
 
 def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisodes:
-    """Reads a d3rlpy replay buffer's episodes.
+    """Reads a d3rlpy replay buffer's episodes, with T observations for T actions.
 
-    They have T observations for T actions. The last transition of an episode that a time limit
-    ended has no next observation and is left out, as d3rlpy does. That of a terminated one is
-    kept; nothing is learned from its next observation, in whose place the last one is repeated.
+    The last transition of a truncated episode has no next observation and is dropped, as in d3rlpy.
+    That of a terminated one is kept, with the last observation repeated as a next observation that
+    is never used.
 
     Raises:
-        InvalidDatasetError: frame stacks, multi-step returns or mixed buffers (they would be
+        InvalidDatasetError: frame stacks, multi-step returns or mixed buffers (which would be
             ignored), or see `stack_episodes`.
     """
     if isinstance(buffer, MixedReplayBuffer):
@@ -227,7 +223,7 @@ def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisode
     if type(buffer.transition_picker) is not BasicTransitionPicker:
         raise InvalidDatasetError(
             f"A replay buffer with a {type(buffer.transition_picker).__name__} cannot be used: "
-            "what it computes would be ignored. Use the default BasicTransitionPicker."
+            "its results would be ignored. Use the default BasicTransitionPicker."
         )
     episodes = [(i, e) for i, e in enumerate(buffer.episodes) if e.transition_count]
     lengths = [e.transition_count for _, e in episodes]
@@ -237,7 +233,7 @@ def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisode
 
 
 def largest_choices(buffer: ReplayBufferBase) -> list[int]:
-    """Returns one more than the largest choice of each sub-action in a d3rlpy buffer.
+    """Returns each sub-action's largest choice plus one in a d3rlpy buffer.
 
     Raises:
         InvalidDatasetError: there are no episodes.

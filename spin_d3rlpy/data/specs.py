@@ -1,4 +1,4 @@
-"""What a dataset's name means: which policies play how many episodes, from which seeds."""
+"""Meaning of a dataset's name: which policies play how many episodes, from which seeds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SHORT_SIZE_DIVISOR = 10
 
 @dataclasses.dataclass(frozen=True)
 class DatasetPart:
-    """Consecutive episodes of one policy, whole ones until there are enough transitions."""
+    """Consecutive whole episodes of one policy, until there are enough transitions."""
 
     kind: PolicyKind  # which policy plays
     n_transitions: int  # transitions wanted; the last episode may bring more
@@ -56,7 +56,7 @@ class DatasetPart:
 
     @property
     def seeds(self) -> range:
-        """Seeds of the episodes, or of as many as there can be at most."""
+        """Seeds of the episodes, or of the largest possible number of them."""
         # An episode has at least one transition.
         n = self.n_transitions if self.n_episodes is None else self.n_episodes
         return range(self.first_seed, self.first_seed + n)
@@ -69,8 +69,8 @@ class DatasetSpec:
     Args:
         task: task and bins (or actuators).
         level: one of `LEVELS`.
-        size: number of transitions. Episodes are whole: where they differ in length, each part
-            has up to one episode less one step more.
+        size: number of transitions. Episodes are whole: if their lengths differ, each part exceeds
+            its share by less than one episode.
     """
 
     task: BenchmarkTask
@@ -79,16 +79,16 @@ class DatasetSpec:
 
     @property
     def name(self) -> str:
-        """Minari id; a size other than the usual one is part of it, e.g. `medium-20k-v0`."""
+        """Minari id; includes an unusual size, e.g. `medium-20k-v0`."""
         usual = self.size == usual_size(self.task, self.level)
         suffix = "" if usual else f"-{self.size // _SIZE_UNIT}k"
         return f"{NAMESPACE}{self.task.name}/{self.level}{suffix}-v0"
 
     @property
     def parts(self) -> list[DatasetPart]:
-        """Episodes by policy, in order; the shares are rounded by largest remainder.
+        """Episodes by policy, in order; shares are rounded by largest remainder.
 
-        Every policy has at least one episode, or a thousand steps, where there is room for that.
+        Every policy has at least one episode or a thousand steps, if there is room.
         """
         shares = LEVELS[self.level][1]
         # Where episodes are short, shares of few thousands need not be whole thousands.
@@ -102,38 +102,35 @@ class DatasetSpec:
         ]
 
     def policy_names(self) -> dict[PolicyKind, str]:
-        """Behavior policies that the level is made of; random actions need none."""
+        """The level's behavior policies (none for random actions)."""
         kinds = LEVELS[self.level][1]
         return {k: policy_name(self.task, k) for k in kinds if k != "random"}
 
 
 def usual_size(task: BenchmarkTask, level: str) -> int:
-    """Returns the number of transitions that a dataset has if its name gives none.
+    """Returns the number of transitions of a dataset whose name gives none.
 
-    A level's; a tenth of it where episodes are short.
+    A tenth of the level's where episodes are short.
     """
     return LEVELS[level][0] // (_SHORT_SIZE_DIVISOR if task.ends_early else 1)
 
 
 def is_dataset_name(text: str) -> bool:
-    """Whether this is a name as Minari has them, with a version: no path out of its folder."""
+    """Whether this is a valid Minari name with a version (so no path outside its folder)."""
     match = DATASET_ID_RE.fullmatch(text)
     return match is not None and match["version"] is not None
 
 
 def parse_name(name: str, size: int | None = None) -> DatasetSpec:
-    """Reads a name `spin/<domain>-<task>-b<bins>/<level>-v0` (or `<level>-<n>k-v0`).
+    """Reads a dataset's name.
 
-    Or of another environment: `spin/maze-a<actuators>/<level>-v0`,
-    `spin/dispatch-n<couriers>/<level>-v0`, `spin/slate-n<places>/<level>-v0`.
-
-    Args:
-        name: the dataset's name.
-        size: number of transitions if not the usual one, a multiple of 1,000.
+    Forms: `spin/<domain>-<task>-b<bins>/<level>-v0`, `.../<level>-<n>k-v0`, and with
+    `maze-a<actuators>`, `dispatch-n<couriers>` or `slate-n<places>` as the task. `size` is the
+    number of transitions if not the usual one.
 
     Raises:
-        DatasetNotFoundError: another format, or no such level, task or policy; near matches
-            among the datasets that can be built are listed.
+        DatasetNotFoundError: an invalid name, or no such level, task or policy; near matches are
+            listed.
         ValueError: a size that is not a positive multiple of 1,000, exceeds the level's or
             contradicts the name's.
     """
@@ -166,7 +163,7 @@ def parse_name(name: str, size: int | None = None) -> DatasetSpec:
 
 
 def buildable_datasets() -> list[str]:
-    """Names of the datasets that can be built from the policies shipped, at usual sizes."""
+    """Names of the datasets that shipped policies can build, at usual sizes."""
     shipped = set(shipped_policies())
     specs = [
         DatasetSpec(task, level, usual_size(task, level))
@@ -188,10 +185,7 @@ def _check_size(size: int, level: str) -> int:
 
 
 def _apportion(total: int, shares: list[float]) -> list[int]:
-    """Splits `total` by `shares` into whole numbers; the largest remainders get what is left.
-
-    None is zero if there is one for each.
-    """
+    """Splits `total` by `shares` into whole numbers by largest remainder, none zero if possible."""
     # Rounded because 0.45 * 20 must not count as a little under 9.
     exact = [round(total * share, 6) for share in shares]
     least = int(total >= len(shares))

@@ -1,4 +1,4 @@
-"""Datasets appear whole or not at all, and a build that was stopped goes on where it was."""
+"""Atomic creation of datasets, and resumable builds."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ def is_complete(name: str) -> bool:
 
 @dataclasses.dataclass
 class Staging:
-    """Where a dataset is written before it is one."""
+    """Temporary place of a dataset that is being written."""
 
     data: Path  # does not exist yet; becomes the dataset's folder `data`
     exclusive: bool  # whether no other process can be at work on a dataset of this name
 
 
 def write_error(folder: Path, reason: str) -> DatasetWriteError:
-    """Returns the error for data that an existing folder refused."""
+    """Returns the error for a failed write to an existing folder."""
     free = shutil.disk_usage(folder).free
     return DatasetWriteError(
-        f"A dataset could not be written to {folder} ({reason}). There, {free:,} bytes are free. "
+        f"A dataset could not be written to {folder} ({reason}). It has {free:,} bytes free. "
         "Free some, or set MINARI_DATASETS_PATH to a folder with more."
     )
 
 
 @contextmanager
 def explained_full_disk(folder: Path) -> Iterator[None]:
-    """Says of a disk that is full which one it is, and how full.
+    """Adds the disk's name and free space to errors about a full disk.
 
     Raises:
         DatasetWriteError: the block ended for lack of space.
@@ -70,10 +70,10 @@ def explained_full_disk(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def staged_dataset(name: str) -> Iterator[Staging | None]:
-    """Yields a place that becomes the dataset `name` when the block ends without an error.
+    """Yields a place that becomes the dataset `name` if the block succeeds.
 
-    Yields None if there is such a dataset. Otherwise nothing stays of what the block wrote there.
-    If two processes want the same dataset, the second waits for the first.
+    Yields None if the dataset exists. On an error nothing remains. A second process waits for the
+    first.
 
     Raises:
         DatasetWriteError: the disk is full.
@@ -104,11 +104,11 @@ def staged_dataset(name: str) -> Iterator[Staging | None]:
 
 
 class PlayedChunks:
-    """Chunks of episodes on disk, beside the dataset that is built of them.
+    """Chunks of episodes on disk, stored next to the dataset that they build.
 
-    They outlive whatever stops the build. The next one of the same name and key (of everything that
-    the episodes depend on) takes them; chunks of another key (other versions, other policies) are
-    removed. Nothing is kept where another process may build the same.
+    They survive an interrupted build for the next one of the same name and key (of everything that
+    the episodes depend on); chunks of other keys are removed. Nothing is stored where another
+    process may build the same dataset.
     """
 
     def __init__(self, name: str, key: str, exclusive: bool) -> None:
@@ -123,11 +123,11 @@ class PlayedChunks:
 
     @property
     def seconds(self) -> float:
-        """How long building has taken, all attempts together."""
+        """Build time of all attempts together."""
         return time.monotonic() - self._started
 
     def load(self, chunk: Chunk) -> list[EpisodeRecord] | None:
-        """Returns the chunk's episodes, if they are there."""
+        """Returns the chunk's episodes, or None."""
         if not self._exclusive:
             return None
         try:
@@ -151,7 +151,7 @@ class PlayedChunks:
         return [EpisodeRecord(*fields) for fields in columns]
 
     def save(self, episodes: Sequence[EpisodeRecord]) -> None:
-        """Writes all of a chunk's episodes in one step, and the build's seconds so far."""
+        """Atomically writes a chunk's episodes and the build time so far."""
         if not self._exclusive:
             return
         path = self._path(range(episodes[0].seed, episodes[0].seed + len(episodes)))

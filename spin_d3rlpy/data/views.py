@@ -1,4 +1,4 @@
-"""Contiguous arrays seen as d3rlpy's episodes and transitions."""
+"""Contiguous arrays as d3rlpy's episodes and transitions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EpisodeViews(Sequence[EpisodeBase]):
-    """d3rlpy episodes over slices of shared arrays, made one at a time.
+    """d3rlpy episodes over slices of shared arrays, created on demand.
 
     Args:
         observations: `(sum(T + 1), obs)`.
         actions: `(n, N)`.
         rewards: `(n,)`.
         terminals: `(n,)`.
-        starts: `(episodes + 1,)` index of each episode's first transition, and n.
     """
 
     observations: NDArray[np.float32]
@@ -57,12 +56,7 @@ class EpisodeViews(Sequence[EpisodeBase]):
 
 
 class TransitionIndex(BufferProtocol):
-    """d3rlpy's buffer protocol over episodes that do not change.
-
-    Args:
-        episodes: the episodes.
-        starts: `(episodes + 1,)` index of each episode's first transition, and n.
-    """
+    """d3rlpy's buffer protocol over episodes that do not change."""
 
     def __init__(self, episodes: Sequence[EpisodeBase], starts: NDArray[np.int64]) -> None:
         self._episodes = episodes

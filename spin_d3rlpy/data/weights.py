@@ -1,4 +1,4 @@
-"""How often each trajectory is drawn: by return, or by advantage over its start state's value."""
+"""Weighted drawing of trajectories, by return or by advantage over the start state's value."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ RIDGE = 0.1
 class TrajectoryWeights:
     r"""Trajectories are drawn with probability softmax(minmax(score) / temperature).
 
-    A transition is drawn in proportion to its trajectory's weight, so that equal weights are
-    uniform sampling. Few trajectories are soon learned by heart: the temperature is raised until
-    the effective sample size :math:`1 / \sum_j p_j^2` is at least `min_episodes`.
+    A transition is drawn in proportion to its trajectory's weight; equal weights give uniform
+    sampling. The temperature is raised until the effective sample size :math:`1 / \sum_j p_j^2` is
+    at least `min_episodes`, because few trajectories are quickly overfitted.
 
     References:
         * Hong et al., Harnessing Mixed Offline RL Datasets via Trajectory Weighting, 2023.
 
     Args:
-        temperature: None draws all alike.
-        score: `"return"`, or `"advantage"`: the return minus what a linear regression expects of
-            the start state.
+        temperature: None draws uniformly.
+        score: `"return"`, or `"advantage"`: the return minus a linear regression on start states.
         min_episodes: least effective number of trajectories.
-        critics: draw the critics' batches so, too, instead of uniformly.
+        critics: also draw the critics' batches by weights.
 
     Raises:
         ValueError: a temperature that is not positive, an unknown score.
@@ -52,11 +51,7 @@ class TrajectoryWeights:
             raise ValueError(f"Expected score 'return' or 'advantage', got {self.score!r}.")
 
     def compute(self, returns: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        """Returns the probabilities `(episodes,)` of trajectories.
-
-        Args:
-            returns: `(episodes,)`.
-            starts: start states, `(episodes, obs)`.
+        """Returns trajectory probabilities for returns and start states `(episodes, obs)`.
 
         Raises:
             InvalidDatasetError: all trajectories have the same score.
@@ -81,7 +76,7 @@ class TrajectoryWeights:
 
 
 def _expected_returns(returns: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """Returns what a ridge regression on standardized start states expects, `(episodes,)`."""
+    """Returns a ridge regression's predictions from standardized start states, `(episodes,)`."""
     x = (starts - starts.mean(0)) / (starts.std(0, correction=0) + 1e-3)
     gram = x.T @ x + RIDGE * len(x) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     slope = torch.linalg.solve(gram, x.T @ (returns - returns.mean()))

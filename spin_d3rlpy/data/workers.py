@@ -1,4 +1,4 @@
-"""Worker processes that play chunks of episodes, with the same arithmetic on every processor."""
+"""Worker processes that play episodes with the same arithmetic on every processor."""
 
 from __future__ import annotations
 
@@ -27,17 +27,15 @@ _AVX512 = ("AVX512", "X86_V4")
 
 
 def default_jobs() -> int:
-    """Number of CPU cores this process may use."""
+    """Returns the number of CPU cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def worker_environment() -> dict[str, str]:
-    """Returns the environment variables under which workers compute alike on all processors.
+    """Returns environment variables for identical arithmetic on all x86-64 processors with AVX2.
 
-    OpenBLAS and NumPy choose among kernels by the processor, and kernels differ in the last bit.
-    dm_control normalizes random orientations with them when an episode begins, and the simulation
-    magnifies that bit within seconds. So x86-64 processors with AVX2 all use the kernels for it,
-    also where they could do more. What others use is recorded, see `arithmetic`.
+    OpenBLAS and NumPy choose kernels by the processor, and kernels differ in the last bit, which
+    the simulation soon magnifies. Other processors' arithmetic is recorded, see `arithmetic`.
     """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     simd = np.show_config("dicts")["SIMD Extensions"]
@@ -70,7 +68,7 @@ def play_chunks(chunks: Iterable[Chunk], jobs: int) -> Generator[list[EpisodeRec
 
 @functools.cache
 def worker_arithmetic() -> list[str]:
-    """Returns what the last bits of workers' numbers depend on, see `arithmetic` in `collect`."""
+    """Returns the workers' `arithmetic`, see `collect`."""
     with closing(Workers(1)) as workers:
         answer: list[str] = workers.submit("arithmetic", {}).result()
     return answer
@@ -79,8 +77,8 @@ def worker_arithmetic() -> list[str]:
 class Workers:
     """Worker processes, each driven by one thread at a time.
 
-    Not multiprocessing: its spawned workers run the user's script again, so that a script without
-    an `if __name__ == "__main__"` guard could not load a dataset. What quiet ones print is dropped.
+    Unlike multiprocessing, which runs the user's script again in spawned workers and so needs an
+    `if __name__ == "__main__"` guard. Output of quiet workers is discarded.
     """
 
     def __init__(self, n: int, quiet: bool = False) -> None:
@@ -101,11 +99,11 @@ class Workers:
             self._free.put(process)
 
     def submit(self, verb: str, fields: dict[str, Any]) -> Future[Any]:
-        """Has the next free worker answer a request, see `serve` in `collect`."""
+        """Submits a request to the next free worker, see `serve` in `collect`."""
         return self._threads.submit(self._request, (verb, fields))
 
     def close(self) -> None:
-        """Ends the processes, also while they are at work."""
+        """Ends the processes, also while they are working."""
         for process in self._processes:
             process.kill()
         self._threads.shutdown(cancel_futures=True)

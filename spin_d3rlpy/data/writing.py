@@ -1,4 +1,4 @@
-"""Writing a dataset's files, by a process whose end is not this one's."""
+"""Writing a dataset's files, in a separate process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def return_statistics(returns: Sequence[float]) -> dict[str, float]:
 
 
 def recorded_scores(task: BenchmarkTask) -> dict[str, float]:
-    """Returns a task's reference scores under Minari's names; nothing where none are known."""
+    """Returns a task's reference scores under Minari's names; empty if unknown."""
     scores = reference_scores(task.env_id, **task.env_kwargs)
     return {} if scores is None else {"ref_min_score": scores[0], "ref_max_score": scores[1]}
 
@@ -65,7 +65,7 @@ def episode_buffer(
     terminated: bool,
     seed: int | None = None,
 ) -> EpisodeBuffer:
-    """Returns an episode of T steps in Minari's form; if not terminated, it was truncated."""
+    """Returns an episode of T steps in Minari's form, truncated unless terminated."""
     flags = np.zeros((2, len(rewards)), dtype=bool)
     flags[0 if terminated else 1, -1] = True
     return EpisodeBuffer(
@@ -82,8 +82,7 @@ def episode_buffer(
 class DatasetWriter:
     """Writes a dataset's episodes, then its record.
 
-    On a full disk the HDF5 library can end its process by a segmentation fault. So a process of its
-    own writes.
+    A separate process writes, because the HDF5 library can crash its process on a full disk.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class DatasetWriter:
         self.checksum = Checksum()
 
     def add_all(self, episodes: Iterable[EpisodeBuffer]) -> None:
-        """Appends episodes, of which few are in memory at a time. Raises as `add`."""
+        """Appends episodes, a few at a time. Raises as `add`."""
         remaining = iter(episodes)
         while batch := list(itertools.islice(remaining, _EPISODES_PER_WRITE)):
             self.add(batch)
@@ -130,7 +129,7 @@ class DatasetWriter:
             self._returns.append(float(np.sum(e.rewards, dtype=np.float64)))
 
     def finish(self, metadata: dict[str, Any]) -> None:
-        """Writes the record: `metadata`, statistics of the returns and the checksum."""
+        """Writes the record: `metadata`, return statistics and the checksum."""
         self._storage.update_metadata(
             {"minari_version": minari.__version__, "returns": return_statistics(self._returns)}
             | metadata
@@ -138,5 +137,5 @@ class DatasetWriter:
         )
 
     def close(self) -> None:
-        """Ends the process that writes."""
+        """Ends the writing process."""
         self._workers.close()

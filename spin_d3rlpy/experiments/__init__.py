@@ -1,1 +1,1 @@
-"""The paper's experiments as data, and what runs them: one folder a job, resumable, in parallel."""
+"""The paper's experiments as data, run as resumable parallel jobs, one folder each."""

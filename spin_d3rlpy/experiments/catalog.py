@@ -1,4 +1,4 @@
-"""Every experiment that `bench` knows: the paper's tables and figures, and this project's own."""
+"""All experiments of `bench`: the paper's tables and figures, and this project's own."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             note="Of the published SPIN figures on medium-expert data, cheetah-run's is of an ASM "
             "of 70 epochs and quadruped-walk's of one of 20. With 100 epochs everywhere their mean "
             "is 748.0, not 753.2. Some published minutes to target are fewer than those that "
-            "pre-training is said to take, so steps are the better comparison.",
+            "pre-training takes according to the paper, so steps are the better comparison.",
         ),
         Experiment(
             "early",

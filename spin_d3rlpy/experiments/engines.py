@@ -1,4 +1,4 @@
-"""Where jobs run: in processes of this machine, or on a Ray cluster."""
+"""Engines that run jobs: processes of this machine, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from spin_d3rlpy.experiments.worker import work
 
 
 def visible_gpu(number: int) -> str:
-    """Returns the name of one of the GPUs that this process may use, by torch's number.
+    """Returns the name of a GPU visible to this process, by torch's number.
 
     Raises:
-        ValueError: there are not so many.
+        ValueError: there is no such GPU.
     """
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
@@ -57,16 +57,16 @@ class LocalEngine:
 
 
 class RayEngine:
-    """Tasks of a Ray cluster; every job has a process of its own there, too.
+    """Tasks of a Ray cluster, each job in its own process.
 
-    The jobs' folder and Minari's datasets must be the same files on all machines (a shared file
-    system), and this package must be installed on them. A job whose worker or machine dies is
-    started again elsewhere, up to three times, and goes on from its checkpoint.
+    The jobs' folder and Minari's datasets must be on a file system shared by all machines, and this
+    package must be installed on them. A job whose worker or machine dies is restarted elsewhere, up
+    to three times, from its checkpoint.
 
     Args:
-        address: of the cluster, as for `ray.init`; one that is made on this machine if None.
-        cpus: cores of a job.
-        gpus: GPUs of a job, 0 or 1.
+        address: of the cluster, as for `ray.init`; a local one if None.
+        cpus: cores per job.
+        gpus: GPUs per job, 0 or 1.
 
     Raises:
         ImportError: Ray is not installed.
@@ -85,29 +85,25 @@ class RayEngine:
         if self.n_slots == 0:
             raise ValueError(
                 f"The Ray cluster has {self._ray.cluster_resources()}, a job needs {self._needs}. "
-                "Add machines, or ask for less."
+                "Add machines, or request less."
             )
         # A process may not do two jobs: what one leaves in it could change the other's results.
         self._task = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_calls=1)(_logged_work)
 
     @property
     def n_slots(self) -> int:
-        """How many run at once, on the cluster as it is now."""
+        """Number of concurrent jobs on the current cluster."""
         has = self._ray.cluster_resources()
         return min(int(has.get(what, 0) // need) for what, need in self._needs.items() if need)
 
     def start(self, root: Path, name: str, slot: int) -> RayTask:
-        """Has Ray run the job."""
+        """Submits the job to Ray."""
         reference = self._task.remote(root.absolute(), name, self._needs["CPU"])
         return RayTask(self._ray, reference, root / name / LOG)
 
 
 class RayTask:
-    """A job on a Ray cluster.
-
-    The error that ends it goes to `log`; it need not be one of the job: the package may be missing
-    on a machine.
-    """
+    """A job on a Ray cluster. Errors of Ray, such as a missing package, are logged to `log`."""
 
     def __init__(self, ray: Any, reference: Any, log: Path) -> None:
         self._ray = ray

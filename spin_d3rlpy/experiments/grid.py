@@ -1,4 +1,4 @@
-"""Runs jobs in parallel, in the order that they need each other."""
+"""Runs jobs in parallel, in order of their dependencies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spin_d3rlpy.progress import progress_bar
 
 
 def with_requirements(jobs: Iterable[Job]) -> list[Job]:
-    """Returns jobs and those they need, each once, needed ones first."""
+    """Returns jobs and their requirements, each once, requirements first."""
     ordered: dict[str, Job] = {}
     for job in jobs:
         if job.asm is not None:
@@ -32,17 +32,17 @@ def is_done(root: Path, job: Job) -> bool:
 def build_datasets(
     jobs: Iterable[Job], show_progress: bool = True
 ) -> dict[tuple[str, int | None], str]:
-    """Builds the datasets that jobs need, one after the other, each by all cores.
+    """Builds the jobs' datasets one after the other, each with all cores.
 
     Returns:
-        Name and size of each dataset that could not be built, and why.
+        Name, size and error of each dataset that could not be built.
     """
     missing = {}
     for name, size in dict.fromkeys((job.dataset, job.size) for job in jobs):
         try:
             _, env = load_dataset(name, size=size, progress=show_progress)
             env.close()
-        except Exception:  # whatever it is, other datasets' jobs are to run
+        except Exception:  # whatever the error, other datasets' jobs must run
             missing[name, size] = traceback.format_exc()
     return missing
 
@@ -55,22 +55,21 @@ def run_grid(
     poll_seconds: float = 0.2,
     trackers: Sequence[str] = (),
 ) -> list[Job]:
-    """Runs jobs that have no result yet, and what they need first.
+    """Runs unfinished jobs and their requirements, resuming earlier attempts.
 
-    A job that fails, or whose dataset cannot be built, leaves `error.txt` (the end of its log) and
-    does not stop the others; those that need it are left out. Called again, it goes on where it
-    was.
+    A job that fails, or whose dataset cannot be built, leaves `error.txt` (the end of its log);
+    jobs that depend on it are skipped, others continue.
 
     Args:
         jobs: what to run.
         root: folder of the jobs' folders.
         engine: where they run; all of this machine's cores if None.
         show_progress: draw a bar with the time left.
-        poll_seconds: how often jobs are looked after.
-        trackers: `"tensorboard"` or `"wandb"`, to which trainings are logged beside CSV files.
+        poll_seconds: seconds between checks of running jobs.
+        trackers: `"tensorboard"` or `"wandb"`, in addition to CSV files.
 
     Returns:
-        The jobs that failed or could not be run.
+        The jobs that failed or were skipped.
 
     Raises:
         ValueError: an unknown tracker.
@@ -118,7 +117,7 @@ def run_grid(
             bar.update(0)
             if running:
                 time.sleep(poll_seconds)
-    finally:  # an interrupt: they go on from their checkpoints next time
+    finally:  # an interrupt: they resume from their checkpoints next time
         for _, process in running.values():
             process.kill()
         bar.close()

@@ -1,7 +1,7 @@
-"""What a worker does: pre-train an ASM, train and evaluate an algorithm, or probe an ASM.
+"""Jobs of workers: pre-train an ASM, train and evaluate an algorithm, or probe an ASM.
 
-A job is a folder. `job.json` says what to do, `run/` is the training or pre-training itself (see
-`spin_d3rlpy.training`), `result.json` (written last, in one step) says that it is done, and
+A job is a folder: `job.json` describes it, `run/` is its training or pre-training (see
+`spin_d3rlpy.training`), `result.json` (written atomically at the end) marks it as done, and
 `machine.json` holds versions, machine and git commit.
 """
 
@@ -48,13 +48,13 @@ TRACKERS = "trackers.json"
 TRACKER_NAMES = ("tensorboard", "wandb")
 CHECKPOINT_INTERVAL = 1_000  # steps
 EVALUATION_SEED = 100
-TIMED_EPOCHS = 4  # evaluations of a training that has so many seconds
+TIMED_EPOCHS = 4  # evaluations of a timed training
 HELD_OUT = 0.1  # share of the episodes that probes are tested on
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One piece of work; equal jobs are done once, whatever they are for.
+    """One piece of work; equal jobs are done once.
 
     Args:
         kind: what to do.
@@ -67,12 +67,12 @@ class Job:
             and `pretraining`.
         n_steps: training: gradient steps.
         n_steps_per_epoch: training: gradient steps between evaluations.
-        episodes: training: episodes of an evaluation.
-        mode: training: how actions are chosen in evaluation.
-        recipe: training: of all fields that `fields` does not name.
-        seconds: training: CPU time, pre-training included, in place of `n_steps`.
+        episodes: training: episodes per evaluation.
+        mode: training: evaluate greedy or sampled actions.
+        recipe: training: for fields not in `fields`.
+        seconds: training: CPU time, pre-training included, instead of `n_steps`.
         asm: training and probe: the job that pre-trains the ASM.
-        asm_epoch: after which of its epochs; the last one if None, 0 is untrained.
+        asm_epoch: epoch of the ASM; the last one if None, 0 is untrained.
     """
 
     kind: Kind
@@ -103,9 +103,9 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Name of its folder: what a reader wants to see, and a hash of everything."""
+        """Name of its folder: a readable summary and a hash of all fields."""
         content = self.to_json()
-        if self.seconds is None:  # names are those of before there were such jobs
+        if self.seconds is None:  # names from before timed jobs existed
             del content["recipe"], content["seconds"]
         identity = json.dumps(content, sort_keys=True).encode()
         what = self.algorithm or self.kind
@@ -114,13 +114,9 @@ class Job:
 
 
 def run_job(root: Path, name: str) -> None:
-    """Does what `job.json` says, resuming where an earlier attempt was.
+    """Does the job in folder `root / name`, resuming an earlier attempt.
 
-    Whoever else does the same job (a worker that outlived a killed `bench run`) is waited for.
-
-    Args:
-        root: folder of all jobs.
-        name: folder in it.
+    Waits for another process with the same job (a worker that outlived a killed `bench run`).
     """
     folder = root / name
     job = Job.from_json(json.loads((folder / "job.json").read_text()))
@@ -194,7 +190,7 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
 
 
 class _NamedWandb(WanDBAdapterFactory):
-    """Calls its run as the job; all jobs' logs have the same name in d3rlpy."""
+    """Names the run after the job; d3rlpy's log names are the same for all jobs."""
 
     def __init__(self, name: str) -> None:
         super().__init__("spin-d3rlpy")
@@ -207,7 +203,7 @@ class _NamedWandb(WanDBAdapterFactory):
 
 
 def _loggers(folder: Path) -> LoggerAdapterFactory:
-    """Files, and what `trackers.json` names: not part of the job, results are the same."""
+    """Returns loggers: files and those in `trackers.json` (not part of a job's identity)."""
     factories: list[LoggerAdapterFactory] = [FileAdapterFactory(str(folder))]
     if (folder / TRACKERS).exists():
         for tracker in json.loads((folder / TRACKERS).read_text()):
@@ -229,7 +225,7 @@ def _probe(root: Path, job: Job) -> dict[str, Any]:
 
 
 def run_folder(job: Path) -> Path:
-    """Where the files of a job's training are: in `run/`, or with the job in folders of before."""
+    """Returns the folder of a job's training: `run/`, or the job's own in older results."""
     return job / RUN if (job / RUN).exists() else job
 
 
@@ -240,7 +236,7 @@ def _asm_path(root: Path, job: Job) -> Path:
 
 
 def _git_commit() -> str | None:
-    """The commit of the repository that this file is part of, if it is part of one."""
+    """Returns the git commit of the package's repository, if any."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         tracked = subprocess.run(

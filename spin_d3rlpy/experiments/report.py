@@ -1,4 +1,4 @@
-"""Tables and pictures of experiments beside published figures, in a file that opens offline."""
+"""Tables and figures of experiments with published figures, in one offline HTML file."""
 
 from __future__ import annotations
 
@@ -28,11 +28,7 @@ def write_report(
     device: str,
     tasks: Sequence[str] = (),
 ) -> list[Path]:
-    """Writes `report.html`, and a CSV and a PNG per experiment that has results.
-
-    Returns:
-        The files.
-    """
+    """Writes `report.html` and, per experiment with results, a CSV and a PNG; returns the files."""
     out.mkdir(parents=True, exist_ok=True)
     title = ", ".join([f"Results at scale {scale_name}", *_changes(scale, get_scale(scale_name))])
     writer = _Writer(out, title, _INTRODUCTION)
@@ -46,7 +42,7 @@ def write_report(
 
 
 def _changes(scale: Scale, base: Scale) -> list[str]:
-    """Says what differs but the number of seeds, which tables have."""
+    """Describes differences except the number of seeds, which tables show."""
     # By way of JSON tuples and lists, as files have them, are the same.
     values, base_values = (json.loads(json.dumps(dataclasses.asdict(x))) for x in (scale, base))
     return [f"{k}={v}" for k, v in values.items() if v != base_values[k] and k != "seeds"]
@@ -82,16 +78,16 @@ def _report_experiment(
     picture = writer.picture(name, "learning curves")
     plots.plot_curve_panels(picture, curves, reference_lines=ends, xlabel=xlabel)
     if greedy:
-        writer.paragraph("The same policies when they take their most likely actions:")
+        writer.paragraph("The same policies with greedy actions:")
         picture = writer.picture(f"{name}_greedy", "learning curves of greedy actions")
         plots.plot_curve_panels(
             picture, greedy, ylabel="mean return of greedy episodes", xlabel=xlabel
         )
     writer.data(f"{name}_curves", tables.curve_rows(cells))
-    writer.paragraph("What it took: means over seeds, on the machine of the run.")
+    writer.paragraph("Cost: means over seeds, on the machine of the run.")
     writer.table(f"{name}_cost", tables.cost_rows(cells))
     if experiment.timed:
-        writer.paragraph("Means over seeds after so many seconds, by both ways of acting.")
+        writer.paragraph("Means over seeds by seconds of training, greedy and sampled.")
         writer.table(f"{name}_by_second", tables.second_rows(cells))
         if rows := tables.coordination_rows(cells):
             writer.paragraph(
@@ -101,7 +97,7 @@ def _report_experiment(
             writer.table(f"{name}_collisions", rows)
         return
     if experiment.early:
-        writer.paragraph("Means over seeds after so many gradient steps, by both ways of acting.")
+        writer.paragraph("Means over seeds by gradient steps, greedy and sampled.")
         writer.table(f"{name}_by_step", tables.step_rows(cells))
     pretraining = tables.pretraining_rows(cells)
     if pretraining:
@@ -151,7 +147,7 @@ class _Writer:
         self._html.append(f"<p>{html.escape(text)}</p>")
 
     def data(self, name: str, rows: Sequence[Row]) -> None:
-        """Adds a CSV file that is too long to be read as a table."""
+        """Adds a CSV file that is too long for a table."""
         path = self._out / f"{name}.csv"
         write_csv(path, rows)
         self._files.append(path)
@@ -164,7 +160,7 @@ class _Writer:
         self._html.append(_html_table(lines))
 
     def picture(self, name: str, alternative: str) -> Path:
-        """Adds a picture, which is to be written to the path that is returned."""
+        """Adds a figure and returns the path to write it to."""
         path = self._out / f"{name}.png"
         self._files.append(path)
         self._html.append(f'<img alt="{html.escape(alternative)}" src="{_PICTURE}{path.name}">')
@@ -188,8 +184,8 @@ _INTRODUCTION = (
     "Returns are means over seeds of the mean return of seeded evaluation episodes; low and high "
     "bound a 95 % bootstrap interval of that mean. As published, actions of IQL and AWAC are "
     "sampled; greedy_return is that of the most likely actions. Published figures are of the "
-    "published sizes, steps and datasets, whose behavior policies were others: compare them with "
-    "that in mind. Seconds are of this machine, steps are not."
+    "published sizes, steps and datasets, from other behavior policies. Seconds depend on this "
+    "machine, steps do not."
 )
 
 _PAGE = """<!doctype html>
@@ -220,5 +216,5 @@ def _html_table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def _shown(value: object) -> str:
-    """As text; datasets without what all their names have."""
+    """As text; datasets by short name."""
     return f"{value:,}" if isinstance(value, int) else plots.short_name(str(value))

@@ -1,4 +1,4 @@
-"""Which cells of which experiments are run, as a user writes it: options or a YAML file."""
+"""The user's selection of experiments' cells: options or a YAML file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spin_d3rlpy.settings import create, merge
 
 @dataclasses.dataclass(frozen=True)
 class BenchSettings:
-    """What is run."""
+    """Selection of what to run."""
 
     experiments: list[str]
     preset: str = "cpu"  # a scale's name
@@ -27,7 +27,7 @@ class BenchSettings:
     device: str = "cpu:0"  # as in d3rlpy
 
     def complete(self) -> BenchSettings:
-        """Returns the settings with the whole scale written out.
+        """Returns the settings with all fields of the scale.
 
         Raises:
             ValueError: unknown experiments, preset or fields of the scale.
@@ -52,7 +52,7 @@ class BenchSettings:
 
     @property
     def job_device(self) -> str:
-        """The device as jobs see it: of GPUs, each sees its own alone."""
+        """The jobs' device; each job sees only its own GPU."""
         return "cuda:0" if self.device.startswith("cuda") else self.device
 
     def jobs(self) -> list[Job]:

@@ -1,4 +1,4 @@
-"""What experiments are made of: scales, methods, and the jobs of their cells."""
+"""Building blocks of experiments: scales, methods and the jobs of cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How large experiments are; what is not said here is as published.
+    """Size of experiments; the defaults are as published.
 
     Mappings hold fields of the configurations of their names.
 
@@ -26,15 +26,15 @@ class Scale:
         n_early_steps: gradient steps of early adaptation.
         n_evaluations: of a full-length training.
         n_early_evaluations: of early adaptation.
-        episodes: of an evaluation.
+        episodes: per evaluation.
         size: transitions of datasets; the published sizes if None.
-        level: of datasets, in place of experiments' own levels if not None.
-        seeds: how many by default.
-        asm_epochs: after which epochs of pre-training ASMs are compared; the last one is None.
-        seconds: CPU time of a training of those experiments that give all methods the same.
+        level: of datasets, instead of the experiments' own if not None.
+        seeds: default number of seeds.
+        asm_epochs: epochs of pre-training after which ASMs are compared; None is the last one.
+        seconds: CPU time per training in experiments with equal seconds.
         maze_seconds: the same in the maze.
         coordination_seconds: the same in dispatch and slate.
-        timed_episodes: of an evaluation of such a training.
+        timed_episodes: per evaluation of such a training.
     """
 
     transformer: Fields = dataclasses.field(default_factory=dict)
@@ -121,12 +121,12 @@ class Method:
     """One line of a table.
 
     Args:
-        label: as the paper writes it.
+        label: as in the paper.
         algorithm: class in `spin_d3rlpy.algos`.
         fields: config fields that differ from the scale's, nested ones as dictionaries.
         pretraining: fields of `PretrainingConfig` that differ from the scale's.
-        asm_epoch: after which epoch of pre-training the ASM is taken; the last one if None.
-        recipe: of experiments with equal seconds.
+        asm_epoch: epoch of the ASM; the last one if None.
+        recipe: for experiments with equal seconds.
     """
 
     label: str
@@ -201,14 +201,14 @@ class Experiment:
     Args:
         name: for the command line.
         title: what it shows.
-        datasets: names; a row each.
+        datasets: names, a row each.
         methods: lines.
         published: file of published figures, or "".
-        early: whether trainings are as short as those of early adaptation.
-        by_epoch: each method once for every one of the scale's `asm_epochs`.
+        early: trainings as short as those of early adaptation.
+        by_epoch: each method once per epoch in the scale's `asm_epochs`.
         probe: probe the ASM after each of these epochs.
         timed: all trainings have the same seconds, pre-training included.
-        note: what to know when comparing with the published figures.
+        note: caveats for comparing with the published figures.
     """
 
     name: str
@@ -225,10 +225,10 @@ class Experiment:
     def jobs(
         self, scale: Scale, seeds: Sequence[int], device: str, tasks: Sequence[str] = ()
     ) -> list[tuple[str, str, Job]]:
-        """Every cell as (dataset, label, job).
+        """Returns every cell as (dataset, label, job).
 
         Args:
-            scale: how large.
+            scale: size of the jobs.
             seeds: of the cells.
             device: as in d3rlpy.
             tasks: only datasets whose name in the experiment contains one of these; all if empty.

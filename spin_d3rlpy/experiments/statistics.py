@@ -1,8 +1,7 @@
 """Statistics of few runs: intervals, interquartile means, time to a target.
 
-After Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice,
-NeurIPS 2021: normalized scores of all runs, intervals by a bootstrap that draws seeds anew within
-each task.
+After Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, NeurIPS
+2021: normalized scores of all runs, bootstrap intervals that resample seeds within each task.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ RESAMPLES = 2_000
 def interval(
     strata: Sequence[Values], statistic: Callable[[Values], float] = np.mean
 ) -> tuple[float, float]:
-    """A 95 % percentile bootstrap interval of a statistic of all values.
+    """Returns a 95 % percentile bootstrap interval (low, high) of a statistic of all values.
 
-    Returns:
-        Lower and upper end; both are the statistic itself where no task has two seeds.
+    Both ends are the statistic itself if no task has two seeds.
     """
     rng = np.random.default_rng(0)
     drawn = [

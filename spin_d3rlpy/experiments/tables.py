@@ -1,4 +1,4 @@
-"""What finished jobs say, as tables."""
+"""Tables of finished jobs."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ class Cell:
 
     @property
     def curve(self) -> Curve:
-        """Returns by gradient steps, or by seconds if that is what all have the same number of."""
+        """Returns by gradient steps, or by seconds if all jobs share these."""
         return self._curve("return")
 
     @property
     def greedy_curve(self) -> Curve | None:
-        """Returns of the most likely actions; None if `curve` has them, or nobody measured."""
+        """Returns of greedy actions; None if `curve` has them or none were measured."""
         if self.jobs[0].mode == "greedy" or "greedy_return" not in self.evaluations[0][0]:
             return None
         return self._curve("greedy_return")
@@ -87,9 +87,9 @@ class Cell:
             return None
 
     def to_target(self, target: float) -> list[tuple[int, float] | None]:
-        """Of each job, steps and minutes to the first evaluation that reaches a return.
+        """Steps and minutes of each job to the first evaluation that reaches a return.
 
-        Minutes are those of pre-training and updates; None where it is not reached.
+        Minutes are those of pre-training and updates; None if not reached.
         """
         found: list[tuple[int, float] | None] = []
         for result, rows in zip(self.results, self.evaluations, strict=True):
@@ -110,7 +110,7 @@ def read_cells(
     device: str,
     tasks: Sequence[str] = (),
 ) -> list[Cell]:
-    """Reads the jobs of an experiment that are finished."""
+    """Reads the finished jobs of an experiment."""
     finished: dict[tuple[str, str], list[Job]] = {}
     for dataset, label, job in experiment.jobs(scale, seeds, device, tasks):
         if is_done(root, job):
@@ -157,7 +157,7 @@ def curve_rows(cells: Sequence[Cell]) -> list[Row]:
 
 
 def step_rows(cells: Sequence[Cell], steps: Sequence[int] = (0, 1_000, 10_000)) -> list[Row]:
-    """Sampled and greedy returns after so many gradient steps, means over seeds."""
+    """Sampled and greedy returns by gradient steps, means over seeds."""
     rows = []
     for cell in cells:
         row: Row = {**cell.names, "seeds": len(cell.jobs)}
@@ -174,7 +174,7 @@ def step_rows(cells: Sequence[Cell], steps: Sequence[int] = (0, 1_000, 10_000)) 
 
 
 def pretraining_rows(cells: Sequence[Cell]) -> list[Row]:
-    """Every epoch of every ASM; one that several methods share is its first one's."""
+    """Every epoch of every ASM; a shared ASM belongs to the first method that uses it."""
     rows: list[Row] = []
     seen = set()
     for cell in cells:
@@ -191,11 +191,7 @@ def pretraining_rows(cells: Sequence[Cell]) -> list[Row]:
 
 
 def held_out_accuracies(rows: Sequence[Row]) -> dict[str, dict[str, Curve]]:
-    """Per-slot accuracy on held-out data by updates: a line per method and mask ratio.
-
-    Returns:
-        Curves by dataset and line; none where nothing was held out.
-    """
+    """Per-slot held-out accuracy by updates: curves by dataset and line (method, mask ratio)."""
     prefix = "validation_slot_accuracy_at_"
     found: dict[str, dict[str, dict[int, list[tuple[float, float]]]]] = {}
     for row in rows:
@@ -228,7 +224,7 @@ def probe_rows(cells: Sequence[Cell]) -> list[Row]:
 def return_rows(
     experiment: Experiment, cells: Sequence[Cell], final_of_baseline: Mapping[str, float]
 ) -> list[Row]:
-    """Final returns next to published figures, which may be percentages of the baseline's."""
+    """Final returns with published figures, which may be percentages of the baseline's."""
     published = read_published(experiment.published)
     rows = []
     for cell in cells:
@@ -300,7 +296,7 @@ def cost_rows(cells: Sequence[Cell]) -> list[Row]:
 def final_returns_of_baseline(
     root: Path, scale: Scale, seeds: Sequence[int], device: str
 ) -> dict[str, float]:
-    """By dataset, the factored method's return after full-length trainings that are finished."""
+    """The factored method's final return by dataset, of finished full-length trainings."""
     cells = read_cells(EXPERIMENTS["returns"], root, scale, seeds, device)
     return {c.dataset: float(c.returns.mean()) for c in cells if c.label == BASELINE}
 
@@ -331,10 +327,7 @@ def target_rows(cells: Sequence[Cell]) -> list[Row]:
 
 
 def scores_by_method(cells: Sequence[Cell]) -> dict[str, list[Values]]:
-    """Normalized final returns of each method, an array per dataset that all methods have.
-
-    Methods can only be compared over the same datasets, so others are left out.
-    """
+    """Normalized final returns by method, an array per dataset that all methods have."""
     labels = list(dict.fromkeys(cell.label for cell in cells))
     found: dict[str, dict[str, Values]] = {}
     for cell in cells:

@@ -42,7 +42,6 @@ class SlotLinear(nn.Module):
     """One linear layer per slot, `D -> m_i`, all computed in one batched product.
 
     Args:
-        layout: of the action space.
         width: of the features (D).
     """
 
@@ -74,15 +73,10 @@ class SlotLinear(nn.Module):
 class AutoregressivePolicy(Policy):
     r"""An LSTM over slots: `pi(a|s) = prod_i pi_i(a_i | s, a_1 .. a_{i-1})` (AR-, SPIN section 5).
 
-    One step's input is the embedded state beside the embedded choice of the slot before; one
-    embedding table serves all slots, its last row is the start token. Log-probabilities are
-    computed by teacher forcing, all slots in one pass of the LSTM; acting goes slot by slot.
-    `greedy` takes the best choice slot by slot, which need not be the joint mode.
-
-    Args:
-        observation_size: length of an observation.
-        nvec: number of choices of each sub-action.
-        config: sizes.
+    A step's input is the embedded state and the embedded choice of the previous slot; one embedding
+    table serves all slots, its last row is the start token. Log-probabilities use teacher forcing,
+    all slots in one pass; acting goes slot by slot. `greedy` takes each slot's best choice, which
+    need not be the joint mode.
     """
 
     def __init__(
@@ -102,12 +96,7 @@ class AutoregressivePolicy(Policy):
         self.heads = SlotLinear(self.layout, config.lstm_width)
 
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """Returns each slot's logits given the choices before it, flat `(B, S)`.
-
-        Args:
-            observations: `(B, obs)`.
-            actions: `(B, N)`; the last slot's choices are not used.
-        """
+        """Returns each slot's logits `(B, S)` given the previous choices in actions `(B, N)`."""
         previous = torch.cat(
             [torch.full_like(actions[:, :1], self.start), actions[:, :-1]], dim=1
         ).long()
@@ -117,11 +106,9 @@ class AutoregressivePolicy(Policy):
         return logits
 
     def log_prob(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        """Joint log-probability `(B,)` of actions `(B, N)`."""
         return joint_log_prob(self.layout, self(observations, actions), actions)
 
     def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
-        """Chooses slot by slot, each given the choices before it, `(B, N)`."""
         state = self.state_encoder(observations)
         previous = torch.full_like(observations[:, 0], self.start).long()
         noises = (
@@ -141,14 +128,14 @@ class AutoregressivePolicy(Policy):
         return torch.stack(choices, dim=-1)
 
     def _step(self, token: torch.Tensor, memory: Any) -> tuple[torch.Tensor, Any]:
-        """One step of the LSTM: tokens `(B, ...)` give hidden states `(B, D)`, and its memory."""
+        """One LSTM step: tokens `(B, ...)` to hidden states `(B, D)`, and the new memory."""
         hidden, updated = _without_half(self.lstm, token[None], memory)
         return hidden[0], updated
 
     def _step_by_cells(
         self, token: torch.Tensor, memory: Memory | None
     ) -> tuple[torch.Tensor, Memory]:
-        """The same for few rows, layer by layer."""
+        """`_step` layer by layer, for few rows."""
         if memory is None:
             zeros = token.new_zeros(len(token), self.lstm.hidden_size)
             memory = [(zeros, zeros)] * self.lstm.num_layers
@@ -162,9 +149,9 @@ class AutoregressivePolicy(Policy):
 def _without_half(
     lstm: Callable[..., Any], tokens: torch.Tensor, *arguments: Any
 ) -> tuple[torch.Tensor, Any]:
-    """Applies an LSTM, within autocast in bfloat16 only where there is one in bfloat16.
+    """Applies an LSTM, within autocast in bfloat16 only where that is supported.
 
-    cuDNN's would be in float16, and oneDNN has none for CPUs without bfloat16 units.
+    cuDNN would use float16, and oneDNN has none for CPUs without bfloat16 units.
     """
     kind = tokens.device.type
     bfloat16 = kind == "cpu" and cpu_multiplies_bfloat16()
@@ -177,6 +164,6 @@ def _without_half(
 
 
 def _by_cells(rows: torch.Tensor) -> bool:
-    """Whether a step on these rows is faster by cells. Exports hold the LSTM as one operation."""
+    """Whether cells are faster for these rows; exports contain the LSTM as one operation."""
     on_cpu = rows.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
     return on_cpu and not is_exporting() and len(rows) < MANY_ROWS

@@ -1,4 +1,4 @@
-"""What an objective needs of a policy, and the policies whose slots are independent given s."""
+"""Interface of policies, and policies whose slots are independent given the state."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ from spin_d3rlpy.policies.features import SlotFeatures
 
 
 class Policy(nn.Module):
-    """A distribution over actions `(N,)` given a state.
-
-    Args:
-        layout: of the action space.
-    """
+    """A distribution over actions `(N,)` given a state."""
 
     def __init__(self, layout: SlotLayout) -> None:
         super().__init__()
@@ -27,7 +23,7 @@ class Policy(nn.Module):
 
     @property
     def n_tokens(self) -> int:
-        """Rows of its matrix products for one observation."""
+        """Rows of matrix products for one observation."""
         return 1
 
     @abstractmethod
@@ -36,12 +32,10 @@ class Policy(nn.Module):
 
     @abstractmethod
     def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
-        """Chooses per slot the largest of logits (+ noise), `(B, N)`.
+        """Returns each slot's largest logit plus noise, `(B, N)`.
 
-        Args:
-            observations: `(B, obs)`.
-            noise: added to the logits, `(B, S)`. With Gumbel noise the result is a sample; without
-                noise it is the greedy action.
+        `noise` `(B, S)` is added to the logits: Gumbel noise gives a sample, None the greedy
+        action.
         """
 
     def greedy(self, observations: torch.Tensor) -> torch.Tensor:
@@ -63,7 +57,7 @@ class Policy(nn.Module):
         Args:
             observations: `(B, obs)`.
             n: actions per state.
-            noise: Gumbel noise `(n, S)` to use for every state; fresh noise if None.
+            noise: Gumbel noise `(n, S)` shared by all states; fresh noise if None.
         """
         repeated = observations.expand(n, -1, -1).flatten(0, 1)
         if noise is None:
@@ -76,7 +70,7 @@ class Policy(nn.Module):
         return samples
 
     def trainable_modules(self) -> list[tuple[str, nn.Module]]:
-        """Named modules whose parameters the actor's optimizer gets."""
+        """Named modules for the actor's optimizer."""
         return [("policy", self)]
 
     # -- first stages, for policies that have some -------------------------------------------
@@ -87,10 +81,10 @@ class Policy(nn.Module):
         return False
 
     def freeze(self, grad_step: int) -> None:
-        """Withholds gradients from parameters that this gradient step, from 0, does not train."""
+        """Freezes parameters that gradient step `step` (from 0) does not train."""
 
     def frozen_features(self, grad_step: int) -> SlotFeatures | None:
-        """The part of the network that no longer changes, if there is one; it can be cached."""
+        """The part of the network that no longer changes, if any; it can be cached."""
         return None
 
 
@@ -98,11 +92,9 @@ class IndependentPolicy(Policy):
     """A policy whose `forward` gives every slot's logits at once, flat `(B, S)`."""
 
     def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
-        """Joint log-probability `(B,)` of actions `(B, N)`."""
         return joint_log_prob(self.layout, self(observations), actions)
 
     def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
-        """Chooses all slots at once, `(B, N)`."""
         logits = self(observations)
         return self.layout.argmax(logits if noise is None else logits + noise)
 
@@ -120,17 +112,13 @@ def joint_log_prob(layout: SlotLayout, logits: torch.Tensor, actions: torch.Tens
 def keep_supported(
     layout: SlotLayout, utilities: torch.Tensor, logits: torch.Tensor, least_share: float
 ) -> torch.Tensor:
-    """Splits utilities by slot, with `-inf` for choices that the policy hardly takes.
+    """Splits utilities by slot, `(..., B, N, K)`, with `-inf` for unsupported choices.
 
     Args:
         layout: of the action space.
         utilities: `(..., B, S)`.
         logits: the policy's, `(B, S)`.
-        least_share: a choice is kept if its probability is at least this share of the slot's most
-            likely choice's.
-
-    Returns:
-        `(..., B, N, K)`.
+        least_share: smallest supported probability relative to the slot's most likely choice.
     """
     split = layout.split(logits)
     share = (split - split.amax(-1, keepdim=True)).exp()

@@ -1,4 +1,4 @@
-"""The factored policy: one network, one linear head per slot, no model of how slots go together."""
+"""The factored policy: one network with one linear head per slot, slots independent."""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ from spin_d3rlpy.precision import outputs_of
 
 
 class FactoredPolicy(IndependentPolicy):
-    """Any d3rlpy encoder followed by one linear head per slot.
-
-    Args:
-        observation_shape: shape of one observation.
-        encoder: maps observations to features.
-        nvec: number of choices of each sub-action.
-    """
+    """Any d3rlpy encoder followed by one linear head per slot."""
 
     def __init__(
         self, observation_shape: Sequence[int], encoder: Encoder, nvec: Sequence[int]

@@ -1,9 +1,9 @@
-"""d3rlpy encoder factories: what stands in `actor_encoder_factory` decides the policy.
+"""d3rlpy encoder factories: `actor_encoder_factory` chooses the policy.
 
-A `PolicyFactory` makes a whole policy and names the stages that it needs first; any other d3rlpy
-factory makes the encoder of a factored policy. All are serialized with the algorithm, under the
-name that `register_encoder_factory` of d3rlpy knows them by. Inside stock d3rlpy algorithms those
-of slot policies give an encoder with flat features `(B, N * D)`.
+A `PolicyFactory` creates a policy and names its first stages; any other d3rlpy factory creates the
+encoder of a factored policy. All are serialized with the algorithm under the name given to d3rlpy's
+`register_encoder_factory`. In stock d3rlpy algorithms, slot policies' factories create an encoder
+with flat features `(B, N * D)`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Architecture = Literal["transformer", "mlp"]
 
 
 class SlotEncoder(Encoder):
-    """Slot features as one flat vector, for algorithms that know nothing of slots."""
+    """Slot features as one flat vector, for stock d3rlpy algorithms."""
 
     def __init__(self, features: SlotFeatures) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class SlotEncoder(Encoder):
 
 
 class PolicyFactory(EncoderFactory):
-    """Base class of factories that make a policy. A new policy is a network and one of these.
+    """Base class of factories of policies. A new policy is a network and one of these.
 
     Attributes:
         cache_features: whether the policy's frozen features are computed once per dataset.
@@ -67,15 +67,10 @@ class PolicyFactory(EncoderFactory):
 
     @abstractmethod
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
-        """Returns the policy network.
-
-        Args:
-            observation_size: length of an observation.
-            nvec: number of choices of each sub-action.
-        """
+        """Returns the policy network for observations of this length and `nvec`."""
 
     def first_stages(self) -> Sequence[Stage]:
-        """Returns what the policy learns, in this order, before an objective trains it."""
+        """Returns the stages, in order, that precede training by an objective."""
         return ()
 
 
@@ -83,8 +78,7 @@ class SlotEncoderFactory(PolicyFactory):
     """Base class of the factories of slot policies.
 
     Args:
-        nvec: number of choices of each sub-action; algorithms of this package fill it in, stock
-            d3rlpy algorithms need it given.
+        nvec: number of choices of each sub-action; only stock d3rlpy algorithms need it given.
     """
 
     nvec: list[int] | None
@@ -110,29 +104,22 @@ class SlotEncoderFactory(PolicyFactory):
 
 @dataclasses.dataclass()
 class SAINTEncoderFactory(SlotEncoderFactory):
-    """Transformer over slot queries, trained end to end (SAINT, as in the SPIN paper).
-
-    Args:
-        transformer: sizes.
-        nvec: see `SlotEncoderFactory`.
-    """
+    """Transformer over slot queries, trained end to end (SAINT, as in the SPIN paper)."""
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
     nvec: list[int] | None = None
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
-        """Returns the policy network."""
         features = QueryFeatures(observation_size, len(nvec), self.transformer, frozen=False)
         return SlotPolicy(nvec, features, self.transformer)
 
     @staticmethod
     def get_type() -> str:
-        """Name under which d3rlpy saves it."""
         return "saint"
 
 
 class ASMEncoderFactory(SlotEncoderFactory):
-    """Base class of the factories of policies that are made from an Action Structure Model.
+    """Base class of the factories of policies made from an Action Structure Model.
 
     Args:
         transformer: sizes of the ASM.
@@ -142,14 +129,14 @@ class ASMEncoderFactory(SlotEncoderFactory):
 
     @property
     def structure(self) -> StructureConfig:
-        """Sizes of the ASM, whose type says its architecture."""
+        """Sizes of the ASM; their type is its architecture."""
         return self.transformer
 
     def fields_for(self, structure: StructureConfig) -> dict[str, Any]:
-        """Fields with which the policy is made from an ASM of these sizes.
+        """Returns the fields of a policy made from an ASM of these sizes.
 
         Raises:
-            NvecMismatchError: it cannot be.
+            NvecMismatchError: the sizes do not fit.
         """
         if isinstance(structure, MLPConfig):
             raise NvecMismatchError(
@@ -219,32 +206,31 @@ class JointEncoderFactory(_AnyArchitecture):
 
 @dataclasses.dataclass()
 class SPINEncoderFactory(_AnyArchitecture):
-    """A pre-trained trunk, frozen, with heads that are trained (SPIN, section 4.2).
+    """A pre-trained, frozen trunk with trained heads (SPIN, section 4.2).
 
     Args:
         transformer: sizes.
         nvec: see `SlotEncoderFactory`.
-        frozen_dropout: dropout inside the frozen trunk stays active in training (published).
-        train_queries: True (published), False for fixed queries, or the number of gradient steps
-            after which they stay as they are.
+        frozen_dropout: keep dropout inside the frozen trunk active in training (published).
+        train_queries: True (published), False, or the number of gradient steps after which queries
+            are fixed.
         query_init: `"random"` (published) or `"mask"`.
         head_init: `"random"` (published) or `"asm"`.
-        asm_path: file written by `save_asm`; its trunk is loaded whenever the network is built.
-            None, or a file that is gone (as when a saved policy is loaded elsewhere, whose
-            weights follow): the trunk starts untrained, and `SPIN...` algorithms pre-train it in
-            `fit` unless weights are loaded first.
+        asm_path: file from `save_asm`, whose trunk is loaded when the network is built. If None or
+            missing (as when a saved policy is loaded elsewhere), the trunk starts untrained, and
+            `SPIN...` algorithms pre-train it in `fit` unless weights are loaded first.
         pretraining: the first stage, the ASM's pre-training.
-        cache_features: once the queries no longer change (`train_queries` is False or a number of
-            steps), compute the trunk's features of the whole dataset and train heads and critics
-            on these alone. The trunk's dropout is off then, and features are rounded to bfloat16.
-        architecture: of the ASM: `"transformer"` (published) or `"mlp"`, which is attention-free,
-            with linear heads and without queries to train.
-        mlp: sizes if it is `"mlp"`.
-        train_trunk: train the trunk with the heads; pre-training is where it starts.
+        cache_features: once queries are fixed (`train_queries` False or a number of steps), compute
+            the trunk's features of the whole dataset and train heads and critics on them, without
+            trunk dropout and rounded to bfloat16.
+        architecture: of the ASM: `"transformer"` (published) or the attention-free `"mlp"`, with
+            linear heads and without trained queries.
+        mlp: sizes of `"mlp"`.
+        train_trunk: train the pre-trained trunk together with the heads.
 
     Raises:
-        ValueError: features are to be cached although queries or trunk are always trained, or
-            an unknown architecture.
+        ValueError: cached features although queries or trunk are always trained, or an unknown
+            architecture.
     """
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
@@ -271,7 +257,7 @@ class SPINEncoderFactory(_AnyArchitecture):
             )
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
-        """Returns the policy network, with the trunk of `asm_path` if that is given."""
+        """Returns the policy network, with the trunk of `asm_path` if given."""
         if self.nvec is not None:
             require_same_nvec(self.nvec, nvec, "The encoder factory", "the algorithm")
         features = QueryFeatures(
@@ -297,7 +283,6 @@ class SPINEncoderFactory(_AnyArchitecture):
 
     @staticmethod
     def get_type() -> str:
-        """Name under which d3rlpy saves it."""
         return "spin"
 
 
@@ -307,15 +292,13 @@ class SPINDistillEncoderFactory(ASMEncoderFactory):
 
     Args:
         transformer: sizes of the teacher, an ASM.
-        nvec: see `SlotEncoderFactory`.
         hidden_units: hidden layers of the student.
-        query_init: the queries whose features it is taught: `"mask"`, the ASM's mask tokens, or
-            `"random"`.
+        query_init: the teacher's queries: `"mask"` (the ASM's mask tokens) or `"random"`.
         head_init: `"random"` or `"asm"`.
         pretraining: the first stage, the teacher's pre-training.
-        distillation: the second stage, how the student is taught.
-        cache_features: compute the student's features of the whole dataset once and train heads
-            and critics on these alone. They are rounded to bfloat16.
+        distillation: the second stage.
+        cache_features: compute the student's features of the whole dataset once, rounded to
+            bfloat16, and train heads and critics on them.
     """
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
@@ -328,30 +311,25 @@ class SPINDistillEncoderFactory(ASMEncoderFactory):
     cache_features: bool = True
 
     def first_stages(self) -> Sequence[Stage]:
-        """Returns the teacher's pre-training and the student's distillation."""
         return (PretrainASM(), Distill())
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
-        """Returns the policy network; its student knows nothing yet."""
         features = StudentFeatures(observation_size, len(nvec), self.transformer, self.hidden_units)
         return SlotPolicy(nvec, features, self.transformer, self.head_init)
 
     @staticmethod
     def get_type() -> str:
-        """Name under which d3rlpy saves it."""
         return "spin_distill"
 
 
 @dataclasses.dataclass()
 class RePreMEncoderFactory(SlotEncoderFactory):
-    """A state encoder that was pre-trained on trajectories, frozen (RePreM).
+    """A frozen state encoder, pre-trained on trajectories (RePreM).
 
     Args:
-        sizes: of the model that it comes from, and of the heads.
-        nvec: see `SlotEncoderFactory`.
         pretraining: the first stage.
-        cache_features: compute the encoder's features of the whole dataset once and train heads
-            and critics on these alone. They are rounded to bfloat16.
+        cache_features: compute the encoder's features of the whole dataset once, rounded to
+            bfloat16, and train heads and critics on them.
     """
 
     sizes: RePreMConfig = dataclasses.field(default_factory=RePreMConfig)
@@ -362,11 +340,9 @@ class RePreMEncoderFactory(SlotEncoderFactory):
     cache_features: bool = False
 
     def first_stages(self) -> Sequence[Stage]:
-        """Returns the pre-training on trajectories."""
         return (PretrainTrajectories(),)
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
-        """Returns the policy network; its encoder knows nothing yet."""
         heads = TransformerConfig(
             width=self.sizes.width,
             n_heads=self.sizes.n_heads,
@@ -377,46 +353,39 @@ class RePreMEncoderFactory(SlotEncoderFactory):
 
     @staticmethod
     def get_type() -> str:
-        """Name under which d3rlpy saves it."""
         return "reprem"
 
 
 @dataclasses.dataclass()
 class AutoregressiveEncoderFactory(PolicyFactory):
-    """LSTM over slots, each choosing in view of those before it (AR-).
-
-    Args:
-        sizes: of the networks.
-    """
+    """LSTM over slots, each conditioned on the previous ones (AR-)."""
 
     sizes: AutoregressiveConfig = dataclasses.field(default_factory=AutoregressiveConfig)
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> AutoregressivePolicy:
-        """Returns the policy network."""
         return AutoregressivePolicy(observation_size, nvec, self.sizes)
 
     def create(self, observation_shape: Shape) -> NoReturn:
-        """Raises InvalidActionSpaceError: it needs the slots before, which others do not have."""
+        """Raises InvalidActionSpaceError: it needs previous slots, which stock algorithms lack."""
         raise _no_encoder(self)
 
     @staticmethod
     def get_type() -> str:
-        """Name under which d3rlpy saves it."""
         return "autoregressive"
 
 
 def _no_encoder(factory: PolicyFactory) -> InvalidActionSpaceError:
     return InvalidActionSpaceError(
-        f"{type(factory).__name__} decides the policy of this package's algorithms "
-        "(actor_encoder_factory); it encodes no observations by themselves. Use another "
-        "encoder factory here."
+        f"{type(factory).__name__} chooses the policy of this package's algorithms "
+        "(actor_encoder_factory); it cannot encode observations alone. Use another encoder "
+        "factory here."
     )
 
 
 def create_policy(
     factory: EncoderFactory, observation_shape: Sequence[int], nvec: Sequence[int]
 ) -> Policy:
-    """Returns the policy that an actor encoder factory stands for."""
+    """Returns the policy of an actor encoder factory."""
     if isinstance(factory, PolicyFactory):
         return factory.create_policy(observation_shape[0], nvec)
     return FactoredPolicy(observation_shape, factory.create(observation_shape), nvec)

@@ -26,7 +26,7 @@ LARGEST_SHARE = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class FeatureMiniBatch(MiniBatch):
-    """A mini-batch that knows what a policy computes from its observations before its heads.
+    """A mini-batch with the policy's features of its observations.
 
     Args:
         cache: `(n, N, D)` features of all observations.
@@ -49,17 +49,17 @@ class FeatureMiniBatch(MiniBatch):
 
 
 def policy_input(batch: TorchMiniBatch) -> Any:
-    """What policies get for a batch's observations."""
+    """Returns the policy's input for a batch's observations."""
     return batch.features if isinstance(batch, FeatureMiniBatch) else batch.observations
 
 
 def next_policy_input(batch: TorchMiniBatch) -> Any:
-    """What policies get for a batch's next observations."""
+    """Returns the policy's input for a batch's next observations."""
     return batch.next_features if isinstance(batch, FeatureMiniBatch) else batch.next_observations
 
 
 class CachedFeatures:
-    """A dataset with a policy's features of its observations: what training draws batches from.
+    """A dataset with a policy's features of its observations, as a source of batches.
 
     Args:
         buffer: the dataset.
@@ -98,24 +98,23 @@ def compute_features(
     precision: Precision = "float32",
     show_progress: bool = True,
 ) -> torch.Tensor:
-    """Returns `f(s, Q)` of every observation in bfloat16, without dropout.
+    """Returns features of every observation in bfloat16, without dropout.
 
-    They stay on the device if they take less than half of its free memory; otherwise they go to
-    host memory (pinned for a GPU), or else to a memory-mapped file in the temporary folder, which
-    is gone when the process ends.
+    They stay on the device if they take less than half of its free memory, else in host memory
+    (pinned for a GPU), else in an unnamed memory-mapped file in the temporary folder.
 
     Args:
-        network: what gives the features.
+        network: computes the features.
         observations: `(n, obs)`, on the network's device or in host memory.
         transform: applied to observations (an observation scaler).
         precision: number format of the computation.
         show_progress: draw a progress bar.
 
     Returns:
-        `(n, N, D)`, or `(n, 1, D)` where all slots have the same.
+        `(n, N, D)`, or `(n, 1, D)` if all slots share them.
 
     Raises:
-        OSError: neither memory nor the temporary folder has room; the message says how much.
+        OSError: neither memory nor the temporary folder has room; the message gives the size.
     """
     device = next(network.parameters()).device
     features = _allocate((len(observations), *network.shape), device)
@@ -149,7 +148,7 @@ def _allocate(shape: tuple[int, int, int], device: torch.device) -> torch.Tensor
 
 
 def _available_host_bytes() -> int:
-    """Memory that can be had without swapping, page cache included where the system tells."""
+    """Memory available without swapping, page cache included where known."""
     try:
         with open("/proc/meminfo") as f:
             fields = dict(line.split(":") for line in f)

@@ -1,4 +1,4 @@
-"""Features of states that small heads turn into a policy."""
+"""Features of states, the input of small policy heads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from spin_d3rlpy.asm.model import ActionStructureModel
 class SlotFeatures(nn.Module):
     """Maps observations `(B, obs)` to slot features `(B, N, D)`, or `(B, 1, D)` for all slots.
 
-    Subclasses whose features do not change in stage 2 need only `forward`.
+    Subclasses with features fixed in stage 2 need only `forward`.
 
     Args:
-        n_slots: number of sub-actions (N), or 1 if all have the same features.
+        n_slots: number of sub-actions (N), or 1 if all share their features.
         width: length of a slot's features (D).
         frozen: whether its parameters get no gradients.
     """
@@ -30,7 +30,7 @@ class SlotFeatures(nn.Module):
         self.register_buffer("pretrained", torch.tensor(False))
 
     def freeze(self, grad_step: int) -> None:
-        """Withholds gradients from what is not trained in this step (d3rlpy's exports thaw all)."""
+        """Freezes the parameters that this step does not train (d3rlpy's exports unfreeze all)."""
         self.requires_grad_(not self.frozen)
 
     def trains_queries(self, grad_step: int) -> bool:
@@ -42,4 +42,4 @@ class SlotFeatures(nn.Module):
         return []
 
     def load_asm(self, asm: ActionStructureModel) -> None:
-        """Takes over what it can use of an ASM; by default nothing."""
+        """Copies the usable parts of an ASM; by default none."""

@@ -1,8 +1,8 @@
 """Policies made of slot features and one small head per slot.
 
-The features of SPIN and SAINT are a Transformer's over one learned query per slot: SPIN freezes a
-trunk taken from a pre-trained ASM and trains queries and heads; SAINT trains all. With an MLP for a
-trunk, SPIN's features are those of the fully masked action, the same for all slots.
+SPIN's and SAINT's features are a Transformer's over one learned query per slot. SPIN freezes a
+trunk from a pre-trained ASM and trains queries and heads; SAINT trains all. With an MLP trunk,
+SPIN's features are those of the fully masked action, shared by all slots.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HeadInit = Literal["random", "asm"]
 
 
 class ActionQueries(nn.Module):
-    """N learned tokens that stand where the ASM has sub-action embeddings."""
+    """N learned tokens in place of the ASM's sub-action embeddings."""
 
     def __init__(self, n_slots: int, width: int) -> None:
         super().__init__()
@@ -44,16 +44,14 @@ class ActionQueries(nn.Module):
 class QueryFeatures(SlotFeatures):
     """Trunk and queries: features of the state and N learned tokens.
 
-    An MLP has no tokens to learn: its queries are the ASM's mask tokens (weights of mask bits), and
-    are not trained, whatever the options say.
+    An MLP's queries are the ASM's mask tokens (weights of mask bits) and are never trained.
 
     Args:
         observation_size: length of an observation.
         n_slots: number of sub-actions (N).
-        config: sizes of the trunk, and thereby its architecture.
+        config: sizes of the trunk; their type is its architecture.
         frozen: SPIN: the trunk's parameters get no gradients.
-        frozen_dropout: whether a frozen trunk's dropout stays active in training mode, as in
-            the published code.
+        frozen_dropout: keep a frozen trunk's dropout active in training (published).
         train_queries: whether the queries are trained, or for how many gradient steps.
         query_init: `"random"` (N(0, 1), published) or `"mask"` (the ASM's mask tokens).
 
@@ -85,20 +83,17 @@ class QueryFeatures(SlotFeatures):
         self.freeze(0)
 
     def freeze(self, grad_step: int) -> None:
-        """Withholds gradients from what is not trained in this step (d3rlpy's exports thaw all)."""
         self.trunk.requires_grad_(not self.frozen)
         trained = self.trains_queries(grad_step)
         self.queries.requires_grad_(trained)
         if not trained:
-            self.queries.weight.grad = None  # with a zero gradient Adam's momentum goes on
+            self.queries.weight.grad = None  # with a zero gradient Adam's momentum would continue
 
     def trains_queries(self, grad_step: int) -> bool:
-        """Whether the queries still change in this gradient step (counted from 0)."""
         trained = self.train_queries
         return trained if isinstance(trained, bool) else grad_step < trained
 
     def trainable_modules(self) -> list[tuple[str, nn.Module]]:
-        """The queries, unless they are fixed from the start."""
         return [] if self.train_queries is False else [("queries", self.queries)]
 
     def train(self, mode: bool = True) -> QueryFeatures:
@@ -109,7 +104,7 @@ class QueryFeatures(SlotFeatures):
         return self
 
     def load_asm(self, asm: ActionStructureModel) -> None:
-        """Copies the ASM's trunk, and its mask tokens as queries if so asked.
+        """Copies the ASM's trunk and, with `query_init="mask"`, its mask tokens.
 
         Raises:
             NvecMismatchError: the ASM has other sizes.
@@ -128,7 +123,7 @@ class QueryFeatures(SlotFeatures):
 
 
 def require_same_sizes(config: StructureConfig, asm: ActionStructureModel) -> None:
-    """Raises NvecMismatchError unless the ASM has the sizes that the policy was made for."""
+    """Raises NvecMismatchError unless the ASM has the policy's sizes."""
     if asm.config != config:
         raise NvecMismatchError(
             f"The policy's trunk is {config}, the ASM's is {asm.config}. "
@@ -140,7 +135,6 @@ class SlotPolicy(IndependentPolicy):
     """Slot features and one small head per slot.
 
     Args:
-        nvec: number of choices of each sub-action.
         features: maps observations to slot features.
         config: sizes of the heads.
         head_init: `"random"` (published) or `"asm"` (the ASM's prediction heads).
@@ -165,28 +159,24 @@ class SlotPolicy(IndependentPolicy):
 
     @property
     def n_tokens(self) -> int:
-        """Rows of its matrix products for one observation."""
         return self.features.n_tokens
 
     @property
     def is_pretrained(self) -> bool:
-        """Whether the features were learned in a first stage."""
         return bool(self.features.pretrained)
 
     def freeze(self, grad_step: int) -> None:
-        """Withholds gradients from frozen features."""
         self.features.freeze(grad_step)
 
     def frozen_features(self, grad_step: int) -> SlotFeatures | None:
-        """The features, once they no longer change."""
         changes = not self.features.frozen or self.features.trains_queries(grad_step)
         return None if changes else self.features
 
     def load_asm(self, asm: ActionStructureModel) -> None:
-        """Takes over the ASM's trunk (and what the initialization options name).
+        """Copies the ASM's trunk (and queries and heads as initialized from it).
 
         Raises:
-            NvecMismatchError: the ASM is of another action space or size.
+            NvecMismatchError: the ASM has another action space or size.
         """
         require_same_nvec(self.layout.nvec, asm.nvec, "The policy", "the ASM")
         self.features.load_asm(asm)
@@ -194,7 +184,6 @@ class SlotPolicy(IndependentPolicy):
             self.heads.load_state_dict(asm.heads.state_dict())
 
     def trainable_modules(self) -> list[tuple[str, nn.Module]]:
-        """Heads and what is trained of frozen features, else everything."""
         if not self.features.frozen:
             return super().trainable_modules()
         return [*self.features.trainable_modules(), ("heads", self.heads)]

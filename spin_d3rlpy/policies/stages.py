@@ -1,8 +1,7 @@
-"""First stages: what a policy learns before the objective trains it.
+"""First stages: trainings that precede the objective's.
 
-An encoder factory says which stages its policy needs (`PolicyFactory.first_stages`); algorithms run
-those that are not done. Stages stand below algorithms, because factories name them: a stage gets
-what it works with as a `StageContext` and knows no algorithm.
+`PolicyFactory.first_stages` lists a policy's stages; algorithms run those not yet done. Stages know
+no algorithm, because factories name them: a `StageContext` has all that they need.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ ASM_FILE = "asm.safetensors"  # in a run's folder of checkpoints
 
 @dataclasses.dataclass
 class StageContext:
-    """What a stage works with.
+    """Inputs of a stage.
 
     Args:
         policy: the network, on `device`.
-        factory: the encoder factory that made it, with the stage's settings.
+        factory: the encoder factory, with the stage's settings.
         buffer: the dataset, on `device`.
         device: e.g. `"cuda:0"`.
         run: progress bar, checkpoints, logs.
-        transform: scales observations, if the algorithm does.
-        scaler: how, as type and parameters; kept in an ASM's file.
-        asm: the Action Structure Model, if there is one.
-        set_asm: hands a new one to the algorithm.
+        transform: the algorithm's observation scaling, if any.
+        scaler: its type and parameters, for an ASM's file.
+        asm: the Action Structure Model, if any.
+        set_asm: passes a new one to the algorithm.
     """
 
     policy: Policy
@@ -59,40 +58,34 @@ class Stage(ABC):
     """One first stage.
 
     Attributes:
-        name: in checkpoints, and of the log's folder.
+        name: in checkpoints and the log folder.
     """
 
     name: str
 
     def is_done(self, context: StageContext) -> bool:
-        """Whether `fit` leaves this stage out although the policy is not pre-trained."""
+        """Whether `fit` skips this stage although the policy is not pre-trained."""
         return False
 
     @abstractmethod
     def train(self, context: StageContext) -> list[Row]:
-        """Trains, and puts the result into the policy.
-
-        Returns:
-            One row per epoch.
-        """
+        """Trains, stores the result in the policy and returns one row per epoch."""
 
 
 class PretrainASM(Stage):
     """Pre-trains an Action Structure Model on states and actions (SPIN, section 4.1).
 
     Logs `asm_loss`, `asm_accuracy`, `asm_seconds`, `asm_samples` and, with
-    `pretraining.validation_share`, `asm_validation_<name>` per epoch, and saves
-    `asm_<step>.safetensors` in the log's folder every `pretraining.checkpoint_interval` epochs.
+    `pretraining.validation_share`, `asm_validation_<name>` per epoch. Saves
+    `asm_<step>.safetensors` in the log folder every `pretraining.checkpoint_interval` epochs.
     """
 
     name = "pretraining"
 
     def is_done(self, context: StageContext) -> bool:
-        """Whether there is an ASM already."""
         return context.asm is not None
 
     def train(self, context: StageContext) -> list[Row]:
-        """Pre-trains a new ASM; the algorithm takes it over."""
         source, factory = context.buffer, context.factory
         config = factory.pretraining
         asm = ActionStructureModel(source.observations.shape[1], source.nvec, factory.structure)
@@ -118,7 +111,7 @@ class PretrainASM(Stage):
 
 
 class Distill(Stage):
-    """Teaches an attention-free student the features of the ASM's trunk (SPIN, section 5).
+    """Trains an attention-free student of the ASM's trunk (SPIN, section 5).
 
     Logs `student_loss`, `student_mse` (on held-out episodes), `student_unexplained` and
     `student_seconds`.
@@ -167,7 +160,6 @@ class PretrainTrajectories(Stage):
     name = "pretraining"
 
     def train(self, context: StageContext) -> list[Row]:
-        """Pre-trains a new RePreM; the policy takes over its state encoder."""
         assert isinstance(context.policy, SlotPolicy)
         features = context.policy.features
         assert isinstance(features, TrajectoryFeatures)

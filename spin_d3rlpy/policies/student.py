@@ -1,4 +1,4 @@
-"""SPIN-Distill's features: an MLP that was taught the frozen trunk's."""
+"""SPIN-Distill's features: an MLP trained on the frozen trunk's."""
 
 from __future__ import annotations
 
@@ -13,14 +13,7 @@ from spin_d3rlpy.policies.slot import require_same_sizes
 
 
 class StudentFeatures(SlotFeatures):
-    """A frozen student.
-
-    Args:
-        observation_size: length of an observation.
-        n_slots: number of sub-actions (N).
-        config: sizes of the ASM that is the teacher.
-        hidden_units: hidden layers of the student.
-    """
+    """A frozen student; `config` has the sizes of its teacher, an ASM."""
 
     def __init__(
         self,
@@ -35,7 +28,7 @@ class StudentFeatures(SlotFeatures):
         self.freeze(0)
 
     def load_asm(self, asm: ActionStructureModel) -> None:
-        """Checks that the student was made for this teacher; what it learns comes later.
+        """Checks that the student fits this teacher; distillation trains it later.
 
         Raises:
             NvecMismatchError: the ASM has other sizes.

@@ -1,4 +1,4 @@
-"""RePreM's features: its pre-trained state encoder, the same for all slots."""
+"""RePreM's features: its pre-trained state encoder, shared by all slots."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from spin_d3rlpy.reprem.model import create_state_encoder
 
 
 class TrajectoryFeatures(SlotFeatures):
-    """A frozen state encoder.
-
-    Args:
-        observation_size: length of an observation.
-        config: sizes of the model that it comes from.
-    """
+    """A frozen state encoder."""
 
     def __init__(self, observation_size: int, config: RePreMConfig) -> None:
         super().__init__(1, config.width)
@@ -23,7 +18,7 @@ class TrajectoryFeatures(SlotFeatures):
         self.freeze(0)
 
     def load_reprem(self, model: RePreM) -> None:
-        """Takes over a pre-trained model's state encoder."""
+        """Copies a pre-trained model's state encoder."""
         self.state_encoder.load_state_dict(model.state_encoder.state_dict())
         self.pretrained.fill_(True)
 

@@ -1,4 +1,4 @@
-"""RePreM, trajectory-centric masked pre-training: what SPIN is compared with."""
+"""RePreM, trajectory-centric masked pre-training: a baseline for SPIN."""
 
 from spin_d3rlpy.reprem.model import RePreM, RePreMConfig
 from spin_d3rlpy.reprem.pretraining import RePreMPretrainingConfig, pretrain_reprem

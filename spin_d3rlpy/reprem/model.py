@@ -17,14 +17,14 @@ from spin_d3rlpy.nvec import SlotLayout
 
 @dataclasses.dataclass()
 class RePreMConfig:
-    """Sizes; width, blocks and heads are those of SPIN's trunk, so that the two compare.
+    """Sizes; width, blocks and heads equal those of SPIN's trunk.
 
     Args:
         width: length of state and action embeddings (D).
         n_blocks: gated Transformer blocks.
         n_heads: attention heads; must divide `width`.
         ffn_multiplier: hidden width of the feed-forward layers, in units of `width`.
-        window: steps of a trajectory that are seen together (W).
+        window: steps of a trajectory window (W).
         dropout: in attention and feed-forward layers.
         head_hidden: hidden width of each slot's head in stage 2.
     """
@@ -93,7 +93,7 @@ class GatedBlock(nn.Module):
         self.ffn_gate = Gate(d)
 
     def forward(self, tokens: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-        """Maps tokens `(B, T, D)`, of which `visible` `(B, T)` are attended to, to the same."""
+        """Maps tokens `(B, T, D)` to the same, attending to `visible` ones `(B, T)`."""
         projected = self.project(self.norm(tokens)).unflatten(-1, (3, self.n_heads, -1))
         q, k, v = projected.transpose(1, 3).unbind(2)  # (B, H, T, D / H)
         mixed = scaled_dot_product_attention(
@@ -115,18 +115,13 @@ def create_state_encoder(observation_size: int, config: RePreMConfig) -> nn.Sequ
 
 
 class RePreM(nn.Module):
-    """State and action encoders and the Transformer that predicts what is hidden of a window.
+    """Encoders and Transformer that predict hidden states and actions of a window.
 
     References:
         * Cai et al., RePreM: Representation Pre-training with Masked Model for Reinforcement
-          Learning, 2023, section 3. Adapted: states are vectors, so their encoder is an MLP
-          (as SPIN's) in place of a convolutional network; an action's embedding is the sum of its
+          Learning, 2023, section 3. Adapted: states are vectors, so their encoder is an MLP (as
+          SPIN's) instead of a convolutional network; an action's embedding is the sum of its
           sub-actions'.
-
-    Args:
-        observation_size: length of an observation.
-        nvec: number of choices of each sub-action.
-        config: sizes.
     """
 
     def __init__(

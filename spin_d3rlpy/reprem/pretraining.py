@@ -23,7 +23,7 @@ class Windows(NamedTuple):
     Args:
         observations: `(B, W, obs)`.
         actions: `(B, W, N)`.
-        valid: `(B, W)` False past an episode's end, where the other entries mean nothing.
+        valid: `(B, W)` False past an episode's end, where other entries are meaningless.
     """
 
     observations: torch.Tensor
@@ -32,7 +32,7 @@ class Windows(NamedTuple):
 
 
 class TrajectorySource(Protocol):
-    """What windows are drawn from: `spin_d3rlpy.data.DeviceReplayBuffer` is one."""
+    """Source of windows, such as `spin_d3rlpy.data.DeviceReplayBuffer`."""
 
     actions: torch.Tensor  # (n, N)
     observation_index: torch.Tensor  # (n,) row of each step's observation
@@ -50,10 +50,7 @@ class TrajectorySource(Protocol):
 
 
 def sample_windows(source: TrajectorySource, batch_size: int, length: int) -> Windows:
-    """Draws pieces of trajectories that begin anywhere and end with their episode at latest.
-
-    Past an episode's end its last step is repeated.
-    """
+    """Draws windows that begin at any step; past an episode's end its last step is repeated."""
     first = source.sample_index(batch_size)[:, None]
     starts = source.episode_starts
     end = starts[torch.searchsorted(starts, first, right=True)]  # of the episode, (B, 1)
@@ -70,14 +67,14 @@ class RePreMPretrainingConfig:
     """How RePreM is pre-trained; mask ratio and loss as in its paper, budget as SPIN's.
 
     Args:
-        n_epochs: passes over the data; one update sees `batch_size` windows.
+        n_epochs: passes over the data; an update sees `batch_size` windows.
         batch_size: windows of an update.
         learning_rate: of Adam, constant.
         clip_grad_norm: largest gradient norm.
         mask_prob: probability that a state or an action of the window is hidden.
         temperature: of the contrastive loss.
         max_updates: stops earlier than `n_epochs` if given.
-        log_interval: updates between entries of the record.
+        log_interval: updates between rows of the log.
         precision: number format of a step, see `spin_d3rlpy.precision.autocast`.
     """
 
@@ -112,7 +109,7 @@ class ContrastiveLoss(NamedTuple):
 def contrastive_loss(
     predicted: torch.Tensor, targets: torch.Tensor, hidden: torch.Tensor, temperature: float
 ) -> ContrastiveLoss:
-    """InfoNCE over all that is hidden in the batch: states and actions among themselves.
+    """InfoNCE over the batch's hidden entries, states and actions separately.
 
     Predictions and targets are `(B, W, 2, D)`, `hidden` is `(B, W, 2)`.
     """
@@ -160,15 +157,15 @@ def pretrain_reprem(
 
     Args:
         model: on the source's device.
-        source: where trajectories come from.
+        source: of trajectories.
         config: how to train.
         run: progress bar, checkpoints, logs.
         transform: applied to observations (an observation scaler).
 
     Returns:
-        One row per `log_interval` updates and one at the end: `epoch`, `step`, `loss`,
-        `accuracy` (share of hidden entries that are nearest to their own prediction), `seconds`
-        and `samples` (steps seen so far).
+        One row per `log_interval` updates and one at the end: `epoch`, `step`, `loss`, `accuracy`
+        (share of hidden entries nearest to their own prediction), `seconds` and `samples` (steps so
+        far).
 
     Raises:
         DivergenceError: losses or weights are no longer finite.

@@ -131,7 +131,7 @@ def acts_within_the_action_space(case: Case) -> None:
         assert np.issubdtype(actions.dtype, np.integer)
         assert ((actions >= 0) & (actions < nvec)).all()
     if not case.has_values:
-        with pytest.raises(NotImplementedError, match="does not learn values"):
+        with pytest.raises(NotImplementedError, match="learns no values"):
             algo.predict_value(x, algo.predict(x))
         return
     values = algo.predict_value(x, algo.predict(x))
@@ -197,7 +197,7 @@ def saves_and_loads(case: Case) -> None:
     for one in (loaded, other):
         assert same(networks(algo), networks(one))
         assert algo.predict(x).tolist() == one.predict(x).tolist()
-    for one in (algo, loaded, other):  # optimizers were saved, too: all go on alike
+    for one in (algo, loaded, other):  # optimizers were saved, too: all continue alike
         torch.manual_seed(3)
         one.update(batch)
     assert same(networks(algo), networks(loaded))

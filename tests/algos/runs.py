@@ -1,4 +1,4 @@
-"""Runs that are stopped and go on: what `test_resume` and `test_distributed` share.
+"""Interrupted and resumed runs, for `test_resume` and `test_distributed`.
 
 Functions at the end are called in processes of their own, see `tests.subprocesses.run_processes`.
 """
@@ -206,7 +206,7 @@ def shared_run_that_is_killed(rank: int, port: int, folder: Path) -> None:
 
 
 def shared_run_that_goes_on(rank: int, port: int, folder: Path) -> None:
-    """What was killed goes on, crashes in stage 2 and goes on again."""
+    """A killed run resumes, crashes in stage 2 and resumes again."""
     join(rank, port)
     checkpoints = folder / "checkpoints"
     try:

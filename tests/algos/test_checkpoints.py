@@ -146,14 +146,14 @@ def test_keeping_none_is_refused(tmp_path: Path) -> None:
         fit(make(FactoredIQL), tmp_path, keep_checkpoints=0)
 
 
-# -- strangers' files ------------------------------------------------------------------------
+# -- untrusted files -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c["shared"]["networks"].popitem(), "does not hold what this algorithm needs"),
-        (lambda c: c["shared"].update(networks=7), "does not hold what this algorithm needs"),
+        (lambda c: c["shared"]["networks"].popitem(), "lacks a part of this algorithm's state"),
+        (lambda c: c["shared"].update(networks=7), "lacks a part of this algorithm's state"),
         (lambda c: c.pop("state"), "not a checkpoint"),
         (lambda c: c.pop("shared"), "not a checkpoint"),
     ],
@@ -171,7 +171,7 @@ def test_checkpoints_with_other_contents_are_refused(
 
 
 class MakesFolder:
-    """What a stranger would put into a file: unpickling it runs something."""
+    """Malicious content: unpickling it executes code."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -74,7 +74,7 @@ def test_threads_change_numbers_by_rounding_only() -> None:
 
 
 def test_torch_still_adds_layer_norms_gradient_by_thread() -> None:
-    """Why numbers of runs with different numbers of threads are not the same to the bit."""
+    """Why runs with different numbers of threads are not bit-for-bit the same."""
 
     def gradient() -> torch.Tensor:
         norm = torch.nn.LayerNorm(64)

@@ -121,7 +121,7 @@ def test_fit_ends_with_the_same_weights_and_losses(algo_class: Any) -> None:
 
 @taped
 def test_replayed_steps_differ_from_each_other() -> None:
-    """Each draws its own batch and its own dropout, and goes on from the step before."""
+    """Each draws its own batch and its own dropout, and continues from the step before."""
     algo = built(FactoredIQL)
     seen: list[dict[str, torch.Tensor]] = []
     losses: list[float] = []

@@ -46,7 +46,7 @@ def test_a_crashed_run_ends_like_an_uninterrupted_one(
     seed(1)
     with pytest.raises(CrashError):
         fit(make(algo_class), tmp_path, callback=crash_at(stop))
-    seed(1 if stop <= 3 and algo_class is not SPINIQL else 99)  # before the first checkpoint: anew
+    seed(1 if stop <= 3 and algo_class is not SPINIQL else 99)  # else from the start
     again = make(algo_class)
     assert_equal(expected, outcome(again, fit(again, tmp_path)))
 

@@ -146,7 +146,7 @@ def test_an_asm_file_is_reused_by_another_algorithm(tmp_path: Path) -> None:
 
 
 def test_an_asm_with_other_scaling_is_refused() -> None:
-    with pytest.raises(NvecMismatchError, match="other observation scaling"):
+    with pytest.raises(NvecMismatchError, match="different observation scaling"):
         make(asm=make_asm(), observation_scaler=MinMaxObservationScaler())
 
 

@@ -1,4 +1,4 @@
-"""SPIN-Distill and RePreM: what their first stages leave, and how they go on after a crash."""
+"""SPIN-Distill and RePreM: results of their first stages, and resuming after a crash."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_run_that_crashes_in_any_stage_ends_like_an_uninterrupted_one(
         with pytest.raises(CrashError):
             fit(make(algo_class), folder, checkpoint_interval=1)
         monkeypatch.setattr(DeviceReplayBuffer, sampler, original)
-        seed(99 if crash > 1 else 1)  # before the first step there is nothing to go on from
+        seed(99 if crash > 1 else 1)  # before the first step there is nothing to resume
         again = make(algo_class)
         assert_equal(expected, outcome(again, fit(again, folder, checkpoint_interval=1)))
 

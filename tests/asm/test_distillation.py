@@ -58,6 +58,6 @@ def test_observations_are_scaled_for_both() -> None:
     assert all(4.5 < mean < 5.5 for mean in seen)
 
 
-def test_nothing_may_be_held_out_by_nobody() -> None:
+def test_held_out_rows_need_held_out_data() -> None:
     with pytest.raises(ValueError, match="validation_share"):
         DistillationConfig(validation_share=0.0)

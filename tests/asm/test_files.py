@@ -59,7 +59,7 @@ def test_weights_of_another_shape_are_refused(asm: ActionStructureModel, tmp_pat
     path = tmp_path / "asm.safetensors"
     asm.nvec = [3, 4]
     save_asm(asm, path)
-    with pytest.raises(InvalidCheckpointError, match=r"asks for embedding\.weight"):
+    with pytest.raises(InvalidCheckpointError, match=r"needs embedding\.weight"):
         load_asm(path)
 
 
@@ -75,7 +75,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "ragged nvec": (lambda h, w: h.update(nvec=[900] + [1] * 900), "fewer weights"),
     "huge observations": (lambda h, w: h.update(observation_size=10**12), "fewer weights"),
     "text observations": (lambda h, w: h.update(observation_size="5"), "positive"),
-    "huge width": (lambda h, w: h["config"].update(width=10**6), "asks for"),
+    "huge width": (lambda h, w: h["config"].update(width=10**6), "needs"),
     "many blocks": (lambda h, w: h["config"].update(n_blocks=10**9), "more weights than"),
     "no heads": (lambda h, w: h["config"].update(n_heads=0), "n_heads"),
     "text width": (lambda h, w: h["config"].update(width="8"), "width"),
@@ -139,7 +139,7 @@ def test_an_asm_with_an_unknown_scaler_is_refused_where_it_is_used(
     encoded: Any, asm: ActionStructureModel
 ) -> None:
     asm.observation_scaler = encoded
-    with pytest.raises(InvalidCheckpointError, match="no observation scaler"):
+    with pytest.raises(InvalidCheckpointError, match="not an observation scaler"):
         SPINIQL(asm=asm)
 
 

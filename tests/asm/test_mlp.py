@@ -19,7 +19,7 @@ from spin_d3rlpy.asm import (
     save_asm,
 )
 from spin_d3rlpy.asm.mlp import SlotMLP
-from spin_d3rlpy.asm.objectives import AnyOrderActionModelling, masked_action_loss
+from spin_d3rlpy.asm.objectives import AnyOrderActionModeling, masked_action_loss
 from spin_d3rlpy.asm.objectives.any_order import mask_any_number
 from spin_d3rlpy.asm.objectives.masked import MaskedActions
 from spin_d3rlpy.asm.probe import ProbeConfig, attention_maps, linear_probe
@@ -92,7 +92,7 @@ def test_every_row_is_the_mean_over_its_hidden_slots(
     bytes_at_once = 4 * rows_at_once * config.entries_a_row(len(NVEC))
     monkeypatch.setattr("spin_d3rlpy.asm.objectives.base.BYTES_AT_ONCE", bytes_at_once)
     torch.manual_seed(5)
-    result = AnyOrderActionModelling(asm).add_gradients(x, actions)
+    result = AnyOrderActionModeling(asm).add_gradients(x, actions)
     torch.manual_seed(5)
     masked = mask_any_number(actions, asm.mask_ids)
     total, hits = torch.zeros(()), 0.0

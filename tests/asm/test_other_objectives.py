@@ -1,4 +1,4 @@
-"""Variational and contrastive pre-training beside computations written from their formulas."""
+"""Variational and contrastive pre-training against computations from their formulas."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, TransformerConfig, pretrain
 from spin_d3rlpy.asm.objectives import (
-    ContrastiveActionModelling,
+    ContrastiveActionModeling,
     PretrainingObjective,
-    VariationalActionModelling,
+    VariationalActionModeling,
 )
 from spin_d3rlpy.asm.pretraining import ObjectiveName
 from spin_d3rlpy.loop import Run
@@ -55,7 +55,7 @@ def trunk_features(asm: ActionStructureModel, x: torch.Tensor, a: torch.Tensor) 
 
 def test_variational_loss_is_reconstruction_plus_weighted_divergence() -> None:
     asm, x, a = problem(6)
-    vam = VariationalActionModelling(asm, latent_size=5, kl_weight=0.3).double()
+    vam = VariationalActionModeling(asm, latent_size=5, kl_weight=0.3).double()
     noise = torch.randn(6, 5, dtype=torch.float64)
     result = vam.loss(x, a, noise)
 
@@ -76,7 +76,7 @@ def test_variational_loss_is_reconstruction_plus_weighted_divergence() -> None:
 
 def test_contrastive_loss_tells_own_context_from_those_of_other_rows() -> None:
     asm, x, a = problem(6)
-    cam = ContrastiveActionModelling(asm, projection_size=4, temperature=0.2).double()
+    cam = ContrastiveActionModeling(asm, projection_size=4, temperature=0.2).double()
     # The product computes in float32 from here on, whatever the precision.
     result = cam.loss(x, a)
 
@@ -102,7 +102,7 @@ def test_variational_gradients_of_parts_are_those_of_the_batch(
     asm, x, a = problem(7)
     bytes_at_once = tokens_at_once * 3 * asm.config.width * 4
     monkeypatch.setattr("spin_d3rlpy.asm.objectives.base.BYTES_AT_ONCE", bytes_at_once)
-    vam = VariationalActionModelling(asm, latent_size=5).double()
+    vam = VariationalActionModeling(asm, latent_size=5).double()
     torch.manual_seed(1)
     noise = torch.randn(7, 5)
     whole = vam.loss(x, a, noise)
@@ -173,7 +173,7 @@ def test_stops_when_held_out_data_is_not_predicted_better_and_keeps_the_best_epo
         snapshots.append({k: v.clone() for k, v in self.asm.state_dict().items()})
         return next(scores), {}
 
-    monkeypatch.setattr("spin_d3rlpy.asm.objectives.MaskedActionModelling.validate", validate)
+    monkeypatch.setattr("spin_d3rlpy.asm.objectives.MaskedActionModeling.validate", validate)
     asm = ActionStructureModel(5, [3, 3], SIZES)
     config = PretrainingConfig(batch_size=250, n_epochs=9, validation_share=0.1, patience=2)
     epochs = pretrain(asm, Coupled(), config, Run(show_progress=False), held_out=Coupled())

@@ -60,7 +60,7 @@ def test_attention_maps_are_the_weights_that_the_trunk_uses() -> None:
     maps = attention_maps(asm, x, tokens)
     assert maps.shape == (2, 2, 3, 3)
     torch.testing.assert_close(maps.sum(-1), torch.ones(2, 2, 3))
-    # Block 0, head 1 by hand, for one row at a time.
+    # Block 0, head 1 computed directly, one row at a time.
     asm.eval()
     block = asm.transformer.blocks[0]
     assert isinstance(block, Block)

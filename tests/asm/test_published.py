@@ -253,7 +253,7 @@ def without(key: str) -> Weights:
         ({"model_state_dict": without("prediction_heads.1.3.bias")}, "prediction_heads.1.3.bias"),
         (
             {"model_state_dict": {**published_weights(), "value_head.weight": torch.ones(1)}},
-            "no place for: value_head.weight",
+            "does not have: value_head.weight",
         ),
         (
             {

@@ -144,7 +144,7 @@ def test_a_fall_is_a_low_reward_for_a_while() -> None:
         if step < FALL_STEPS - 1:
             assert not fallen.any()
     assert fallen.tolist() == [False, False, False, *[True] * (N_ENVS - 3)]
-    assert not falls.notice(rewards, over).any()  # counted anew
+    assert not falls.notice(rewards, over).any()  # counted from the start
 
 
 def test_advantages_are_discounted_sums_of_errors_within_an_episode() -> None:

@@ -1,4 +1,4 @@
-"""From the shell: pre-train, train, go on, evaluate, export and draw, in the maze."""
+"""From the shell: pre-train, train, resume, evaluate, export and draw, in the maze."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_policies_far_from_what_they_should_be_are_named_in_the_description(
 ) -> None:
     description = built.storage.metadata["description"]
     assert description.endswith(
-        "first_seed + i. Out of reach: the expert policy returns 300.0; it should return 664.6."
+        "first_seed + i. Out of reach: the expert policy returns 300.0; its target is 664.6."
     )
 
 
@@ -499,7 +499,7 @@ def test_environments_are_kept_between_chunks_and_freed(monkeypatch: pytest.Monk
 
 def test_a_dataset_too_small_for_its_level_is_built_with_a_warning() -> None:
     spec = parse_name(MIX, 1000)
-    with pytest.warns(UserWarning, match=r"nothing of medium, expert\. Take size=3000"):
+    with pytest.warns(UserWarning, match=r"no data of medium, expert\. Take size=3000"):
         build_dataset(spec, jobs=1, progress=False)
     assert minari.load_dataset(spec.name).total_episodes == 1
 

@@ -358,7 +358,7 @@ def test_a_file_that_does_not_say_what_it_is_needs_a_name(tmp_path: Path) -> Non
     with pytest.raises(DatasetNotFoundError, match="published-v0"):
         import_published(path, "spin/maze-a3/medium-v0")
     result = CliRunner().invoke(app, ["data", "import", str(tmp_path)])
-    assert "Found no file" in str(result.exception)
+    assert "There is no file" in str(result.exception)
 
 
 def _columns_of(transitions: list[Transition], room: int = 0) -> dict[str, Any]:
@@ -386,7 +386,7 @@ def test_rows_of_zeros_that_nothing_explains_are_refused(
 ) -> None:
     path = _dump(tmp_path / "buffer", _columns_of(_flat(maze), room=50))
     rows = len(_flat(maze))
-    with pytest.raises(InvalidDatasetError, match=rf"from number {rows} on are zeros.*not full"):
+    with pytest.raises(InvalidDatasetError, match=rf"from number {rows} on are zeros.*Truncate"):
         import_published(path, MAZE)
 
 
@@ -397,7 +397,7 @@ def test_another_file_under_the_name_of_a_dataset_is_refused(
     import_published(path, MAZE)
     assert import_published(path, MAZE) == MAZE
     path.write_bytes(b"garbage")
-    with pytest.raises(InvalidDatasetError, match=r"already, made of another file.*minari delete"):
+    with pytest.raises(InvalidDatasetError, match=r"exists, made from another file.*minari delete"):
         import_published(path, MAZE)
 
 

@@ -1,4 +1,4 @@
-"""Datasets of strangers: nothing that their files name is run, and no other file is read."""
+"""Untrusted datasets: nothing that their files name is run, and no other file is read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MADE: list[Any] = []
 
 
 def makes(**kwargs: Any) -> Any:
-    """What a stranger's metadata want called."""
+    """A function named in malicious metadata."""
     MADE.append(kwargs)
     return gymnasium.make("CartPole-v1")
 
@@ -48,7 +48,7 @@ def _nothing_made() -> None:
 
 
 def _spec(entry_point: str = f"{__name__}:makes", **fields: Any) -> EnvSpec:
-    return EnvSpec("strangers/Env-v0", entry_point, kwargs={"text": "x"}, **fields)
+    return EnvSpec("untrusted/Env-v0", entry_point, kwargs={"text": "x"}, **fields)
 
 
 def test_a_function_that_metadata_name_is_not_called(
@@ -144,9 +144,9 @@ def test_opening_a_dataset_makes_nothing(
     dataset = make_minari(MultiDiscrete(NVEC), foreign_episodes(NVEC), env_spec=_spec())
     _edit_metadata(dataset, lambda m: m.pop(missing))
     for use in (load_dataset, as_device_buffer, open_local):
-        with pytest.raises(InvalidDatasetError, match="does not say its spaces"):
+        with pytest.raises(InvalidDatasetError, match="has no spaces"):
             use(NAME)
-    with pytest.raises(InvalidDatasetError, match="does not say its spaces"):
+    with pytest.raises(InvalidDatasetError, match="has no spaces"):
         load_dataset(Path(dataset.spec.data_path))
     result = CliRunner().invoke(app, ["data", "check", NAME])
     assert isinstance(result.exception, InvalidDatasetError)

@@ -58,7 +58,7 @@ def test_a_file_that_cannot_grow_is_one_clear_error(limit: int, datasets_folder:
     build, save = json.loads(done.stdout)
     for message, folder in ((build, "spin/cheetah-run-b3"), (save, "me")):
         assert f"could not be written to {datasets_folder / folder} (" in message
-        assert "are free" in message
+        assert "bytes free" in message
     files = [p for p in datasets_folder.rglob("*") if p.is_file()]
     assert all(".chunks-" in p.parts[-2] and p.suffix == ".npz" for p in files)
     assert minari.list_local_datasets() == {}

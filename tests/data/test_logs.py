@@ -54,7 +54,7 @@ def write(path: Path, rows: list[list[Any]], header: list[str] = HEADER) -> Path
 def check(buffer: DeviceReplayBuffer) -> None:
     assert buffer.nvec == [3, 4]
     assert buffer.episode_starts.tolist() == [0, 2, 4, 5]
-    # a's last step led nobody knows where; b's last state is repeated; c's is in the table.
+    # a's last next state is unknown; b's last state is repeated; c's is in the table.
     assert buffer.observations[:, 0].tolist() == [60, 61, 62, 70, 71, 71, 80, 81]
     assert buffer.actions.tolist() == [[0, 0], [1, 1], [2, 0], [1, 2], [1, 1]]
     assert buffer.rewards.tolist() == [1, 2, 4, -9, 5]
@@ -132,7 +132,7 @@ def test_numbered_choices_need_nvec() -> None:
         (1, "dose", "", "Row 1 has no 'dose'. Only an episode's last row"),
         (4, "dose", "", "Row 4 has no 'dose'"),
         (1, "died", "perhaps", "Expected column 'died' to be 0 or 1, row 1 has 'perhaps'"),
-        (1, "died", 1, "'a' goes on after row 1, where 'died' says"),
+        (1, "died", 1, "'a' continues after row 1, where 'died' ends"),
         (1, "day", 0, "Two rows of episode 'a' have the same time"),
     ],
 )
@@ -176,9 +176,9 @@ def test_a_saved_dataset_is_minaris(tmp_path: Path) -> None:
     found = minari.load_dataset("clinic/log-v0")
     check(DeviceReplayBuffer.from_minari(found))
     assert found.storage.metadata["returns"]["mean"] == pytest.approx(1.0)
-    with pytest.raises(InvalidDatasetError, match="does not say which environment"):
+    with pytest.raises(InvalidDatasetError, match="does not name its environment"):
         load_dataset("clinic/log-v0")
-    with pytest.raises(InvalidDatasetError, match="already"):
+    with pytest.raises(InvalidDatasetError, match="exists"):
         save_dataset(buffer, "clinic/log-v0")
     for name in ("../log-v0", "spin/log-v0", "log"):
         with pytest.raises(DatasetNotFoundError, match="Expected a name"):

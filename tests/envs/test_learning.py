@@ -13,7 +13,7 @@ import spin_envs  # noqa: F401 - registers the environments
 
 pytestmark = [
     pytest.mark.slow,
-    # SB3 imports gym beside gymnasium, which NumPy 2 makes talk.
+    # SB3 also imports gym, which prints a notice with NumPy 2.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 

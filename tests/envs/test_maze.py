@@ -73,7 +73,7 @@ def test_geometry_is_the_benchmarks() -> None:
 
 
 def test_directions_are_rounded_to_three_decimals_before_they_are_scaled() -> None:
-    # By hand: (1, 0), (-0.5, 0.866), (-0.5, -0.866); the longest sums are (0.5, +-0.866) and
+    # Directly: (1, 0), (-0.5, 0.866), (-0.5, -0.866); the longest sums are (0.5, +-0.866) and
     # (-1, 0), and 1.
     expected = np.array([[1, 0], [-0.5, 0.866], [-0.5, -0.866]])
     np.testing.assert_allclose(actuator_directions(3), expected, rtol=1e-12)
@@ -135,7 +135,7 @@ def test_noise_is_drawn_uniformly_for_a_tenth_of_the_sub_moves() -> None:
 def test_a_sub_move_into_a_wall_or_out_of_the_square_is_not_made_and_ends_the_step(
     start: tuple[float, float], action: NDArray[np.int64], moves: int
 ) -> None:
-    # The noise would carry on from there if the step went on.
+    # Noise would continue from there if the step continued.
     noise = [*CALM[:moves], CALM[0], *[(0.0, 0.5, 0.5)] * 4][:4]
     env = maze(start, noise)
     observation, reward, *_ = env.step(action)

@@ -14,7 +14,7 @@ from spin_envs.vector import make_batch
 
 
 class CountdownEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
-    """Lasts `2 + seed % 5` steps, truncated for odd seeds; hands out the array it goes on using.
+    """Lasts `2 + seed % 5` steps, truncated for odd seeds; returns the array that it reuses.
 
     An unseeded episode, which autoreset starts, is of seed 0 and pays nonsense.
     """

@@ -199,7 +199,7 @@ def test_pretraining_is_told_once_for_the_methods_that_share_it(tmp_path: Path) 
 
 def test_statistics() -> None:
     assert interquartile_mean(np.array([100.0, 1.0, 2.0, -50.0])) == 1.5
-    # Only seeds are drawn anew, so constant tasks leave no uncertainty however far apart they are.
+    # Only seeds are resampled, so constant tasks leave no uncertainty however far apart they are.
     assert interval([np.array([1.0, 1.0]), np.array([9.0, 9.0])]) == (5.0, 5.0)
     values = np.random.default_rng(1).normal(size=400)
     low, high = interval([values])

@@ -59,7 +59,7 @@ def test_trainings_with_equal_seconds(tmp_path: Path, monkeypatch: pytest.Monkey
     results = [json.loads(p.read_text()) for p in tmp_path.glob("jobs/*/result.json")]
     seconds = [result["seconds"] for result in results]  # SPIN's pre-training included
     assert seconds == pytest.approx([1.0] * 4, abs=0.15)
-    assert "so many seconds" in report
+    assert "by seconds of training" in report
     with (tmp_path / "report" / "tuned_by_second.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["method"] for row in rows} == {"F", "AR", "SAINT", "SPIN"}

@@ -17,7 +17,7 @@ import torch
 import typer
 
 from spin_d3rlpy import SPINBC, LockstepEvaluator, TransformerConfig, load_dataset
-from spin_d3rlpy.asm.objectives import AnyOrderActionModelling
+from spin_d3rlpy.asm.objectives import AnyOrderActionModeling
 from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.loop import Run
@@ -62,7 +62,7 @@ def measure(
         torch.manual_seed(0)
         observations, actions = held_out.sample_observations_and_actions(20_000)
         inputs = observations if scaler is None else scaler.transform(observations)
-        found = AnyOrderActionModelling(algo.asm).validate(inputs, actions)
+        found = AnyOrderActionModeling(algo.asm).validate(inputs, actions)
     return {
         "model": model,
         "cpu_seconds": seconds,

@@ -1,4 +1,4 @@
-"""A new objective and a new policy, as from somebody else's package, need no change of this one."""
+"""A new objective and a new policy, from another package, need no change of this one."""
 
 from __future__ import annotations
 

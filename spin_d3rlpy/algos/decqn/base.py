@@ -37,24 +37,17 @@ class DecQNConfig(CriticConfig):
     where :math:`\tilde Q` is the mean of the online ensemble and :math:`\bar Q` that of the
     target ensemble. The maximum over the joint space is N independent maxima.
 
-    The published offline code takes the target's own maximum (no double Q), means over the ensemble
-    where losses are added here, and standardizes states; that is left to `observation_scaler` here,
-    because training online starts without data (docs/explanation/differences.md).
+    States are not standardized by default, because online training starts without data. For
+    differences from the published offline code see docs/explanation/differences.md.
 
     References:
         * Seyde et al., Solving Continuous Control via Q-learning, 2023, equation 3.
         * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.
 
     Args:
-        learning_rate: learning rate of the Q functions.
-        optim_factory: optimizer of the Q functions.
-        encoder_factory: hidden layers of each Q function.
-        batch_size: rows of a mini-batch.
-        gamma: discount factor.
         tau: Polyak coefficient of the target ensemble, applied every step.
         n_critics: members of the ensemble.
         decomposition: `"mean"` or `"sum"` over slots.
-        nvec: number of choices of each sub-action.
     """
 
     learning_rate: float = 3e-4
@@ -71,7 +64,7 @@ class DecQNModules(CriticModules):
 
 
 class DecQNImpl(CriticImpl):
-    """The update of DecQN; variants override how next values and losses are computed."""
+    """The update of DecQN; variants override next values and losses."""
 
     _modules: DecQNModules
 
@@ -80,26 +73,20 @@ class DecQNImpl(CriticImpl):
         return self._layout.argmax(utilities)
 
     def compute_next_values(self, observations: Any) -> torch.Tensor:
-        """Returns the values `(B,)` that targets bootstrap from: double Q-learning's."""
+        """Returns bootstrap values `(B,)` by double Q-learning."""
         online = self._modules.q_funcs.utilities(observations).mean(0)
         target = self._modules.targ_q_funcs.utilities(observations).mean(0)
         chosen = self._layout.gather(target, self.choose(observations, online))
         return combine_slots(chosen, self._decomposition)
 
     def compute_loss(self, batch: TorchMiniBatch, utilities: torch.Tensor) -> torch.Tensor:
-        """Huber loss, averaged over rows and added over the ensemble.
-
-        Args:
-            batch: the mini-batch.
-            utilities: the online ensemble's, `(E, B, S)`.
-        """
+        """Huber loss of utilities `(E, B, S)`, averaged over rows and summed over the ensemble."""
         with torch.no_grad():
             y = self.bootstrap(batch, self.compute_next_values(batch.next_observations))
         values = self._modules.q_funcs.values(self._layout, utilities, batch.actions)
         return smooth_l1_loss(values, y.expand_as(values)) * len(values)
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
-        """One gradient step and one Polyak step."""
         utilities = self._modules.q_funcs.utilities(batch.observations)
         loss = self.compute_loss(batch, utilities)
         self.minimize(loss, self._modules.optim)
@@ -107,16 +94,13 @@ class DecQNImpl(CriticImpl):
         return {"loss": loss.detach()}
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        """Best actions by the ensemble's mean utility, `(B, N)`."""
         return self.choose(x, self._modules.q_funcs.utilities(x).mean(0))
 
     def inner_sample_action(self, x: Any) -> torch.Tensor:
-        """The greedy action: exploration is the caller's."""
         return self.inner_predict_best_action(x)
 
     @property
     def q_function_optim(self) -> torch.optim.Optimizer:
-        """The ensemble's optimizer."""
         return self._modules.optim.optim
 
 
@@ -152,6 +136,5 @@ class DecQN(DecQNBase[DecQNImpl, DecQNConfig]):
     config_class = DecQNConfig
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        """Builds networks and optimizer."""
         modules = self._create_critic_modules(observation_shape)
         self._impl = DecQNImpl(observation_shape, modules, self._config, self._device)

@@ -30,8 +30,8 @@ class DecQNBCQConfig(ImitatingDecQNConfig):
         * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.
 
     Args:
-        action_flexibility: epsilon, the least probability relative to the slot's most likely
-            choice that a choice must have; the published code's default.
+        action_flexibility: epsilon, least probability relative to the slot's most likely choice;
+            the published code's default.
     """
 
     action_flexibility: float = 0.5
@@ -51,7 +51,6 @@ class DecQNBCQImpl(ImitatingDecQNImpl):
         self._action_flexibility = config.action_flexibility
 
     def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
-        """Returns the supported actions `(B, N)` that are best by utilities `(B, S)`."""
         logits = self._modules.policy(observations)
         supported = keep_supported(self._layout, utilities, logits, self._action_flexibility)
         return supported.argmax(-1)
@@ -64,6 +63,5 @@ class DecQNBCQ(ImitatingDecQN[DecQNBCQImpl, DecQNBCQConfig]):
     config_class = DecQNBCQConfig
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        """Builds networks and optimizers."""
         modules = self._create_modules(observation_shape)
         self._impl = DecQNBCQImpl(observation_shape, modules, self._config, self._device)

@@ -23,9 +23,8 @@ class DecQNCQLConfig(DecQNConfig):
         \alpha\, \mathbb{E} \frac{1}{N} \sum_i
             \Big[ \log \sum_k \exp U_i(s, k) - U_i(s, a_i) \Big]
 
-    Because Q is factored, the log-sum-exp over the joint action space is one of N small ones.
-    States are standardized by the dataset's mean and standard deviation. The published code has
-    one penalty, on the ensemble's mean utilities (docs/explanation/differences.md).
+    States are standardized by default. The published code has one penalty, on the ensemble's mean
+    utilities (docs/explanation/differences.md).
 
     References:
         * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.
@@ -49,7 +48,6 @@ class DecQNCQLImpl(DecQNImpl):
         self._alpha = config.alpha
 
     def compute_loss(self, batch: TorchMiniBatch, utilities: torch.Tensor) -> torch.Tensor:
-        """DecQN's loss and the penalty, added over the ensemble."""
         everything = self._layout.split(utilities).logsumexp(-1)  # (E, B, N)
         actions = batch.actions.expand(len(utilities), *batch.actions.shape)
         chosen = self._layout.gather(utilities, actions)  # (E, B, N)
@@ -64,6 +62,5 @@ class DecQNCQL(DecQNBase[DecQNCQLImpl, DecQNCQLConfig]):
     config_class = DecQNCQLConfig
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        """Builds networks and optimizer."""
         modules = self._create_critic_modules(observation_shape)
         self._impl = DecQNCQLImpl(observation_shape, modules, self._config, self._device)

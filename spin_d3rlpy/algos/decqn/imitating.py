@@ -1,4 +1,4 @@
-"""What the DecQN variants share that have a behavior-cloned policy beside the utilities."""
+"""Common parts of the DecQN variants with a behavior-cloned policy."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from spin_d3rlpy.scalers import standardized_states
 
 @dataclasses.dataclass()
 class ImitatingDecQNConfig(DecQNConfig):
-    """Fields of DecQN variants that know the data's support from a factored policy.
+    """Fields of DecQN variants that estimate the data's support by a factored policy.
 
-    The policy's hidden layers, learning rate and optimizer are those of the Q functions. States
-    are standardized by the dataset's mean and standard deviation. The policy's step comes after the
-    utilities' and its loss is a sum over slots; in the published code it comes first, with a mean
-    (docs/explanation/differences.md).
+    The policy shares the Q functions' hidden layers, learning rate and optimizer; states are
+    standardized. Its step follows the utilities' and its loss is summed over slots; the published
+    code has it first, with a mean (docs/explanation/differences.md).
     """
 
     observation_scaler: ObservationScaler | None = standardized_states()
@@ -64,7 +63,6 @@ class ImitatingDecQNImpl(DecQNImpl):
 
     @property
     def policy_optim(self) -> torch.optim.Optimizer:
-        """The imitating policy's optimizer."""
         return self._modules.actor_optim.optim
 
 
@@ -92,7 +90,7 @@ class WeighingDecQNConfig(ImitatingDecQNConfig):
     """Fields of variants that act by `U_i / lambda + log pi_i`.
 
     Args:
-        lam: temperature lambda: the larger, the closer to imitation. The source tunes it.
+        lam: temperature lambda; larger is closer to imitation. The source tunes it.
     """
 
     lam: float = 1.0
@@ -103,7 +101,7 @@ TImpl = TypeVar("TImpl", bound=ImitatingDecQNImpl)
 
 
 class ImitatingDecQN(DecQNBase[TImpl, TConfig]):
-    """Builds the policy beside the ensembles."""
+    """Builds the ensembles and the policy."""
 
     def _create_policy(self, observation_shape: Shape) -> tuple[FactoredPolicy, OptimizerWrapper]:
         shape = cast_flat_shape(observation_shape)

@@ -31,9 +31,8 @@ class DecQNIQLConfig(WeighingDecQNConfig):
             u = \bar Q(s, a) - V(s), \qquad
         y = r + \gamma (1 - d) V(s')
 
-    with :math:`\bar Q` the target ensemble's mean; V is updated first. The published code has an
-    asymmetric Huber loss, which beyond errors of 1 is no longer asymmetric and jumps there, a slip:
-    the squared loss here is IQL's own (docs/explanation/differences.md). Actions are
+    with :math:`\bar Q` the target ensemble's mean; V is updated first. The loss is IQL's, not the
+    published code's Huber loss (docs/explanation/differences.md). Actions are
     :math:`\operatorname{argmax}_k U_i(s, k) / \lambda + \log \pi_i(k|s)` with the
     behavior-cloned policy.
 
@@ -71,7 +70,6 @@ class DecQNIQLImpl(WeighingDecQNImpl):
         self._expectile = config.expectile
 
     def compute_next_values(self, observations: Any) -> torch.Tensor:
-        """Returns `V(s')`, `(B,)`."""
         values: torch.Tensor = self._modules.value_func(observations)
         return values
 
@@ -94,7 +92,6 @@ class DecQNIQL(ImitatingDecQN[DecQNIQLImpl, DecQNIQLConfig]):
     config_class = DecQNIQLConfig
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        """Builds networks and optimizers."""
         shape = cast_flat_shape(observation_shape)
         value_func = ValueFunction(shape, self._config.encoder_factory).to(self._device)
         config = self._config

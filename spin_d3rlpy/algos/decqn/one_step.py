@@ -38,7 +38,6 @@ class DecQNOneStepImpl(WeighingDecQNImpl):
     """The update of DecQN-OneStep."""
 
     def compute_next_values(self, observations: Any) -> torch.Tensor:
-        """Returns the behavior's values `(B,)` under the target ensemble's mean."""
         utilities = self._modules.targ_q_funcs.utilities(observations).mean(0)
         probs = self.log_probs(observations).exp()
         slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)
@@ -52,6 +51,5 @@ class DecQNOneStep(ImitatingDecQN[DecQNOneStepImpl, DecQNOneStepConfig]):
     config_class = DecQNOneStepConfig
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        """Builds networks and optimizers."""
         modules = self._create_modules(observation_shape)
         self._impl = DecQNOneStepImpl(observation_shape, modules, self._config, self._device)

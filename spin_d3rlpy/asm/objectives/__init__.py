@@ -1,26 +1,26 @@
 """Tasks that pre-train the ASM: masked (MAM, SPIN's own), variational (VAM), contrastive (CAM)."""
 
-from spin_d3rlpy.asm.objectives.any_order import AnyOrderActionModelling
+from spin_d3rlpy.asm.objectives.any_order import AnyOrderActionModeling
 from spin_d3rlpy.asm.objectives.base import ObjectiveLoss, PretrainingObjective, Validation
-from spin_d3rlpy.asm.objectives.contrastive import ContrastiveActionModelling
+from spin_d3rlpy.asm.objectives.contrastive import ContrastiveActionModeling
 from spin_d3rlpy.asm.objectives.masked import (
     MaskedAccuracy,
-    MaskedActionModelling,
+    MaskedActionModeling,
     mask_actions,
     masked_accuracy,
     masked_action_loss,
 )
-from spin_d3rlpy.asm.objectives.variational import VariationalActionModelling
+from spin_d3rlpy.asm.objectives.variational import VariationalActionModeling
 
 __all__ = [
-    "AnyOrderActionModelling",
-    "ContrastiveActionModelling",
+    "AnyOrderActionModeling",
+    "ContrastiveActionModeling",
     "MaskedAccuracy",
-    "MaskedActionModelling",
+    "MaskedActionModeling",
     "ObjectiveLoss",
     "PretrainingObjective",
     "Validation",
-    "VariationalActionModelling",
+    "VariationalActionModeling",
     "mask_actions",
     "masked_accuracy",
     "masked_action_loss",

@@ -1,4 +1,4 @@
-"""Any-order action modelling: hide any number of sub-actions, predict them from the rest."""
+"""Any-order action modeling: hide any number of sub-actions, predict them from the rest."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from spin_d3rlpy.precision import Precision, autocast, backward
 
 
 def mask_any_number(actions: torch.Tensor, mask_ids: torch.Tensor) -> MaskedActions:
-    """Masks k of the N slots of each row, k uniform from 1 to N, the slots at random.
+    """Masks k random slots of each row of actions `(B, N)`, k uniform from 1 to N.
 
-    Args:
-        actions: `(B, N)` integer choices.
-        mask_ids: each slot's mask token, `(N,)`.
+    `mask_ids` `(N,)` are the slots' mask tokens.
     """
     n_rows, n = actions.shape
     u = torch.rand(actions.shape, device=actions.device)
@@ -29,17 +27,16 @@ def mask_any_number(actions: torch.Tensor, mask_ids: torch.Tensor) -> MaskedActi
     return MaskedActions(torch.where(selected, mask_ids, actions), selected, (n + 1) / (2 * n))
 
 
-class AnyOrderActionModelling(PretrainingObjective):
-    r"""Masked action modelling in which every number of hidden slots counts the same.
+class AnyOrderActionModeling(PretrainingObjective):
+    r"""Masked action modeling in which every number of hidden slots counts the same.
 
     .. math::
 
         L = E_{k, M} \Big[ \frac{1}{k} \sum_{i \in M} -\log p(a_i | s, a_{\setminus M}) \Big],
         \quad k \sim U\{1..N\}, \; |M| = k
 
-    N L is the mean, over orders of the slots, of the joint negative log-likelihood of actions that
-    are drawn slot by slot in that order, and so an upper bound of a mixture's over orders. The
-    fully masked input of stage 2 is one case of N.
+    N L is the mean, over orders of the slots, of the joint negative log-likelihood of actions drawn
+    slot by slot in that order, an upper bound of the mixture's. k = N is stage 2's masked input.
 
     References:
         * Uria et al., A Deep and Tractable Density Estimator, 2014, equation 7.
@@ -48,7 +45,7 @@ class AnyOrderActionModelling(PretrainingObjective):
     def loss(
         self, observations: torch.Tensor, actions: torch.Tensor, masked: MaskedActions
     ) -> ObjectiveLoss:
-        """The loss of a batch `(B, obs)`, `(B, N)` of which `masked` is seen."""
+        """The loss of a batch `(B, obs)`, `(B, N)` with input `masked`."""
         # Half of all slots carry loss: leaving the others out would save little.
         logits = self.asm.layout.split(self.asm(observations, masked.tokens))  # (B, N, K)
         losses = cross_entropy(logits.flatten(0, 1), actions.flatten(), reduction="none")
@@ -60,7 +57,6 @@ class AnyOrderActionModelling(PretrainingObjective):
     def add_gradients(
         self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
     ) -> ObjectiveLoss:
-        """Masks the batch, computes the loss and adds its gradients to `grad`."""
         masked = mask_any_number(actions, self.asm.mask_ids)
         results = []
         for part in parts_of_batch(self.asm, len(actions), actions.device, precision):
@@ -74,10 +70,7 @@ class AnyOrderActionModelling(PretrainingObjective):
 
     @torch.no_grad()
     def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
-        """Joint negative log-likelihood per slot (nats), and accuracy at several mask ratios.
-
-        The score is the negative of the former.
-        """
+        """Joint negative log-likelihood per slot (nats, the negative score) and accuracies."""
         masked = mask_any_number(actions, self.asm.mask_ids)
         total = sum(
             len(actions[part])

@@ -1,4 +1,4 @@
-"""What pre-training needs of an objective."""
+"""Interface between pre-training and its objectives."""
 
 from __future__ import annotations
 
@@ -19,37 +19,23 @@ BYTES_AT_ONCE = 24 * 2**20
 
 
 class ObjectiveLoss(NamedTuple):
-    """What an update minimizes and how well it is solved.
-
-    Args:
-        loss: scalar.
-        accuracy: scalar, share of the objective's predictions that are right.
-    """
+    """An update's scalar loss and accuracy (share of right predictions)."""
 
     loss: torch.Tensor
     accuracy: torch.Tensor
 
 
 class Validation(NamedTuple):
-    """How well held-out data is predicted.
-
-    Args:
-        score: what early stopping maximizes.
-        metrics: by name.
-    """
+    """Prediction of held-out data: metrics by name, and the score that early stopping maximizes."""
 
     score: float
     metrics: Mapping[str, float]
 
 
 class PretrainingObjective(nn.Module):
-    """A task on states and actions whose solution teaches the trunk; rewards are never seen.
+    """A task on states and actions that trains the trunk of `asm` in place, without rewards.
 
-    Its parameters are the ASM's and those of the networks that only the objective needs, which
-    are thrown away after stage 1.
-
-    Args:
-        asm: the model, trained in place.
+    Its parameters are the ASM's and those of auxiliary networks, discarded after stage 1.
     """
 
     def __init__(self, asm: ActionStructureModel) -> None:
@@ -70,7 +56,7 @@ class PretrainingObjective(nn.Module):
 
     @abstractmethod
     def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
-        """Returns how well data `(B, obs)`, `(B, N)` is predicted, without gradients."""
+        """Measures predictions of data `(B, obs)`, `(B, N)`, without gradients."""
 
 
 def parts_of_batch(
@@ -79,7 +65,7 @@ def parts_of_batch(
     device: torch.device,
     precision: Precision = "float32",
 ) -> Iterator[slice]:
-    """Yields slices of equal parts for a CPU to compute in turn; a GPU takes the whole batch."""
+    """Yields slices of equal parts of a batch on a CPU; a single slice on a GPU."""
     size = n_rows
     if device.type == "cpu":
         entries_a_row = asm.config.entries_a_row(asm.layout.n_slots)

@@ -1,4 +1,4 @@
-"""Contrastive action modelling (CAM): tell which context a sub-action belongs to."""
+"""Contrastive action modeling (CAM): identify the context of a sub-action."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spin_d3rlpy.precision import Precision, autocast, backward
 VALIDATION_ROWS = 256
 
 
-class ContrastiveActionModelling(PretrainingObjective):
+class ContrastiveActionModeling(PretrainingObjective):
     r"""InfoNCE between each slot and the mean of the others (SPIN's ablation CAM).
 
     .. math::
@@ -45,7 +45,7 @@ class ContrastiveActionModelling(PretrainingObjective):
         super().__init__(asm)
         if asm.layout.n_slots < 2:
             raise ValueError(
-                "Contrastive action modelling compares a sub-action with the others; got a single "
+                "Contrastive action modeling compares a sub-action with the others; got a single "
                 "one. Use another pre-training objective."
             )
         d = asm.transformer.config.width
@@ -56,7 +56,7 @@ class ContrastiveActionModelling(PretrainingObjective):
         )
 
     def loss(self, observations: torch.Tensor, actions: torch.Tensor) -> ObjectiveLoss:
-        """The loss of a batch `(B, obs)`, `(B, N)`, each row's negatives being the others."""
+        """The loss of a batch `(B, obs)`, `(B, N)`; other rows are the negatives."""
         asm = self.asm
         features = asm.transformer(observations, asm.embedding.weight, actions + asm.row_offsets)
         context = (features.sum(1, keepdim=True) - features) / (asm.layout.n_slots - 1)
@@ -73,7 +73,6 @@ class ContrastiveActionModelling(PretrainingObjective):
     def add_gradients(
         self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
     ) -> ObjectiveLoss:
-        """Computes the loss and adds its gradients; accuracy is of finding the own context."""
         # Not in parts: every row is compared with all others.
         with autocast(observations.device, precision):
             result = self.loss(observations, actions)

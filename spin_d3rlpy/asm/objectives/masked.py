@@ -1,4 +1,4 @@
-"""Masked action modelling (MAM): hide some sub-actions, predict them from the rest."""
+"""Masked action modeling (MAM): hide some sub-actions, predict them from the rest."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from spin_d3rlpy.precision import Precision, autocast, backward
 
 
 class MaskedActions(NamedTuple):
-    """What the model sees and what it must predict.
+    """Input and targets of masked modeling.
 
     Args:
         tokens: `(B, N)` input tokens.
         selected: `(B, N)` True where the slot carries loss.
-        mask_prob: probability with which slots were selected, on average over rows.
+        mask_prob: mean probability of selection over rows.
     """
 
     tokens: torch.Tensor
@@ -34,11 +34,11 @@ class MaskedActions(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """No slot is selected in more rows than this."""
+        """Upper bound of the rows in which a slot is selected."""
         return row_capacity(len(self.tokens), self.mask_prob)
 
     def rows(self, part: slice) -> MaskedActions:
-        """Some rows of the batch."""
+        """Returns a part of the batch."""
         return self._replace(tokens=self.tokens[part], selected=self.selected[part])
 
 
@@ -52,7 +52,7 @@ def mask_actions(
 ) -> MaskedActions:
     """Selects slots at random and corrupts their tokens (SPIN, section 4.1).
 
-    Each slot of each row is selected with probability `mask_prob`, at least one in the batch. A
+    Each slot of each row is selected with probability `mask_prob`, at least one per batch. A
     selected slot's token becomes the mask token, a uniformly random choice, or stays.
 
     Args:
@@ -61,8 +61,8 @@ def mask_actions(
         mask_prob: probability of selection.
         mask_token_share: share of selected slots that get the mask token.
         random_share: share of selected slots that get a random choice.
-        mask_prob_max: if given, each row has a probability of its own, drawn uniformly between
-            `mask_prob` and this, so that at 1 also the fully masked input of stage 2 is seen.
+        mask_prob_max: if given, each row's probability is uniform between `mask_prob` and this; at
+            1 the fully masked input of stage 2 occurs.
     """
     n_rows = len(actions)
     mean_prob = mask_prob
@@ -83,10 +83,10 @@ def mask_actions(
 
 
 def row_capacity(n_rows: int, mask_prob: float) -> int:
-    """More rows than a slot is ever selected in: six standard deviations above the mean.
+    """Bound on the rows in which a slot is selected: mean plus six standard deviations.
 
-    A fixed number, because counting would make every step wait for the device. The odds that a
-    slot exceeds it (and that a selected entry then carries no loss) are below 1e-7 a step.
+    A fixed number, because counting would wait for the device. A slot exceeds it, and loses a
+    selected entry, with probability below 1e-7 per step.
     """
     mean = n_rows * mask_prob
     return min(n_rows, math.ceil(mean + 6 * math.sqrt(mean * (1 - mask_prob)) + 6))
@@ -105,8 +105,8 @@ def masked_action_loss(
         asm: the model.
         observations: `(B, obs)`.
         actions: `(B, N)` true choices.
-        masked: what `mask_actions` made of them.
-        n_selected: what the sum is divided by; the number of selected slots if None.
+        masked: from `mask_actions`.
+        n_selected: divisor; the number of selected slots if None.
     """
     # Only what carries loss goes through the last block's second half and the heads.
     selected, rows = masked.selected.float().topk(masked.capacity, dim=0, sorted=False)  # (C, N)
@@ -120,15 +120,10 @@ def masked_action_loss(
     return ObjectiveLoss((losses * weights).sum(), accuracy)
 
 
-class MaskedActionModelling(PretrainingObjective):
-    """MAM, SPIN's objective (section 4.1); trains the trunk, the embeddings and the heads.
+class MaskedActionModeling(PretrainingObjective):
+    """MAM, SPIN's objective (section 4.1); trains trunk, embeddings and heads of `asm`.
 
-    Args:
-        asm: the model.
-        mask_prob: see `mask_actions`; the others, too.
-        mask_token_share: see there.
-        random_share: see there.
-        mask_prob_max: see there.
+    The other arguments are those of `mask_actions`.
     """
 
     def __init__(
@@ -148,7 +143,6 @@ class MaskedActionModelling(PretrainingObjective):
     def add_gradients(
         self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
     ) -> ObjectiveLoss:
-        """Masks the batch anew, computes the loss and adds its gradients to `grad`."""
         masked = mask_actions(
             actions,
             self.asm.mask_ids,
@@ -171,11 +165,11 @@ VALIDATION_RATIOS = (0.15, 0.5, 1.0)
 
 
 class MaskedAccuracy(NamedTuple):
-    """How well hidden sub-actions are predicted.
+    """Accuracy on hidden sub-actions.
 
     Args:
-        slot: share of hidden sub-actions that are predicted right.
-        exact: share of rows, of those with anything hidden, where all of them are.
+        slot: share of hidden sub-actions predicted right.
+        exact: share of rows with hidden sub-actions where all of them are right.
     """
 
     slot: float
@@ -189,13 +183,9 @@ def masked_accuracy(
     actions: torch.Tensor,
     mask_prob: float,
 ) -> MaskedAccuracy:
-    """Hides each slot with probability `mask_prob` behind its mask token and predicts it.
+    """Hides each slot with probability `mask_prob` (0 exclusive to 1) and predicts it.
 
-    Args:
-        asm: the model; its mode decides about dropout.
-        observations: `(B, obs)`.
-        actions: `(B, N)`.
-        mask_prob: from above 0 to 1.
+    Dropout is as the mode of `asm`; data are `(B, obs)` and `(B, N)`.
     """
     hidden = mask_actions(actions, asm.mask_ids, mask_prob, 1.0, 0.0)
     right = []
@@ -232,14 +222,13 @@ def add_masked_gradients(
 ) -> ObjectiveLoss:
     """Computes `masked_action_loss` and adds its gradients to the parameters' `grad`.
 
-    On a CPU, a batch of many tokens goes through in parts: the sum of their gradients is the
-    batch's, and the memory of arrays that are not huge can be used again.
+    On a CPU, large batches are computed in parts, so that memory is reused.
 
     Args:
         asm: the model.
         observations: `(B, obs)`.
         actions: `(B, N)` true choices.
-        masked: what `mask_actions` made of them.
+        masked: from `mask_actions`.
         precision: number format, see `spin_d3rlpy.precision.autocast`.
     """
     n_selected = masked.selected.sum()

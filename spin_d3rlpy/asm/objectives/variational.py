@@ -1,4 +1,4 @@
-"""Variational action modelling (VAM): compress the action, reconstruct it with the state."""
+"""Variational action modeling (VAM): compress the action, reconstruct it with the state."""
 
 from __future__ import annotations
 
@@ -19,18 +19,13 @@ from spin_d3rlpy.precision import Precision, autocast, backward, in_float32
 
 
 class Posterior(NamedTuple):
-    """The Gaussian that an action is compressed to.
-
-    Args:
-        mean: `(B, Z)`.
-        log_variance: `(B, Z)`.
-    """
+    """Gaussian latent of an action: mean and log-variance, `(B, Z)` each."""
 
     mean: torch.Tensor
     log_variance: torch.Tensor
 
 
-class VariationalActionModelling(PretrainingObjective):
+class VariationalActionModeling(PretrainingObjective):
     r"""A variational autoencoder of actions given states (SPIN's ablation VAM).
 
     .. math::
@@ -61,7 +56,7 @@ class VariationalActionModelling(PretrainingObjective):
         self.decoder_out = nn.Linear(2 * d, asm.layout.total)
 
     def encode(self, observations: torch.Tensor, actions: torch.Tensor) -> Posterior:
-        """Compresses actions `(B, N)` in states `(B, obs)`."""
+        """Encodes actions `(B, N)` in states `(B, obs)`."""
         asm = self.asm
         features = asm.transformer(observations, asm.embedding.weight, actions + asm.row_offsets)
         mean, log_variance = in_float32(self.posterior, features.mean(1)).chunk(2, dim=-1)
@@ -77,7 +72,7 @@ class VariationalActionModelling(PretrainingObjective):
     def loss(
         self, observations: torch.Tensor, actions: torch.Tensor, noise: torch.Tensor
     ) -> ObjectiveLoss:
-        """The loss with given standard normal noise `(B, Z)` (the reparameterization)."""
+        """The loss with given standard normal noise `(B, Z)` (reparameterization)."""
         mean, log_variance = self.encode(observations, actions)
         logits = self.decode(observations, mean + (0.5 * log_variance).exp() * noise)
         split = self.asm.layout.split(logits)  # (B, N, K)
@@ -89,7 +84,6 @@ class VariationalActionModelling(PretrainingObjective):
     def add_gradients(
         self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
     ) -> ObjectiveLoss:
-        """Computes the loss and adds its gradients to `grad`; accuracy is of all sub-actions."""
         n_rows = len(observations)
         latent_size = self.posterior.out_features // 2
         noise = torch.randn(n_rows, latent_size, device=observations.device)
