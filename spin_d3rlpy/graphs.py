@@ -108,7 +108,7 @@ class GraphedStep(Generic[T]):
             waits for the device nor copies from the host.
         optimizers: those that it uses.
         recorder: of the device it runs on.
-        compile_graph: `"auto"`: a step that cannot be recorded goes on as it is, and the log says
+        compile_graph: `"auto"`: a step that cannot be recorded continues as it is, and the log says
             so. True: it is an error.
     """
 

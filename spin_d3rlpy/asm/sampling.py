@@ -175,7 +175,7 @@ def complete(
     """Fills in the open sub-actions, each time the most likely choice of the surest slot.
 
     Args:
-        asm: a model that was pre-trained by masked action modelling.
+        asm: a model that was pre-trained by masked action modeling.
         observations: `(B, obs)`, scaled as in pre-training.
         partial_actions: `(B, N)` choices, -1 where open.
 

@@ -76,7 +76,7 @@ def _forward_trained(
     ids: torch.Tensor | None,
     rows: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The same in few kernels where weights are trained: folding them anew would take more."""
+    """The same in few kernels where weights are trained: folding them again would take more."""
     m, device = trunk.n_state_tokens, observations.device.type
     names, parameters = zip(*trunk.named_parameters(), strict=True)
     dtype = table.dtype

@@ -1,4 +1,4 @@
-"""Dispatch and slate: rewards by hand, rules of behavior policies, datasets by name."""
+"""Dispatch and slate: rewards, rules of behavior policies, datasets by name."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_pretraining_with_validation(
     gpu: FakeGPU, objective: Any, masking: Any, precision: Any
 ) -> None:
     if objective != "masked" and masking == "any_order":
-        pytest.skip("masking is of masked modelling")
+        pytest.skip("masking is of masked modeling")
     asm = ActionStructureModel(OBSERVATION_SIZE, NVEC, TINY).to(GPU)
     train, held_out = random_buffer().split(0.3)
     config = PretrainingConfig(
