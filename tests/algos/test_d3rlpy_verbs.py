@@ -365,13 +365,14 @@ def check_export(algo_class: Any, path: Path) -> None:
     assert exported_actions(algo, path).tolist() == algo.predict(OBSERVATIONS).tolist()
     algo.fit(random_buffer(), n_steps=1, **QUIET)  # still trains, with its trunk still frozen
     if has_field(algo_class, "pretraining"):
-        frozen = [p for n, p in algo.impl.policy.features.named_parameters() if "queries" not in n]
+        network = getattr(algo.impl.policy, "features", algo.impl.policy)
+        frozen = [p for n, p in network.named_parameters() if "queries" not in n]
         assert not any(p.requires_grad for p in frozen)
         assert len(frozen) >= 4
 
 
 # One of each way to act; the rest differ in training only and are among the slow tests.
-ACTING = {"SPINIQL", "AutoregressiveBCQ", "DecQNIQL"}
+ACTING = {"SPINIQL", "SPINIDQL", "AutoregressiveBCQ", "DecQNIQL"}
 
 
 @pytest.mark.parametrize(
