@@ -56,7 +56,7 @@ def main(dataset_name: str, size: int | None, updates: int, rows: int) -> None:
             states, given=given.expand(rows, -1), allowed=rule
         )[0],
     }
-    print(f"{'samples':30} pages with an item twice")
+    print(f"{'samples':30} pages with an item twice\n{'-' * 55}")
     for name, samples in columns.items():
         twice = (samples.sort(1).values.diff(dim=1) == 0).any(1).float().mean()
         print(f"{name:30} {twice:.1%}")

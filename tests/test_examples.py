@@ -53,15 +53,19 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     "probe_and_attention.py": [(PROBE, ["attention_untrained.png", "attention_pretrained.png"])],
     "reprem.py": [(SHORT, [])],
     "several_processes.py": [([*STEPS, "--checkpoints"], ["policy.safetensors", "checkpoints"])],
+    "power_grid/train_on_decisions.py": [
+        ([*["--steps", "700", "--candidates", "1", "--seconds", "1", "--test-steps", "2"]], [])
+    ],
     "treatment/from_log_to_policy.py": [
         (["--patients", "20", "--pretraining-updates", "2", "--steps", "2"], ["log.csv"])
     ],
 }
-MODULES = {"treatment/simulator.py"}  # imported by an example
+MODULES = {"treatment/simulator.py", "power_grid/grid.py"}  # imported by an example
 # What they show is tested elsewhere, too: exports, several processes, kinds of pre-training.
 SLOW = {
     *("distill_and_export.py", "several_processes.py", "mask_ratio_and_warm_start.py"),
     *("pretraining_objectives.py", "reprem.py", "critic_initialization.py"),
+    "power_grid/train_on_decisions.py",
 }
 # The others run in this process, which has imported everything already.
 IN_PROCESSES = {
@@ -114,6 +118,8 @@ def test_example_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = ROOT / "examples" / name
+    if name.startswith("power_grid/"):
+        pytest.importorskip("grid2op")
     if name in IN_PROCESSES:
         command = [sys.executable, *IN_PROCESSES[name], str(path), *arguments]
         result = subprocess.run(command, capture_output=True, text=True, timeout=250)
