@@ -408,3 +408,80 @@ def test_meeting_the_host_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None
     strict = OneDevice()  # type: ignore[no-untyped-call]
     with strict, pytest.raises(AssertionError, match="on cpu"):
         algo._sample_and_update(buffer)
+
+
+class FailedGraph:
+    """torch's context of a recording that fails: the side stream stays the current one."""
+
+    def __init__(self, graph: object, stream: object) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        STREAMS.append(self._stream)
+
+    def __exit__(self, *_: object) -> None:
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+
+STREAMS: list[object] = []
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> graphs.CudaRecorder:
+    """A recorder whose recordings fail, on a device that is chosen before anything is made."""
+    order: list[str] = []
+
+    @contextlib.contextmanager
+    def stream(chosen: object) -> Any:
+        before = STREAMS[-1]
+        STREAMS.append(chosen)
+        try:
+            yield
+        finally:
+            STREAMS.append(before)
+
+    @contextlib.contextmanager
+    def device(_chosen: object) -> Any:
+        order.append("device")
+        yield
+
+    def graph() -> object:
+        assert order == ["device"]
+        return object()
+
+    STREAMS[:] = ["default"]
+    for name, value in {
+        "Stream": lambda _device: "side",
+        "stream": stream,
+        "device": device,
+        "CUDAGraph": graph,
+        "graph": FailedGraph,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    return graphs.CudaRecorder("cuda:1")
+
+
+def test_a_failed_recording_leaves_the_stream_as_it_was(failing: graphs.CudaRecorder) -> None:
+    with pytest.raises(RuntimeError, match="during capture"):
+        failing.record(lambda: None)
+    assert STREAMS[-1] == "default"
+
+
+@pytest.mark.parametrize("compile_graph", [True, "auto"])
+def test_no_memory_while_recording_is_no_unrecordable_step(
+    failing: graphs.CudaRecorder, compile_graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    graphed = graphs.GraphedStep(step, [], failing, compile_graph)
+    with pytest.raises(torch.OutOfMemoryError):
+        graphed._record()
+
+
+@taped
+def test_nothing_is_kept_of_a_recording_after_fit() -> None:
+    algo = make(FactoredIQL)
+    algo.fit(random_buffer(), n_steps=6, **QUIET)
+    assert TapeRecorder.made == 1
+    assert algo._recorded is None
