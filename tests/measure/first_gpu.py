@@ -69,7 +69,7 @@ class Session:
     def __post_init__(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
         state = self.out / "seconds.json"
-        self._before = json.loads(state.read_text()) if state.exists() else 0.0
+        self._before = json.loads(state.read_text())["spent"] if state.exists() else 0.0
         self._started = time.monotonic()
 
     @property
@@ -101,7 +101,7 @@ class Session:
         write_json(path, {"seconds": time.monotonic() - began, "result": result})
         if isinstance(result, list):
             write_csv(self.out / f"{name}.csv", result)
-        write_json(self.out / "seconds.json", self.spent)
+        write_json(self.out / "seconds.json", {"spent": self.spent})
         self.log(f"{name}: {_summary(result)}")
         return result
 
@@ -201,7 +201,7 @@ def equality(session: Session) -> list[Row]:
                 for algo in algos:
                     torch.manual_seed(seed)
                     algo._compute(_moved(batch, algo._device))
-        rows.append(_difference(algo_class, *algos, 1e-3))
+        rows.append(_difference(algo_class, algos[0], algos[1], 1e-3))
     return rows
 
 
@@ -224,7 +224,7 @@ def graphs(session: Session) -> list[Row]:
             quiet: dict[str, Any] = {"logger_adapter": NoopAdapterFactory()}
             algo.fit(random_buffer(), n_steps=12, show_progress=False, **quiet)
             algos.append(algo)
-        rows.append(_difference(algo_class, *algos, 1e-3))
+        rows.append(_difference(algo_class, algos[0], algos[1], 1e-3))
     return rows
 
 
