@@ -31,10 +31,14 @@ from spin_d3rlpy import (
     MultiDiscreteFQEConfig,
     graphs,
     precision,
+    training,
 )
 from spin_d3rlpy.algos import base, impl, recorded_update
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast import dropout
+from spin_d3rlpy.reprem import pretraining
+from spin_d3rlpy.run_settings import train_settings
+from spin_d3rlpy.settings import format_settings
 from tests.algos.problems import (
     ALGORITHMS,
     NVEC,
@@ -49,6 +53,7 @@ from tests.algos.problems import (
 from tests.algos.tape import TapeRecorder, refuse_unrecordable
 
 each_algorithm = pytest.mark.parametrize("algo_class", ALGORITHMS)
+STAGED = ("SPIN", "RePreM")  # whose first stage is recorded, too
 RATE = 2.0**-10  # the same in float32, as which recorded optimizers have it
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 
@@ -58,6 +63,7 @@ def gpu_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the paths that other devices than CPUs take."""
     monkeypatch.setattr(dropout, "_BITS", {})
     monkeypatch.setattr(precision, "onednn_multiplies_float32", lambda: False)
+    monkeypatch.setattr(pretraining, "contrastive_loss", pretraining.masked_contrastive_loss)
 
 
 @pytest.fixture
@@ -113,7 +119,7 @@ def test_fit_ends_with_the_same_weights_and_losses(algo_class: Any) -> None:
     for compile_graph in (True, False):
         algos.append(make(algo_class, compile_graph))
         metrics.append(algos[-1].fit(random_buffer(), n_steps=9, **QUIET)[-1][1])
-    assert TapeRecorder.made == 1 + algo_class.__name__.startswith("SPIN")  # the ASM's, too
+    assert TapeRecorder.made == 1 + algo_class.__name__.startswith(STAGED)
     assert_same(*algos)
     for key, value in metrics[1].items():
         if not key.startswith(("time", "seconds")):
@@ -485,3 +491,12 @@ def test_nothing_is_kept_of_a_recording_after_fit() -> None:
     algo.fit(random_buffer(), n_steps=6, **QUIET)
     assert TapeRecorder.made == 1
     assert algo._recorded is None
+
+
+def test_runs_of_before_recording_was_the_default_are_the_same_runs(tmp_path: Path) -> None:
+    settings = train_settings({"dataset": "any", "n_steps": 5}, "test")
+    old = dataclasses.replace(settings, fields={**settings.fields, "compile_graph": False})
+    assert old != settings
+    (tmp_path / training.CONFIG).write_text(format_settings(old))
+    (tmp_path / training.RESULT).write_text('{"steps": 5}')
+    assert training.run_training(tmp_path, settings) == {"steps": 5}
