@@ -274,6 +274,8 @@ def _open_folder(folder: Path, settings: Settings) -> dict[str, Any] | None:
     wanted = dataclasses.asdict(settings)
     if path.exists():
         found = read_settings(path)
+        if "compile_graph" in found.get("fields", {}):  # results do not depend on it
+            found["fields"]["compile_graph"] = wanted["fields"]["compile_graph"]
         differing = [
             f"{key}={found.get(key)!r} (asked for: {value!r})"
             for key, value in _identity(settings).items()

@@ -36,8 +36,10 @@ def decide(grid: Any, space: Any, rng: np.random.Generator, candidates: int) -> 
 
 
 def play(env: Any, space: Any, flat: Any, steps: int, act: Any) -> tuple[dict[str, Any], Any, Any]:
-    """Whole episodes of at least so many steps as a table, what was illegal, their lengths."""
-    rows, illegal, lengths = [], [], []
+    """Whole episodes of at least this many steps as a table, the illegal share, the mean length."""
+    rows: list[Any] = []
+    lengths: list[int] = []
+    illegal = []
     while len(rows) < steps:
         grid, over = env.reset(), False
         while not over:

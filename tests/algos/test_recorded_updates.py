@@ -31,10 +31,14 @@ from spin_d3rlpy import (
     MultiDiscreteFQEConfig,
     graphs,
     precision,
+    training,
 )
 from spin_d3rlpy.algos import base, impl, recorded_update
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast import dropout
+from spin_d3rlpy.reprem import pretraining
+from spin_d3rlpy.run_settings import train_settings
+from spin_d3rlpy.settings import format_settings
 from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,
@@ -48,6 +52,7 @@ from tests.algos.problems import (
 )
 from tests.algos.tape import TapeRecorder, refuse_unrecordable
 
+STAGED = ("SPIN", "RePreM")  # whose first stage is recorded, too
 RATE = 2.0**-10  # the same in float32, as which recorded optimizers have it
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 
@@ -57,6 +62,7 @@ def gpu_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the paths that other devices than CPUs take."""
     monkeypatch.setattr(dropout, "_BITS", {})
     monkeypatch.setattr(precision, "onednn_multiplies_float32", lambda: False)
+    monkeypatch.setattr(pretraining, "contrastive_loss", pretraining.masked_contrastive_loss)
 
 
 @pytest.fixture
@@ -112,7 +118,7 @@ def test_fit_ends_with_the_same_weights_and_losses(algo_class: Any) -> None:
     for compile_graph in (True, False):
         algos.append(make(algo_class, compile_graph))
         metrics.append(algos[-1].fit(random_buffer(), n_steps=9, **QUIET)[-1][1])
-    assert TapeRecorder.made == 1 + algo_class.__name__.startswith("SPIN")  # the ASM's, too
+    assert TapeRecorder.made == 1 + algo_class.__name__.startswith(STAGED)
     assert_same(*algos)
     for key, value in metrics[1].items():
         if not key.startswith(("time", "seconds")):
@@ -407,3 +413,89 @@ def test_meeting_the_host_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None
     strict = OneDevice()  # type: ignore[no-untyped-call]
     with strict, pytest.raises(AssertionError, match="on cpu"):
         algo._sample_and_update(buffer)
+
+
+class FailedGraph:
+    """torch's context of a recording that fails: the side stream stays the current one."""
+
+    def __init__(self, graph: object, stream: object) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        STREAMS.append(self._stream)
+
+    def __exit__(self, *_: object) -> None:
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+
+STREAMS: list[object] = []
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> graphs.CudaRecorder:
+    """A recorder whose recordings fail, on a device that is chosen before anything is made."""
+    order: list[str] = []
+
+    @contextlib.contextmanager
+    def stream(chosen: object) -> Any:
+        before = STREAMS[-1]
+        STREAMS.append(chosen)
+        try:
+            yield
+        finally:
+            STREAMS.append(before)
+
+    @contextlib.contextmanager
+    def device(_chosen: object) -> Any:
+        order.append("device")
+        yield
+
+    def graph() -> object:
+        assert order == ["device"]
+        return object()
+
+    STREAMS[:] = ["default"]
+    for name, value in {
+        "Stream": lambda _device: "side",
+        "stream": stream,
+        "device": device,
+        "CUDAGraph": graph,
+        "graph": FailedGraph,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    return graphs.CudaRecorder("cuda:1")
+
+
+def test_a_failed_recording_leaves_the_stream_as_it_was(failing: graphs.CudaRecorder) -> None:
+    with pytest.raises(RuntimeError, match="during capture"):
+        failing.record(lambda: None)
+    assert STREAMS[-1] == "default"
+
+
+@pytest.mark.parametrize("compile_graph", [True, "auto"])
+def test_no_memory_while_recording_is_no_unrecordable_step(
+    failing: graphs.CudaRecorder, compile_graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    graphed = graphs.GraphedStep(step, [], failing, compile_graph)
+    with pytest.raises(torch.OutOfMemoryError):
+        graphed._record()
+
+
+@taped
+def test_nothing_is_kept_of_a_recording_after_fit() -> None:
+    algo = make(FactoredIQL)
+    algo.fit(random_buffer(), n_steps=6, **QUIET)
+    assert TapeRecorder.made == 1
+    assert algo._recorded is None
+
+
+def test_runs_of_before_recording_was_the_default_are_the_same_runs(tmp_path: Path) -> None:
+    settings = train_settings({"dataset": "any", "n_steps": 5}, "test")
+    old = dataclasses.replace(settings, fields={**settings.fields, "compile_graph": False})
+    assert old != settings
+    (tmp_path / training.CONFIG).write_text(format_settings(old))
+    (tmp_path / training.RESULT).write_text('{"steps": 5}')
+    assert training.run_training(tmp_path, settings) == {"steps": 5}

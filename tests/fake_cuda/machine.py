@@ -112,7 +112,7 @@ class FakeGPU(TorchDispatchMode):
         if self.is_recording:
             raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
         if self.warns:
-            warnings.warn(f"called a synchronizing CUDA operation: {what}", stacklevel=3)
+            warnings.warn(f"called a synchronizing CUDA operation: {what}", stacklevel=4)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

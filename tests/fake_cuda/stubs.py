@@ -3,19 +3,21 @@
 Autograd asks even where tensors have no contents (see `machine.py`). Two libraries of a few lines
 are compiled into a temporary folder and loaded before torch is imported, so that torch finds their
 functions first: so this module is the first import of `tests/conftest.py`. On machines with a
-driver, and where torch has no CUDA, it does nothing.
+driver, where torch has no CUDA, and in runs of all tests, it does nothing.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+ASKED = "SPIN_TESTS_FAKE_CUDA"
 # How many GPUs there are: none until `machine_with_gpu` says otherwise.
 COUNT = """
 static signed char count;
@@ -42,6 +44,10 @@ def _reason() -> str | None:
     assert torch.origin is not None
     if not (Path(torch.origin).parent / "lib" / "libtorch_cuda.so").exists():
         return "torch is a CPU build; this needs a CUDA build, but no driver"
+    if "fake_cuda" in " ".join(sys.argv):
+        os.environ[ASKED] = "1"  # for pytest's workers
+    if ASKED not in os.environ:
+        return "takes minutes; run with -m fake_cuda"
     compiler = shutil.which("cc")
     if compiler is None:
         return "no C compiler, which makes the stand-in for the driver"

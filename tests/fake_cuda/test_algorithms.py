@@ -29,7 +29,6 @@ from spin_d3rlpy import (
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, pretrain
 from spin_d3rlpy.loop import Run
 from spin_d3rlpy.metrics import LockstepEvaluator
-from spin_d3rlpy.policies import feature_cache
 from spin_d3rlpy.precision import autocast
 from spin_d3rlpy.scalers import scaler_to_dict
 from tests.algos.problems import (
@@ -122,7 +121,7 @@ def test_all_verbs(gpu: FakeGPU, algo_class: Any, compile_graph: Any, tmp_path: 
     assert all(map(on_gpu, tensors(load_policy(tmp_path / "policy.safetensors", GPU))))
     algo.save(str(tmp_path / "algo.d3"))
     algo.save_policy(str(tmp_path / "policy.pt"))
-    exported = torch.jit.load(str(tmp_path / "policy.pt"))  # type: ignore[no-untyped-call]
+    exported = torch.jit.load(str(tmp_path / "policy.pt"))
     assert "cuda" not in str(exported.inlined_graph)
     assert exported(torch.zeros(4, OBSERVATION_SIZE)).shape == (4, 3)
     assert not any(event.kind == "mix" for event in gpu.events)
@@ -153,9 +152,7 @@ def test_features_in_host_memory_are_not_recorded(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (0, 1))
     empty = torch.empty
-    monkeypatch.setattr(
-        feature_cache.torch, "empty", lambda *a, pin_memory=False, **k: empty(*a, **k)
-    )
+    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: empty(*a, **k))
     fit(make(SPINIQL, cache_features=True, train_queries=False))
     assert gpu.recordings == 1  # pre-training
     assert "cached features are in host memory" in "".join(capfd.readouterr())

@@ -46,7 +46,7 @@ MIXES: dict[str, Fault] = {
 
 
 def fit_with(fault: Fault, compile_graph: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    algo = FactoredIQL(
+    algo: Any = FactoredIQL(
         device=GPU, batch_size=19, compile_graph=compile_graph, **tiny_fields(FactoredIQL)
     )
     algo.build_with_dataset(random_buffer())
