@@ -19,10 +19,11 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 import torch
+from d3rlpy.algos.qlearning.base import QLearningAlgoBase
 from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from spin_d3rlpy.fast import attention, losses
@@ -197,11 +198,24 @@ class FakeGPU(TorchDispatchMode):
                 like = torch.empty_like
                 return like(args[0]), like(args[4]), like(args[5]), [like(w) for w in args[1]]
             result = func(*args, **kwargs)
+        _compute_contents(func, name, args, kwargs, result)
         if func is aten.fill_.Scalar:
             args[0].contents = torch.full(args[0].shape, args[1], dtype=args[0].dtype)
         elif name.endswith("_") and hasattr(args[0], "contents"):
             del args[0].contents
         return result
+
+
+def _compute_contents(func: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
+    """Where all that an operation reads is known, its result is: indices of a dataset, mostly."""
+    read = [x for x in tree_leaves((args, kwargs)) if on_gpu(x)]
+    if not read or name.endswith("_") or not all(hasattr(x, "contents") for x in read):
+        return
+    args, kwargs = tree_map_only(FakeTensor, lambda x: x.contents, (args, kwargs))
+    found = func(*args, **{k: v for k, v in kwargs.items() if k != "device"})
+    for made, value in zip(tree_leaves(result), tree_leaves(found), strict=True):
+        if on_gpu(made):
+            made.contents = value
 
 
 def _contents(tensor: torch.Tensor) -> torch.Tensor:
@@ -374,6 +388,13 @@ def _apply(self: nn.Module, change: Any, recurse: bool = True) -> nn.Module:
     return self
 
 
+def _export(algo: Any, path: str) -> None:
+    """TorchScript, which is of the host, knows no modes of dispatch."""
+    with _disable_current_modes():
+        _save_policy(algo, path)
+
+
+_save_policy = QLearningAlgoBase.save_policy
 _lstm_forward = nn.LSTM.forward
 _save = torch.save
 
@@ -401,6 +422,7 @@ def machine_with_gpu(patch: pytest.MonkeyPatch) -> Iterator[FakeGPU]:
     # A GPU's tensors are updated many at once; torch asks their exact type.
     patch.setattr(torch.nn.utils.clip_grad, "_has_foreach_support", lambda *_: True)
     patch.setattr(nn.Module, "_apply", _apply)
+    patch.setattr(QLearningAlgoBase, "save_policy", _export)
     patch.setattr(torch, "save", _save_contents)
     losses.one.cache_clear()
     torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor` makes them there and copies
