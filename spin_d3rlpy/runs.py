@@ -65,7 +65,12 @@ def read_curves(runs: Sequence[Path], metric: str = "return") -> dict[str, dict[
         points = [(float(row["step"]), float(row[metric])) for row in rows]
         groups.setdefault(dataset, {}).setdefault(key, []).append(points)
     if not groups:
-        raise InvalidDatasetError(f"None of the {len(runs)} runs has a column {metric!r}.")
+        columns = sorted(
+            {name for run in runs for row in read_csv(run / CURVE)[:1] for name in row}
+        )
+        raise InvalidDatasetError(
+            f"None of the {len(runs)} runs has a column {metric!r}. Expected one of {columns}."
+        )
     return {
         dataset: {
             label: _stack(lines[key])
