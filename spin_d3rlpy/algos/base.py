@@ -110,12 +110,10 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             return self._count(self._compute(batch))
 
     def _say_why_not(self, source: Any, overridden: bool) -> None:
-        if self._enable_ddp:
-            reason = "several processes train one model"
-        elif overridden:
-            reason = "update() is overridden"
-        else:
-            reason = "observations or cached features are in host memory"
+        reason = "observations or cached features are in host memory"
+        if self._enable_ddp or overridden:
+            ddp = "several processes train one model"
+            reason = ddp if self._enable_ddp else "update() is overridden"
         if reason != self._said:
             self._said = reason
             LOG.info("Updates are not recorded as a CUDA graph, but run one by one", reason=reason)

@@ -9,6 +9,7 @@ driver, where torch has no CUDA, and in runs of all tests, it does nothing.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import os
 import shutil
@@ -65,6 +66,8 @@ def _reason() -> str | None:
             options = ["-shared", "-fPIC", f"-Wl,-soname,{name}", "-x", "c", "-", "-o", path]
             subprocess.run([compiler, *options], input=code.encode(), check=True)
             _libraries.append(ctypes.CDLL(path, ctypes.RTLD_GLOBAL))
+    # torch imports it late, and with it Triton, whose LLVM crashes where Mesa's is loaded already.
+    importlib.import_module("torch._dynamo")
     return None
 
 
