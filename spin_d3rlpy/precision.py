@@ -55,7 +55,7 @@ def autocast(device: torch.device | str, precision: Precision) -> Iterator[None]
 def fast_products(
     device: torch.device | str, n_rows: int | None = None
 ) -> contextlib.AbstractContextManager[None]:
-    """Context in which torch's faster library computes float32 products, unless `n_rows` is small."""
+    """Context for float32 products by torch's faster library, unless `n_rows` is small."""
     many = n_rows is None or n_rows >= MANY_ROWS
     if many and fast.is_on() and torch.device(device).type == "cpu" and onednn_multiplies_float32():
         return float32_products_by_onednn()

@@ -55,7 +55,7 @@ class SlotMLP(nn.Module):
     def forward(
         self, observations: torch.Tensor, table: torch.Tensor, ids: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Returns the features of all slots, `(B, 1, D)`; arguments as in `SlotTransformer.forward`."""
+        """Returns features of all slots, `(B, 1, D)`; arguments as in `SlotTransformer`."""
         state = self.state_encoder(observations)
         if ids is None:
             x = state + table.sum(0)

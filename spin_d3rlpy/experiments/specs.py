@@ -214,9 +214,7 @@ class Experiment:
     def jobs(
         self, scale: Scale, seeds: Sequence[int], device: str, tasks: Sequence[str] = ()
     ) -> list[tuple[str, str, Job]]:
-        """Returns every cell as (dataset, label, job); `tasks` selects datasets by parts of their
-        names.
-        """
+        """Returns cells as (dataset, label, job); `tasks` are parts of datasets' names."""
         methods = list(self.methods)
         if self.by_epoch:
             methods = [

@@ -106,7 +106,7 @@ def joint_log_prob(layout: SlotLayout, logits: torch.Tensor, actions: torch.Tens
 def keep_supported(
     layout: SlotLayout, utilities: torch.Tensor, logits: torch.Tensor, least_share: float
 ) -> torch.Tensor:
-    """Splits utilities `(..., B, S)` by slot, `(..., B, N, K)`, with `-inf` for unsupported choices.
+    """Splits utilities `(..., B, S)` to `(..., B, N, K)`, `-inf` for unsupported choices.
 
     `least_share` is the smallest supported probability relative to the slot's most likely choice,
     under the policy's `logits` `(B, S)`.
