@@ -12,13 +12,9 @@ from spin_d3rlpy.errors import FolderInUseError
 
 @contextmanager
 def exclusive_folder(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """Holds the lock on an existing folder while the block runs.
+    """Holds the lock on an existing folder while the block runs; `wait` waits for its holder.
 
     Yields False where locks do not exist (Windows, some network file systems).
-
-    Args:
-        folder: an existing folder.
-        wait: wait for the current holder.
 
     Raises:
         FolderInUseError: the folder is locked and `wait` is False.

@@ -54,13 +54,9 @@ class MultiDiscreteActionMatchEvaluator:
 
 
 def action_marginals(actions: NDArray[Any], nvec: Sequence[int]) -> NDArray[np.float64]:
-    """Returns each choice's frequency per sub-action, `(N, K)`.
+    """Returns each choice's frequency in actions `(n, N)`, `(N, K)`.
 
     Rows sum to 1; entries past a sub-action's last choice are NaN.
-
-    Args:
-        actions: `(n, N)`.
-        nvec: number of choices of each sub-action.
     """
     shares = np.full((len(nvec), max(nvec)), np.nan)
     for slot, n_choices in enumerate(nvec):

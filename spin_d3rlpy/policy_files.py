@@ -66,8 +66,8 @@ class OpenedPolicy:
         if env_id is None:
             if self.env_id is None:
                 raise ValueError(
-                    "The policy's environment is unknown: pass one (on the command line: --env), or "
-                    "estimate the policy's value from data (evaluate --dataset)."
+                    "The policy's environment is unknown: pass one (on the command line: --env), "
+                    "or estimate the policy's value from data (evaluate --dataset)."
                 )
             env_id, arguments = self.env_id, {**self.env_kwargs, **arguments}
         env = gymnasium.make(env_id, render_mode=render_mode, **arguments)

@@ -73,12 +73,7 @@ def _tf32_products() -> Iterator[None]:
 def fast_products(
     device: torch.device | str, n_rows: int | None = None
 ) -> contextlib.AbstractContextManager[None]:
-    """Context in which torch's faster library computes float32 products.
-
-    Args:
-        device: of the products.
-        n_rows: rows of the products if few; then torch's default library is used.
-    """
+    """Context for float32 products by torch's faster library, unless `n_rows` is small."""
     many = n_rows is None or n_rows >= MANY_ROWS
     if many and fast.is_on() and torch.device(device).type == "cpu" and onednn_multiplies_float32():
         return float32_products_by_onednn()

@@ -82,7 +82,7 @@ def test_an_existing_d3rlpy_script_on_multidiscrete_data() -> None:
     dataset = d3rlpy.dataset.MDPDataset(
         observations=rng.normal(size=(n, 4)).astype(np.float32),
         actions=rng.integers([3, 3, 5], size=(n, 3)),
-        rewards=rng.normal(size=n),
+        rewards=rng.normal(size=n).astype(np.float32),
         terminals=np.arange(n) % 20 == 19,
     )
     algo = SPINIQLConfig(

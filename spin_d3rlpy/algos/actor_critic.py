@@ -187,12 +187,7 @@ class ActorCriticAlgo(PolicyAlgo[TImpl, TActorCriticConfig]):
 
 
 def weights_of_sample_size(advantage: torch.Tensor, share: float) -> torch.Tensor:
-    """Returns weights `softmax(advantage / temperature) * B`, `(B,)`, of a given sample size.
-
-    Args:
-        advantage: `(B,)`.
-        share: effective sample size as a share of B.
-    """
+    """Returns weights `softmax(advantage / temperature) * B`, `(B,)`, of size `share * B`."""
     scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
     steps = torch.linspace(0.0, 1.0, 17, device=scaled.device)[:, None]
     low, width = torch.full_like(scaled[0], -6.0), 12.0  # of the temperature's logarithm

@@ -378,9 +378,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     def _prepare_source(self, source: Any, progress: float) -> Any:
         """Hook before every step: returns the source of batches (e.g. cached features).
 
-        Args:
-            source: the last batch's source, a `DeviceReplayBuffer` first.
-            progress: completed share of the steps.
+        `source` is the last batch's source, a `DeviceReplayBuffer` first.
         """
         share = getattr(self._config, "monte_carlo_share", 0.0)
         return source.with_horizon(self._config.gamma if progress < share else None)

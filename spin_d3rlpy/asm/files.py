@@ -42,12 +42,7 @@ def save_asm(asm: ActionStructureModel, path: str | Path) -> None:
 def load_asm(
     path: str | Path, device: str = "cpu", max_bytes: int = MAX_BYTES
 ) -> ActionStructureModel:
-    """Reads an ASM, in evaluation mode; the file may be untrusted.
-
-    Args:
-        path: the file.
-        device: of the model.
-        max_bytes: larger files are refused.
+    """Reads an ASM, in evaluation mode, from an untrusted file of at most `max_bytes`.
 
     Raises:
         FileNotFoundError: there is no such file.

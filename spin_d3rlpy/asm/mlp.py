@@ -56,14 +56,7 @@ class SlotMLP(nn.Module):
     def forward(
         self, observations: torch.Tensor, table: torch.Tensor, ids: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Returns the features of all slots, `(B, 1, D)`.
-
-        Args:
-            observations: `(B, obs)`.
-            table: `(R, D)` weights of tokens.
-            ids: `(B, N)` rows of the table; without it every row of the batch has the whole table
-                (R = N).
-        """
+        """Returns features of all slots, `(B, 1, D)`; arguments as in `SlotTransformer`."""
         return self.features(self.first_layer(observations, table, ids))
 
     def first_layer(

@@ -87,12 +87,9 @@ def _expected_returns(returns: torch.Tensor, starts: torch.Tensor) -> torch.Tens
 def returns_to_go(
     rewards: torch.Tensor, episode_starts: torch.Tensor, gamma: float
 ) -> torch.Tensor:
-    """Returns discounted sums of rewards from each step to its episode's end, `(n,)`.
+    """Returns discounted sums of rewards `(n,)` from each step to its episode's end, `(n,)`.
 
-    Args:
-        rewards: `(n,)`, episode after episode.
-        episode_starts: `(episodes + 1,)` first step of each, and n.
-        gamma: discount factor.
+    `episode_starts` `(episodes + 1,)` are each episode's first step, and n.
     """
     lengths = episode_starts.diff().cpu().numpy()
     flat = rewards.double().cpu().numpy()

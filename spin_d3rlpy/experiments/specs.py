@@ -225,14 +225,7 @@ class Experiment:
     def jobs(
         self, scale: Scale, seeds: Sequence[int], device: str, tasks: Sequence[str] = ()
     ) -> list[tuple[str, str, Job]]:
-        """Returns every cell as (dataset, label, job).
-
-        Args:
-            scale: size of the jobs.
-            seeds: of the cells.
-            device: as in d3rlpy.
-            tasks: only datasets whose name in the experiment contains one of these; all if empty.
-        """
+        """Returns cells as (dataset, label, job); `tasks` are parts of datasets' names."""
         methods = list(self.methods)
         if self.by_epoch:
             methods = [

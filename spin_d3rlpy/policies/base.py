@@ -54,10 +54,7 @@ class Policy(nn.Module):
     ) -> torch.Tensor:
         """Samples `n` actions per state, `(n, B, N)`.
 
-        Args:
-            observations: `(B, obs)`.
-            n: actions per state.
-            noise: Gumbel noise `(n, S)` shared by all states; fresh noise if None.
+        `noise` is Gumbel noise `(n, S)` shared by all states; fresh noise if None.
         """
         repeated = observations.expand(n, -1, -1).flatten(0, 1)
         if noise is None:
@@ -112,13 +109,10 @@ def joint_log_prob(layout: SlotLayout, logits: torch.Tensor, actions: torch.Tens
 def keep_supported(
     layout: SlotLayout, utilities: torch.Tensor, logits: torch.Tensor, least_share: float
 ) -> torch.Tensor:
-    """Splits utilities by slot, `(..., B, N, K)`, with `-inf` for unsupported choices.
+    """Splits utilities `(..., B, S)` to `(..., B, N, K)`, `-inf` for unsupported choices.
 
-    Args:
-        layout: of the action space.
-        utilities: `(..., B, S)`.
-        logits: the policy's, `(B, S)`.
-        least_share: smallest supported probability relative to the slot's most likely choice.
+    `least_share` is the smallest supported probability relative to the slot's most likely choice,
+    under the policy's `logits` `(B, S)`.
     """
     split = layout.split(logits)
     share = (split - split.amax(-1, keepdim=True)).exp()

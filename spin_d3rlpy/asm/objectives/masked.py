@@ -101,12 +101,8 @@ def masked_action_loss(
 ) -> ObjectiveLoss:
     """Mean cross-entropy over the selected slots (the paper's text has the sum).
 
-    Args:
-        asm: the model.
-        observations: `(B, obs)`.
-        actions: `(B, N)` true choices.
-        masked: from `mask_actions`.
-        n_selected: divisor; the number of selected slots if None.
+    Data are `(B, obs)` and `(B, N)`, `masked` is from `mask_actions`; `n_selected` is the divisor,
+    the number of selected slots if None.
     """
     # Only what carries loss goes through the last block's second half and the heads.
     selected, rows = masked.selected.float().topk(masked.capacity, dim=0, sorted=False)  # (C, N)
@@ -222,14 +218,8 @@ def add_masked_gradients(
 ) -> ObjectiveLoss:
     """Computes `masked_action_loss` and adds its gradients to the parameters' `grad`.
 
-    On a CPU, large batches are computed in parts, so that memory is reused.
-
-    Args:
-        asm: the model.
-        observations: `(B, obs)`.
-        actions: `(B, N)` true choices.
-        masked: from `mask_actions`.
-        precision: number format, see `spin_d3rlpy.precision.autocast`.
+    On a CPU, large batches are computed in parts, so that memory is reused. `precision`: see
+    `spin_d3rlpy.precision.autocast`.
     """
     n_selected = masked.selected.sum()
     results = []
