@@ -29,7 +29,7 @@ def words() -> re.Pattern[str]:
 def texts() -> list[Path]:
     found = [p for folder in FOLDERS for p in (ROOT / folder).rglob("*") if p.is_file()]
     found += [ROOT / name for name in FILES]
-    skipped = {"__pycache__", "measure"}
+    skipped = {"__pycache__"}
     return [p for p in found if p.suffix in SUFFIXES and not skipped & set(p.parts)]
 
 

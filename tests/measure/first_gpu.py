@@ -5,7 +5,7 @@
 In this order: the tests that need CUDA; updates on the CPU against updates on the GPU; recorded
 updates against those that are not; steps a second and memory; how busy the GPU is; SPIN-IQL of the
 published sizes on cheetah-run medium-expert for the minutes that are left. Each part is written
-when it is done, and a command that is given again goes on after the last one. What has to be there:
+when it is done, and a command that is given again resumes after the last one. Needed on the machine:
 this repository with its test dependencies, a CUDA build of torch, and for the last part the dataset
 or minutes of all cores to build it (`spin-d3rlpy data build spin/cheetah-run-b3/medium-expert-v0`
 elsewhere; copy the folder and set MINARI_DATASETS_PATH to it). Nothing is downloaded.
@@ -339,7 +339,7 @@ def main(
     size: Annotated[int | None, typer.Option(help="Transitions of the dataset.")] = None,
     tiny: Annotated[bool, typer.Option(help="Little of everything, also on a CPU.")] = False,
 ) -> None:
-    """Test, compare and measure on a GPU, in minutes; given again, it goes on where it was."""
+    """Test, compare and measure on a GPU, in minutes; given again, it resumes."""
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise typer.BadParameter("torch sees no GPU here; --tiny --device cpu:0 tries the command.")
     folder = out or (Path(tempfile.mkdtemp()) if tiny else PROJECT / "examples/results/gpu")

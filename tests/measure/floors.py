@@ -71,7 +71,7 @@ def heads(problem: Problem, config: TransformerConfig) -> int:
 def pretraining_step(
     problem: Problem, config: TransformerConfig, batch_size: int, mask_prob: float
 ) -> float:
-    """One update of masked action modelling."""
+    """One update of masked action modeling."""
     share = row_capacity(batch_size, mask_prob) / batch_size
     row = trunk(problem, config, share * problem.n_slots) + share * heads(problem, config)
     return TRAINED * batch_size * row

@@ -47,7 +47,7 @@ def kill_until_done(
 ) -> list[dict[str, Any]]:
     """Kills a run that often and compares its outcomes with an uninterrupted one's.
 
-    When a run ends before it would have been killed, the next one begins anew.
+    When a run ends before it would have been killed, the next one starts from scratch.
 
     Args:
         run: a function of a module that can be imported; called in processes of their own.
@@ -68,7 +68,7 @@ def kill_until_done(
     moments = random.Random(seed)
 
     def attempt(where: Path, seconds: float | None) -> str | None:
-        """Runs until the end or for so long; returns what was going on when it was killed."""
+        """Runs until the end or for that time; returns the activity that the kill interrupted."""
         where.mkdir(exist_ok=True)
         doing = context.RawArray("c", 32)
         process = context.Process(target=run, args=(where, doing))
@@ -135,7 +135,7 @@ def train(folder: Path, doing: Any) -> None:
         pretraining=PretrainingConfig(batch_size=64, max_updates=40),
     )
     trained = any((folder / "checkpoints").glob("training_*.ckpt"))
-    doing.value = b"going on" if trained else b"pre-training"
+    doing.value = b"training" if trained else b"pre-training"
     results = algo.fit(
         buffer,
         n_steps=60,

@@ -2,7 +2,7 @@
 
 The three take turns in one process; the fastest turn of each counts, and its ratio to ours. Peak
 memory is that of a process which does nothing else, beyond what it holds when it begins, over the
-size of the arrays that training needs. (d3rlpy's own loader puts observations beside the wrong
+size of the arrays that training needs. (d3rlpy's own loader puts observations next to the wrong
 actions; here it only counts what it costs.)
 """
 

@@ -1,4 +1,4 @@
-"""What uniformly random actions return in the maze, beside the published scores.
+"""Returns of uniformly random actions in the maze, compared with the published scores.
 
 Run with `python -m tests.measure.maze_random [--out FILE.csv]`. Seeds are 0 to 1,999.
 """

@@ -1,4 +1,4 @@
-"""How much memory training on a large dataset takes, beside the size of the dataset's arrays.
+"""Memory that training on a large dataset takes, compared with the size of the dataset's arrays.
 
 A made-up dataset of dog-trot's shape is written to a temporary folder, and each way of training on
 it runs in a process of its own: loading, fitting an observation scaler, pre-training, updates and

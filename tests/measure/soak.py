@@ -180,7 +180,7 @@ def trends(rows: Sequence[Row]) -> dict[str, float]:
         return float(slope * (column("minutes")[-1] - column("minutes")[0]))
 
     cpu = "cpu_ms_per_step"
-    # The epochs before and after a comparison, beside it.
+    # The epochs before and after a comparison, next to it.
     ratios = [
         (float(before[cpu]) + float(after[cpu])) / 2 / float(before["fresh_cpu_ms_per_step"])
         for before, after in pairwise(rows)

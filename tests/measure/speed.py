@@ -1,4 +1,4 @@
-"""Seconds per training step: this package beside a plain formulation and beside the floor.
+"""Seconds per training step: this package compared with a plain formulation and with the floor.
 
 Absolute times depend on the machine and on what else runs there. So the variants of a measurement
 take turns within one process, the fastest of the turns counts, and what is reported are ratios:
@@ -168,7 +168,7 @@ def pretraining_row(
     turns: int = 3,
     plain: bool = True,
 ) -> Row:
-    """Milliseconds of one update of masked action modelling, sampling and masking included."""
+    """Milliseconds of one update of masked action modeling, sampling and masking included."""
     config = config or TransformerConfig()
     steps = _pretraining_steps(problem, config, device, plain)
     seconds = best_seconds(steps, turns, device=device)
@@ -196,7 +196,7 @@ def iql_row(
     batch_size: int = BATCH_SIZE,
     plain: bool = True,
 ) -> Row:
-    """Milliseconds of one IQL update of `name` (such as `SPINIQL`) on a batch at hand."""
+    """Milliseconds of one IQL update of `name` (such as `SPINIQL`) on a batch that is there already."""
     batch = _fixed_batch(problem, device, batch_size)
     steps: dict[str, Step] = {}
     if plain:
@@ -262,7 +262,7 @@ def _row(
 
 
 def fit_overhead_row(problem: Problem = CHEETAH, n_steps: int = 300, turns: int = 9) -> Row:
-    """`fit` (sampling, updates, logging, progress) beside bare updates on one batch."""
+    """`fit` (sampling, updates, logging, progress) compared with bare updates on one batch."""
     buffer = random_buffer(problem)
     batch = buffer.sample_transition_batch(BATCH_SIZE)
     algo = _built("FactoredIQL", problem, "cpu:0")
@@ -300,7 +300,7 @@ def fit_overhead_row(problem: Problem = CHEETAH, n_steps: int = 300, turns: int 
 
 
 def sampling_row(problem: Problem = CHEETAH, turns: int = 5) -> Row:
-    """A batch from a stock d3rlpy buffer, made into tensors, beside one from ours."""
+    """A batch from a stock d3rlpy buffer, made into tensors, compared with one from ours."""
     ours, stock = random_buffer(problem), random_stock_buffer(problem)
 
     def from_stock() -> None:

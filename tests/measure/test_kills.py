@@ -83,7 +83,7 @@ BENCH = ["bench", "run", "early", "--recipe", "smoke", "--task", TASK, "--worker
 
 
 def _bench(folder: Path, kill_after: float | None = None, group: bool = True) -> int:
-    """Runs the command, killed after so many seconds with or without its workers."""
+    """Runs the command, killed after this many seconds, with or without its workers."""
     process = subprocess.Popen(
         [*COMMAND, *BENCH, "--folder", str(folder)],
         env={**os.environ, "PYTHONPATH": import_path(), "OMP_NUM_THREADS": "1"},
@@ -96,7 +96,7 @@ def _bench(folder: Path, kill_after: float | None = None, group: bool = True) ->
         if group:
             os.killpg(process.pid, signal.SIGKILL)
         else:
-            process.kill()  # its workers go on
+            process.kill()  # its workers continue
         return process.wait()
 
 

@@ -62,7 +62,7 @@ def test_floor_of_slot_policies_is_what_a_step_multiplies(frozen: bool, passes: 
 
 
 def test_floor_of_factored_iql_is_what_a_step_multiplies() -> None:
-    """But for gradients of the first layers' inputs, which nobody needs."""
+    """But for gradients of the first layers' inputs, which are not needed."""
     algo = spin_d3rlpy.FactoredIQL(nvec=list(DOG.nvec))
     algo.create_impl((DOG.observation_size,), 0)
     batch = speed._fixed_batch(DOG, "cpu:0")

@@ -26,7 +26,7 @@ class LinearPolicy(IndependentPolicy):
 
 @dataclasses.dataclass()
 class LinearFactory(PolicyFactory):
-    """What is saved of it, and what users can set: `LinearIQL(scale=2.0)`."""
+    """Its saved fields, which users can set: `LinearIQL(scale=2.0)`."""
 
     scale: float = 1.0
 
