@@ -5,7 +5,7 @@
 In this order: the tests that need CUDA; updates on the CPU against updates on the GPU; recorded
 updates against those that are not; steps a second and memory; how busy the GPU is; SPIN-IQL of the
 published sizes on cheetah-run medium-expert for the minutes that are left. Each part is written
-when it is done, and a command that is given again resumes after the last one. Needed on the machine:
+when it is done, and a command that is given again resumes there. Needed on the machine:
 this repository with its test dependencies, a CUDA build of torch, and for the last part the dataset
 or minutes of all cores to build it (`spin-d3rlpy data build spin/cheetah-run-b3/medium-expert-v0`
 elsewhere; copy the folder and set MINARI_DATASETS_PATH to it). Nothing is downloaded.

@@ -196,7 +196,7 @@ def iql_row(
     batch_size: int = BATCH_SIZE,
     plain: bool = True,
 ) -> Row:
-    """Milliseconds of one IQL update of `name` (such as `SPINIQL`) on a batch that is there already."""
+    """Milliseconds of one IQL update of `name` (such as `SPINIQL`) on a given batch."""
     batch = _fixed_batch(problem, device, batch_size)
     steps: dict[str, Step] = {}
     if plain:
