@@ -93,6 +93,10 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 "config, or build from a dataset or environment with a MultiDiscrete space."
             )
         self._config.nvec = check_nvec(self._config.nvec)
+        scaler: Any = self._config.observation_scaler
+        if scaler is not None and scaler.built:
+            # d3rlpy's scalers stay on the device that they first saw: each algorithm has its own.
+            self._config.observation_scaler = dataclasses.replace(scaler)
         if len(observation_shape) != 1 or not isinstance(observation_shape[0], int | np.integer):
             raise InvalidDatasetError(
                 f"Expected flat observations of shape (obs,), got shape {observation_shape}. "

@@ -268,3 +268,14 @@ def test_an_asm_moves_to_the_algorithms_device_as_a_copy() -> None:
     assert algo.asm is not None
     assert next(algo.asm.parameters()).device.type == "meta"
     assert next(asm.parameters()).device.type == "cpu"
+
+
+def test_algorithms_that_are_given_one_scaler_have_their_own() -> None:
+    scaler = StandardObservationScaler()
+    algos = [make(observation_scaler=scaler) for _ in range(2)]
+    for algo in algos:
+        algo.build_with_dataset(random_buffer())
+    assert scaler.built  # by the first
+    own = [vars(algo.config)["observation_scaler"] for algo in algos]
+    assert own[0] is not own[1]
+    assert np.array_equal(np.asarray(own[0].mean), np.asarray(own[1].mean))
