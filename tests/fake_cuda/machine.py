@@ -11,6 +11,7 @@ autocast; a driver is not.
 from __future__ import annotations
 
 import contextlib
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -113,7 +114,10 @@ class FakeGPU(TorchDispatchMode):
         if self.is_recording:
             raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
         if self.warns:
-            warnings.warn(f"called a synchronizing CUDA operation: {what}", stacklevel=4)
+            callers = (f for f in traceback.extract_stack()[::-1] if "torch" not in f.filename)
+            at = next(frame for frame in callers if frame.filename != __file__)
+            message = f"called a synchronizing CUDA operation: {what}"
+            warnings.warn_explicit(message, UserWarning, at.filename, at.lineno or 0)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
