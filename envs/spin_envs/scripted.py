@@ -33,7 +33,7 @@ class ScriptedPolicy:
         n = task.number
         choices = n + 1 if task.task == "dispatch" else ITEMS_A_PLACE * n
         self.nvec = np.full(n, choices, dtype=np.int64)
-        self.record: dict[str, Any] = {"algorithm": f"rule {self._rule}"}
+        self.record: dict[str, Any] = {"algorithm": f"rule {self._rule}", "rule": self._rule}
 
     def act(
         self, observations: NDArray[np.float32], streams: Sequence[np.random.Generator]

@@ -222,7 +222,7 @@ def _metadata(
 
 
 def _algorithm(record: Mapping[str, Any]) -> str:
-    if "target_return" not in record:  # a rule's
+    if "rule" in record:
         return str(record["algorithm"])
     return f"{record['algorithm']} ({'mean' if 'learned_bins' in record else 'greedy'})"
 

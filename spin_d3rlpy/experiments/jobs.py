@@ -31,13 +31,14 @@ from d3rlpy.logging.logger import AlgProtocol, LoggerAdapter
 from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.asm import load_asm
 from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
-from spin_d3rlpy.data import load_dataset, parse_name
+from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.experiments.coordination import measure_coordination
 from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.metrics import ActionMode
 from spin_d3rlpy.reports import describe_machine, read_csv, write_json
 from spin_d3rlpy.run_settings import PretrainSettings, TrainSettings, train_settings
 from spin_d3rlpy.training import CURVE, POLICY, run_pretraining, run_training
+from spin_envs.tasks import BenchmarkTask
 
 Kind = Literal["pretrain", "train", "probe"]
 RESULT = "result.json"
@@ -176,7 +177,7 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
     )
     curve = read_csv(folder / RUN / CURVE)
     coordination = {}
-    if parse_name(job.dataset, job.size).task.is_scripted:
+    if BenchmarkTask.parse(job.dataset.split("/")[1]).is_scripted:
         with closing(gymnasium.make(result["env"], **result["env_args"])) as env:
             policy = load_policy(folder / RUN / POLICY, job.device)
             coordination = measure_coordination(policy, env, job.episodes, EVALUATION_SEED)
