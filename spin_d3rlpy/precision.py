@@ -95,7 +95,8 @@ def in_float32(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -
     Losses are differences of outputs (temporal-difference errors, log-softmax), which would lose
     most of their digits in bfloat16.
     """
-    if x.dtype != torch.bfloat16:
+    rounds = torch.is_autocast_enabled(x.device.type)  # also where what is below was in float32
+    if x.dtype != torch.bfloat16 and not rounds:
         return layer(x)
     with torch.autocast(x.device.type, enabled=False):
         return layer(x.float())

@@ -63,6 +63,13 @@ def test_output_layers_compute_in_float32() -> None:
     assert torch.equal(outputs, layer(x.float()))
 
 
+def test_output_layers_on_float32_features_do_too() -> None:
+    layer, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
+    with autocast("cpu", "bfloat16"):
+        outputs = in_float32(layer, x)
+    assert torch.equal(outputs, layer(x))
+
+
 def test_gradients_of_output_layers_are_computed_in_float32() -> None:
     layer, x = torch.nn.Linear(4, 3), torch.randn(2, 4).bfloat16()
     with autocast("cpu", "bfloat16"):
