@@ -106,7 +106,8 @@ class Rates:
             a = torch.randn(8192, 512, device=device, dtype=dtype)
             b = torch.randn(512, 512, device=device, dtype=dtype)
             with autocast(device, "float32"):
-                seconds = best_seconds({"product": partial(torch.matmul, a, b)}, turns)["product"]
+                product = {"product": partial(torch.matmul, a, b)}
+                seconds = best_seconds(product, turns, device=device)["product"]
             rates[dtype] = a.numel() * b.shape[1] / seconds
         return Rates(rates[torch.float32], rates[torch.bfloat16])
 

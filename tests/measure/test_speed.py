@@ -94,6 +94,24 @@ def test_variants_are_timed_in_turns_and_the_fastest_turn_counts() -> None:
     assert calls == ["a", "a", "b", "b", "a", "b", "a", "b"]
 
 
+def test_gpus_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this the time of launching kernels is measured, not the kernels'."""
+    waits: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("wait"))
+    best_seconds({"a": lambda: None}, turns=1, at_least=0.0, device="cuda:0")
+    assert len(waits) == 2
+    devices: list[str] = []
+
+    def measured(steps: Any, turns: int, device: str = "cpu:0") -> dict[str, float]:
+        devices.append(device)
+        return dict.fromkeys(steps, 1.0)
+
+    monkeypatch.setattr(speed, "best_seconds", measured)
+    monkeypatch.setattr(torch, "randn", lambda *_, **__: torch.zeros(8192, 512))
+    speed.Rates.measure("cuda:0")  # the floor is of the device that updates run on
+    assert devices == ["cuda:0"] * 2
+
+
 def cpu_seconds(step: speed.Step) -> float:
     started = time.process_time()
     step()
