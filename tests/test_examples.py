@@ -7,8 +7,11 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import d3rlpy
 import pytest
+import torch
 
 from tests.subprocesses import ROOT, import_path
 
@@ -134,3 +137,30 @@ def test_example_runs(
     assert any(re.fullmatch(r"[- ]*--[- ]*", line) for line in last), "It ends with a table."
     for file in files:
         assert (tmp_path / file).exists()
+
+
+def test_processes_take_gpus_by_their_rank_on_the_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On the second machine of two with two GPUs, rank 3 has GPU 1; the rank names none there."""
+    made: dict[str, Any] = {}
+
+    class Made(Exception):  # noqa: N818  nothing is wrong
+        pass
+
+    def algorithm(**fields: Any) -> None:
+        made.update(fields)
+        raise Made
+
+    script = runpy.run_path(str(ROOT / "examples" / "several_processes.py"))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: made.update(current=gpu))
+    monkeypatch.setattr(d3rlpy.distributed, "init_process_group", lambda backend: 3)
+    monkeypatch.setattr(d3rlpy, "seed", lambda seed: made.update(seed=seed))
+    main = script["main"]
+    monkeypatch.setitem(main.__globals__, "load_dataset", lambda *_, **__: (None, None))
+    monkeypatch.setitem(main.__globals__, "SPINIQL", algorithm)
+    with pytest.raises(Made):
+        main(1000, 1, 1, tmp_path, False)
+    assert (made["device"], made["current"], made["seed"]) == ("cuda:1", 1, 3)
