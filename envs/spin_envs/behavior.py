@@ -131,7 +131,10 @@ def _scripted(name: str) -> ScriptedPolicy | None:
     task_name, _, level = name.rpartition("-")
     if level not in LEVELS or not task_name.startswith(COORDINATION_TASKS):
         return None
-    return ScriptedPolicy(BenchmarkTask.parse(task_name), level)
+    try:
+        return ScriptedPolicy(BenchmarkTask.parse(task_name), level)
+    except ValueError:
+        return None  # the error for unknown names lists the known ones
 
 
 def load_behavior_policy(name: str) -> BehaviorPolicy | ScriptedPolicy:
