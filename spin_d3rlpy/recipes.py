@@ -28,7 +28,6 @@ def _layers(width: int) -> VectorEncoderFactory:
 # model's are moved less. Networks with an expensive step see smaller batches, more often.
 _TUNED_POLICIES: dict[str, dict[str, Any]] = {
     "spin": {"actor_learning_rate": 2e-4},
-    "spin_joint": {"imitation_batch_size": None},
     "saint": {"imitation_batch_size": 256},
     "autoregressive": {
         "imitation_batch_size": 256,

@@ -12,6 +12,7 @@ from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl, IQLModules
 from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise
 from spin_d3rlpy.policies.joint import JointPolicy
@@ -143,6 +144,13 @@ class IDQL(IQL):
         impl = cast(IDQLImpl, self._impl)
         scaled = inputs if scaler is None else scaler.transform(inputs)
         return impl.choose_with(scaled, made, allowed).cpu().numpy()
+
+    def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
+        """Nothing imitates with a policy that is not trained: no batch for it is drawn."""
+        weights = self._config.trajectory_weights
+        if self.policy.trainable_modules() or weights.critics:
+            return super()._source(buffer)
+        return buffer
 
     def _create_actor_optim(self, policy: Policy) -> OptimizerWrapper | None:
         return super()._create_actor_optim(policy) if policy.trainable_modules() else None
