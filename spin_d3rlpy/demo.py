@@ -22,6 +22,7 @@ BINS = 3
 DATASET = "spin/cheetah-run-b3/medium-expert-v0"
 FINAL_EPISODES = 20
 EVALUATION_EPISODES = 5
+EPOCHS = 6
 EVALUATION_SEED = 100
 VIDEO_STEPS = 250
 ALGORITHMS = {"SPIN-IQL": "SPINIQL", "F-IQL": "FactoredIQL"}
@@ -41,7 +42,7 @@ class DemoSettings:
         recipe: name in `spin_d3rlpy.recipes.RECIPES`.
     """
 
-    minutes: float = 1.75
+    minutes: float = 1.9
     seed: int = 0
     size: int = 200_000
     device: str = "cpu:0"
@@ -95,6 +96,7 @@ def run_demo(
             "device": settings.device,
             "episodes": EVALUATION_EPISODES,
             "evaluation_seed": EVALUATION_SEED,
+            "n_epochs": EPOCHS,
         }
         run = run_training(folder / name, train_settings(values, "demo"), show_progress)
         returns = evaluator.returns(load_policy(folder / name / POLICY, settings.device))
@@ -130,8 +132,8 @@ def run_demo(
     try:
         record_policy(str(folder / "SPINIQL"), video, max_steps=VIDEO_STEPS, device=settings.device)
         log(f"{video} shows {VIDEO_STEPS} steps of SPIN-IQL.")
-    except MissingDependencyError:
-        log("With `pip install 'spin-d3rlpy[video]'` the demo also records a video of SPIN-IQL.")
+    except MissingDependencyError as error:
+        log(f"No video of SPIN-IQL: {error}")
     log(
         f"\nReturns are means over {FINAL_EPISODES} seeded episodes, greedy actions; the score "
         "is 0 for random actions and 100 for the published expert. Seconds include pre-training.\n"

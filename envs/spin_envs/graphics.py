@@ -29,6 +29,9 @@ def explained_graphics_errors(what: str = "Drawing") -> Iterator[None]:
         if mujoco is None or not isinstance(error, mujoco.FatalError):
             raise
         _failed.append(str(error))
+        if core := sys.modules.get("dm_control.mujoco.wrapper.core"):
+            # Else Python prints a second error, of the half-made context's destructor.
+            core.MjrContext._ptr = staticmethod(lambda: None)
         raise graphics_error(str(error), what) from error
 
 

@@ -16,7 +16,7 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticImpl,
     ActorCriticModules,
 )
-from spin_d3rlpy.critics import FactoredCritic, combine_slots, polyak_update
+from spin_d3rlpy.critics import FactoredCritic, best_of, combine_slots, polyak_update
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.base import candidate_noise, keep_supported
@@ -107,16 +107,14 @@ class BCQImpl(ActorCriticImpl):
     def _best_action(self, observations: Any, noise: torch.Tensor | None) -> torch.Tensor:
         critic: FactoredCritic = self._modules.q_funcs
         policy = self.acting_policy
-        utilities = critic.utilities(observations)
         if isinstance(policy, IndependentPolicy):
+            utilities = critic.utilities(observations)
             supported = keep_supported(
                 self._layout, utilities.amin(0), policy(observations), self._action_flexibility
             )
             return supported.argmax(-1)
         actions = policy.sample_several(observations, self._n_action_samples, noise)  # (A, B, N)
-        values = critic.values_of_several(self._layout, utilities, actions).amin(0)  # (A, B)
-        best = values.argmax(0)[None, :, None].expand(-1, -1, actions.shape[-1])
-        return actions.gather(0, best)[0]
+        return best_of(actions, critic.q_values_of_several(self._layout, observations, actions))
 
 
 class BCQ(ActorCriticAlgo[BCQImpl, BCQConfig]):

@@ -12,9 +12,10 @@ from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl, IQLModules
 from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.critics import best_of
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.policies import Policy
-from spin_d3rlpy.policies.base import candidate_noise
+from spin_d3rlpy.policies.base import candidate_noise, gumbel_noise
 from spin_d3rlpy.policies.joint import JointPolicy
 
 
@@ -103,12 +104,11 @@ class IDQLImpl(IQLImpl):
 
     def _best(self, x: Any, actions: torch.Tensor, temperature: float) -> torch.Tensor:
         """Returns one `(B, N)` of candidates `(A, B, N)`."""
-        critic = self._modules.q_funcs
-        values = critic.q_values_of_several(self._layout, x, actions).amin(0)  # (A, B)
+        values = self._modules.q_funcs.q_values_of_several(self._layout, x, actions)
         if temperature > 0.0:
-            values = values / temperature - torch.empty_like(values).exponential_().log()
-        best = values.argmax(0)[None, :, None].expand(-1, -1, actions.shape[-1])
-        return actions.gather(0, best)[0]
+            values = values.amin(0, keepdim=True) / temperature
+            values = values + gumbel_noise(values)
+        return best_of(actions, values)
 
 
 class IDQL(IQL):
