@@ -29,6 +29,7 @@ from tests.subprocesses import run_python, run_python_with_errors
 DRAW = "from dm_control import suite; suite.load('pendulum', 'swingup').physics.render(8, 8)"
 
 
+@pytest.mark.slow
 def test_triton_is_imported_before_dm_control(tmp_path: Path) -> None:
     """d3rlpy imports dm_control where Shimmy is installed."""
     code = "import spin_d3rlpy.algos"
@@ -36,6 +37,7 @@ def test_triton_is_imported_before_dm_control(tmp_path: Path) -> None:
     assert run_python(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{code}") == "False"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "RTLD_DEEPBIND"), reason="needs Linux")
 def test_triton_after_dm_control_is_bound_to_itself(tmp_path: Path) -> None:
     (tmp_path / "triton.py").write_text("import sys; print(sys.getdlopenflags())")
@@ -144,6 +146,7 @@ def test_the_view_keeps_samples_and_membership() -> None:
     assert not view.action_space.contains(np.array([2, 4, 2]))
 
 
+@pytest.mark.slow
 def test_d3rlpys_onnx_export_still_fails(tmp_path: Path) -> None:
     """Why there is `export_onnx`."""
     algo = d3rlpy.algos.DQNConfig().create()
@@ -162,6 +165,7 @@ def test_tracing_still_warns(tmp_path: Path) -> None:
         algo.save_policy(str(tmp_path / "policy.pt"))
 
 
+@pytest.mark.slow
 def test_d3rlpys_import_still_prints() -> None:
     """Why there is `spin_d3rlpy._quiet_import`."""
     output, errors = run_python_with_errors("import d3rlpy")

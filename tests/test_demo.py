@@ -75,6 +75,7 @@ def test_rerun_reuses_what_is_there(demo: tuple[Path, list[str]]) -> None:
     assert (folder / "results.csv").read_text() == results
 
 
+@pytest.mark.slow
 def test_an_interrupted_demo_keeps_what_is_trained(
     demo: tuple[Path, list[str]], tmp_path: Path
 ) -> None:

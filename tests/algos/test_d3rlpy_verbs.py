@@ -216,6 +216,7 @@ def test_evaluators_act_in_spaces_with_one_slot(start: int) -> None:
         gymnasium.registry.pop("tests/sign-v0")
 
 
+@pytest.mark.slow
 def test_decqn_learns_online() -> None:
     algo = make(DecQN, batch_size=64, tau=0.1, gamma=0.0, **learning_rates(DecQN, 3e-3))
     algo.fit_online(
@@ -371,8 +372,8 @@ def check_export(algo_class: Any, path: Path) -> None:
         assert len(frozen) >= 4
 
 
-# One of each way to act; the rest differ in training only and are among the slow tests.
-ACTING = {"SPINIQL", "SPINIDQL", "AutoregressiveBCQ", "DecQNIQL"}
+# A product, candidates, values; the rest differ in training only and are among the slow tests.
+ACTING = {"SPINIQL", "SPINIDQL", "DecQNIQL"}
 
 
 @pytest.mark.parametrize(

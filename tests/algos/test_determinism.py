@@ -56,6 +56,7 @@ def test_another_seed_gives_others() -> None:
     assert digest(first) != digest(outcome(algo, fit(algo, None)))
 
 
+@pytest.mark.slow
 def test_other_processes_get_the_same_numbers(tmp_path: Path) -> None:
     folders = [tmp_path / str(i) for i in range(2)]
     for folder in folders:

@@ -70,6 +70,7 @@ def test_two_processes_train_one_model(tmp_path: Path) -> None:
     assert spin.is_pretrained
 
 
+@pytest.mark.slow
 def test_a_killed_run_of_two_processes_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
     run_two(shared_run_that_is_killed, tmp_path, expected=-signal.SIGKILL)
     names = [path.name for path in (tmp_path / "checkpoints").iterdir()]

@@ -174,6 +174,7 @@ def test_objectives_that_train_their_policy_refuse_it() -> None:
         algo.fit(random_buffer(), n_steps=1, **QUIET)
 
 
+@pytest.mark.slow
 def test_a_student_learns_the_chosen_actions(tmp_path: Path) -> None:
     buffer = two_modes()
     teacher = trained(SPINIDQL, buffer, n_action_samples=16, joint_critic=True, **joint_fields())

@@ -100,6 +100,7 @@ def test_a_finished_run_is_not_repeated_and_can_be_made_longer(tmp_path: Path) -
 # -- real processes --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_killed_three_times_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()

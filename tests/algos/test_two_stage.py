@@ -83,6 +83,7 @@ def test_features_do_not_change_in_the_second_stage_and_heads_do(
     assert names == {"heads"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query_init", ["mask", "random"])
 def test_the_student_is_taught_the_asms_features(query_init: str) -> None:
     torch.manual_seed(0)

@@ -130,7 +130,7 @@ class Coupled:
         return torch.randn(batch_size, 5), first.expand(-1, 2)
 
 
-@pytest.mark.parametrize("config", SIZES, ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize("config", [SIZES[0], pytest.param(SIZES[1], marks=pytest.mark.slow)])
 def test_held_out_likelihood_per_slot_is_that_of_the_joint_distribution(
     config: MLPConfig | TransformerConfig,
 ) -> None:

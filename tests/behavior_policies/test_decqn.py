@@ -36,6 +36,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decqn, "RESUME_FILL_STEPS", 400)
 
 
+@pytest.mark.slow
 def test_a_run_leaves_a_curve_snapshots_and_selected_policies(tmp_path: Path) -> None:
     training = DecQNTrainer(TINY, tmp_path / "run")
     training.train(progress=False)
@@ -60,6 +61,7 @@ def test_a_run_leaves_a_curve_snapshots_and_selected_policies(tmp_path: Path) ->
     assert policy(np.zeros((2, 17), np.float32)).shape == (2, 6)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_where_it_was(tmp_path: Path) -> None:
     half = dataclasses.replace(TINY, env_steps=800)
     DecQNTrainer(half, tmp_path).train(progress=False)
@@ -106,6 +108,7 @@ def test_a_maze_run_learns_from_steps_of_episodes_only(
     assert (tmp_path / "snapshots" / f"{training.env_steps}.npz").exists()
 
 
+@pytest.mark.slow
 def test_episodes_of_training_are_cut_off_and_bootstrapped_those_of_evaluation_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +138,7 @@ def test_episodes_of_training_are_cut_off_and_bootstrapped_those_of_evaluation_a
     assert lengths == [1000, 1000]
 
 
+@pytest.mark.slow
 def test_snapshots_are_of_averaged_networks_where_the_recipe_says_so(tmp_path: Path) -> None:
     recipe = dataclasses.replace(TINY, env_steps=800, averaged=True)
     training = DecQNTrainer(recipe, tmp_path)

@@ -57,6 +57,7 @@ def collected(training: PPOTrainer, n_rollouts: int) -> list[Rollout]:
     return rollouts
 
 
+@pytest.mark.slow
 def test_the_recipe_says_which_algorithm_trains(tmp_path: Path) -> None:
     assert isinstance(make_trainer(TINY, tmp_path / "ppo"), PPOTrainer)
     maze = dataclasses.replace(RECIPES["maze-a3-medium"], env_steps=100)
@@ -90,6 +91,7 @@ def test_a_run_leaves_a_curve_and_snapshots_and_a_stopped_one_resumes(tmp_path: 
     assert (latest(observations) == mode).mean() > 0.98  # weights were rounded to half precision
 
 
+@pytest.mark.slow
 def test_the_snapshot_of_a_long_training_is_found(tmp_path: Path) -> None:
     training = PPOTrainer(dataclasses.replace(TINY, env_steps=12_345_679), tmp_path)
     training.env_steps = 12_345_678 - 639
@@ -100,6 +102,7 @@ def test_the_snapshot_of_a_long_training_is_found(tmp_path: Path) -> None:
     assert arrays.with_suffix(".csv").read_text().splitlines()[1].startswith("12345679,")
 
 
+@pytest.mark.slow
 def test_rollouts_hold_what_was_played(tmp_path: Path) -> None:
     training = PPOTrainer(dataclasses.replace(TINY, episode_steps=15), tmp_path)
     first, second = collected(training, 2)
@@ -121,6 +124,7 @@ def test_rollouts_hold_what_was_played(tmp_path: Path) -> None:
     assert training.env_steps == int(first.played.sum() + second.played.sum())
 
 
+@pytest.mark.slow
 def test_falls_end_episodes_and_pay_nothing_afterwards(tmp_path: Path) -> None:
     # An untrained cheetah is never as fast as that: every episode ends after FALL_STEPS.
     (rollout,) = collected(PPOTrainer(dataclasses.replace(TINY, fall_reward=1.0), tmp_path), 1)
@@ -181,6 +185,7 @@ def test_a_slot_that_moved_the_wrong_way_is_never_clipped() -> None:
     torch.testing.assert_close(log_ratio.grad, torch.tensor([[2.0, 2.0 * math.e]]))
 
 
+@pytest.mark.slow
 def test_nothing_is_learned_from_steps_that_were_not_played(tmp_path: Path) -> None:
     learned = []
     for observation in (0.0, 100.0):
@@ -195,6 +200,7 @@ def test_nothing_is_learned_from_steps_that_were_not_played(tmp_path: Path) -> N
         np.testing.assert_array_equal(array, learned[1][name])
 
 
+@pytest.mark.slow
 def test_learning_makes_better_actions_likelier_and_values_truer(tmp_path: Path) -> None:
     training = PPOTrainer(dataclasses.replace(TINY, width=32), tmp_path)
     (rollout,) = collected(training, 1)
@@ -228,6 +234,7 @@ def test_the_learning_rate_follows_the_divergence(tmp_path: Path) -> None:
     assert training.optim.param_groups[0]["lr"] == ppo.LEARNING_RATES[0]
 
 
+@pytest.mark.slow
 def test_a_policy_of_other_bins_than_learned_acts_by_its_mean(tmp_path: Path) -> None:
     recipe = dataclasses.replace(TINY, number=7, learned_bins=3, env_steps=640)
     training = PPOTrainer(recipe, tmp_path)

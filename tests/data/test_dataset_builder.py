@@ -213,6 +213,7 @@ def test_the_environment_is_recovered_without_importing_this_package(
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, env=env)
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_can_build(tmp_path: Path, policy_folder: Path) -> None:
     root = Path(package_file).parents[1]
     script = tmp_path / "script.py"
@@ -270,7 +271,10 @@ def _stop_after_two_chunks(
 
 
 @in_processes
-@pytest.mark.parametrize(("error", "jobs"), [(RuntimeError("broken"), 2), (KeyboardInterrupt(), 1)])
+@pytest.mark.parametrize(
+    ("error", "jobs"),
+    [(RuntimeError("broken"), 2), pytest.param(KeyboardInterrupt(), 1, marks=pytest.mark.slow)],
+)
 def test_an_interrupted_build_leaves_no_dataset_and_the_next_goes_on(
     error: BaseException,
     jobs: int,
@@ -307,6 +311,7 @@ def _start_build(policy_folder: Path, size: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", script], env=env)
 
 
+@pytest.mark.slow
 @in_processes
 def test_a_killed_build_goes_on_where_it_was(
     built_3k: dict[str, Any],
@@ -336,7 +341,10 @@ def test_a_killed_build_goes_on_where_it_was(
     ]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped"])
+@pytest.mark.parametrize(
+    "damage",
+    [*(pytest.param(d, marks=pytest.mark.slow) for d in ("truncated", "empty")), "flipped"],
+)
 def test_a_damaged_chunk_and_those_after_it_are_played_again(
     damage: str, datasets_folder: Path, built_3k: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,6 +512,7 @@ def test_a_dataset_too_small_for_its_level_is_built_with_a_warning() -> None:
     assert minari.load_dataset(spec.name).total_episodes == 1
 
 
+@pytest.mark.slow
 def test_the_maze_needs_no_simulator(datasets_folder: Path, policy_folder: Path) -> None:
     """In a process where dm_control and MuJoCo are not installed."""
     output = run_python(

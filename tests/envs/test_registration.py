@@ -151,6 +151,7 @@ def test_the_seed_decides_the_episode_in_every_instance(
     second.close()
 
 
+@pytest.mark.slow
 def test_the_seed_decides_the_episode_in_every_process() -> None:
     """One task a domain: what a domain draws at random, its tasks draw alike."""
     ids = [f"spin/{domain}-{task}-v0" for domain, task in dict(SUITE_TASKS[::-1]).items()]

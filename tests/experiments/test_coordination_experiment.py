@@ -40,7 +40,7 @@ def test_collisions_are_counted_by_action() -> None:
 def test_the_experiment_reports_collisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     monkeypatch.setattr(engines, "LocalEngine", lambda *_: InProcess())
-    common = ["coordination", "--preset", "smoke", "--task", "slate-n5"]
+    common = ["coordination", "--preset", "smoke", "--task", "slate-n5/"]
     folder = ["--folder", str(tmp_path / "jobs")]
     result = CliRunner().invoke(app, ["bench", "run", *common, "--method", "joint", *folder])
     assert result.exit_code == 0, result.output

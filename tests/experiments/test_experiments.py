@@ -93,7 +93,9 @@ def training(label: str = "SPIN", algorithm: str = "SPINIQL", **fields: Any) -> 
 # -- what experiments are made of ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    "scale", [pytest.param(s, marks=() if s == "cpu" else pytest.mark.slow) for s in SCALES]
+)
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_cell_can_be_configured(name: str, scale: str) -> None:
     cells = EXPERIMENTS[name].jobs(SCALES[scale], [0], "cpu:0")
@@ -211,7 +213,9 @@ class CrashError(RuntimeError):
 
 
 @maze
-@pytest.mark.parametrize("crash", [3, 9])  # in pre-training, in training
+@pytest.mark.parametrize(
+    "crash", [pytest.param(3, marks=pytest.mark.slow), 9]
+)  # in pre-training, in training
 def test_a_stopped_job_goes_on_and_ends_like_an_uninterrupted_one(
     crash: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

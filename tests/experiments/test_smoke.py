@@ -48,6 +48,7 @@ def test_smoke_of_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert report.count("<td>maze-a5/random</td>") >= 4
 
 
+@pytest.mark.slow
 def test_trainings_with_equal_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "LocalEngine", lambda *_: InProcess())
     # A clock on which every step takes 50 ms, on any machine.

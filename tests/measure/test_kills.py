@@ -29,6 +29,7 @@ def test_a_run_killed_at_random_moments_ends_like_one_left_alone(tmp_path: Path)
     assert all(row["identical"] for row in rows), rows
 
 
+@pytest.mark.slow
 def test_a_run_that_depends_on_kills_is_found_out(tmp_path: Path) -> None:
     with import_path_for_children():
         rows = kill_until_done(victims.forgetful, 3, tmp_path)

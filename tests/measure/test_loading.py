@@ -44,6 +44,7 @@ def _write(episodes: int, length: int, size: int) -> MinariDataset:
     return MinariDataset(folder)
 
 
+@pytest.mark.slow
 def test_loading_takes_little_more_memory_than_the_arrays() -> None:
     dataset = _write(episodes=300, length=1000, size=17)  # 26 MB
     size = array_bytes(DeviceReplayBuffer.from_minari(dataset))

@@ -20,6 +20,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_a_soak_writes_a_row_an_epoch_and_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_fresh_process_measures_itself(
     assert float(capsys.readouterr().out.splitlines()[-1]) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", memory.WAYS)
 def test_training_is_measured_on_the_made_up_dataset(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
