@@ -51,6 +51,7 @@ def _tuned(policy: str) -> dict[str, Any]:
         "trajectory_weights": TrajectoryWeights(temperature=0.05),
         "monte_carlo_share": 0.2,
         "weight_ess": 0.99,
+        "candidate_temperature": 0.25,
         "encoder_factory": _layers(256),
         "actor_encoder_factory": _layers(256),
         "critic_encoder_factory": _layers(128),

@@ -41,19 +41,24 @@ class IDQLConfig(IQLConfig):
 
     Args:
         n_action_samples: candidates per state (n).
+        candidate_temperature: of the policy's distribution when candidates are drawn; 0 takes the
+            most likely choice of every slot, as a policy without critics would.
         value_temperature: if above 0, `sample_action` draws among its candidates from the softmax
             of their values divided by this.
     """
 
     n_action_samples: int = 32
+    candidate_temperature: float = 1.0
     value_temperature: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.n_action_samples < 1 or self.value_temperature < 0.0:
+        temperatures = self.candidate_temperature, self.value_temperature
+        if self.n_action_samples < 1 or min(temperatures) < 0.0:
             raise ValueError(
-                "Expected n_action_samples of at least 1 and value_temperature of at least 0; got "
-                f"{self.n_action_samples} and {self.value_temperature}."
+                "Expected n_action_samples of at least 1, candidate_temperature and "
+                "value_temperature of at least 0; got "
+                f"{self.n_action_samples}, {temperatures[0]} and {temperatures[1]}."
             )
 
 
@@ -66,6 +71,7 @@ class IDQLImpl(IQLImpl):
         super().__init__(observation_shape, modules, config, device)
         self._n_action_samples = config.n_action_samples
         self._value_temperature = config.value_temperature
+        self._candidate_temperature = config.candidate_temperature
         self._candidate_noise = candidate_noise(self._layout, config.n_action_samples, device)
 
     def imitation_weight(
@@ -93,13 +99,21 @@ class IDQLImpl(IQLImpl):
                 "Expected a policy that is a structure model, as SPINIDQL's: a "
                 f"{type(policy).__name__} cannot choose in view of any other choices."
             )
-        n, order = self._n_action_samples, range(self._layout.n_slots)
-        noise = self._candidate_noise[:, None].expand(-1, len(x), -1)
-        actions = policy.asm.sample(x, n, given=given, allowed=allowed, order=order, noise=noise)
+        actions = policy.asm.sample(
+            x,
+            self._n_action_samples,
+            temperature=self._candidate_temperature,
+            given=given,
+            allowed=allowed,
+            order=range(self._layout.n_slots),
+            noise=self._candidate_noise[:, None].expand(-1, len(x), -1),
+        )
         return self._best(x, actions, 0.0)
 
     def _choose(self, x: Any, noise: torch.Tensor | None, temperature: float) -> torch.Tensor:
-        actions = self.acting_policy.sample_several(x, self._n_action_samples, noise)
+        actions = self.acting_policy.sample_several(
+            x, self._n_action_samples, noise, self._candidate_temperature
+        )
         return self._best(x, actions, temperature)
 
     def _best(self, x: Any, actions: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -41,7 +41,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("spin-demo"),
     minutes: Annotated[
         float, typer.Option(help="Of training, for each of the two algorithms.")
-    ] = 1.75,
+    ] = 1.9,
     seed: Annotated[int, typer.Option(help="Of networks and mini-batches.")] = 0,
     size: Size = None,
     device: Device = "cpu:0",

@@ -50,19 +50,27 @@ class Policy(nn.Module):
         )
 
     def sample_several(
-        self, observations: torch.Tensor, n: int, noise: torch.Tensor | None = None
+        self,
+        observations: torch.Tensor,
+        n: int,
+        noise: torch.Tensor | None = None,
+        temperature: float = 1.0,
     ) -> torch.Tensor:
         """Samples `n` actions per state, `(n, B, N)`.
 
-        `noise` is Gumbel noise `(n, S)` shared by all states; fresh noise if None.
+        Args:
+            observations: `(B, obs)`.
+            n: actions per state.
+            noise: Gumbel noise `(n, S)` shared by all states; fresh noise if None.
+            temperature: of every slot's distribution; 0 makes all actions the greedy one.
         """
-        repeated = observations.expand(n, -1, -1).flatten(0, 1)
+        batch, device = observations.shape[0], observations.device
         if noise is None:
-            actions = self.sample(repeated)
+            added = gumbel_noise(torch.empty((n, batch, self.layout.total), device=device))
         else:
-            actions = self.decode(
-                repeated, noise[:, None].expand(-1, observations.shape[0], -1).flatten(0, 1)
-            )
+            added = noise[:, None].expand(-1, batch, -1)
+        repeated = observations.expand(n, -1, -1).flatten(0, 1)
+        actions = self.decode(repeated, temperature * added.flatten(0, 1))
         samples: torch.Tensor = actions.unflatten(0, (n, -1))
         return samples
 

@@ -130,6 +130,21 @@ def test_a_temperature_spreads_sampled_actions() -> None:
     assert draws[0] < draws[1] / 2
 
 
+def test_candidates_of_temperature_zero_are_the_greedy_action() -> None:
+    algo = SPINIDQL(**tiny_fields(SPINIDQL), candidate_temperature=0.0)
+    algo.fit(random_buffer(), n_steps=2, **QUIET)
+    impl: Any = algo.impl
+    scaler = algo.config.observation_scaler
+    x = torch.from_numpy(STATES)
+    greedy = impl.policy.greedy(x if scaler is None else scaler.transform(x)).numpy()
+    for actions in (algo.predict(STATES), algo.sample_action(STATES), algo.predict_with(STATES)):
+        assert np.array_equal(actions, greedy)
+    impl._candidate_temperature = 1.0
+    assert not np.array_equal(algo.predict(STATES), greedy)
+    with pytest.raises(ValueError, match="candidate_temperature"):
+        SPINIDQL(candidate_temperature=-1.0)
+
+
 def test_joint_log_prob_and_greedy_follow_the_slots() -> None:
     torch.manual_seed(0)
     policy = JointPolicy(4, NVEC, MLPConfig(width=16))
