@@ -1,6 +1,7 @@
 """Draws docs/figures/coordination_tasks.png."""
 
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import matplotlib.image
@@ -8,7 +9,7 @@ import numpy as np
 
 import spin_envs  # noqa: F401  (registers the environments)
 
-frames = []
+frames: list[Any] = []
 for name in ("dispatch", "slate"):
     env = gymnasium.make(f"spin/{name}-v0", render_mode="rgb_array")
     env.reset(seed=0)
