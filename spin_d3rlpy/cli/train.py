@@ -40,8 +40,9 @@ Seed = Annotated[int | None, typer.Option(help="Of networks and mini-batches; de
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("spin-demo"),
     minutes: Annotated[
-        float, typer.Option(help="Of training, for each of the two algorithms.")
-    ] = 1.9,
+        float | None,
+        typer.Option(help="Of training, for each of the two algorithms; default: about two."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of networks and mini-batches.")] = 0,
     size: Size = None,
     device: Device = "cpu:0",
@@ -54,7 +55,7 @@ def demo(
 
     rows = run_demo(
         out,
-        DemoSettings(minutes, seed, size or DemoSettings.size, device),
+        DemoSettings(minutes or DemoSettings.minutes, seed, size or DemoSettings.size, device),
         jobs=jobs,
         show_progress=progress,
         log=log if json else typer.echo,

@@ -113,7 +113,7 @@ def test_frame_rates_are_those_of_the_instance() -> None:
 
 def _graphics_errors(backend: str, env_id: str, **variables: str) -> list[str]:
     """Draws twice with a back-end that this machine lacks, and returns the errors."""
-    output, _ = run_python_with_errors(
+    output, printed = run_python_with_errors(
         "import os, sys\n"
         "os.environ.pop('DISPLAY', None)\n"
         f"os.environ.update({ {'MUJOCO_GL': backend, **variables}!r})\n"
@@ -126,6 +126,7 @@ def _graphics_errors(backend: str, env_id: str, **variables: str) -> list[str]:
         "    except spin_envs.MissingDependencyError as error:\n"
         "        print(error)"
     )
+    assert "Exception ignored" not in printed  # of a half-made context's destructor
     return output.splitlines()
 
 
