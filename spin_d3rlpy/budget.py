@@ -1,14 +1,19 @@
-"""Training for a given time; the number of steps is measured on the machine."""
+"""Training for a given time: schedules and epochs follow the clock."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
+from d3rlpy.logging import LOG
+
 UNTIMED_STEPS = 3  # in which memory and caches are made
-TIMED_SHARE = 0.02
+TRIAL_SHARE = 0.01  # of the seconds, for each number of threads
+LEAST_GAIN = 1.25  # other programs may soon use the cores
 
 
 class Budget:
@@ -42,10 +47,7 @@ class Budget:
 
 
 class StageTime:
-    """Number of steps of a stage: given, or as many as fit in its share of a budget.
-
-    With a budget, the steps after the first `UNTIMED_STEPS` are timed for `TIMED_SHARE` of the
-    seconds. The number of steps then is fixed, and a resumed run keeps it.
+    """Length of a stage: a number of steps, or a share of a budget's seconds.
 
     Args:
         budget: the run's.
@@ -55,65 +57,124 @@ class StageTime:
 
     Attributes:
         seconds: of the stage; None without a budget of seconds.
-        n_steps: number of steps; None until known.
     """
 
     def __init__(self, budget: Budget, share: float, n_steps: int, epoch_steps: int) -> None:
         self._budget = budget
         self.seconds: float | None = None
-        self.n_steps: int | None = n_steps
         if budget.seconds is not None:
             self.seconds = share * max(0.0, budget.seconds - budget.spent)
-            self.n_steps = None
-        self._epoch_steps = epoch_steps
+        self._n_steps, self._epoch_steps = n_steps, epoch_steps
         self._spent = 0.0
-        self._untimed = 0.0
+        self._threads = _Threads(self.seconds or 0.0)
 
-    def end_of(self, epoch: int) -> int | None:
-        """Returns the number of steps at the end of an epoch, if known."""
-        if self.n_steps is None:
-            return None
-        return min(epoch * self._epoch_steps, self.n_steps)
+    def is_end(self, epoch: int, step: int) -> bool:
+        """Whether an epoch (from 1) is complete after `step` steps of the stage."""
+        if self.seconds is None:
+            return step >= min(epoch * self._epoch_steps, self._n_steps)
+        # Every epoch has a step, also one that has no time left.
+        return step >= epoch and self._spent >= self.seconds * epoch / self._budget.n_epochs
+
+    def is_last(self, epoch: int) -> bool:
+        """Whether the stage ends with this epoch."""
+        if self.seconds is None:
+            return epoch * self._epoch_steps >= self._n_steps
+        return epoch >= self._budget.n_epochs
 
     def progress(self, step: int) -> float:
         """Returns the completed share of the stage in the middle of a step."""
-        if self.n_steps is not None:
-            return (step + 0.5) / self.n_steps
-        assert self.seconds is not None
+        if self.seconds is None:
+            return (step + 0.5) / self._n_steps
         return min(1.0, self._spent / self.seconds) if self.seconds else 1.0
 
-    def measure(self, step: int, make: Callable[[], None]) -> None:
-        """Makes step number `step` (from 0) and counts its seconds."""
+    def total(self, step: int) -> int | None:
+        """Returns the number of steps, estimated from the seconds of the first `step` ones."""
+        if self.seconds is None:
+            return self._n_steps
+        return math.ceil(step / self.progress(step)) if self._spent else None
+
+    def measure(self, make: Callable[[], None]) -> None:
+        """Makes a step and counts its seconds."""
         began = self._budget.clock()
         make()
         seconds = self._budget.clock() - began
         self._budget.spent += seconds
         self._spent += seconds
-        if self.n_steps is not None or self.seconds is None:
-            return
-        if step < UNTIMED_STEPS:
-            self._untimed = self._spent
-            return
-        timed = self._spent - self._untimed
-        if timed > 0.0 and (timed >= TIMED_SHARE * self.seconds or self._spent >= self.seconds):
-            a_step = timed / (step + 1 - UNTIMED_STEPS)
-            self.n_steps = step + 1 + int(max(0.0, self.seconds - self._spent) / a_step)
-            self._epoch_steps = math.ceil(self.n_steps / self._budget.n_epochs)
+        self._threads.after_step(seconds)
+
+    @contextmanager
+    def fastest_threads(self, is_on_cpu: bool) -> Iterator[None]:
+        """With a budget, the stage's steps in this context use the fastest number of threads."""
+        before = torch.get_num_threads()
+        if self.seconds is not None and is_on_cpu:
+            self._threads.start(before)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what was measured."""
-        return {
-            "seconds": self.seconds,
-            "n_steps": self.n_steps,
-            "epoch_steps": self._epoch_steps,
-            "spent": self._spent,
-            "untimed": self._untimed,
-        }
+        return {"seconds": self.seconds, "spent": self._spent, "threads": self._threads.best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Inverse of `state_dict`; a newly given number of steps wins."""
         if self.seconds is not None:
-            self.seconds, self.n_steps = state_dict["seconds"], state_dict["n_steps"]
-            self._epoch_steps = state_dict["epoch_steps"]
-        self._spent, self._untimed = state_dict["spent"], state_dict["untimed"]
+            self.seconds = state_dict["seconds"]
+            self._threads.best = state_dict.get("threads")
+        self._spent = state_dict["spent"]
         self._budget.spent += self._spent
+
+
+class _Threads:
+    """Number of CPU threads, doubled in the first steps for as long as that makes them faster.
+
+    Small networks gain little from several threads. If other programs use the cores, threads wait
+    for each other: on two cores, one of them busy, steps took 25 times as long with two threads.
+
+    Args:
+        seconds: of the stage.
+
+    Attributes:
+        best: the number; None until known.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.best: int | None = None
+        self._seconds = seconds
+        self._most = self._tried = self._winner = 0
+        self._times: list[float] = []
+        self._fastest = math.inf  # seconds per step
+
+    def start(self, most: int) -> None:
+        """Begins with one thread, or where a resumed run ended."""
+        self._most = most
+        self._try(min(self.best or 1, most))
+        if self._most == 1:
+            self.best = 1
+
+    def after_step(self, seconds: float) -> None:
+        """Counts a step's seconds; tries another number when enough are counted."""
+        if self.best is not None or not self._most:
+            return
+        self._times.append(seconds)
+        timed = self._times[UNTIMED_STEPS:]
+        enough = TRIAL_SHARE * self._seconds
+        if self._tried > 1 and not timed and sum(self._times) > enough:
+            timed = self._times[-1:]  # far too slow to go through more of them
+        if not timed or sum(timed) < enough:
+            return
+        step = sum(timed) / len(timed)
+        is_faster = step * LEAST_GAIN <= self._fastest
+        if is_faster:
+            self._fastest, self._winner = step, self._tried
+        if is_faster and self._tried < self._most:
+            self._try(min(2 * self._tried, self._most))
+            return
+        self.best = self._winner
+        self._try(self.best)
+        LOG.info("Threads of CPU steps", threads=self.best, available=self._most)
+
+    def _try(self, threads: int) -> None:
+        self._tried, self._times = threads, []
+        torch.set_num_threads(threads)

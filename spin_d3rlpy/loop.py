@@ -160,6 +160,7 @@ class Loop:
         self.logged: Row = {}
         self.epoch_seconds = 0.0
         self._run, self._stage, self._label = run, stage, label
+        self._device = torch.device(device)
         self._time = StageTime(run.budget, share, n_steps, epoch_steps)
         self._groups = [] if schedule is None or schedule.is_constant else _groups(optimizers)
         self._schedule, self._average = schedule, average
@@ -188,20 +189,23 @@ class Loop:
         """
         checkpoints = self._run.checkpoints
         epoch = len(self.rows)
-        with progress_bar(
-            self._label,
-            "step",
-            self._run.show_progress,
-            total=self._time.n_steps,
-            initial=self.step,
-        ) as bar:
+        with (
+            progress_bar(
+                self._label,
+                "step",
+                self._run.show_progress,
+                total=self._time.total(self.step),
+                initial=self.step,
+            ) as bar,
+            self._time.fastest_threads(self._device.type == "cpu"),
+        ):
             while not self._is_over(epoch):
                 epoch += 1
                 began = time.monotonic()
                 with checkpoints.saving_on_interrupt() if checkpoints else nullcontext():
-                    while (end := self._time.end_of(epoch)) is None or self.step < end:
-                        self._make(step)
-                        bar.total = self._time.n_steps
+                    while not self._time.is_end(epoch, self.step):
+                        self._time.measure(lambda: self._update(step))
+                        bar.total = self._time.total(self.step)
                         bar.update()
                         if after_step is not None:
                             after_step(epoch)
@@ -209,15 +213,10 @@ class Loop:
                             checkpoints.after_step(self._stage, self.step, self._state)
                 self.epoch_seconds = time.monotonic() - began
                 yield epoch
+        if (seconds := self._time.seconds) is not None:
+            LOG.info("Steps in the time", stage=self._stage, seconds=seconds, n_steps=self.step)
         if self._keep_best is not None and self._best_weights is not None:
             self._keep_best.load_state_dict(self._best_weights)
-
-    def _make(self, step: Step) -> None:
-        was_known = self._time.n_steps
-        self._time.measure(self.step, lambda: self._update(step))
-        if was_known is None and (n_steps := self._time.n_steps) is not None:
-            seconds = round(self._time.seconds or 0.0, 1)
-            LOG.info("Steps in the time", stage=self._stage, seconds=seconds, n_steps=n_steps)
 
     def _update(self, step: Step) -> None:
         for group in self._groups:
@@ -294,10 +293,8 @@ class Loop:
 
     def _is_over(self, epoch: int) -> bool:
         """Whether this epoch is the last one."""
-        n_steps = self._time.n_steps
-        if n_steps is not None and self._time.end_of(epoch) == n_steps:
-            return True
-        return self._patience is not None and len(self._scores) - self.best >= self._patience
+        gave_up = self._patience is not None and len(self._scores) - self.best >= self._patience
+        return gave_up or self._time.is_last(epoch)
 
     # -- checkpoints -----------------------------------------------------------------------
 

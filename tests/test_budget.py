@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,14 +34,15 @@ def train(
     checkpoints: Checkpoints | None = None,
     crash: int = -1,
     stage: str = "stage",
+    slow_from: int = sys.maxsize,
 ) -> Loop:
-    """Trains with steps of 0.1 s, of which the first takes 1 s."""
+    """Trains with steps of 0.1 s, of which the first, and those of a busy machine, take 1 s."""
     loop = Loop(Run(False, checkpoints, budget=budget), stage, 7, 7, share=share)
 
     def step() -> Metrics:
         if loop.step == crash:
             raise CrashError
-        clock.now += 1.0 if loop.step == 0 else 0.1
+        clock.now += 1.0 if loop.step == 0 or loop.step >= slow_from else 0.1
         return {"loss": torch.tensor(0.0)}
 
     for _ in loop.epochs(step):
@@ -68,11 +70,80 @@ def test_stages_share_the_seconds() -> None:
     assert budget.spent == pytest.approx(20.0, abs=0.3)
 
 
-def test_a_stage_without_time_left_makes_a_few_steps() -> None:
+def test_a_stage_without_time_left_makes_a_step_per_epoch() -> None:
     clock = Clock()
     budget = Budget(2.0, clock)
     train(budget, clock)
-    assert 1 <= train(budget, clock, stage="second").step < 10
+    assert train(budget, clock, stage="second").step == budget.n_epochs
+
+
+def test_a_stage_that_becomes_slower_keeps_its_seconds() -> None:
+    clock = Clock()
+    budget = Budget(10.0, clock)
+    loop = train(budget, clock, slow_from=30)
+    assert 30 < loop.step < 60
+    assert budget.spent == pytest.approx(10.0, abs=1.0)
+
+
+class Threads:
+    """Torch's number of threads, and steps whose time depends on it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, clock: Clock, n: int) -> None:
+        self.n, self.clock = n, clock
+        self.by_step: list[int] = []
+        monkeypatch.setattr(torch, "get_num_threads", lambda: self.n)
+        monkeypatch.setattr(torch, "set_num_threads", self.set)
+
+    def set(self, n: int) -> None:
+        self.n = n
+
+    def train(self, seconds: dict[int, float], budget: Budget) -> None:
+        loop = Loop(Run(False, budget=budget), "stage", 50, 50)
+
+        def step() -> Metrics:
+            self.by_step.append(self.n)
+            self.clock.now += seconds[self.n]
+            return {"loss": torch.tensor(0.0)}
+
+        for _ in loop.epochs(step):
+            loop.add_row(loop.take_row())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "best"),
+    [
+        ({1: 0.1, 2: 2.5}, 1),  # another program uses the second core
+        ({1: 0.1, 2: 0.09}, 1),  # not worth it
+        ({1: 0.1, 2: 0.06}, 2),
+        ({1: 0.4, 2: 0.2, 4: 0.1, 6: 0.05}, 6),
+        ({1: 0.4, 2: 0.2, 4: 0.1, 6: 0.1}, 4),
+        ({1: 0.1}, 1),
+    ],
+)
+def test_the_fastest_number_of_threads_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], best: int
+) -> None:
+    clock = Clock()
+    threads = Threads(monkeypatch, clock, most := max(seconds))
+    threads.train(seconds, Budget(300.0, clock))
+    assert threads.by_step[0] == 1
+    assert threads.by_step[-1] == best
+    assert threads.by_step.count(best) > 0.9 * len(threads.by_step)
+    assert threads.n == most  # the user's, afterwards
+
+
+def test_slow_trials_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    threads = Threads(monkeypatch, clock, 2)
+    threads.train({1: 0.1, 2: 3.0}, Budget(60.0, clock))
+    assert threads.by_step.count(2) == 1
+
+
+def test_without_seconds_threads_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    threads = Threads(monkeypatch, clock, 4)
+    threads.train({4: 0.1}, Budget(None, clock))
+    assert set(threads.by_step) == {4}
 
 
 def test_without_seconds_steps_are_counted_and_time_is_told() -> None:
@@ -82,7 +153,7 @@ def test_without_seconds_steps_are_counted_and_time_is_told() -> None:
     assert budget.spent == pytest.approx(1.6)
 
 
-def test_a_resumed_run_keeps_its_number_of_steps(tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_seconds_that_were_left(tmp_path: Path) -> None:
     clock = Clock()
     with Checkpoints(tmp_path, 3, {}, dict) as first:
         first.start(resume=True)

@@ -259,9 +259,9 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
                 policy is saved as `best.safetensors`, for `load_policy`.
             best_is: whether the highest or the lowest value is best.
             patience: stop after this many epochs without a better one, in the last epoch's state.
-            seconds: training time instead of `n_steps`, first stages included, evaluations not. The
-                number of steps is measured in each stage's first steps, logged, and kept by a
-                resumed run; there are ten epochs. A `Budget` can use another clock.
+            seconds: training time instead of `n_steps`, first stages included, evaluations not.
+                Schedules and the ten epochs follow the clock. On the CPU the first steps find the
+                fastest number of threads. A `Budget` can use another clock.
 
         Yields:
             `(epoch, metrics)`; metrics include `step` and `seconds` (of all steps so far).
