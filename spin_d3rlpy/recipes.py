@@ -27,7 +27,7 @@ def _layers(width: int) -> VectorEncoderFactory:
 # In place of the values for MLPs, measured at equal seconds. Heads that start from a pre-trained
 # model's are moved less. Networks with an expensive step see smaller batches, more often.
 _TUNED_POLICIES: dict[str, dict[str, Any]] = {
-    "spin": {"actor_learning_rate": 2e-4},
+    "spin": {"actor_learning_rate": 5e-5},
     "saint": {"imitation_batch_size": 256},
     "autoregressive": {
         "imitation_batch_size": 256,
