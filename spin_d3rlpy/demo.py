@@ -42,7 +42,7 @@ class DemoSettings:
         recipe: name in `spin_d3rlpy.recipes.RECIPES`.
     """
 
-    minutes: float = 1.9
+    minutes: float = 1.6
     seed: int = 0
     size: int = 200_000
     device: str = "cpu:0"
