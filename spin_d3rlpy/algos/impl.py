@@ -33,7 +33,7 @@ class MultiDiscreteConfig(LearnableConfig):
             the model is built, and saved with it.
         n_steps: gradient steps of `fit` when it is not told.
         trajectory_weights: how often each trajectory is drawn for imitation: by the policy, and by
-            the stages that it learns first.
+            the stages that it learns first; None draws uniformly.
         lr_schedule: of all learning rates, over the steps of `fit`: `"constant"`, or `"linear"` or
             `"cosine"` decay to 0.
         lr_warmup: share of the steps in which learning rates rise from 0 first.
@@ -61,6 +61,7 @@ class MultiDiscreteConfig(LearnableConfig):
     def __post_init__(self) -> None:
         check_precision(self.precision)
         Schedule(self.lr_schedule, self.lr_warmup)
+        self.trajectory_weights = self.trajectory_weights or TrajectoryWeights()
 
     def create(self, device: DeviceArg = False, enable_ddp: bool = False) -> Any:
         """Returns the algorithm, a `MultiDiscreteAlgo`, on `device`."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
 
+from spin_d3rlpy import SPINIQL
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.data.weights import TrajectoryWeights
@@ -141,3 +142,9 @@ def test_selected_episodes_keep_their_weights(buffer: DeviceReplayBuffer) -> Non
     weights = TrajectoryWeights(temperature=0.01, min_episodes=1.0, critics=True)
     chosen = buffer.for_imitation(weights).select([0, 2, 3])
     assert set(chosen.sample_transition_batch(100).actions[:, 0].tolist()) == {2}
+
+
+def test_none_switches_a_recipes_weights_off() -> None:
+    off = SPINIQL(recipe="tuned", trajectory_weights=None).config
+    assert off.trajectory_weights == TrajectoryWeights()
+    assert SPINIQL(recipe="tuned").config.trajectory_weights != TrajectoryWeights()
