@@ -22,7 +22,7 @@ BINS = 3
 DATASET = "spin/cheetah-run-b3/medium-expert-v0"
 FINAL_EPISODES = 20
 EVALUATION_EPISODES = 5
-EPOCHS = 6
+EPOCHS = 4
 EVALUATION_SEED = 100
 VIDEO_STEPS = 250
 ALGORITHMS = {"SPIN-IQL": "SPINIQL", "F-IQL": "FactoredIQL"}
@@ -42,9 +42,9 @@ class DemoSettings:
         recipe: name in `spin_d3rlpy.recipes.RECIPES`.
     """
 
-    minutes: float = 1.6
+    minutes: float = 1.4
     seed: int = 0
-    size: int = 200_000
+    size: int = 400_000
     device: str = "cpu:0"
     recipe: str = "tuned"
 
