@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.data import load_dataset
@@ -42,7 +47,7 @@ class DemoSettings:
         recipe: name in `spin_d3rlpy.recipes.RECIPES`.
     """
 
-    minutes: float = 1.4
+    minutes: float = 2.5
     seed: int = 0
     size: int = 400_000
     device: str = "cpu:0"
@@ -57,6 +62,9 @@ def run_demo(
     log: Log = print,
 ) -> list[dict[str, Any]]:
     """Builds the dataset, trains both algorithms for the same time and compares them.
+
+    They train at the same time, one in a process of its own, so a script that calls this needs
+    `if __name__ == "__main__":`.
 
     Writes `results.csv`, `curves.csv`, `curves.png`, `spin.gif` and one `spin_d3rlpy.training`
     folder per algorithm. Finished trainings are reused, interrupted ones resumed.
@@ -75,30 +83,18 @@ def run_demo(
         ValueError: the folder holds a demo with other settings.
     """
     settings = settings or DemoSettings()
-    log(f"[1/4] Dataset {DATASET}")
+    log(f"[1/3] Dataset {DATASET}")
     dataset, env = load_dataset(DATASET, size=settings.size, jobs=jobs, progress=show_progress)
     log(
         f"      {dataset.transition_count:,} transitions, {dataset.size()} episodes, "
         f"nvec={dataset.nvec}"
     )
     evaluator = LockstepEvaluator(env, FINAL_EPISODES, EVALUATION_SEED, "greedy")
+    log(f"[2/3] {' and '.join(ALGORITHMS)}: {60 * settings.minutes:.0f} seconds of training each")
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
-    for number, (label, name) in enumerate(ALGORITHMS.items(), 2):
-        log(f"[{number}/4] {label}: {60 * settings.minutes:.0f} seconds of training")
-        values = {
-            "dataset": DATASET,
-            "algorithm": name,
-            "recipe": settings.recipe,
-            "seconds": 60.0 * settings.minutes,
-            "seed": settings.seed,
-            "size": settings.size,
-            "device": settings.device,
-            "episodes": EVALUATION_EPISODES,
-            "evaluation_seed": EVALUATION_SEED,
-            "n_epochs": EPOCHS,
-        }
-        run = run_training(folder / name, train_settings(values, "demo"), show_progress)
+    for label, run in _train(folder, settings, show_progress).items():
+        name = ALGORITHMS[label]
         returns = evaluator.returns(load_policy(folder / name / POLICY, settings.device))
         rows.append(
             {
@@ -122,7 +118,7 @@ def run_demo(
             for row in read_csv(folder / name / CURVE)
         ]
     env.close()
-    log("[4/4] Results")
+    log("[3/3] Results")
     write_csv(folder / "results.csv", rows)
     write_csv(folder / "curves.csv", curves)
     data_mean = float(dataset.returns().mean())
@@ -146,6 +142,35 @@ def run_demo(
         "  action = policy.predict(observation[None])[0]"
     )
     return rows
+
+
+def _train(folder: Path, settings: DemoSettings, show_progress: bool) -> dict[str, dict[str, Any]]:
+    """Trains the algorithms at the same time, each in a process; the first one shows its bars."""
+    runs = {}
+    for label, name in ALGORITHMS.items():
+        values = {
+            "dataset": DATASET,
+            "algorithm": name,
+            "recipe": settings.recipe,
+            "seconds": 60.0 * settings.minutes,
+            "seed": settings.seed,
+            "size": settings.size,
+            "device": settings.device,
+            "episodes": EVALUATION_EPISODES,
+            "evaluation_seed": EVALUATION_SEED,
+            "n_epochs": EPOCHS,
+        }
+        runs[label] = (folder / name, train_settings(values, "demo"))
+    (first, shown), *others = runs.items()
+    with ProcessPoolExecutor(len(others), get_context("spawn"), _log_warnings_only) as pool:
+        silent = {label: pool.submit(run_training, *run, False) for label, run in others}
+        results = {first: run_training(*shown, show_progress)}
+        return results | {label: future.result() for label, future in silent.items()}
+
+
+def _log_warnings_only() -> None:
+    level = structlog.make_filtering_bound_logger(logging.WARNING)
+    structlog.configure(wrapper_class=level)
 
 
 def _plot(path: Path, curves: list[dict[str, Any]], size: int, data_mean: float) -> None:

@@ -6,17 +6,20 @@ import csv
 import dataclasses
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import d3rlpy
 import minari
 import numpy as np
 import pytest
 
+import spin_d3rlpy.demo
 from spin_d3rlpy import SPINIQL, DeviceReplayBuffer, load_dataset, load_policy
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.data import parse_name
-from spin_d3rlpy.demo import DemoSettings, run_demo
+from spin_d3rlpy.demo import ALGORITHMS, EPOCHS, DemoSettings, run_demo
 from spin_d3rlpy.policies import SPINEncoderFactory
 
 pytestmark = pytest.mark.usefixtures("short_episodes")
@@ -30,6 +33,40 @@ def _datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.delenv("MINARI_REMOTE", raising=False)
     yield
     patch.undo()
+
+
+class ThisProcess(Executor):
+    """In place of another process, which would take seconds to start."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Calls it at once."""
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_process() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spin_d3rlpy.demo, "ProcessPoolExecutor", ThisProcess)
+        yield
+
+
+@pytest.mark.slow
+def test_algorithms_train_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(spin_d3rlpy.demo, "ProcessPoolExecutor", ProcessPoolExecutor)
+    monkeypatch.setattr(spin_d3rlpy.demo, "EPOCHS", 1)
+    settings = dataclasses.replace(SMOKE, minutes=0.75)  # longer than a process takes to start
+    run_demo(tmp_path, settings, show_progress=False, log=lambda _: None)
+    ended = [(tmp_path / name / "result.json").stat().st_mtime for name in ALGORITHMS.values()]
+    began = [(tmp_path / name / "config.yaml").stat().st_mtime for name in ALGORITHMS.values()]
+    assert max(began) < min(ended)
+    assert "spin_factored_iql" not in capfd.readouterr().out  # the other process is silent
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +93,7 @@ def test_demo_leaves_table_curves_picture_and_policy(demo: tuple[Path, list[str]
         steps = [int(r["step"]) for r in curves if r["algorithm"] == row["algorithm"]]
         assert steps[0] == 0
         assert steps[-1] == int(row["steps"])
-        assert len(steps) > 5
+        assert len(steps) == 1 + EPOCHS
     assert float(next(r["seconds"] for r in curves if r["step"] != "0")) > 0.5  # pre-training
     assert (folder / "curves.png").stat().st_size > 10_000
     assert "SPIN-IQL" in "\n".join(lines)
