@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-
-import structlog
 
 from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.data import load_dataset
@@ -18,7 +16,8 @@ from spin_d3rlpy.metrics import LockstepEvaluator
 from spin_d3rlpy.plots import plot_learning_curves
 from spin_d3rlpy.recording import record_policy
 from spin_d3rlpy.reports import format_table, read_csv, write_csv
-from spin_d3rlpy.run_settings import train_settings
+from spin_d3rlpy.run_settings import TrainSettings, train_settings
+from spin_d3rlpy.settings import format_settings
 from spin_d3rlpy.training import CURVE, POLICY, run_training
 from spin_envs import MissingDependencyError, normalized_score, reference_scores
 
@@ -63,8 +62,7 @@ def run_demo(
 ) -> list[dict[str, Any]]:
     """Builds the dataset, trains both algorithms for the same time and compares them.
 
-    They train at the same time, one in a process of its own, so a script that calls this needs
-    `if __name__ == "__main__":`.
+    They train at the same time, one in a process of its own.
 
     Writes `results.csv`, `curves.csv`, `curves.png`, `spin.gif` and one `spin_d3rlpy.training`
     folder per algorithm. Finished trainings are reused, interrupted ones resumed.
@@ -145,7 +143,7 @@ def run_demo(
 
 
 def _train(folder: Path, settings: DemoSettings, show_progress: bool) -> dict[str, dict[str, Any]]:
-    """Trains the algorithms at the same time, each in a process; the first one shows its bars."""
+    """Trains the algorithms at the same time; the first one shows its bars."""
     runs = {}
     for label, name in ALGORITHMS.items():
         values = {
@@ -161,16 +159,36 @@ def _train(folder: Path, settings: DemoSettings, show_progress: bool) -> dict[st
             "n_epochs": EPOCHS,
         }
         runs[label] = (folder / name, train_settings(values, "demo"))
-    (first, shown), *others = runs.items()
-    with ProcessPoolExecutor(len(others), get_context("spawn"), _log_warnings_only) as pool:
-        silent = {label: pool.submit(run_training, *run, False) for label, run in others}
-        results = {first: run_training(*shown, show_progress)}
-        return results | {label: future.result() for label, future in silent.items()}
+    results = {}
+    with ExitStack() as stack:
+        others = [stack.enter_context(_in_background(*run)) for run in list(runs.values())[1:]]
+        for label, run in runs.items():
+            # Reads the results of one that is finished, resumes one that failed.
+            results[label] = run_training(*run, show_progress)
+            for process in others:
+                process.wait()
+    return results
 
 
-def _log_warnings_only() -> None:
-    level = structlog.make_filtering_bound_logger(logging.WARNING)
-    structlog.configure(wrapper_class=level)
+@contextmanager
+def _in_background(folder: Path, settings: TrainSettings) -> Iterator[subprocess.Popen[bytes]]:
+    """Trains in a process of its own, which writes nothing and is ended with the context."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder.with_suffix(".yaml")
+    config.write_text(format_settings(settings))
+    command = ["train", "--config", str(config), "--out", str(folder), "--no-progress"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from spin_d3rlpy.cli import main; main()", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # an interrupt is for the demo, which then ends this process
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def _plot(path: Path, curves: list[dict[str, Any]], size: int, data_mean: float) -> None:

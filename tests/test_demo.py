@@ -6,9 +6,9 @@ import csv
 import dataclasses
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import d3rlpy
 import minari
@@ -23,6 +23,7 @@ from spin_d3rlpy.demo import ALGORITHMS, EPOCHS, DemoSettings, run_demo
 from spin_d3rlpy.policies import SPINEncoderFactory
 
 pytestmark = pytest.mark.usefixtures("short_episodes")
+in_background = spin_d3rlpy.demo._in_background
 SMOKE = DemoSettings(minutes=0.03, size=10_000, recipe="smoke")
 
 
@@ -35,23 +36,11 @@ def _datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.undo()
 
 
-class ThisProcess(Executor):
-    """In place of another process, which would take seconds to start."""
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Calls it at once."""
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _one_process() -> Iterator[None]:
+    """One training after the other: another process would take seconds to start."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spin_d3rlpy.demo, "ProcessPoolExecutor", ThisProcess)
+        patch.setattr(spin_d3rlpy.demo, "_in_background", lambda *_: nullcontext(Mock()))
         yield
 
 
@@ -59,8 +48,7 @@ def _one_process() -> Iterator[None]:
 def test_algorithms_train_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(spin_d3rlpy.demo, "ProcessPoolExecutor", ProcessPoolExecutor)
-    monkeypatch.setattr(spin_d3rlpy.demo, "EPOCHS", 1)
+    monkeypatch.setattr(spin_d3rlpy.demo, "_in_background", in_background)
     settings = dataclasses.replace(SMOKE, minutes=0.75)  # longer than a process takes to start
     run_demo(tmp_path, settings, show_progress=False, log=lambda _: None)
     ended = [(tmp_path / name / "result.json").stat().st_mtime for name in ALGORITHMS.values()]
