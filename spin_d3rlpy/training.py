@@ -17,7 +17,7 @@ from typing import Any
 
 import d3rlpy
 import gymnasium
-from d3rlpy.logging import LoggerAdapterFactory, NoopAdapterFactory
+from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy.algos.files import save_policy
 from spin_d3rlpy.asm import (
@@ -107,7 +107,6 @@ def run_training(
     settings: TrainSettings,
     show_progress: bool = True,
     trust: bool = False,
-    logger_adapter: LoggerAdapterFactory | None = None,
     greedy_too: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
@@ -122,7 +121,6 @@ def run_training(
         settings: what to train, see `train_settings`.
         show_progress: draw progress bars.
         trust: see `load_dataset`.
-        logger_adapter: d3rlpy logger adapter factory; no log if None.
         greedy_too: where evaluations sample, also play greedy actions (`greedy_return`).
         clock: counts the seconds of training.
 
@@ -162,7 +160,7 @@ def run_training(
         n_steps_per_epoch=settings.n_steps_per_epoch,
         experiment_name="log",
         with_timestamp=False,
-        logger_adapter=logger_adapter or NoopAdapterFactory(),
+        logger_adapter=NoopAdapterFactory(),
         show_progress=show_progress,
         save_interval=sys.maxsize,
         evaluators=evaluators,

@@ -88,10 +88,6 @@ def run(
         str | None, typer.Option(help="ray: the cluster's; default: one on this machine.")
     ] = None,
     cpus: Annotated[int, typer.Option(min=1, help="ray: cores per job.")] = 1,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(help="Log to tensorboard or wandb in addition to CSV files; repeatable."),
-    ] = None,
     config: Config = None,
     print_config: PrintConfig = False,
     progress: Progress = True,
@@ -113,7 +109,7 @@ def run(
     on_gpu = settings.device.startswith("cuda")
     gpus = [int(settings.device.partition(":")[2] or 0)] if on_gpu else []
     runs = RayEngine(address, cpus, len(gpus)) if engine == "ray" else LocalEngine(workers, gpus)
-    failed = run_grid(jobs, folder, runs, progress, trackers=track or [])
+    failed = run_grid(jobs, folder, runs, progress)
     for job in failed:
         log(f"failed: {folder / job.name} (see error.txt)")
     result = {"folder": str(folder), "cells": len(jobs), "failed": [job.name for job in failed]}

@@ -19,14 +19,6 @@ from typing import Any, Literal
 
 import d3rlpy
 import gymnasium
-from d3rlpy.logging import (
-    CombineAdapterFactory,
-    FileAdapterFactory,
-    LoggerAdapterFactory,
-    TensorboardAdapterFactory,
-    WanDBAdapterFactory,
-)
-from d3rlpy.logging.logger import AlgProtocol, LoggerAdapter
 
 from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.asm import load_asm
@@ -45,8 +37,6 @@ RESULT = "result.json"
 RUN = "run"
 ERROR = "error.txt"
 LOG = "log.txt"
-TRACKERS = "trackers.json"
-TRACKER_NAMES = ("tensorboard", "wandb")
 CHECKPOINT_INTERVAL = 1_000  # steps
 EVALUATION_SEED = 100
 TIMED_EPOCHS = 4  # evaluations of a timed training
@@ -170,7 +160,6 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
         folder / RUN,
         settings,
         show_progress=False,
-        logger_adapter=_loggers(folder),
         greedy_too=True,
         # With one thread (see `worker`) that is the time of one core, however busy it is.
         clock=time.monotonic if job.seconds is None else time.process_time,
@@ -188,31 +177,6 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
         **{k: v for k, v in pretrained.items() if k.startswith("pretraining_")},
         **coordination,
     }
-
-
-class _NamedWandb(WanDBAdapterFactory):
-    """Names the run after the job; d3rlpy's log names are the same for all jobs."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__("spin-d3rlpy")
-        self._name = name
-
-    def create(
-        self, algo: AlgProtocol, experiment_name: str, n_steps_per_epoch: int
-    ) -> LoggerAdapter:
-        return super().create(algo, self._name, n_steps_per_epoch)
-
-
-def _loggers(folder: Path) -> LoggerAdapterFactory:
-    """Returns loggers: files and those in `trackers.json` (not part of a job's identity)."""
-    factories: list[LoggerAdapterFactory] = [FileAdapterFactory(str(folder))]
-    if (folder / TRACKERS).exists():
-        for tracker in json.loads((folder / TRACKERS).read_text()):
-            if tracker == "tensorboard":
-                factories.append(TensorboardAdapterFactory(str(folder)))
-            else:
-                factories.append(_NamedWandb(folder.name))
-    return CombineAdapterFactory(factories)
 
 
 def _probe(root: Path, job: Job) -> dict[str, Any]:
