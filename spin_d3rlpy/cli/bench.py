@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -101,7 +101,16 @@ def run(
     from spin_d3rlpy.experiments.grid import run_grid
     from spin_d3rlpy.settings import format_settings
 
-    settings = _settings(names, preset, changes, seeds, task, device, config, method)
+    settings = _settings(
+        config,
+        changes,
+        experiments=names,
+        preset=preset,
+        seeds=seeds,
+        tasks=task,
+        methods=method,
+        device=device,
+    )
     if print_config:
         typer.echo(format_settings(settings), nl=False)
         return
@@ -140,7 +149,9 @@ def report(
 
     if names is None and config is None:
         names = list(EXPERIMENTS)
-    settings = _settings(names, preset, changes, seeds, task, device, config)
+    settings = _settings(
+        config, changes, experiments=names, preset=preset, seeds=seeds, tasks=task, device=device
+    )
     files = write_report(
         folder,
         out,
@@ -154,26 +165,11 @@ def report(
     emit(json, [str(file) for file in files], "\n".join(map(str, files)))
 
 
-def _settings(
-    names: list[str] | None,
-    preset: str | None,
-    changes: list[str] | None,
-    seeds: int | None,
-    tasks: list[str] | None,
-    device: str | None,
-    config: Path | None,
-    methods: list[str] | None = None,
-) -> BenchSettings:
+def _settings(config: Path | None, changes: list[str] | None, **options: Any) -> BenchSettings:
     from spin_d3rlpy.experiments.settings import BenchSettings
     from spin_d3rlpy.settings import create
 
-    lists = {
-        "experiments": names or None,
-        "tasks": tasks or None,
-        "methods": methods or None,
-    }
-    scale = nested_fields(changes)
-    values, source = configured(
-        config, preset=preset, scale=scale, seeds=seeds, device=device, **lists
-    )
+    # Typer may give an empty list where nothing was given.
+    given = {name: None if value == [] else value for name, value in options.items()}
+    values, source = configured(config, scale=nested_fields(changes), **given)
     return create(BenchSettings, values, source).complete()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
 from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import (
-    BasicTrajectorySlicer,
     BasicTransitionPicker,
     DatasetInfo,
     Episode,
@@ -18,7 +17,6 @@ from d3rlpy.dataset import (
     ReplayBufferBase,
     Signature,
 )
-from d3rlpy.dataset.io import dump
 
 
 class EpisodeInterface(ReplayBufferBase):
@@ -72,15 +70,6 @@ class EpisodeInterface(ReplayBufferBase):
         """d3rlpy's stock picker, for use with `episodes`."""
         return BasicTransitionPicker()
 
-    @property
-    def trajectory_slicer(self) -> BasicTrajectorySlicer:
-        """d3rlpy's stock slicer, for use with `episodes`."""
-        return BasicTrajectorySlicer()
-
-    def dump(self, f: BinaryIO) -> None:
-        """Writes `episodes` in d3rlpy's format."""
-        dump(self.episodes, f)
-
     def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
         """Raises NotImplementedError: d3rlpy's own buffer does this with `episodes`."""
         raise NotImplementedError(
@@ -91,7 +80,8 @@ class EpisodeInterface(ReplayBufferBase):
 
     append = append_episode = clip_episode = _refuse
     sample_transition = sample_trajectory = sample_trajectory_batch = _refuse
-    buffer = property(_refuse)
+    dump = _refuse
+    buffer = trajectory_slicer = property(_refuse)
 
     @classmethod
     def load(cls, *args: object, **kwargs: object) -> NoReturn:

@@ -189,15 +189,10 @@ def _probe(root: Path, job: Job) -> dict[str, Any]:
     return dataclasses.asdict(linear_probe(asm, training, held_out, config))
 
 
-def run_folder(job: Path) -> Path:
-    """Returns the folder of a job's training: `run/`, or the job's own in older results."""
-    return job / RUN if (job / RUN).exists() else job
-
-
 def _asm_path(root: Path, job: Job) -> Path:
     assert job.asm is not None
     suffix = "" if job.asm_epoch is None else f"_{job.asm_epoch}"
-    return run_folder(root / job.asm.name) / f"asm{suffix}.safetensors"
+    return root / job.asm.name / RUN / f"asm{suffix}.safetensors"
 
 
 def _git_commit() -> str | None:
