@@ -20,21 +20,13 @@ import gymnasium
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy.algos.files import save_policy
-from spin_d3rlpy.asm import (
-    ActionStructureModel,
-    pretrain,
-    save_asm,
-)
+from spin_d3rlpy.asm import ActionStructureModel, pretrain, save_asm
 from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.data.loader import open_dataset
 from spin_d3rlpy.loop import Row, Run
-from spin_d3rlpy.metrics import (
-    ActingAlgo,
-    LockstepEvaluator,
-    MultiDiscreteActionMatchEvaluator,
-)
+from spin_d3rlpy.metrics import ActingAlgo, LockstepEvaluator, MultiDiscreteActionMatchEvaluator
 from spin_d3rlpy.reports import describe_machine, write_csv, write_json
 from spin_d3rlpy.run_settings import (
     PRETRAINED,
@@ -44,10 +36,7 @@ from spin_d3rlpy.run_settings import (
     pretraining_fields,
 )
 from spin_d3rlpy.scalers import scaler_to_dict
-from spin_d3rlpy.settings import (
-    format_settings,
-    read_settings,
-)
+from spin_d3rlpy.settings import format_settings, read_settings
 from spin_envs import normalized_score, reference_scores
 
 CONFIG = "config.yaml"
