@@ -17,24 +17,16 @@ from typing import Any
 
 import d3rlpy
 import gymnasium
-from d3rlpy.logging import LoggerAdapterFactory, NoopAdapterFactory
+from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy.algos.files import save_policy
-from spin_d3rlpy.asm import (
-    ActionStructureModel,
-    pretrain,
-    save_asm,
-)
+from spin_d3rlpy.asm import ActionStructureModel, pretrain, save_asm
 from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.data.loader import open_dataset
 from spin_d3rlpy.loop import Row, Run
-from spin_d3rlpy.metrics import (
-    ActingAlgo,
-    LockstepEvaluator,
-    MultiDiscreteActionMatchEvaluator,
-)
+from spin_d3rlpy.metrics import ActingAlgo, LockstepEvaluator, MultiDiscreteActionMatchEvaluator
 from spin_d3rlpy.reports import describe_machine, write_csv, write_json
 from spin_d3rlpy.run_settings import (
     PRETRAINED,
@@ -44,10 +36,7 @@ from spin_d3rlpy.run_settings import (
     pretraining_fields,
 )
 from spin_d3rlpy.scalers import scaler_to_dict
-from spin_d3rlpy.settings import (
-    format_settings,
-    read_settings,
-)
+from spin_d3rlpy.settings import format_settings, read_settings
 from spin_envs import normalized_score, reference_scores
 
 CONFIG = "config.yaml"
@@ -107,7 +96,6 @@ def run_training(
     settings: TrainSettings,
     show_progress: bool = True,
     trust: bool = False,
-    logger_adapter: LoggerAdapterFactory | None = None,
     greedy_too: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
@@ -122,7 +110,6 @@ def run_training(
         settings: what to train, see `train_settings`.
         show_progress: draw progress bars.
         trust: see `load_dataset`.
-        logger_adapter: d3rlpy logger adapter factory; no log if None.
         greedy_too: where evaluations sample, also play greedy actions (`greedy_return`).
         clock: counts the seconds of training.
 
@@ -162,7 +149,7 @@ def run_training(
         n_steps_per_epoch=settings.n_steps_per_epoch,
         experiment_name="log",
         with_timestamp=False,
-        logger_adapter=logger_adapter or NoopAdapterFactory(),
+        logger_adapter=NoopAdapterFactory(),
         show_progress=show_progress,
         save_interval=sys.maxsize,
         evaluators=evaluators,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -88,10 +88,6 @@ def run(
         str | None, typer.Option(help="ray: the cluster's; default: one on this machine.")
     ] = None,
     cpus: Annotated[int, typer.Option(min=1, help="ray: cores per job.")] = 1,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(help="Log to tensorboard or wandb in addition to CSV files; repeatable."),
-    ] = None,
     config: Config = None,
     print_config: PrintConfig = False,
     progress: Progress = True,
@@ -105,7 +101,16 @@ def run(
     from spin_d3rlpy.experiments.grid import run_grid
     from spin_d3rlpy.settings import format_settings
 
-    settings = _settings(names, preset, changes, seeds, task, device, config, method)
+    settings = _settings(
+        config,
+        changes,
+        experiments=names,
+        preset=preset,
+        seeds=seeds,
+        tasks=task,
+        methods=method,
+        device=device,
+    )
     if print_config:
         typer.echo(format_settings(settings), nl=False)
         return
@@ -113,7 +118,7 @@ def run(
     on_gpu = settings.device.startswith("cuda")
     gpus = [int(settings.device.partition(":")[2] or 0)] if on_gpu else []
     runs = RayEngine(address, cpus, len(gpus)) if engine == "ray" else LocalEngine(workers, gpus)
-    failed = run_grid(jobs, folder, runs, progress, trackers=track or [])
+    failed = run_grid(jobs, folder, runs, progress)
     for job in failed:
         log(f"failed: {folder / job.name} (see error.txt)")
     result = {"folder": str(folder), "cells": len(jobs), "failed": [job.name for job in failed]}
@@ -144,7 +149,9 @@ def report(
 
     if names is None and config is None:
         names = list(EXPERIMENTS)
-    settings = _settings(names, preset, changes, seeds, task, device, config)
+    settings = _settings(
+        config, changes, experiments=names, preset=preset, seeds=seeds, tasks=task, device=device
+    )
     files = write_report(
         folder,
         out,
@@ -158,26 +165,11 @@ def report(
     emit(json, [str(file) for file in files], "\n".join(map(str, files)))
 
 
-def _settings(
-    names: list[str] | None,
-    preset: str | None,
-    changes: list[str] | None,
-    seeds: int | None,
-    tasks: list[str] | None,
-    device: str | None,
-    config: Path | None,
-    methods: list[str] | None = None,
-) -> BenchSettings:
+def _settings(config: Path | None, changes: list[str] | None, **options: Any) -> BenchSettings:
     from spin_d3rlpy.experiments.settings import BenchSettings
     from spin_d3rlpy.settings import create
 
-    lists = {
-        "experiments": names or None,
-        "tasks": tasks or None,
-        "methods": methods or None,
-    }
-    scale = nested_fields(changes)
-    values, source = configured(
-        config, preset=preset, scale=scale, seeds=seeds, device=device, **lists
-    )
+    # Typer may give an empty list where nothing was given.
+    given = {name: None if value == [] else value for name, value in options.items()}
+    values, source = configured(config, scale=nested_fields(changes), **given)
     return create(BenchSettings, values, source).complete()

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from d3rlpy.dataset import ReplayBufferBase
+from d3rlpy.dataset import EpisodeBase, ReplayBufferBase
 from minari import MinariDataset
 
 from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
 from spin_d3rlpy.data.interface import EpisodeInterface
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
-from spin_d3rlpy.data.views import EpisodeViews
 from spin_d3rlpy.data.weights import TrajectoryWeights, returns_to_go
 
 _ROWS_AT_ONCE = 65_536
@@ -61,7 +60,7 @@ class DeviceReplayBuffer(EpisodeInterface):
         self._following = torch.arange(1, n + 1, dtype=torch.int32)
         self._following[self.episode_starts[1:] - 1] -= 1
         self._zero_and_one = torch.tensor([0.0, 1.0])
-        self._episodes: EpisodeViews | None = None
+        self._episodes: list[EpisodeBase] | None = None
         self._weights: torch.Tensor | None = None  # (episodes,) of a transition, not normalized
         self._shares: torch.Tensor | None = None  # (episodes,) cumulative, of all draws
         self._weighs_critics = False

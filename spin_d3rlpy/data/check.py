@@ -272,12 +272,9 @@ def _close(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 def _other_versions(dataset: MinariDataset) -> str:
     recorded = dataset.storage.metadata.get("provenance", {}).get("versions", {})
-    other = []
-    for package, version in recorded.items():
-        try:
-            installed = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            installed = "none"
-        if package in ("mujoco", "dm_control", "numpy") and installed != version:
-            other.append(f"{package} {version} (here {installed})")
+    other = [
+        f"{package} {recorded[package]} (here {installed})"
+        for package in ("mujoco", "dm_control", "numpy")
+        if (installed := importlib.metadata.version(package)) != recorded.get(package, installed)
+    ]
     return f" It was recorded with {', '.join(other)}." if other else ""

@@ -40,43 +40,23 @@ class Chunk:
     policy: BehaviorPolicy | ScriptedPolicy | None  # None for uniformly random actions
     seeds: range  # one per episode, at most `CHUNK_EPISODES`
 
-    def fields(self) -> dict[str, Any]:
-        """Returns the fields; workers have this class under another module name."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+def play(chunk: Chunk) -> list[EpisodeRecord]:
+    """Returns the chunk's episodes in the order of its seeds."""
+    envs = _environments(chunk.env_id, len(chunk.seeds), **chunk.env_kwargs)
+    if isinstance(chunk.policy, BehaviorPolicy):
+        act = _greedy(chunk.policy)
+    else:
+        assert isinstance(envs.single_action_space, gymnasium.spaces.MultiDiscrete)
+        act = _drawing(chunk.policy, chunk.seeds, envs.single_action_space.nvec)
+    # The order in which BLAS adds numbers up depends on its number of threads.
+    with threadpool_limits(limits=1):
+        return list(rollout(envs, act, chunk.seeds))
 
 
-class ChunkPlayer:
-    """Plays chunks in turn and reuses their environments."""
-
-    def __init__(self) -> None:
-        self._made_for: tuple[str, dict[str, Any], int] | None = None
-        self._envs: VectorEnv[Any, Any, Any] | None = None
-
-    def play(self, chunk: Chunk) -> list[EpisodeRecord]:
-        """Returns the chunk's episodes in the order of its seeds."""
-        envs = self._environments(chunk)
-        if isinstance(chunk.policy, BehaviorPolicy):
-            act = _greedy(chunk.policy)
-        else:
-            assert isinstance(envs.single_action_space, gymnasium.spaces.MultiDiscrete)
-            act = _drawing(chunk.policy, chunk.seeds, envs.single_action_space.nvec)
-        # The order in which BLAS adds numbers up depends on its number of threads.
-        with threadpool_limits(limits=1):
-            return list(rollout(envs, act, chunk.seeds))
-
-    def close(self) -> None:
-        """Frees the environments."""
-        if self._envs is not None:
-            self._envs.close()
-            self._envs = None
-
-    def _environments(self, chunk: Chunk) -> VectorEnv[Any, Any, Any]:
-        made_for = (chunk.env_id, chunk.env_kwargs, len(chunk.seeds))
-        if self._envs is None or self._made_for != made_for:
-            self.close()
-            self._made_for = made_for
-            self._envs = make_batch(chunk.env_id, len(chunk.seeds), **chunk.env_kwargs)
-        return self._envs
+@functools.lru_cache(maxsize=1)
+def _environments(env_id: str, n: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
+    return make_batch(env_id, n, **kwargs)
 
 
 def _greedy(policy: BehaviorPolicy) -> ActFunction:
@@ -144,7 +124,7 @@ def _environment(spec: str) -> gymnasium.Env[Any, Any]:
     return gymnasium.make(EnvSpec.from_json(spec))
 
 
-def answer(player: ChunkPlayer, verb: str, fields: dict[str, Any]) -> Any:
+def answer(verb: str, fields: dict[str, Any]) -> Any:
     """Handles a request.
 
     Requests are `("play", <fields of a chunk>)`, answered with episodes; `("replay", {"spec": JSON
@@ -153,7 +133,7 @@ def answer(player: ChunkPlayer, verb: str, fields: dict[str, Any]) -> Any:
     and `("arithmetic", {})`.
     """
     if verb == "play":
-        return player.play(Chunk(**fields))
+        return play(Chunk(**fields))
     if verb == "replay":
         env = _environment(fields["spec"])
         return dataclasses.asdict(replay(env, fields["seed"], fields["actions"]))
@@ -166,14 +146,13 @@ def answer(player: ChunkPlayer, verb: str, fields: dict[str, Any]) -> Any:
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answers pickled requests until end of file; exceptions are sent as answers."""
-    player = ChunkPlayer()
     while True:
         try:
             request = pickle.load(requests)
         except EOFError:
             return
         try:
-            reply = answer(player, *request)
+            reply = answer(*request)
         except Exception as error:
             error.add_note("In a worker process:\n" + traceback.format_exc())
             reply = error

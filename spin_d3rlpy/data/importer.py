@@ -57,7 +57,7 @@ def published_name(path: Path) -> str:
     Raises:
         DatasetNotFoundError: the path has another form.
     """
-    match = _PUBLISHED_PATH.fullmatch("/".join(path.resolve().parts[-2:]))
+    match = _published(path)
     if match is None:
         raise DatasetNotFoundError(
             f"Expected a file <bins>_bins/<domain>-<task>-<level>, got {path}. Name it "
@@ -65,6 +65,10 @@ def published_name(path: Path) -> str:
         )
     task = BenchmarkTask(match["task"], int(match["bins"]))
     return f"{NAMESPACE}{task.name}/{match['level']}-published-v0"
+
+
+def _published(path: Path) -> re.Match[str] | None:
+    return _PUBLISHED_PATH.fullmatch("/".join(path.resolve().parts[-2:]))
 
 
 def published_files(path: Path) -> list[Path]:
@@ -75,11 +79,7 @@ def published_files(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path]
-    found = sorted(
-        p
-        for p in (path.rglob("*") if path.is_dir() else [])
-        if p.is_file() and _PUBLISHED_PATH.fullmatch("/".join(p.resolve().parts[-2:]))
-    )
+    found = sorted(p for p in path.rglob("*") if p.is_file() and _published(p))
     if not found:
         raise DatasetNotFoundError(
             f"There is no file <bins>_bins/<domain>-<task>-<level> in {path}. Pass one file and "

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import itertools
 from collections.abc import Sequence
-from typing import Any, BinaryIO, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
 from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import (
-    BasicTrajectorySlicer,
     BasicTransitionPicker,
     DatasetInfo,
+    Episode,
     EpisodeBase,
-    PartialTrajectory,
     ReplayBufferBase,
     Signature,
-    TrajectoryMiniBatch,
-    Transition,
 )
-from d3rlpy.dataset.io import dump
-
-from spin_d3rlpy.data.views import EpisodeViews, TransitionIndex
 
 
 class EpisodeInterface(ReplayBufferBase):
-    """Episodes, signatures and single samples of a buffer of tensors.
-
-    Attributes are those of `DeviceReplayBuffer`.
-    """
+    """Episodes and signatures of a buffer of tensors, whose attributes `DeviceReplayBuffer` has."""
 
     nvec: list[int]
     observations: torch.Tensor
@@ -37,11 +28,7 @@ class EpisodeInterface(ReplayBufferBase):
     rewards: torch.Tensor
     terminals: torch.Tensor
     episode_starts: torch.Tensor
-    _episodes: EpisodeViews | None
-
-    @abstractmethod
-    def sample_index(self, batch_size: int) -> torch.Tensor:
-        """Draws numbers of transitions `(B,)`."""
+    _episodes: list[EpisodeBase] | None
 
     @property
     def episodes(self) -> Sequence[EpisodeBase]:
@@ -52,9 +39,18 @@ class EpisodeInterface(ReplayBufferBase):
         """
         if self._episodes is None:
             tensors = (self.observations, self.actions, self.rewards, self.terminals)
-            self._episodes = EpisodeViews(
-                *(tensor.cpu().numpy() for tensor in (*tensors, self.episode_starts))
-            )
+            observations, actions, rewards, terminals = (t.cpu().numpy() for t in tensors)
+            starts = self.episode_starts.tolist()
+            self._episodes = [
+                Episode(
+                    # Earlier episodes have one observation more than transitions each.
+                    observations=observations[start + i : end + i],
+                    actions=actions[start:end],
+                    rewards=rewards[start:end, None],
+                    terminated=bool(terminals[end - 1]),
+                )
+                for i, (start, end) in enumerate(itertools.pairwise(starts))
+            ]
         return self._episodes
 
     @property
@@ -74,56 +70,18 @@ class EpisodeInterface(ReplayBufferBase):
         """d3rlpy's stock picker, for use with `episodes`."""
         return BasicTransitionPicker()
 
-    @property
-    def trajectory_slicer(self) -> BasicTrajectorySlicer:
-        """d3rlpy's stock slicer, for use with `episodes`."""
-        return BasicTrajectorySlicer()
-
-    @property
-    def buffer(self) -> TransitionIndex:
-        """Transitions as d3rlpy indexes them."""
-        return TransitionIndex(self.episodes, self.episode_starts.cpu().numpy())
-
-    def sample_transition(self) -> Transition:
-        """Draws one transition as NumPy arrays."""
-        batch = self.sample_transition_batch(1)
-        observations: Any = batch.observations
-        next_observations: Any = batch.next_observations
-        reward = batch.rewards[0].cpu().numpy()
-        return Transition(
-            observation=observations[0].cpu().numpy(),
-            action=batch.actions[0].cpu().numpy(),
-            reward=reward,
-            next_observation=next_observations[0].cpu().numpy(),
-            next_action=batch.next_actions[0].cpu().numpy(),
-            terminal=float(batch.terminals),
-            interval=1,
-            rewards_to_go=reward[None],
-        )
-
-    def sample_trajectory(self, length: int) -> PartialTrajectory:
-        """Draws a trajectory of `length` steps, padded before its episode's start."""
-        episode, step = self.buffer[int(self.sample_index(1))]
-        return self.trajectory_slicer(episode, step, length)
-
-    def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
-        """Draws trajectories of `length` steps."""
-        return TrajectoryMiniBatch.from_partial_trajectories(
-            [self.sample_trajectory(length) for _ in range(batch_size)]
-        )
-
-    def dump(self, f: BinaryIO) -> None:
-        """Writes `episodes` in d3rlpy's format."""
-        dump(self.episodes, f)
-
-    def _refuse_to_grow(self, *args: object, **kwargs: object) -> NoReturn:
-        """Raises NotImplementedError: offline data does not grow."""
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raises NotImplementedError: d3rlpy's own buffer does this with `episodes`."""
         raise NotImplementedError(
-            "A DeviceReplayBuffer holds offline data and does not grow. Collect into a d3rlpy "
-            "ReplayBuffer and convert it with DeviceReplayBuffer.from_replay_buffer."
+            "A DeviceReplayBuffer holds offline data: it does not grow and draws batches of "
+            "transitions only. For the rest make d3rlpy's buffer, ReplayBuffer(InfiniteBuffer(), "
+            "episodes=dataset.episodes); DeviceReplayBuffer.from_replay_buffer converts it back."
         )
 
-    append = append_episode = clip_episode = _refuse_to_grow
+    append = append_episode = clip_episode = _refuse
+    sample_transition = sample_trajectory = sample_trajectory_batch = _refuse
+    dump = _refuse
+    buffer = trajectory_slicer = property(_refuse)
 
     @classmethod
     def load(cls, *args: object, **kwargs: object) -> NoReturn:

@@ -109,9 +109,16 @@ def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceR
         NvecMismatchError: its action space is not `nvec`.
     """
     if isinstance(dataset, ReplayBufferBase) and not isinstance(dataset, DeviceReplayBuffer):
-        return DeviceReplayBuffer.from_replay_buffer(
-            dataset, _infer_nvec(dataset) if nvec is None else nvec
-        )
+        if nvec is None:
+            nvec = largest_choices(dataset)
+            warnings.warn(
+                "A d3rlpy ReplayBuffer does not know the number of choices of each sub-action. "
+                f"Using nvec={nvec} from the largest choices seen; choices that never occur are "
+                "missing. Pass nvec=[...] to the algorithm, env= to save_dataset.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return DeviceReplayBuffer.from_replay_buffer(dataset, nvec)
     if isinstance(dataset, DatasetLike):
         dataset = DeviceReplayBuffer.from_minari(open_dataset(dataset))
     if not isinstance(dataset, DeviceReplayBuffer):
@@ -135,10 +142,11 @@ def open_dataset(
 
     Arguments and errors are those of `load_dataset`.
     """
-    if isinstance(dataset, str) and not _is_path(dataset):
-        return _open(get_dataset_path(_provide(dataset, size, jobs, progress)), trust)
-    if size is not None:
+    by_name = isinstance(dataset, str) and not _is_path(dataset)
+    if size is not None and not (by_name and str(dataset).startswith(NAMESPACE)):
         raise ValueError("size= is for datasets that are built by name, spin/...")
+    if by_name:
+        return _open(get_dataset_path(_provide(str(dataset), size, jobs, progress)), trust)
     if isinstance(dataset, MinariDataset):
         return dataset
     return _open(_folder(dataset), trust)
@@ -152,8 +160,6 @@ def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> s
                 f"{name!r} is not a dataset's name. Expected one like "
                 "spin/cheetah-run-b3/medium-expert-v0 or Minari's <namespace>/<name>-v<number>."
             )
-        if size is not None:
-            raise ValueError("size= is for datasets that are built by name, spin/...")
         if not is_complete(name):
             root = Path(get_dataset_path(""))
             root.mkdir(parents=True, exist_ok=True)
@@ -247,15 +253,3 @@ def _download_foreign(name: str) -> None:
             f"Dataset {name!r} is not in Minari's local folder and could not be downloaded: "
             f"{reason} Local datasets: {', '.join(minari.list_local_datasets()) or 'none'}."
         ) from error
-
-
-def _infer_nvec(buffer: ReplayBufferBase) -> list[int]:
-    nvec = largest_choices(buffer)
-    warnings.warn(
-        f"A d3rlpy ReplayBuffer does not know the number of choices of each sub-action. Using "
-        f"nvec={nvec} from the largest choices seen; choices that never occur are missing. "
-        "Pass nvec=[...] to the algorithm, env= to save_dataset.",
-        UserWarning,
-        stacklevel=2,
-    )
-    return nvec

@@ -104,12 +104,18 @@ def from_table(
     )
     rewards = _numbers(columns, reward, state_only)
     ended = _terminal(columns, terminal, rows)
-    _move_to_last_rows(ended, groups, state_only)
     episodes = []
     for name, group in groups.items():
         steps = group[~state_only[group]]
-        _check_end(name, group, ended, terminal)
-        over = bool(ended[group[-1]])
+        # A flag may stand in the last step's row or in that of the final state.
+        tail = group[max(len(steps) - 1, 0) :]
+        earlier = group[: -len(tail)]
+        if isinstance(terminal, str) and ended[earlier].any():
+            raise InvalidDatasetError(
+                f"Episode {name!r} continues after row {earlier[ended[earlier]][0]}, where "
+                f"{terminal!r} ends it."
+            )
+        over = bool(ended[tail].any())
         if not state_only[group[-1]] and not over:
             steps = steps[:-1]  # its next state is unknown
         if len(steps):
@@ -354,26 +360,6 @@ def _choices(
 def _plain(value: Any) -> Any:
     """Normalizes 1, 1.0, "1" and "1.0"; other text is unchanged."""
     return float(value) if _is_number(value) else str(value).strip()
-
-
-def _move_to_last_rows(
-    ended: NDArray[np.bool_], groups: Mapping[Any, NDArray[np.int64]], state_only: NDArray[np.bool_]
-) -> None:
-    """Moves a flag from an episode's last step to its final state."""
-    for group in groups.values():
-        if state_only[group[-1]] and len(group) > 1:
-            ended[group[-1]] |= ended[group[-2]]
-            ended[group[-2]] = False
-
-
-def _check_end(
-    name: Any, group: NDArray[np.int64], ended: NDArray[np.bool_], terminal: str | bool
-) -> None:
-    if isinstance(terminal, str) and ended[group[:-1]].any():
-        row = int(group[ended[group]][0])
-        raise InvalidDatasetError(
-            f"Episode {name!r} continues after row {row}, where {terminal!r} ends it."
-        )
 
 
 def _terminal(

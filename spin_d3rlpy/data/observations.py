@@ -32,18 +32,9 @@ def flatten_observations(space: Space[Any], observations: Any, source: str) -> N
 
 
 def _parts(space: Space[Any], observations: Any, source: str) -> list[NDArray[Any]]:
-    if isinstance(space, Dict):
-        return [
-            part
-            for name, inner in space.spaces.items()
-            for part in _parts(inner, observations[name], source)
-        ]
-    if isinstance(space, Tuple):
-        return [
-            part
-            for inner, entry in zip(space.spaces, observations, strict=True)
-            for part in _parts(inner, entry, source)
-        ]
+    if isinstance(space, Dict | Tuple):
+        inside = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+        return [p for key, inner in inside for p in _parts(inner, observations[key], source)]
     rows = np.asarray(observations)
     rows = rows.reshape(len(rows), -1)
     if isinstance(space, Box | MultiBinary):

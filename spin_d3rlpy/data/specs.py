@@ -12,12 +12,7 @@ import numpy as np
 from minari.dataset.minari_dataset import DATASET_ID_RE
 
 from spin_d3rlpy.errors import DatasetNotFoundError
-from spin_envs.behavior import (
-    has_behavior_policy,
-    policy_name,
-    policy_task,
-    shipped_policies,
-)
+from spin_envs.behavior import has_behavior_policy, policy_name, policy_task, shipped_policies
 from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
 
 PolicyKind = Literal["random", "medium", "expert"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Literal, get_args
 
-import numpy as np
 import torch
 
 from spin_d3rlpy.errors import InvalidDatasetError
@@ -91,14 +91,8 @@ def returns_to_go(
 
     `episode_starts` `(episodes + 1,)` are each episode's first step, and n.
     """
-    lengths = episode_starts.diff().cpu().numpy()
-    flat = rewards.double().cpu().numpy()
-    starts = episode_starts[:-1].cpu().numpy()
-    result = np.empty(len(flat), np.float64)
-    total = np.zeros(len(lengths))
-    # Backwards in step with all episodes that are as long: few passes, whatever their number.
-    for t in range(int(lengths.max()) - 1, -1, -1):
-        at = np.flatnonzero(lengths > t)
-        total[at] = flat[starts[at] + t] + gamma * total[at]
-        result[starts[at] + t] = total[at]
-    return torch.from_numpy(result).to(rewards)
+    sums = rewards.double().tolist()
+    for start, end in itertools.pairwise(episode_starts.tolist()):
+        for t in range(end - 2, start - 1, -1):
+            sums[t] += gamma * sums[t + 1]
+    return torch.tensor(sums, dtype=torch.float64).to(rewards)

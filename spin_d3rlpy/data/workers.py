@@ -59,7 +59,8 @@ def play_chunks(chunks: Iterable[Chunk], jobs: int) -> Generator[list[EpisodeRec
     with closing(Workers(len(first))) as workers:
         pending: deque[Future[list[EpisodeRecord]]] = deque()
         for chunk in chain(first, remaining):
-            pending.append(workers.submit("play", chunk.fields()))
+            # As fields: workers have the class under another module name.
+            pending.append(workers.submit("play", vars(chunk)))
             if len(pending) > jobs:
                 yield pending.popleft().result()
         while pending:

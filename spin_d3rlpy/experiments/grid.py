@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.experiments.engines import Engine, LocalEngine, Running
-from spin_d3rlpy.experiments.jobs import ERROR, LOG, RESULT, TRACKER_NAMES, TRACKERS, Job
+from spin_d3rlpy.experiments.jobs import ERROR, LOG, RESULT, Job
 from spin_d3rlpy.progress import progress_bar
 
 
@@ -53,7 +53,6 @@ def run_grid(
     engine: Engine | None = None,
     show_progress: bool = True,
     poll_seconds: float = 0.2,
-    trackers: Sequence[str] = (),
 ) -> list[Job]:
     """Runs unfinished jobs and their requirements, resuming earlier attempts.
 
@@ -66,17 +65,10 @@ def run_grid(
         engine: where they run; all of this machine's cores if None.
         show_progress: draw a bar with the time left.
         poll_seconds: seconds between checks of running jobs.
-        trackers: `"tensorboard"` or `"wandb"`, in addition to CSV files.
 
     Returns:
         The jobs that failed or were skipped.
-
-    Raises:
-        ValueError: an unknown tracker.
     """
-    for tracker in trackers:
-        if tracker not in TRACKER_NAMES:
-            raise ValueError(f"Expected trackers of {', '.join(TRACKER_NAMES)}; got {tracker!r}.")
     engine = engine or LocalEngine()
     everything = with_requirements(jobs)
     waiting = [job for job in everything if not is_done(root, job)]
@@ -111,7 +103,7 @@ def run_grid(
                 if slot in running or ready is None:
                     continue
                 waiting.remove(ready)
-                _prepare(root / ready.name, ready, trackers)
+                _prepare(root / ready.name, ready)
                 running[slot] = (ready, engine.start(root, ready.name, slot))
             bar.set_postfix_str(f"{len(running)} running, {len(failed)} failed", refresh=False)
             bar.update(0)
@@ -124,10 +116,9 @@ def run_grid(
     return list(failed.values())
 
 
-def _prepare(folder: Path, job: Job, trackers: Sequence[str] = ()) -> None:
+def _prepare(folder: Path, job: Job) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ERROR).unlink(missing_ok=True)
-    (folder / TRACKERS).write_text(json.dumps(list(trackers)))
     (folder / "job.json").write_text(json.dumps(job.to_json(), indent=1) + "\n")
 
 

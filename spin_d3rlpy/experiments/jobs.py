@@ -19,14 +19,6 @@ from typing import Any, Literal
 
 import d3rlpy
 import gymnasium
-from d3rlpy.logging import (
-    CombineAdapterFactory,
-    FileAdapterFactory,
-    LoggerAdapterFactory,
-    TensorboardAdapterFactory,
-    WanDBAdapterFactory,
-)
-from d3rlpy.logging.logger import AlgProtocol, LoggerAdapter
 
 from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.asm import load_asm
@@ -45,8 +37,6 @@ RESULT = "result.json"
 RUN = "run"
 ERROR = "error.txt"
 LOG = "log.txt"
-TRACKERS = "trackers.json"
-TRACKER_NAMES = ("tensorboard", "wandb")
 CHECKPOINT_INTERVAL = 1_000  # steps
 EVALUATION_SEED = 100
 TIMED_EPOCHS = 4  # evaluations of a timed training
@@ -170,7 +160,6 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
         folder / RUN,
         settings,
         show_progress=False,
-        logger_adapter=_loggers(folder),
         greedy_too=True,
         # With one thread (see `worker`) that is the time of one core, however busy it is.
         clock=time.monotonic if job.seconds is None else time.process_time,
@@ -190,31 +179,6 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
     }
 
 
-class _NamedWandb(WanDBAdapterFactory):
-    """Names the run after the job; d3rlpy's log names are the same for all jobs."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__("spin-d3rlpy")
-        self._name = name
-
-    def create(
-        self, algo: AlgProtocol, experiment_name: str, n_steps_per_epoch: int
-    ) -> LoggerAdapter:
-        return super().create(algo, self._name, n_steps_per_epoch)
-
-
-def _loggers(folder: Path) -> LoggerAdapterFactory:
-    """Returns loggers: files and those in `trackers.json` (not part of a job's identity)."""
-    factories: list[LoggerAdapterFactory] = [FileAdapterFactory(str(folder))]
-    if (folder / TRACKERS).exists():
-        for tracker in json.loads((folder / TRACKERS).read_text()):
-            if tracker == "tensorboard":
-                factories.append(TensorboardAdapterFactory(str(folder)))
-            else:
-                factories.append(_NamedWandb(folder.name))
-    return CombineAdapterFactory(factories)
-
-
 def _probe(root: Path, job: Job) -> dict[str, Any]:
     buffer, env = load_dataset(job.dataset, size=job.size, progress=False)
     env.close()
@@ -225,15 +189,10 @@ def _probe(root: Path, job: Job) -> dict[str, Any]:
     return dataclasses.asdict(linear_probe(asm, training, held_out, config))
 
 
-def run_folder(job: Path) -> Path:
-    """Returns the folder of a job's training: `run/`, or the job's own in older results."""
-    return job / RUN if (job / RUN).exists() else job
-
-
 def _asm_path(root: Path, job: Job) -> Path:
     assert job.asm is not None
     suffix = "" if job.asm_epoch is None else f"_{job.asm_epoch}"
-    return run_folder(root / job.asm.name) / f"asm{suffix}.safetensors"
+    return root / job.asm.name / RUN / f"asm{suffix}.safetensors"
 
 
 def _git_commit() -> str | None:

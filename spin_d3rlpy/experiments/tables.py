@@ -15,7 +15,7 @@ import numpy as np
 
 from spin_d3rlpy.experiments.catalog import EXPERIMENTS
 from spin_d3rlpy.experiments.grid import is_done
-from spin_d3rlpy.experiments.jobs import RESULT, Job, run_folder
+from spin_d3rlpy.experiments.jobs import RESULT, RUN, Job
 from spin_d3rlpy.experiments.specs import Experiment, Scale
 from spin_d3rlpy.experiments.statistics import Values, interquartile_mean, interval
 from spin_d3rlpy.plots import Curve
@@ -129,7 +129,7 @@ def read_cells(
 
 
 def _read_curve(folder: Path) -> list[dict[str, float]]:
-    path = run_folder(folder) / "curve.csv"
+    path = folder / RUN / "curve.csv"
     if not path.exists():  # an ASM that is used untrained
         return []
     # Losses are unknown before training.
@@ -358,28 +358,12 @@ def aggregate_rows(scores: Mapping[str, Sequence[Values]]) -> list[Row]:
 
 
 def read_published(file: str) -> dict[tuple[str, str], float]:
-    """Returns published figures by (our dataset, our label), where a table has that form."""
+    """Returns published figures by (dataset, label); none without a file."""
     if not file:
         return {}
     text = (resources.files(__package__) / "published" / file).read_text()
-    tasks = {
-        "cheetah": "cheetah-run-b3",
-        "finger": "finger-spin-b3",
-        "humanoid": "humanoid-stand-b3",
-        "quadruped": "quadruped-walk-b3",
+    figures = {
+        (row["dataset"], row["method"]): row.get("mean", row.get("percent"))
+        for row in csv.DictReader(io.StringIO(text))
     }
-    only_level = "random-medium-expert" if file == "reprem.csv" else "medium-expert"
-    found = {}
-    for row in csv.DictReader(io.StringIO(text)):
-        if "actuators" in row:
-            task = f"maze-a{row['actuators']}"
-        elif "bins" in row:
-            task = f"dog-trot-b{row['bins']}"
-        else:
-            task = tasks.get(row["task"], row["task"])
-        level = row.get("dataset", only_level)
-        label = row["method"].split("-")[0] if row["method"] != "SPIN-Distill" else row["method"]
-        value = row.get("mean", row.get("percent"))
-        if value:
-            found[f"spin/{task}/{level}-v0", label] = float(value)
-    return found
+    return {key: float(value) for key, value in figures.items() if value}

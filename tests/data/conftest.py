@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 import spin_envs.behavior
 from spin_d3rlpy.data import build_dataset, check, parse_name, workers, writing
-from spin_d3rlpy.data.collect import ChunkPlayer, answer
+from spin_d3rlpy.data.collect import answer
 
 MIX = "spin/cheetah-run-b3/random-medium-expert-v0"
 Workers = workers.Workers
@@ -81,19 +81,17 @@ def policy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class InThisProcess:
     """Stands in for `Workers`, of which each takes a second to start."""
 
-    def __init__(self, n: int, quiet: bool = False) -> None:
-        self._player = ChunkPlayer()
+    def __init__(self, n: int, quiet: bool = False) -> None: ...
 
     def submit(self, verb: str, fields: dict[str, Any]) -> Future[Any]:
         future: Future[Any] = Future()
         try:
-            future.set_result(answer(self._player, verb, fields))
+            future.set_result(answer(verb, fields))
         except Exception as error:
             future.set_exception(error)
         return future
 
-    def close(self) -> None:
-        self._player.close()
+    def close(self) -> None: ...
 
 
 @pytest.fixture(scope="module", autouse=True)

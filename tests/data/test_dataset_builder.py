@@ -20,8 +20,8 @@ from gymnasium.spaces import MultiDiscrete
 from minari import MinariDataset
 
 from spin_d3rlpy import __file__ as package_file
-from spin_d3rlpy.data import build_dataset, builder, load_dataset, parse_name, workers
-from spin_d3rlpy.data.collect import Chunk, ChunkPlayer
+from spin_d3rlpy.data import build_dataset, builder, collect, load_dataset, parse_name, workers
+from spin_d3rlpy.data.collect import Chunk
 from spin_envs.behavior import load_behavior_policy
 from spin_envs.errors import MissingDependencyError
 from spin_envs.rollout import EpisodeRecord
@@ -138,10 +138,8 @@ def test_actions_are_those_of_the_policies(built: MinariDataset) -> None:
 
 def test_an_episode_does_not_depend_on_those_played_beside_it() -> None:
     policy = load_behavior_policy("cheetah-run-b3-medium")
-    player = ChunkPlayer()
-    together = player.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(5, 8)))
-    alone = player.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(5, 6)))
-    player.close()
+    together = collect.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(5, 8)))
+    alone = collect.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(5, 6)))
     assert np.array_equal(together[0].observations, alone[0].observations)
 
 
@@ -486,7 +484,7 @@ def test_progress_is_shown_unless_turned_off(capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr().err == ""
 
 
-def test_environments_are_kept_between_chunks_and_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_are_kept_between_chunks_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     original = gymnasium.make_vec
 
@@ -495,14 +493,12 @@ def test_environments_are_kept_between_chunks_and_freed(monkeypatch: pytest.Monk
         return original(*args, **kwargs)
 
     monkeypatch.setattr(gymnasium, "make_vec", make_vec)
-    player = ChunkPlayer()
+    collect._environments.cache_clear()
     for first in (0, 2):
-        player.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, None, range(first, first + 2)))
+        collect.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, None, range(first, first + 2)))
     assert made == [2]
-    player.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, None, range(3)))
+    collect.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, None, range(3)))
     assert made == [2, 3]
-    player.close()
-    assert player._envs is None
 
 
 def test_a_dataset_too_small_for_its_level_is_built_with_a_warning() -> None:

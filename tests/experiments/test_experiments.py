@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-import types
 from pathlib import Path
 from typing import Any, cast
 
@@ -273,37 +271,6 @@ def test_a_worker_is_a_process_whose_log_tells_what_went_wrong(tmp_path: Path) -
     assert not is_done(tmp_path, job)
     grid._note_failure(tmp_path / job.name, 1)
     assert "DatasetNotFoundError" in (tmp_path / job.name / "error.txt").read_text()
-
-
-@maze
-def test_trainings_are_tracked_elsewhere_if_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = []
-
-    class Run:
-        def __init__(self, **options: Any) -> None:
-            self.config: dict[str, Any] = {}
-            runs.append(options)
-
-        def watch(self, *_: Any, **__: Any) -> None: ...
-
-        def log(self, values: dict[str, float], step: int | None = None) -> None:
-            runs.append(values)
-
-        def finish(self) -> None: ...
-
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=Run))
-    job = training("F", "FactoredIQL")
-    assert not run_grid(
-        [job], tmp_path, cast("Any", InProcess()), False, 0.0, ["tensorboard", "wandb"]
-    )
-    assert any((tmp_path / job.name).glob("runs/log/events*"))
-    assert (tmp_path / job.name / "log" / "return.csv").exists()
-    assert runs[0] == {"project": "spin-d3rlpy", "name": job.name}
-    assert any("return" in values for values in runs[1:])
-    with pytest.raises(ValueError, match="tensorboard, wandb; got 'no-such'"):
-        run_grid([job], tmp_path, cast("Any", InProcess()), False, 0.0, ["no-such"])
 
 
 def test_pretraining_jobs_differ_by_objective() -> None:
