@@ -83,6 +83,52 @@ def plot_curve_panels(
     save_figure(figure, path)
 
 
+def plot_time_to_target(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draws bars of gradient steps to a target return, one group per dataset.
+
+    Rows have `dataset`, `method`, `reached` (such as "2 of 3"), `median_steps` ("" if not reached)
+    and `of_all_steps`.
+    """
+    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    figure = _figure(max(5.2, 2.2 * len(datasets)), 3.6)
+    axes = figure.subplots()
+    width = 0.8 / len(methods)
+    for row in rows:
+        i = methods.index(row["method"])
+        x = datasets.index(row["dataset"]) + (i - (len(methods) - 1) / 2) * width
+        is_reached = row["median_steps"] != ""
+        height = row["median_steps"] if is_reached else row["of_all_steps"]
+        color = COLORS[i % len(COLORS)] if is_reached else "none"
+        axes.bar(x, height, width, color=color, edgecolor=COLORS[i % len(COLORS)])
+        axes.annotate(row["reached"], (x, height), ha="center", va="bottom", fontsize=6)
+    for i, method in enumerate(methods):
+        axes.bar(0, 0, color=COLORS[i % len(COLORS)], label=method)
+    names = [short_name(name).replace("/", "\n") for name in datasets]
+    axes.set_xticks(range(len(datasets)), names, fontsize=7)
+    title = "Seeds that reach the target; empty bars: none within these steps"
+    _finish(axes, title, "", "gradient steps to target", grid=False)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    save_figure(figure, path)
+
+
+def plot_profiles(path: Path, scores: Mapping[str, Sequence[NDArray[Any]]]) -> None:
+    """Draws the share of runs above each normalized score, a line per method.
+
+    `scores` are, by method, one array per dataset.
+    """
+    together = {label: np.concatenate(list(strata)) for label, strata in scores.items()}
+    everything = np.concatenate(list(together.values()))
+    thresholds = np.linspace(min(0.0, everything.min()), max(100.0, everything.max()), 201)
+    figure = _figure(5.2, 3.6)
+    axes = figure.subplots()
+    for i, (label, values) in enumerate(together.items()):
+        shares = (values[:, None] > thresholds).mean(0)
+        axes.step(thresholds, shares, color=COLORS[i % len(COLORS)], label=label, where="post")
+    _finish(axes, "", "normalized score", "share of runs above the score")
+    save_figure(figure, path)
+
+
 def plot_returns(path: Path, groups: Mapping[str, Sequence[float]], title: str) -> None:
     """Draws a histogram of episodes' undiscounted returns, stacked by group (who acted)."""
     figure = _figure(7.0, 4.0)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shlex
 import sys
+
+import typer
 
 from spin_d3rlpy import __version__
 from spin_d3rlpy.cli.options import Json, emit
@@ -44,3 +47,17 @@ def info(json: Json = False) -> None:
         f"Shared datasets (MINARI_REMOTE): {found['remote'] or 'not set'}",
     ]
     emit(json, found, "\n".join(lines))
+
+
+_ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+# Names of an earlier program; to be removed in the release after 0.1.0.
+@program.command("behavior", hidden=True, context_settings=_ANY_ARGUMENTS)
+@program.command("behaviour", hidden=True, context_settings=_ANY_ARGUMENTS)
+def behavior(context: typer.Context) -> None:
+    """Name the command that trains behavior policies now."""
+    command_line = shlex.join(["python", "-m", "examples.behavior_policies", *context.args])
+    raise ValueError(
+        f"Behavior policies are trained from a checkout of the sources: {command_line}"
+    )

@@ -119,13 +119,17 @@ def _report_experiment(
             "pre-training included in the minutes; medians of the seeds that reach it."
         )
         writer.table(f"{name}_time_to_target", targets)
+        plots.plot_time_to_target(
+            writer.picture(f"{name}_time_to_target", "time to target"), targets
+        )
     scores = tables.scores_by_method(cells)
     if scores:
         writer.paragraph(
             "Normalized scores (0 random, 100 expert) over the datasets that all methods have: "
-            "interquartile mean with its 95 % interval."
+            "interquartile mean with its 95 % interval, and the share of runs above each score."
         )
         writer.table(f"{name}_aggregate", tables.aggregate_rows(scores))
+        plots.plot_profiles(writer.picture(f"{name}_profiles", "performance profiles"), scores)
 
 
 class _Writer:

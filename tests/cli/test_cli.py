@@ -39,6 +39,16 @@ def test_help_names_every_command() -> None:
         assert f"\n  {command} " in text
 
 
+@pytest.mark.parametrize("name", ["behavior", "behaviour"])
+def test_the_command_for_behavior_policies_names_its_new_place(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, name, "train", "maze-a10", "--level", "medium") == 2
+    command = "python -m examples.behavior_policies train maze-a10 --level medium"
+    assert command in capsys.readouterr().err
+    assert name not in run("--help")
+
+
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_every_example_in_a_help_text_can_be_parsed(
     line: str, monkeypatch: pytest.MonkeyPatch

@@ -217,12 +217,14 @@ def test_a_report_opens_offline_and_has_everything(root: Path) -> None:
         "returns_curves.csv",
         "returns.png",
         "returns_greedy.png",
+        "returns_time_to_target.png",
+        "returns_profiles.png",
         "report.html",
     }
     assert all(file.exists() for file in files)
     text = (out / "report.html").read_text()
     assert "http" not in text
-    assert text.count("data:image/png;base64,") == 2
+    assert text.count("data:image/png;base64,") == 4
     assert "greedy return" in text
     assert "picture:" not in text
     assert "651.1" in text
