@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from d3rlpy.dataset import (
     ReplayBufferBase,
     Signature,
 )
+from d3rlpy.dataset.io import dump
 
 
 class EpisodeInterface(ReplayBufferBase):
@@ -70,6 +71,10 @@ class EpisodeInterface(ReplayBufferBase):
         """d3rlpy's stock picker, for use with `episodes`."""
         return BasicTransitionPicker()
 
+    def dump(self, f: BinaryIO) -> None:
+        """Writes `episodes` in d3rlpy's format."""
+        dump(self.episodes, f)
+
     def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
         """Raises NotImplementedError: d3rlpy's own buffer does this with `episodes`."""
         raise NotImplementedError(
@@ -80,7 +85,6 @@ class EpisodeInterface(ReplayBufferBase):
 
     append = append_episode = clip_episode = _refuse
     sample_transition = sample_trajectory = sample_trajectory_batch = _refuse
-    dump = _refuse
     buffer = trajectory_slicer = property(_refuse)
 
     @classmethod

@@ -273,7 +273,7 @@ def test_the_rest_of_d3rlpys_interface(buffer: DeviceReplayBuffer) -> None:
 
 def test_dumped_episodes_are_read_by_d3rlpy(buffer: DeviceReplayBuffer) -> None:
     file = io.BytesIO()
-    ReplayBuffer(InfiniteBuffer(), episodes=buffer.episodes).dump(file)
+    buffer.dump(file)
     loaded = ReplayBuffer.load(file, InfiniteBuffer())
     again = DeviceReplayBuffer.from_replay_buffer(loaded, NVEC)
     assert again.transition_count == 13
