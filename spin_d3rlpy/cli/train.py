@@ -41,7 +41,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("spin-demo"),
     minutes: Annotated[
         float | None,
-        typer.Option(help="Of training, for each of the two algorithms; default: about two."),
+        typer.Option(help="Of training, for each of the two algorithms; default: two and a half."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of networks and mini-batches.")] = 0,
     size: Size = None,
