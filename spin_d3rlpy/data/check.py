@@ -272,9 +272,12 @@ def _close(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 def _other_versions(dataset: MinariDataset) -> str:
     recorded = dataset.storage.metadata.get("provenance", {}).get("versions", {})
-    other = [
-        f"{package} {recorded[package]} (here {installed})"
-        for package in ("mujoco", "dm_control", "numpy")
-        if (installed := importlib.metadata.version(package)) != recorded.get(package, installed)
-    ]
+    other = []
+    for package in ("mujoco", "dm_control", "numpy"):
+        try:
+            installed = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:  # the maze needs no simulator
+            installed = "none"
+        if installed != recorded.get(package, installed):
+            other.append(f"{package} {recorded[package]} (here {installed})")
     return f" It was recorded with {', '.join(other)}." if other else ""
