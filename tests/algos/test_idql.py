@@ -61,7 +61,7 @@ def joint_fields() -> dict[str, Any]:
     return {"architecture": "mlp", "mlp": MLPConfig(width=32), "pretraining": config}
 
 
-@pytest.mark.parametrize("joint_critic", [False, True])
+@pytest.mark.parametrize("joint_critic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_choices_that_go_together_are_sampled_together(joint_critic: bool) -> None:
     buffer = two_modes()
     fields = {**joint_fields(), "joint_critic": joint_critic}

@@ -75,6 +75,7 @@ def test_a_stopped_run_resumes_where_it_was(tmp_path: Path) -> None:
     assert [row.split(",")[0] for row in rows] == ["env_steps", "800", "1600"]
 
 
+@pytest.mark.slow
 def test_a_maze_run_learns_from_steps_of_episodes_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

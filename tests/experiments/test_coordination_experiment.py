@@ -37,6 +37,7 @@ def test_collisions_are_counted_by_action() -> None:
     assert "ruled_return" not in found
 
 
+@pytest.mark.slow
 def test_the_experiment_reports_collisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     monkeypatch.setattr(engines, "LocalEngine", lambda *_: InProcess())

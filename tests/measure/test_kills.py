@@ -36,6 +36,7 @@ def test_a_run_that_depends_on_kills_is_found_out(tmp_path: Path) -> None:
     assert not any(row["identical"] for row in rows if row["moment"] == "counting")
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_by_itself_is_an_error(tmp_path: Path) -> None:
     with import_path_for_children(), pytest.raises(RuntimeError, match="exit code 1"):
         kill_until_done(victims.failing, 3, tmp_path)
