@@ -3,9 +3,10 @@
 A stage supplies its gradient step and the parts of its checkpoints, and adds measurements to each
 epoch's row:
 
-loop = Loop(run, "pretraining", n_steps, epoch_steps, {"model": model, "optimizer": optimizer}) with
-run.log("pretraining", "asm", epoch_steps) as log: for epoch in loop.epochs(step):
-log.add(loop.add_row(loop.take_row() | measurements))
+    loop = Loop(run, "pretraining", n_steps, epoch_steps, {"model": model, "optimizer": optimizer})
+    with run.log("pretraining", "asm", epoch_steps) as log:
+        for epoch in loop.epochs(step):
+            log.add(loop.add_row(loop.take_row() | measurements))
 """
 
 from __future__ import annotations

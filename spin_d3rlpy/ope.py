@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
 from d3rlpy.base import DeviceArg
 from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
-from d3rlpy.models.torch.q_functions.mean_q_function import ContinuousMeanQFunction
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
 from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
@@ -19,10 +17,9 @@ from torch import nn
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
-from spin_d3rlpy.critics import polyak_update, squared_error
+from spin_d3rlpy.critics import JointCritic, polyak_update, squared_error
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.metrics import ActionMode
-from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.scalers import scaler_to_dict
 
 
@@ -60,28 +57,12 @@ class MultiDiscreteFQEConfig(MultiDiscreteConfig):
         return "spin_fqe"
 
 
-def _q_function(
-    observation_shape: Sequence[int], factory: EncoderFactory, n_choices: int
-) -> ContinuousMeanQFunction:
-    """Returns a network from observations `(B, obs)` and one-hot actions `(B, S)` to values."""
-    encoder = factory.create_with_action(observation_shape, n_choices)
-    with torch.no_grad():
-        features = encoder(torch.zeros(1, *observation_shape), torch.zeros(1, n_choices))
-    return ContinuousMeanQFunction(encoder, features.shape[1])
-
-
-def one_hot_actions(layout: SlotLayout, actions: torch.Tensor) -> torch.Tensor:
-    """Encodes actions `(B, N)` as `(B, S)`, one 1 in each slot."""
-    flat = torch.zeros(len(actions), layout.total, device=actions.device)
-    return flat.scatter_(1, layout.positions(actions), 1.0)
-
-
 @dataclasses.dataclass(frozen=True)
 class FQEModules(MultiDiscreteModules):
     """Networks and optimizer."""
 
-    q_funcs: nn.ModuleList
-    targ_q_funcs: nn.ModuleList
+    q_funcs: JointCritic
+    targ_q_funcs: JointCritic
     optim: OptimizerWrapper
 
 
@@ -104,18 +85,15 @@ class FQEImpl(MultiDiscreteImpl):
         self._evaluated, self._mode = evaluated, mode
         hard_sync(modules.targ_q_funcs, modules.q_funcs)
 
-    def q_values(self, q_funcs: nn.ModuleList, x: Any, actions: torch.Tensor) -> torch.Tensor:
-        """Returns `Q_e(s, a)`, `(E, B)`."""
-        one_hot = one_hot_actions(self._layout, actions)
-        return torch.stack([q(x, one_hot).q_value.squeeze(-1) for q in q_funcs])
-
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         modules = self._modules
         with torch.no_grad():
             next_actions = self._act(batch.next_observations)
-            next_values = self.q_values(modules.targ_q_funcs, batch.next_observations, next_actions)
+            next_values = modules.targ_q_funcs.q_values(
+                self._layout, batch.next_observations, next_actions
+            )
             y = self.bootstrap(batch, next_values)
-        values = self.q_values(modules.q_funcs, batch.observations, batch.actions)
+        values = modules.q_funcs.q_values(self._layout, batch.observations, batch.actions)
         loss = squared_error(values, y)
         self.minimize(loss, modules.optim)
         polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
@@ -133,7 +111,7 @@ class FQEImpl(MultiDiscreteImpl):
         return self._evaluated.sample_action(x)
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
-        return self.q_values(self._modules.q_funcs, x, action).mean(0)
+        return self._modules.q_funcs.q_values(self._layout, x, action).mean(0)
 
     @property
     def q_function(self) -> nn.ModuleList:
@@ -193,13 +171,9 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         config = self._config
+        shape, factory = cast_flat_shape(observation_shape), config.encoder_factory
         online, target = (
-            nn.ModuleList(
-                _q_function(
-                    cast_flat_shape(observation_shape), config.encoder_factory, sum(self._nvec)
-                )
-                for _ in range(config.n_critics)
-            ).to(self._device)
+            JointCritic(shape, factory, self._nvec, config.n_critics).to(self._device)
             for _ in range(2)
         )
         optim = self._create_optim(
