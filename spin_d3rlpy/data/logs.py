@@ -174,7 +174,7 @@ def save_dataset(
         )
         with closing(writer):
             ends = enumerate(itertools.pairwise(starts))
-            writer.add_all(_episode(data, i, start, end) for i, (start, end) in ends)
+            writer.add(_episode(data, i, start, end) for i, (start, end) in ends)
         writer.finish({"dataset_id": name, "description": description})
 
 

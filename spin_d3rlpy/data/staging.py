@@ -17,7 +17,6 @@ import numpy as np
 from minari.storage import get_dataset_path
 
 from spin_d3rlpy.atomic import atomic_write
-from spin_d3rlpy.data.collect import Chunk
 from spin_d3rlpy.errors import DatasetWriteError, SpinError
 from spin_d3rlpy.locks import exclusive_folder
 from spin_envs.rollout import EpisodeRecord
@@ -107,32 +106,32 @@ class PlayedChunks:
     """Chunks of episodes on disk, stored next to the dataset that they build.
 
     They survive an interrupted build for the next one of the same name and key (of everything that
-    the episodes depend on); chunks of other keys are removed. Nothing is stored where another
-    process may build the same dataset.
+    the episodes depend on); chunks of other keys are removed. Where another process may build the
+    same dataset they do not survive.
     """
 
-    def __init__(self, name: str, key: str, exclusive: bool) -> None:
+    def __init__(self, name: str, key: str, staging: Staging) -> None:
         target = Path(get_dataset_path(name))
         prefix = f".{target.name}.chunks-"
-        self._folder = target.parent / f"{prefix}{key}"
-        self._exclusive = exclusive
+        self._folder = staging.data.with_name("chunks")
         self._started = time.monotonic()
-        for other in target.parent.glob(f"{prefix}*") if exclusive else ():
-            if other != self._folder:
-                shutil.rmtree(other)
+        if staging.exclusive:
+            self._folder = target.parent / f"{prefix}{key}"
+            for other in target.parent.glob(f"{prefix}*"):
+                if other != self._folder:
+                    shutil.rmtree(other)
+        self._folder.mkdir(exist_ok=True)
 
     @property
     def seconds(self) -> float:
         """Build time of all attempts together."""
         return time.monotonic() - self._started
 
-    def load(self, chunk: Chunk) -> list[EpisodeRecord] | None:
-        """Returns the chunk's episodes, or None."""
-        if not self._exclusive:
-            return None
+    def load(self, seeds: range) -> list[EpisodeRecord] | None:
+        """Returns the episodes of the chunk with these seeds, or None."""
         try:
             # Opened here because np.load leaves a damaged file open.
-            with self._path(chunk.seeds).open("rb") as raw, np.load(raw) as file:
+            with self._path(seeds).open("rb") as raw, np.load(raw) as file:
                 arrays = dict(file)
         # What a machine that lost power left is read as if it were not there.
         except (OSError, ValueError, EOFError, zipfile.BadZipFile):
@@ -140,7 +139,7 @@ class PlayedChunks:
         steps = np.cumsum(arrays["lengths"])[:-1]
         rows = np.cumsum(arrays["lengths"] + 1)[:-1]
         columns = zip(
-            chunk.seeds,
+            seeds,
             np.split(arrays["observations"], rows),
             np.split(arrays["actions"], steps),
             np.split(arrays["rewards"], steps),
@@ -152,10 +151,7 @@ class PlayedChunks:
 
     def save(self, episodes: Sequence[EpisodeRecord]) -> None:
         """Atomically writes a chunk's episodes and the build time so far."""
-        if not self._exclusive:
-            return
         path = self._path(range(episodes[0].seed, episodes[0].seed + len(episodes)))
-        self._folder.mkdir(exist_ok=True)
         with atomic_write(path) as partial, partial.open("wb") as file:
             np.savez(
                 file,
@@ -169,8 +165,7 @@ class PlayedChunks:
 
     def remove(self) -> None:
         """Frees the space."""
-        if self._exclusive:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _path(self, seeds: range) -> Path:
         return self._folder / f"{seeds[0]}-{len(seeds)}.npz"
