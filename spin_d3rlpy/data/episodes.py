@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -128,43 +129,34 @@ def allocate_observations(rows: int, features: int, map_in: Path | None) -> NDAr
                 f"{rows} observations of {features} features cannot be mapped: {error.strerror}. "
                 "Pass memory_map= a folder with room, or max_episodes= to read fewer."
             ) from error
-    needed = rows * features * np.dtype(np.float32).itemsize
-    room = None
+    needed, room = 4 * rows * features, math.inf
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
-        if room is not None and needed > room:
+        if needed > room:
             raise MemoryError
         return np.empty((rows, features), np.float32)
     except MemoryError as error:
-        has = "has less" if room is None else f"has {room / 1e9:.0f} GB in all"
         raise InvalidDatasetError(
-            f"{rows} observations of {features} features take {needed / 1e9:.0f} GB, this machine "
-            f"{has}. Pass memory_map=True to keep them in a file, max_episodes= to read fewer, or "
-            "check whether the dataset is damaged."
+            f"{rows} observations of {features} features take {needed / 1e9:.0f} GB, more than "
+            "this machine has. Pass memory_map=True to keep them in a file, max_episodes= to read "
+            "fewer, or check whether the dataset is damaged."
         ) from error
 
 
 def _check_shapes(episode: EpisodeArrays, length: int) -> None:
     observations, actions, rewards = episode.observations, episode.actions, episode.rewards
-    if observations.ndim != 2 or observations.dtype.kind not in "fiub":
-        raise InvalidDatasetError(
-            f"Expected flat numeric observations (T + 1, obs), {episode.name} has shape "
-            f"{observations.shape} and dtype {observations.dtype}. Flatten them first."
-        )
-    if actions.ndim not in (1, 2):
-        raise InvalidDatasetError(
-            f"Expected actions (T, N), one integer per sub-action, {episode.name} has shape "
-            f"{actions.shape}."
-        )
-    if length < 1 or (len(observations), len(actions), rewards.shape) != (
-        length + 1,
-        length,
-        (length,),
+    shapes = (observations.shape[:1], actions.shape[:1], rewards.shape)
+    if (
+        (observations.ndim != 2 or observations.dtype.kind not in "fiub")
+        or (length < 1 or actions.ndim not in (1, 2))
+        or shapes != ((length + 1,), (length,), (length,))
     ):
         raise InvalidDatasetError(
-            f"Expected T + 1 observations, T actions and T rewards with T = {length}, "
-            f"{episode.name} has {len(observations)}, {len(actions)} and shape {rewards.shape}."
+            f"Expected flat numeric observations (T + 1, obs), actions (T, N) and T rewards with "
+            f"T = {length}, {episode.name} has observations of shape {observations.shape} and "
+            f"dtype {observations.dtype}, actions {actions.shape} and rewards {rewards.shape}. "
+            "Flatten observations first."
         )
 
 
