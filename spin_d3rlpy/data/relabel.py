@@ -18,8 +18,7 @@ _STATES_AT_ONCE = 1024
 class Teacher(Protocol):
     """Any algorithm."""
 
-    def predict(self, x: NDArray[Any]) -> NDArray[Any]:
-        """Returns actions `(B, N)` for observations `(B, obs)`."""
+    def predict(self, x: NDArray[Any]) -> NDArray[Any]: ...
 
 
 def relabel(
@@ -34,7 +33,7 @@ def relabel(
 
     Args:
         dataset: anything that `fit` takes.
-        teacher: chooses actions by `predict`, e.g. a `SPINIDQL`.
+        teacher: e.g. a `SPINIDQL`.
         n_transitions: whole episodes, drawn at random, of about so many transitions; all if None.
         progress: draw a progress bar.
     """

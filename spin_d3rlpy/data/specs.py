@@ -60,15 +60,12 @@ class DatasetPart:
 class DatasetSpec:
     """A dataset that can be built.
 
-    Args:
-        task: task and bins (or actuators).
-        level: one of `LEVELS`.
-        size: number of transitions. Episodes are whole: if their lengths differ, each part exceeds
-            its share by less than one episode.
+    Episodes are whole: if their lengths differ, each part exceeds its share of `size` transitions
+    by less than one episode.
     """
 
     task: BenchmarkTask
-    level: str
+    level: str  # one of `LEVELS`
     size: int
 
     @property
@@ -102,10 +99,7 @@ class DatasetSpec:
 
 
 def usual_size(task: BenchmarkTask, level: str) -> int:
-    """Returns the number of transitions of a dataset whose name gives none.
-
-    A tenth of the level's where episodes are short.
-    """
+    """Returns the number of transitions of a dataset whose name gives none."""
     return LEVELS[level][0] // (_SHORT_SIZE_DIVISOR if task.ends_early else 1)
 
 
@@ -119,8 +113,7 @@ def parse_name(name: str, size: int | None = None) -> DatasetSpec:
     """Reads a dataset's name.
 
     Forms: `spin/<domain>-<task>-b<bins>/<level>-v0`, `.../<level>-<n>k-v0`, and with
-    `maze-a<actuators>`, `dispatch-n<couriers>` or `slate-n<places>` as the task. `size` is the
-    number of transitions if not the usual one.
+    `maze-a<actuators>`, `dispatch-n<couriers>` or `slate-n<places>` as the task.
 
     Raises:
         DatasetNotFoundError: an invalid name, or no such level, task or policy; near matches are

@@ -49,11 +49,7 @@ def write_error(folder: Path, reason: str) -> DatasetWriteError:
 
 @contextmanager
 def explained_full_disk(folder: Path) -> Iterator[None]:
-    """Adds the disk's name and free space to errors about a full disk.
-
-    Raises:
-        DatasetWriteError: the block ended for lack of space.
-    """
+    """Turns errors about a full disk into `DatasetWriteError`, with its name and free space."""
     try:
         yield
     except SpinError:
@@ -69,10 +65,9 @@ def explained_full_disk(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def staged_dataset(name: str) -> Iterator[Staging | None]:
-    """Yields a place that becomes the dataset `name` if the block succeeds.
+    """Yields a place that becomes the dataset `name` if the block succeeds; None if that exists.
 
-    Yields None if the dataset exists. On an error nothing remains. A second process waits for the
-    first.
+    On an error nothing remains. A second process waits for the first.
 
     Raises:
         DatasetWriteError: the disk is full.
