@@ -152,16 +152,7 @@ def report(
     settings = _settings(
         config, changes, experiments=names, preset=preset, seeds=seeds, tasks=task, device=device
     )
-    files = write_report(
-        folder,
-        out,
-        settings.preset,
-        settings.sizes,
-        settings.experiments,
-        settings.seed_numbers,
-        settings.job_device,
-        settings.tasks,
-    )
+    files = write_report(folder, out, settings)
     emit(json, [str(file) for file in files], "\n".join(map(str, files)))
 
 

@@ -25,32 +25,14 @@ MAIN = _datasets(TASKS, LEVELS)
 MEDIUM_EXPERT = _datasets(TASKS, ["medium-expert"])
 MIXED = _datasets(TASKS, ["medium-expert", "random-medium-expert"])
 MAZES = _datasets([f"maze-a{n}" for n in (5, 10, 15)], ["medium-expert"])
-TUNED = [
-    *_datasets(
-        [
-            "cheetah-run-b3",
-            "finger-spin-b3",
-            "humanoid-stand-b3",
-            "quadruped-walk-b3",
-            "fish-swim-b3",
-        ],
-        ["medium-expert", "random-medium-expert", "medium", "expert"],
-    ),
-    *_datasets([f"dog-trot-b{n}" for n in (3, 10, 30)], ["medium-expert"]),
-    *MAZES,
-]
-CHOSEN_ON = _datasets(
-    ["cheetah-run-b3", "finger-spin-b3"], ["medium-expert", "random-medium-expert"]
-)
+DOG_BINS = _datasets([f"dog-trot-b{n}" for n in (3, 10, 30)], ["medium-expert"])
+TUNED = [*_datasets([*TASKS, "fish-swim-b3"], LEVELS), *DOG_BINS, *MAZES]
+CHOSEN_ON = _datasets(TASKS[:2], ["medium-expert", "random-medium-expert"])
 LEFT_OUT: dict[str, Fields] = {
     "standardized observations": {"observation_scaler": {"type": "none"}},
     "LayerNorm": {
-        name: {"type": "vector", "params": {"hidden_units": [256, 256]}}
-        for name in (
-            "actor_encoder_factory",
-            "critic_encoder_factory",
-            "value_encoder_factory",
-        )
+        f"{part}_encoder_factory": {"type": "vector", "params": {"hidden_units": [256, 256]}}
+        for part in ("actor", "critic", "value")
     },
     "schedule": {"lr_schedule": "constant", "lr_warmup": 0.0},
     "averaged weights": {"ema_decay": 0.0},
@@ -88,7 +70,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "dog-bins",
             "Returns on dog-trot by bins",
-            _datasets([f"dog-trot-b{n}" for n in (3, 10, 30)], ["medium-expert"]),
+            DOG_BINS,
             _methods("IQL"),
             "returns_dog_trot_bins.csv",
         ),
@@ -210,10 +192,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             [
                 *_methods("IQL"),
                 Method("DecQN", "DecQN"),
-                *(
-                    Method(f"{label}, best of 32", f"{POLICIES[label]}IDQL")
-                    for label in ("F", "AR")
-                ),
+                Method("F, best of 32", "FactoredIDQL"),
+                Method("AR, best of 32", "AutoregressiveIDQL"),
                 Method("joint, best of 32", "SPINIDQL"),
                 Method("joint, best of 32 by a joint critic", "SPINIDQL", {"joint_critic": True}),
             ],
@@ -241,11 +221,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def get_experiments(names: Sequence[str]) -> list[Experiment]:
-    """Returns experiments by name.
-
-    Raises:
-        ValueError: there is no such experiment.
-    """
+    """Returns experiments by name; raises ValueError if there is none of one."""
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown:
         raise ValueError(f"Expected experiments of {', '.join(EXPERIMENTS)}; got {unknown[0]!r}.")

@@ -16,11 +16,7 @@ from spin_d3rlpy.experiments.worker import work
 
 
 def visible_gpu(number: int) -> str:
-    """Returns the name of a GPU visible to this process, by torch's number.
-
-    Raises:
-        ValueError: there is no such GPU.
-    """
+    """Returns the name of a GPU visible to this process, by torch's number."""
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
         return str(number)
@@ -65,8 +61,8 @@ class RayEngine:
 
     Args:
         address: of the cluster, as for `ray.init`; a local one if None.
-        cpus: cores per job.
-        gpus: GPUs per job, 0 or 1.
+        cpus: per job.
+        gpus: per job, 0 or 1.
 
     Raises:
         ImportError: Ray is not installed.
@@ -106,9 +102,7 @@ class RayTask:
     """A job on a Ray cluster. Errors of Ray, such as a missing package, are logged to `log`."""
 
     def __init__(self, ray: Any, reference: Any, log: Path) -> None:
-        self._ray = ray
-        self._reference = reference
-        self._log = log
+        self._ray, self._reference, self._log = ray, reference, log
 
     def poll(self) -> int | None:
         """Returns 0 or 1 (failed), or None while it runs."""

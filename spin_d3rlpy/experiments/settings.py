@@ -27,15 +27,9 @@ class BenchSettings:
     device: str = "cpu:0"  # as in d3rlpy
 
     def complete(self) -> BenchSettings:
-        """Returns the settings with all fields of the scale.
-
-        Raises:
-            ValueError: unknown experiments, preset or fields of the scale.
-        """
+        """Returns the settings with the whole scale; raises ValueError for unknown names."""
         get_experiments(self.experiments)
-        base = dataclasses.asdict(get_scale(self.preset))
-        base["asm_epochs"] = list(base["asm_epochs"])
-        scale = merge(base, self.scale)
+        scale = merge(dataclasses.asdict(get_scale(self.preset)), self.scale)
         create(Scale, scale, "scale")
         seeds = scale["seeds"] if self.seeds is None else self.seeds
         return dataclasses.replace(self, scale=scale, seeds=seeds)
