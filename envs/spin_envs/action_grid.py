@@ -16,14 +16,9 @@ MAX_BINS = 1001
 def check_action(
     action: object, nvec: NDArray[np.int64], num_envs: int | None = None
 ) -> NDArray[np.int64]:
-    """Returns `action` as an integer array after checking its shape and choices.
+    """Returns an action `(N,)`, or a batch `(num_envs, N)`, as an integer array after checks.
 
     `Env.step` does not check actions, and indexing would silently accept -1 and scalars.
-
-    Args:
-        action: the argument of `step`.
-        nvec: number of choices of each sub-action, shape `(N,)`.
-        num_envs: expect a batch `(num_envs, N)` instead of `(N,)`.
 
     Raises:
         InvalidActionError: wrong shape, not integers, or out of range.
@@ -31,10 +26,8 @@ def check_action(
     shape = nvec.shape if num_envs is None else (num_envs, *nvec.shape)
     try:
         array = np.asarray(action)
-    except ValueError as error:  # a ragged list
-        raise InvalidActionError(
-            f"Expected an action of shape {shape}, one integer per sub-action, got {action!r}."
-        ) from error
+    except ValueError:  # a ragged list
+        array = np.asarray(action, dtype=object)
     if array.shape != shape:
         hint = " Pass a batch of actions to a vector environment." if num_envs is None else ""
         raise InvalidActionError(

@@ -34,7 +34,6 @@ class WithPlainSpec:
 
     @property
     def spec(self) -> EnvSpec | None:
-        """The spec; setting it converts NumPy values to Python's."""
         return self._spec
 
     @spec.setter

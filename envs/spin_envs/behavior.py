@@ -86,7 +86,6 @@ class BehaviorPolicy:
 
     @classmethod
     def from_files(cls, arrays: Path, record: Path) -> BehaviorPolicy:
-        """Reads an `.npz` of arrays (no pickles) and a JSON record."""
         with np.load(arrays, allow_pickle=False) as data:
             return cls({k: data[k] for k in data.files}, json.loads(record.read_text()))
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_integer
 from spin_envs.base import MultiDiscreteEnv, StepResult
-from spin_envs.pictures import colored, fill_cell
+from spin_envs.pictures import fill_cell
 from spin_envs.registration import COORDINATION_EPISODE_STEPS, DEFAULT_SLOTS
 
 GRID = 10  # cells in a row
@@ -117,7 +117,7 @@ class DispatchEnv(MultiDiscreteEnv):
         ]
 
     def _frame(self) -> NDArray[np.uint8]:
-        frame = colored(self._size, (255, 255, 255))
+        frame = np.full((self._size, self._size, 3), 255, np.uint8)
         for x, y, left in self._orders:
             urgency = 1 - left / DEADLINES[1]
             fill_cell(frame, GRID, x, y, 0.9, (120, round(200 - 120 * urgency), 120))

@@ -1,34 +1,26 @@
-"""Frames that are drawn cell by cell."""
+"""Frames that are drawn rectangle by rectangle."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+Box = tuple[float, float, float, float]
 Color = tuple[int, int, int]
 
 
-def colored(size: int, color: Color) -> NDArray[np.uint8]:
-    """Returns a frame `(size, size, 3)` of one color."""
-    return np.full((size, size, 3), color, np.uint8)
+def fill(frame: NDArray[np.uint8], box: Box, color: Color) -> None:
+    """Fills a rectangle (x from, x to, y from, y to) of the unit square, y up; at least a pixel."""
+    left, right = (round(len(frame) * x) for x in box[:2])
+    bottom, top = (round(len(frame) * (1 - y)) for y in box[2:])
+    frame[max(top, 0) : max(bottom, top + 1), max(left, 0) : max(right, left + 1)] = color
 
 
 def fill_cell(
     frame: NDArray[np.uint8], cells: int, x: int, y: int, share: float, color: Color
 ) -> None:
-    """Fills the middle of a cell.
-
-    Args:
-        frame: `(size, size, 3)`.
-        cells: in a row of the frame.
-        x: column, from the left.
-        y: row, from the bottom.
-        share: of the cell's width and height.
-        color: red, green, blue.
-    """
-    width = len(frame) / cells
-    left = (x + (1 - share) / 2) * width
-    top = (cells - 1 - y + (1 - share) / 2) * width
-    # At least a pixel, also where cells are smaller than that.
-    right, bottom = (max(round(a + share * width), round(a) + 1) for a in (left, top))
-    frame[round(top) : bottom, round(left) : right] = color
+    """Fills the middle share of a cell in column `x` and row `y` (from the bottom) of `cells`."""
+    low, high = (1 - share) / 2, (1 + share) / 2
+    fill(
+        frame, ((x + low) / cells, (x + high) / cells, (y + low) / cells, (y + high) / cells), color
+    )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_integer
 from spin_envs.base import MultiDiscreteEnv, StepResult
-from spin_envs.pictures import colored, fill_cell
+from spin_envs.pictures import fill_cell
 from spin_envs.registration import COORDINATION_EPISODE_STEPS, DEFAULT_SLOTS
 
 CATEGORIES = 5
@@ -128,7 +128,7 @@ class SlateEnv(MultiDiscreteEnv):
         out[:] = self._interests
 
     def _frame(self) -> NDArray[np.uint8]:
-        frame = colored(self._size, (255, 255, 255))
+        frame = np.full((self._size, self._size, 3), 255, np.uint8)
         side = int(np.ceil(np.sqrt(len(self.nvec))))
         shown: set[int] = set()
         for place, item in enumerate(self._page):

@@ -7,7 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -44,17 +44,8 @@ def _import_suite() -> ModuleType:
     return suite  # type: ignore[no-any-return]
 
 
-def _load_task(domain: str, task: str, **kwargs: Any) -> Any:
-    """Loads a task without the notice about the dialect of dm_control's own models."""
-    logger = logging.getLogger("absl")
-    logger.addFilter(_is_not_dialect_notice)
-    try:
-        return _import_suite().load(domain, task, **kwargs)
-    finally:
-        logger.removeFilter(_is_not_dialect_notice)
-
-
 def _is_not_dialect_notice(record: logging.LogRecord) -> bool:
+    """Whether this is another notice than that about the dialect of dm_control's own models."""
     return "settotalmass" not in record.getMessage()
 
 
@@ -123,16 +114,12 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
                 self._load(task_kwargs={"random": seed % 2**32})
             else:
                 self._env.task.random.seed(seed % 2**32)
-        with self._drawing_at_reset():
+        draws = (self._domain, self._task_name) == ("quadruped", "escape")
+        what = "quadruped-escape, which draws its terrain at reset,"
+        with explained_graphics_errors(what) if draws else nullcontext():
             self._write(self._env.reset().observation, out)
         self._steps = 0
         return {}
-
-    def _drawing_at_reset(self) -> AbstractContextManager[None]:
-        name = f"{self._domain}-{self._task_name}"
-        if name != "quadruped-escape":
-            return nullcontext()
-        return explained_graphics_errors(f"{name}, which draws its terrain at reset,")
 
     def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
         physics, task = self._env.physics, self._env.task
@@ -163,5 +150,10 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         self._env.close()
 
     def _load(self, **kwargs: Any) -> None:
-        self._env = _load_task(self._domain, self._task_name, **kwargs)
+        logger = logging.getLogger("absl")
+        logger.addFilter(_is_not_dialect_notice)
+        try:
+            self._env = _import_suite().load(self._domain, self._task_name, **kwargs)
+        finally:
+            logger.removeFilter(_is_not_dialect_notice)
         self._sub_steps = round(self._env.control_timestep() / self._env.physics.timestep())

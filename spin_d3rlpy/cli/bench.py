@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # help needs no torch
 
 app = group("bench", "The paper's experiments: list, run and report them.")
 
-Where = Literal["local", "ray"]
 Experiments = Annotated[
     list[str] | None, typer.Argument(help="Experiments, see `bench list`; or in --config's file.")
 ]
@@ -35,9 +34,6 @@ Scaling = Annotated[
 Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds 0, 1, ...; default: the preset's.")]
 Tasks = Annotated[
     list[str] | None, typer.Option("--task", help="Only datasets with this in their name.")
-]
-Methods = Annotated[
-    list[str] | None, typer.Option("--method", help="Only methods with this in their label.")
 ]
 Changes = Annotated[
     list[str] | None,
@@ -77,10 +73,14 @@ def run(
     changes: Changes = None,
     seeds: Seeds = None,
     task: Tasks = None,
-    method: Methods = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Only methods with this in their label.")
+    ] = None,
     folder: Folder = Path("spin-bench"),
     device: ConfiguredDevice = None,
-    engine: Annotated[Where, typer.Option(help="This machine's processes, or Ray's.")] = "local",
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option(help="This machine's processes, or Ray's.")
+    ] = "local",
     workers: Annotated[
         int | None, typer.Option(min=1, help="local: jobs at once; default: all cores, or GPUs.")
     ] = None,

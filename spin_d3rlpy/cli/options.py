@@ -27,11 +27,7 @@ def check_device(device: str | None) -> str | None:
 
 
 def parse_arguments(texts: Sequence[str]) -> dict[str, Any]:
-    """Reads `name=value` texts; values are JSON (3, [2, 3], true) or else strings.
-
-    Raises:
-        ValueError: a text without a name or `=`.
-    """
+    """Reads `name=value` texts; values are JSON (3, [2, 3], true) or else strings."""
     arguments: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -95,9 +91,6 @@ def complete_policies(incomplete: str) -> list[str]:
     return [name for name in shipped_policies() if name.startswith(incomplete)]
 
 
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show d3rlpy's log and tracebacks of errors.")
-]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for scripts.")]
 Trust = Annotated[
     bool, typer.Option(help="Make the environment with any function that the dataset names.")
@@ -118,23 +111,18 @@ Config = Annotated[
 PrintConfig = Annotated[
     bool, typer.Option("--print-config", help="Print the complete settings and do nothing.")
 ]
-Dataset = Annotated[
-    str,
+_EXAMPLE = "E.g. spin/cheetah-run-b3/medium-expert-v0"
+Dataset = Annotated[str, typer.Argument(help=f"{_EXAMPLE}.", autocompletion=complete_datasets)]
+ConfiguredDataset = Annotated[
+    str | None,
     typer.Argument(
-        help="E.g. spin/cheetah-run-b3/medium-expert-v0.", autocompletion=complete_datasets
+        help=f"{_EXAMPLE}; or in the file of --config.", autocompletion=complete_datasets
     ),
 ]
 LocalDataset = Annotated[
     str,
     typer.Argument(
         help="A dataset on this machine, or its folder (./...).", autocompletion=complete_datasets
-    ),
-]
-ConfiguredDataset = Annotated[
-    str | None,
-    typer.Argument(
-        help="E.g. spin/cheetah-run-b3/medium-expert-v0; or in the file of --config.",
-        autocompletion=complete_datasets,
     ),
 ]
 Policy = Annotated[

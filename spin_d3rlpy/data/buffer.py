@@ -118,7 +118,6 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     @property
     def device(self) -> torch.device:
-        """Device of the tensors."""
         return self.rewards.device
 
     def to(self, device: str | torch.device) -> DeviceReplayBuffer:
@@ -135,7 +134,6 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     @property
     def is_on_one_device(self) -> bool:
-        """Whether observations are on the device of the other tensors."""
         return self.observations.device == self.device
 
     def select(self, episodes: Sequence[int]) -> DeviceReplayBuffer:
@@ -313,11 +311,9 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     @property
     def transition_count(self) -> int:
-        """Number of transitions (n)."""
         return len(self.rewards)
 
     def size(self) -> int:
-        """Number of episodes."""
         return len(self.episode_starts) - 1
 
     # The parts of d3rlpy's interface that training does not use.
@@ -347,7 +343,6 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     @property
     def dataset_info(self) -> DatasetInfo:
-        """Signatures; `action_size` is the largest number of choices."""
         dtype = np.dtype(str(self.actions.dtype).removeprefix("torch."))
         return DatasetInfo(
             observation_signature=Signature([np.dtype(np.float32)], [self.observations.shape[1:]]),
@@ -359,14 +354,12 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     @property
     def transition_picker(self) -> BasicTransitionPicker:
-        """d3rlpy's stock picker, for use with `episodes`."""
         return BasicTransitionPicker()
 
     def dump(self, f: BinaryIO) -> None:
         dump(self.episodes, f)
 
     def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
-        """Raises NotImplementedError: d3rlpy's own buffer does this with `episodes`."""
         raise NotImplementedError(
             "A DeviceReplayBuffer holds offline data: it does not grow and draws batches of "
             "transitions only. For the rest make d3rlpy's buffer, ReplayBuffer(InfiniteBuffer(), "
@@ -379,7 +372,6 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     @classmethod
     def load(cls, *args: object, **kwargs: object) -> NoReturn:
-        """Raises NotImplementedError: make a `ReplayBuffer` and use `from_replay_buffer`."""
         raise NotImplementedError(
             "d3rlpy's episodes do not contain nvec. Make a d3rlpy ReplayBuffer and convert it with "
             "DeviceReplayBuffer.from_replay_buffer(buffer, nvec)."

@@ -165,7 +165,6 @@ def _episodes(
 def _metadata(
     spec: DatasetSpec, policies: Policies, parts: list[_Part], made_with: dict[str, Any]
 ) -> dict[str, Any]:
-    """Returns the additions to Minari's `metadata.json`."""
     names = spec.policy_names()
     arguments = ", ".join(f"{k}={v}" for k, v in spec.task.env_kwargs.items())
     counts = ", ".join(f"{len(part.returns)} {part.wanted.kind}" for part in parts)
@@ -208,7 +207,6 @@ def _algorithm(record: Mapping[str, Any]) -> str:
 
 
 def _shortfall(kind: PolicyKind, record: Mapping[str, Any]) -> str:
-    """Returns a sentence, with a space before it, if the policy's return is far from its target."""
     if "target_return" not in record or record["mean_return"] > 0.8 * record["target_return"]:
         return ""
     mean, target = record["mean_return"], record["target_return"]

@@ -56,7 +56,6 @@ class CheckReport:
         return {label: list(itertools.islice(returns, n)) for label, n in self.parts}
 
     def summary(self) -> str:
-        """Returns the report as a few lines of text."""
         lines = [f"{self.name}: {len(self.returns)} episodes, {sum(self.lengths):,} transitions"]
         for label, returns in [*self.returns_by_policy().items(), ("all", self.returns)]:
             if returns:

@@ -215,7 +215,6 @@ def _read_transitions(path: Path, observation_size: int, n_slots: int) -> NDArra
 
 
 def _rows(content: Any) -> list[Any]:
-    """Returns the list of transitions in a file's content."""
     state = content.state if isinstance(content, Record) else content
     if isinstance(state, Mapping):
         lists = [value for value in state.values() if isinstance(value, list) and value]

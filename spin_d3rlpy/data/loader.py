@@ -202,7 +202,6 @@ def _folder(dataset: str | Path) -> Path | None:
 
 
 def _open(folder: Path, trust: bool) -> MinariDataset:
-    """Opens a dataset's folder, or its subfolder `data`."""
     data = folder if (folder / "metadata.json").exists() else folder / "data"
     if not (data / "metadata.json").exists():
         raise DatasetNotFoundError(f"There is no Minari dataset in {folder}.")

@@ -188,7 +188,6 @@ def _token() -> str:
 
 @contextmanager
 def _remote_errors() -> Iterator[None]:
-    """Adds advice to errors of the remote's client."""
     try:
         yield
     except SpinError:

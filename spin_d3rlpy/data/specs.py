@@ -93,7 +93,6 @@ class DatasetSpec:
         ]
 
     def policy_names(self) -> dict[PolicyKind, str]:
-        """The level's behavior policies (none for random actions)."""
         kinds = LEVELS[self.level][1]
         return {k: policy_name(self.task, k) for k in kinds if k != "random"}
 

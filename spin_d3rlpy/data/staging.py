@@ -119,7 +119,6 @@ class PlayedChunks:
 
     @property
     def seconds(self) -> float:
-        """Build time of all attempts together."""
         return time.monotonic() - self._started
 
     def load(self, seeds: range) -> list[EpisodeRecord] | None:
@@ -159,7 +158,6 @@ class PlayedChunks:
             )
 
     def remove(self) -> None:
-        """Frees the space."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _path(self, seeds: range) -> Path:

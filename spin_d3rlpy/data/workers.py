@@ -101,11 +101,9 @@ class Workers:
             self._free.put(process)
 
     def submit(self, verb: str, fields: dict[str, Any]) -> Future[Any]:
-        """Submits a request to the next free worker, see `serve` in `collect`."""
         return self._threads.submit(self._request, (verb, fields))
 
     def close(self) -> None:
-        """Ends the processes, also while they are working."""
         for process in self._processes:
             process.kill()
         self._threads.shutdown(cancel_futures=True)

@@ -111,7 +111,6 @@ class DatasetWriter:
                 self._returns.append(float(np.sum(e.rewards, dtype=np.float64)))
 
     def finish(self, metadata: dict[str, Any]) -> None:
-        """Writes the record: `metadata`, return statistics and the checksum."""
         self._storage.update_metadata(
             {"minari_version": minari.__version__, "returns": return_statistics(self._returns)}
             | metadata
@@ -119,5 +118,4 @@ class DatasetWriter:
         )
 
     def close(self) -> None:
-        """Ends the writing process."""
         self._workers.close()

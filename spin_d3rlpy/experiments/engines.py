@@ -37,7 +37,6 @@ class LocalEngine:
         self.n_slots = n_workers or len(self._devices) or self._cores
 
     def start(self, root: Path, name: str, slot: int) -> subprocess.Popen[bytes]:
-        """Starts `python -m spin_d3rlpy.experiments.worker`."""
         threads = str(max(1, self._cores // self.n_slots))
         env = {**os.environ, "OMP_NUM_THREADS": threads}
         if self._devices:
@@ -88,12 +87,10 @@ class RayEngine:
 
     @property
     def n_slots(self) -> int:
-        """Number of concurrent jobs on the current cluster."""
         has = self._ray.cluster_resources()
         return min(int(has.get(what, 0) // need) for what, need in self._needs.items() if need)
 
     def start(self, root: Path, name: str, slot: int) -> RayTask:
-        """Submits the job to Ray."""
         reference = self._task.remote(root.absolute(), name, self._needs["CPU"])
         return RayTask(self._ray, reference, root / name / LOG)
 
@@ -118,7 +115,6 @@ class RayTask:
         return 0
 
     def kill(self) -> None:
-        """Ends it at once."""
         self._ray.cancel(self._reference, force=True)
 
 

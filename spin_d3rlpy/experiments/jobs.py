@@ -64,12 +64,10 @@ class Job:
     asm_epoch: int | None = None  # epoch of the ASM; the last one if None, 0 is untrained
 
     def to_json(self) -> dict[str, Any]:
-        """As a dictionary that `from_json` reads."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Job:
-        """Inverse of `to_json`."""
         asm = content["asm"]
         return cls(**{**content, "asm": None if asm is None else cls.from_json(asm)})
 

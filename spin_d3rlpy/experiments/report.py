@@ -139,14 +139,12 @@ class _Writer:
         self._html.append(f"<div><table>{inner}</table></div>")
 
     def picture(self, name: str, alternative: str) -> Path:
-        """Adds a figure and returns the path to write it to."""
         path = self._out / f"{name}.png"
         self._files.append(path)
         self._html.append(f'<img alt="{html.escape(alternative)}" src="{_PICTURE}{path.name}">')
         return path
 
     def finish(self) -> list[Path]:
-        """Writes `report.html`, and returns all files."""
         text = "\n".join(self._html)
         for path in self._files:
             if path.suffix == ".png":

@@ -36,12 +36,10 @@ class BenchSettings:
 
     @property
     def sizes(self) -> Scale:
-        """The scale with its changes."""
         return dataclasses.replace(get_scale(self.preset), **self.scale)
 
     @property
     def seed_numbers(self) -> range:
-        """The seeds."""
         return range(self.seeds or self.sizes.seeds)
 
     @property
@@ -50,7 +48,6 @@ class BenchSettings:
         return "cuda:0" if self.device.startswith("cuda") else self.device
 
     def jobs(self) -> list[Job]:
-        """The cells' trainings and probes."""
         sizes, seeds, device = self.sizes, self.seed_numbers, self.job_device
         return [
             job

@@ -45,7 +45,6 @@ class Scale:
     )
 
     def seconds_of(self, dataset: str) -> float:
-        """Returns the CPU time of a training on a dataset."""
         task = BenchmarkTask.parse(dataset.split("/")[1])
         if task.is_scripted:
             return self.coordination_seconds

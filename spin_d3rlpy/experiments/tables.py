@@ -39,7 +39,6 @@ class Cell:
 
     @property
     def names(self) -> Row:
-        """The first columns of its row."""
         return {"dataset": self.dataset, "method": self.label}
 
     def means(self, missing: Any = "", **digits: int | None) -> Row:
@@ -52,7 +51,6 @@ class Cell:
 
     @property
     def returns(self) -> Values:
-        """Final return of each job."""
         return np.array([result["return"] for result in self.results])
 
     def column(self, name: str) -> Values:
