@@ -107,11 +107,7 @@ class MultiDiscreteEnv(
         return info
 
     def advance_into(self, out: NDArray[np.float32], action: NDArray[np.int64]) -> StepResult:
-        """`step` that writes the observation `(obs,)` to `out`; returns the other results.
-
-        Raises:
-            gymnasium.error.ResetNeeded: no episode is in progress.
-        """
+        """`step` that writes the observation `(obs,)` to `out`; returns the other results."""
         if not self._in_episode:
             raise gymnasium.error.ResetNeeded(
                 "No episode is in progress. Call reset() before the first step and after an "

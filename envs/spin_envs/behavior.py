@@ -108,11 +108,7 @@ def policy_name(task: BenchmarkTask, level: str) -> str:
 
 
 def policy_task(name: str) -> BenchmarkTask:
-    """Returns a policy's task by its name.
-
-    Raises:
-        ValueError: not a name from `policy_name`.
-    """
+    """Returns a policy's task by its name from `policy_name`."""
     return BenchmarkTask.parse(name.rpartition("-")[0])
 
 

@@ -65,11 +65,7 @@ class DiscretizeAction(
 
     Choice `k` of `bins` is `linspace(low, high, bins)[k]`, end points included, within the action
     space's bounds. (Gymnasium's wrapper of the same name uses bin centers.) Actions are flattened;
-    observations are unchanged.
-
-    Args:
-        env: has a `Box` action space with finite bounds.
-        bins: number of values per dimension: one for all, or one each (2 to 1,001).
+    observations are unchanged. `bins` (2 to 1,001) is one number for all dimensions, or one each.
 
     Raises:
         ValueError: another action space, infinite bounds, or bad `bins`.
@@ -84,11 +80,7 @@ class DiscretizeAction(
         self.action_space = MultiDiscrete(self._grid.nvec)
 
     def step(self, action: NDArray[np.integer[Any]]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Steps with one choice per dimension, shape `(N,)`.
-
-        Raises:
-            InvalidActionError: `action` is not in the action space.
-        """
+        """Steps with one choice per dimension, `(N,)`, or raises InvalidActionError."""
         return self.env.step(self._grid.to_continuous(action))
 
 
@@ -103,8 +95,7 @@ class DiscretizedEnv(MultiDiscreteEnv):
     Args:
         env_id: Gymnasium id, e.g. `"Pendulum-v1"`, `"module:Name-v0"` to first import a module, or
             one of Shimmy's `"dm_control/..."`.
-        bins: number of values per dimension of the flattened action: one for all, or one each (2 to
-            1,001).
+        bins: as of `DiscretizeAction`.
         env_kwargs: arguments of the task.
         render_mode: one of the task's own.
 

@@ -14,11 +14,7 @@ _failed: list[str] = []
 
 @contextlib.contextmanager
 def explained_graphics_errors(what: str = "Drawing") -> Iterator[None]:
-    """Turns errors about a missing graphics library into one with advice.
-
-    Raises:
-        MissingDependencyError: rendering is not possible, now or earlier in this process.
-    """
+    """Turns errors about missing graphics, now or earlier, into `MissingDependencyError`."""
     if _failed:
         raise graphics_error(_failed[0], what)
     try:

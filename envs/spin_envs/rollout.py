@@ -37,8 +37,7 @@ def rollout(
     environments.
 
     Args:
-        envs: a vector environment with next-step autoreset (Gymnasium's default); fastest from
-            `spin_envs.vector.make_batch`.
+        envs: a vector environment with next-step autoreset (Gymnasium's default).
         act: returns actions `(B, N)` for observations `(B, obs)` and episode indices `(B,)` of the
             episodes still running.
         seeds: one per episode.

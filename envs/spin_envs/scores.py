@@ -106,10 +106,7 @@ def score_name(env_or_name: EnvOrName, **kwargs: Any) -> str:
 
 
 def reference_scores(env_or_name: EnvOrName, **kwargs: Any) -> tuple[float, float] | None:
-    """Returns a task's (random, expert) mean returns, or None if unknown.
-
-    Arguments are those of `score_name`.
-    """
+    """Returns a task's (random, expert) mean returns, or None if unknown; see `score_name`."""
     name = score_name(env_or_name, **kwargs)
     return {**PUBLISHED_SCORES, **MEASURED_SCORES, **_registered}.get(name)
 
@@ -136,15 +133,12 @@ def register_reference_scores(
 
 
 def normalized_score(env_or_name: EnvOrName, returns: Returns, **kwargs: Any) -> Returns:
-    """Rescales returns so that the random policy scores 0 and the expert 100.
+    """Rescales undiscounted returns so that the random policy scores 0 and the expert 100.
 
-    Args:
-        env_or_name: see `score_name`.
-        returns: undiscounted, one or an array of them.
-        **kwargs: see `score_name`.
+    The task is given as in `score_name`.
 
     Raises:
-        KeyError: the task has no reference scores.
+        KeyError: it has no reference scores.
     """
     scores = reference_scores(env_or_name, **kwargs)
     if scores is None:

@@ -32,9 +32,7 @@ def item_qualities(items: int) -> NDArray[np.float64]:
 def rank_factors(items: NDArray[np.int64], places: int) -> NDArray[np.float64]:
     """Returns the share of each item's value that the items before it leave, `(n,)`.
 
-    Args:
-        items: distinct ones `(n,)`, best first.
-        places: of the page.
+    `items` `(n,)` are distinct ones, best first, on a page of so many places.
     """
     same = (items[:, None] % CATEGORIES) == (items % CATEGORIES)
     better = np.tril(same, -1).sum(1)

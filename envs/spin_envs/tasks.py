@@ -79,11 +79,7 @@ class BenchmarkTask:
 
     @classmethod
     def parse(cls, name: str) -> BenchmarkTask:
-        """Inverse of `name`.
-
-        Raises:
-            ValueError: the text is no such name.
-        """
+        """Inverse of `name`; raises ValueError for other texts."""
         match = _NAME.fullmatch(name)
         task = cls(match["task"], int(match["number"])) if match else None
         if task is None or task.name != name or not ("-" in task.task or task.task in _NUMBERS):

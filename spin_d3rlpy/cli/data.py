@@ -35,20 +35,17 @@ def build(name: Dataset, size: Size = None, jobs: Jobs = None, json: Json = Fals
 
     dataset = open_dataset(name, size=size, jobs=jobs)
     files = [path for path in dataset.storage.data_path.rglob("*") if path.is_file()]
+    seconds = dataset.storage.metadata.get("build_seconds")
     result = {
         "dataset": dataset.id,
         "transitions": int(dataset.total_steps),
         "episodes": int(dataset.total_episodes),
         "bytes": sum(path.stat().st_size for path in files),
-        "build_seconds": dataset.storage.metadata.get("build_seconds"),
+        "build_seconds": seconds,
     }
-    seconds = result["build_seconds"]
-    emit(
-        json,
-        result,
-        f"{dataset.id}: {result['transitions']:,} transitions, {result['episodes']} episodes, "
-        f"{result['bytes']:,} bytes" + ("" if seconds is None else f", built in {seconds:.1f} s"),
-    )
+    text = "{dataset}: {transitions:,} transitions, {episodes} episodes, {bytes:,} bytes"
+    built = "" if seconds is None else f", built in {seconds:.1f} s"
+    emit(json, result, text.format(**result) + built)
 
 
 @command(app, "spin-d3rlpy data import published/", name="import")
@@ -105,22 +102,13 @@ def from_table_(
         reward=reward,
         episode=episode,
         time=time,
-        terminal=False if terminal is None else terminal,
+        terminal=terminal or False,
         choices={column: values.split(",") for column, _, values in parted},
     )
     save_dataset(buffer, name, description=f"Made of {table.name}.")
-    result = {
-        "dataset": name,
-        "episodes": buffer.size(),
-        "transitions": buffer.transition_count,
-        "nvec": buffer.nvec,
-    }
-    emit(
-        json,
-        result,
-        f"{name}: {buffer.size()} episodes, {buffer.transition_count:,} transitions, "
-        f"nvec={buffer.nvec}",
-    )
+    n, nvec = buffer.transition_count, buffer.nvec
+    result = {"dataset": name, "episodes": buffer.size(), "transitions": n, "nvec": nvec}
+    emit(json, result, f"{name}: {buffer.size()} episodes, {n:,} transitions, {nvec=}")
 
 
 @command(app, "MINARI_REMOTE=hf://me spin-d3rlpy data push spin/cheetah-run-b3/medium-v0")
@@ -155,9 +143,7 @@ def check(
     name: LocalDataset,
     episodes: Annotated[int, typer.Option(min=0, help="Episodes to replay.")] = 3,
     replay_all: Annotated[bool, typer.Option("--all", help="Replay all episodes.")] = False,
-    histogram: Annotated[Path, typer.Option(help="Output file of a histogram of returns.")] = Path(
-        "returns.png"
-    ),
+    histogram: Annotated[Path, typer.Option(help="Histogram of returns.")] = Path("returns.png"),
     trust: Trust = False,
     json: Json = False,
 ) -> None:

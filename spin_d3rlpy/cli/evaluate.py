@@ -85,9 +85,7 @@ def record(
     env: Env = None,
     env_arg: EnvArgs = None,
     seed: Annotated[int, typer.Option(help="Of the episode.")] = 0,
-    max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this many steps.")
-    ] = None,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Of the episode.")] = None,
     device: Device = "cpu:0",
     json: Json = False,
 ) -> None:
@@ -105,9 +103,7 @@ def record(
 )
 def export(
     policy: Policy,
-    out: Annotated[Path, typer.Option(help="A .pt (TorchScript) or .onnx file.")] = Path(
-        "policy.onnx"
-    ),
+    out: Annotated[Path, typer.Option(help=".pt (TorchScript) or .onnx.")] = Path("policy.onnx"),
     json: Json = False,
 ) -> None:
     """Write a policy's greedy actions as TorchScript or ONNX (extra `onnx`), scaling included.
@@ -122,9 +118,5 @@ def export(
     assert algorithm.impl is not None
     size, nvec = algorithm.impl.observation_shape[0], list(algorithm.config.nvec)
     result = {"file": str(out), "bytes": out.stat().st_size, "observation_size": size, "nvec": nvec}
-    emit(
-        json,
-        result,
-        f"{out}: {result['bytes']:,} bytes, observations (B, {size}), actions "
-        f"(B, {len(nvec)}) with nvec={nvec}",
-    )
+    shapes = f"observations (B, {size}), actions (B, {len(nvec)}) with {nvec=}"
+    emit(json, result, f"{out}: {result['bytes']:,} bytes, {shapes}")

@@ -28,7 +28,6 @@ from spin_d3rlpy.cli.options import (
 from spin_d3rlpy.cli.program import command, program
 
 RunFolder = Annotated[Path, typer.Option(help="Folder of the run; an interrupted run resumes.")]
-DEFAULT_RECIPE = "tuned"  # a file of settings says itself which one it is of
 Fields = Annotated[
     list[str] | None,
     typer.Option("--set", help="A field, e.g. transformer.width=64; may be repeated."),
@@ -40,9 +39,8 @@ Seed = Annotated[int | None, typer.Option(help="Of networks and mini-batches; de
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("spin-demo"),
     minutes: Annotated[
-        float | None,
-        typer.Option(help="Of training, for each of the two algorithms; default: two and a half."),
-    ] = None,
+        float, typer.Option(help="Of training, for each of the two algorithms.")
+    ] = 2.5,
     seed: Annotated[int, typer.Option(help="Of networks and mini-batches.")] = 0,
     size: Size = None,
     device: Device = "cpu:0",
@@ -55,7 +53,7 @@ def demo(
 
     rows = run_demo(
         out,
-        DemoSettings(minutes or DemoSettings.minutes, seed, size or DemoSettings.size, device),
+        DemoSettings(minutes, seed, size or DemoSettings.size, device),
         jobs=jobs,
         show_progress=progress,
         log=log if json else typer.echo,
@@ -100,7 +98,7 @@ def pretrain(
     values, source = configured(
         config,
         dataset=dataset,
-        recipe=recipe or (None if config else DEFAULT_RECIPE),
+        recipe=recipe or (None if config else "tuned"),
         size=size,
         seed=seed,
         device=device,
@@ -134,22 +132,16 @@ def train(
     ] = None,
     out: RunFolder = Path("run"),
     recipe: Recipe = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Gradient steps; default: the recipe's.")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Default: the recipe's.")] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Training time instead of steps, pre-training included.")
     ] = None,
     steps_per_epoch: Annotated[
         int | None, typer.Option(min=1, help="Between evaluations; default: a tenth of all.")
     ] = None,
-    asm: Annotated[
-        Path | None, typer.Option(help="File of a pre-trained model; else one is pre-trained.")
-    ] = None,
+    asm: Annotated[str | None, typer.Option(help="File of a pre-trained model.")] = None,
     fields: Fields = None,
-    episodes: Annotated[
-        int | None, typer.Option(min=1, help="Episodes of an evaluation; default: 10.")
-    ] = None,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Per evaluation.")] = None,
     mode: Annotated[
         str | None, typer.Option(help="Evaluated actions: greedy (default) or sample.")
     ] = None,
@@ -176,9 +168,9 @@ def train(
         config,
         dataset=dataset,
         algorithm=algorithm,
-        recipe=recipe or (None if config else DEFAULT_RECIPE),
+        recipe=recipe or (None if config else "tuned"),
         seconds=None if minutes is None else 60.0 * minutes,
-        asm=None if asm is None else str(asm),
+        asm=asm,
         size=size,
         n_steps=steps,
         n_steps_per_epoch=steps_per_epoch,

@@ -137,11 +137,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         return self.observations.device == self.device
 
     def select(self, episodes: Sequence[int]) -> DeviceReplayBuffer:
-        """Returns a copy with the episodes of these indices, in this order, on the same device.
-
-        Raises:
-            ValueError: no indices, or one out of range.
-        """
+        """Returns a copy with the episodes of these indices, in this order, on the same device."""
         chosen = [int(i) for i in episodes]
         if not chosen or not all(0 <= i < self.size() for i in chosen):
             raise ValueError(f"Expected episode indices from 0 to {self.size() - 1}, got {chosen}.")
@@ -238,12 +234,9 @@ class DeviceReplayBuffer(ReplayBufferBase):
     def for_imitation(
         self, weights: TrajectoryWeights, rows: int | None = None
     ) -> DeviceReplayBuffer:
-        """Returns the same episodes with an additional, weighted batch for imitation.
+        """Returns the same episodes with an additional batch for imitation, drawn by weights.
 
         It has `rows` transitions; as many as the critics' batch if None.
-
-        Raises:
-            InvalidDatasetError: see `TrajectoryWeights.compute`.
         """
         chosen = copy.copy(self)
         chosen._imitation_rows = rows

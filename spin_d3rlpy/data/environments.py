@@ -24,11 +24,7 @@ _ADVICE = (
 
 
 def make_environment(dataset: MinariDataset, trust: bool = False) -> gymnasium.Env[Any, Any]:
-    """Makes a dataset's environment.
-
-    Raises:
-        InvalidDatasetError: the metadata name none, or one that is not registered.
-    """
+    """Makes a dataset's environment, or raises InvalidDatasetError."""
     if dataset.env_spec is None:
         raise InvalidDatasetError(
             f"Dataset {dataset.id} does not name its environment. For the data "

@@ -67,7 +67,7 @@ def stack_episodes(
     Args:
         episodes: as many as `lengths`.
         lengths: number of transitions of each.
-        nvec: number of choices of each sub-action (N of them).
+        nvec: number of choices of each sub-action.
         integral_floats: accept float actions that are whole numbers.
         map_in: folder of a file that holds observations instead of memory.
 
@@ -116,11 +116,7 @@ def stack_episodes(
 
 
 def allocate_observations(rows: int, features: int, map_in: Path | None) -> NDArray[np.float32]:
-    """Returns an array for observations, in memory or in a file of a folder.
-
-    Raises:
-        InvalidDatasetError: too large for the machine, as a damaged or malicious file may claim.
-    """
+    """Returns an array for observations, in memory or in a file of a folder."""
     if map_in is not None:
         try:
             return mapped_array((rows, features), np.float32, map_in)

@@ -38,11 +38,7 @@ _MIN_MEMORY = 2**20
 
 
 def published_files(path: Path) -> list[Path]:
-    """Returns the file itself, or a folder's files `<bins>_bins/<domain>-<task>-<level>`.
-
-    Raises:
-        DatasetNotFoundError: there are none.
-    """
+    """Returns the file itself, or a folder's files `<bins>_bins/<domain>-<task>-<level>`."""
     if path.is_file():
         return [path]
     found = sorted(p for p in path.rglob("*") if p.is_file() and _name_of(p))

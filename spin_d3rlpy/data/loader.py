@@ -96,11 +96,8 @@ def load_dataset(
 def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceReplayBuffer:
     """Converts anything that `fit` accepts to a `DeviceReplayBuffer`.
 
-    Args:
-        dataset: a `DeviceReplayBuffer` (returned unchanged), a d3rlpy `ReplayBuffer`, a
-            `minari.MinariDataset`, or a name or path as in `load_dataset`.
-        nvec: number of choices of each sub-action, which a d3rlpy buffer lacks; without it the
-            largest choices seen are used, with a warning.
+    `nvec` are the numbers of choices, which a d3rlpy buffer lacks; without it the largest choices
+    seen are used, with a warning.
 
     Raises:
         DatasetNotFoundError: no such dataset.
@@ -137,10 +134,7 @@ def open_dataset(
     progress: bool = True,
     trust: bool = False,
 ) -> MinariDataset:
-    """Opens a dataset without reading it, building or downloading it on first use.
-
-    Arguments and errors are those of `load_dataset`.
-    """
+    """Opens a dataset without reading it; see `load_dataset`."""
     folder = None if isinstance(dataset, MinariDataset) else _folder(dataset)
     by_name = isinstance(dataset, str) and folder is None
     if size is not None and not (by_name and str(dataset).startswith(NAMESPACE)):
@@ -153,12 +147,7 @@ def open_dataset(
 
 
 def open_local(dataset: str | Path, trust: bool = False) -> MinariDataset:
-    """Opens a local dataset by name or path; builds and downloads nothing.
-
-    Raises:
-        DatasetNotFoundError: it does not exist.
-        InvalidDatasetError: its files cannot be read.
-    """
+    """Opens a local dataset by name or path; builds and downloads nothing."""
     folder = _folder(dataset)
     if folder is None:
         name = str(dataset)

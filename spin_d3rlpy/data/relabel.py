@@ -24,18 +24,14 @@ class Teacher(Protocol):
 def relabel(
     dataset: Any, teacher: Teacher, n_transitions: int | None = None, progress: bool = False
 ) -> DeviceReplayBuffer:
-    """Returns a dataset's states with the actions that a policy chooses there.
+    """Returns a dataset's states with the actions that a policy, e.g. a `SPINIDQL`, chooses there.
 
     A policy that acts quickly learns a slow one's choices from it: behavior cloning minimizes the
     cross-entropy to the chosen actions.
 
         student = FactoredBC(recipe="tuned").fit(relabel(dataset, teacher))
 
-    Args:
-        dataset: anything that `fit` takes.
-        teacher: e.g. a `SPINIDQL`.
-        n_transitions: whole episodes, drawn at random, of about so many transitions; all if None.
-        progress: draw a progress bar.
+    `n_transitions` takes whole episodes, drawn at random, of about so many transitions.
     """
     buffer = as_device_buffer(dataset)
     if n_transitions is not None and n_transitions < buffer.transition_count:

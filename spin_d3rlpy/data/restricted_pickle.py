@@ -213,9 +213,6 @@ def load_restricted(path: Path) -> Any:
     Nothing named in the file is imported or called. Arrays become placeholders (use `plain` on
     each), objects of replay buffer classes `Record`s. A list may contain one array many times:
     check the size before copying.
-
-    Raises:
-        InvalidDatasetError: other content, or a damaged or truncated file.
     """
     with path.open("rb") as file:
         try:
@@ -230,11 +227,7 @@ def load_restricted(path: Path) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Returns a placeholder's array; other values unchanged.
-
-    Raises:
-        InvalidDatasetError: an array without content.
-    """
+    """Returns a placeholder's array; other values unchanged."""
     if isinstance(value, _Array) and not hasattr(value, "array"):
         raise InvalidDatasetError("The file has an array without content.")
     return value.array if isinstance(value, _Array) else value

@@ -43,9 +43,6 @@ def read_minari(
     """Reads a Minari dataset's episodes: T + 1 observations and T actions each.
 
     (d3rlpy's `get_minari` misaligns them: it concatenates T + 1 observations with T actions.)
-
-    Raises:
-        InvalidDatasetError: other spaces, or see `stack_episodes`.
     """
     grid = _grid(dataset, bins)
     try:
@@ -195,9 +192,6 @@ def flatten_observations(space: Space[Any], observations: Any, source: str) -> N
 
     Entries equal `gymnasium.spaces.flatten` of single observations: dictionaries in their space's
     order, discrete parts one-hot.
-
-    Raises:
-        InvalidDatasetError: the space has another part, or an array of more dimensions.
     """
     if isinstance(space, Box) and len(space.shape) == 1:
         return np.asarray(observations)
@@ -232,11 +226,8 @@ def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisode
 
     The last transition of a truncated episode has no next observation and is dropped, as in d3rlpy.
     That of a terminated one is kept, with the last observation repeated as a next observation that
-    is never used.
-
-    Raises:
-        InvalidDatasetError: frame stacks, multi-step returns or mixed buffers (which would be
-            ignored), or see `stack_episodes`.
+    is never used. Buffers whose other features (frame stacks, multi-step returns) would be ignored
+    are refused.
     """
     if isinstance(buffer, MixedReplayBuffer):
         raise InvalidDatasetError("A MixedReplayBuffer cannot be used; pass one of its buffers.")
@@ -253,11 +244,7 @@ def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisode
 
 
 def largest_choices(buffer: ReplayBufferBase) -> list[int]:
-    """Returns each sub-action's largest choice plus one in a d3rlpy buffer.
-
-    Raises:
-        InvalidDatasetError: there are no episodes.
-    """
+    """Returns each sub-action's largest choice plus one in a d3rlpy buffer."""
     if not buffer.episodes:
         raise no_transitions()
     largest = [e.actions.reshape(len(e.actions), -1).max(0) for e in buffer.episodes]

@@ -68,9 +68,6 @@ def staged_dataset(name: str) -> Iterator[Staging | None]:
     """Yields a place that becomes the dataset `name` if the block succeeds; None if that exists.
 
     On an error nothing remains. A second process waits for the first.
-
-    Raises:
-        DatasetWriteError: the disk is full.
     """
     target = get_dataset_path(name)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -49,11 +49,7 @@ class TrajectoryWeights:
             raise ValueError(f"Expected score 'return' or 'advantage', got {self.score!r}.")
 
     def compute(self, returns: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        """Returns trajectory probabilities for returns and start states `(episodes, obs)`.
-
-        Raises:
-            InvalidDatasetError: all trajectories have the same score.
-        """
+        """Returns trajectory probabilities for returns and start states `(episodes, obs)`."""
         scores = returns.double()
         if self.score == "advantage":
             scores = scores - _expected_returns(scores, starts.double())

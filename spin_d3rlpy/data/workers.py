@@ -49,11 +49,7 @@ def worker_environment() -> dict[str, str]:
 
 
 def play_chunks(chunks: Iterable[Chunk], jobs: int) -> Generator[list[EpisodeRecord]]:
-    """Yields each chunk's episodes, in order, at most a few chunks ahead of the consumer.
-
-    Raises:
-        RuntimeError: a worker process ended without a reply.
-    """
+    """Yields each chunk's episodes, in order, at most a few chunks ahead of the consumer."""
     remaining = iter(chunks)
     first = list(islice(remaining, jobs))
     with closing(Workers(len(first))) as workers:

@@ -92,11 +92,7 @@ class DatasetWriter:
         self._checksum = Checksum()
 
     def add(self, episodes: Iterable[EpisodeBuffer]) -> None:
-        """Appends episodes, a few at a time.
-
-        Raises:
-            DatasetWriteError: they could not be written.
-        """
+        """Appends episodes, a few at a time, or raises DatasetWriteError."""
         remaining = iter(episodes)
         while batch := list(itertools.islice(remaining, _EPISODES_PER_WRITE)):
             request = {"folder": self._staging.data, "episodes": batch}

@@ -58,11 +58,6 @@ class RayEngine:
     package must be installed on them. A job whose worker or machine dies is restarted elsewhere, up
     to three times, from its checkpoint.
 
-    Args:
-        address: of the cluster, as for `ray.init`; a local one if None.
-        cpus: per job.
-        gpus: per job, 0 or 1.
-
     Raises:
         ImportError: Ray is not installed.
         ValueError: no machine of the cluster can run a job.

@@ -53,17 +53,7 @@ def run_grid(
     """Runs unfinished jobs and their requirements, resuming earlier attempts.
 
     A job that fails, or whose dataset cannot be built, leaves `error.txt` (the end of its log);
-    jobs that depend on it are skipped, others continue.
-
-    Args:
-        jobs: what to run.
-        root: folder of the jobs' folders.
-        engine: all of this machine's cores if None.
-        show_progress: draw a bar with the time left.
-        poll_seconds: between checks of running jobs.
-
-    Returns:
-        The jobs that failed or were skipped.
+    jobs that depend on it are skipped, others continue. Returns those that failed or were skipped.
     """
     engine = engine or LocalEngine()
     everything = with_requirements(jobs)

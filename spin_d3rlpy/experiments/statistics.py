@@ -19,10 +19,7 @@ RESAMPLES = 2_000
 def interval(
     strata: Sequence[Values], statistic: Callable[[Values], float] = np.mean
 ) -> tuple[float, float]:
-    """Returns a 95 % percentile bootstrap interval (low, high) of a statistic of all values.
-
-    Both ends are the statistic itself if no task has two seeds.
-    """
+    """Returns a 95 % percentile bootstrap interval (low, high) of a statistic of all values."""
     rng = np.random.default_rng(0)
     drawn = [
         statistic(np.concatenate([rng.choice(values, len(values)) for values in strata]))
