@@ -132,7 +132,7 @@ def train(
     ] = None,
     out: RunFolder = Path("run"),
     recipe: Recipe = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Default: the recipe's.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Gradient steps.")] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Training time instead of steps, pre-training included.")
     ] = None,

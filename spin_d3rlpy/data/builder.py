@@ -176,8 +176,7 @@ def _metadata(
         "algorithm_name": ", ".join(algorithms),
         "author": {"The spin-d3rlpy developers"},
         "description": f"Episodes of {spec.task.env_id} ({arguments}): {counts}, in this order. "
-        "Episode i of a part was reset with seed first_seed + i."
-        + "".join(_shortfall(kind, p.record) for kind, p in policies.items()),
+        "Episode i of a part was reset with seed first_seed + i.",
         "requirements": ["spin-d3rlpy"],
         **recorded_scores(spec.task),
         "composition": [
@@ -204,10 +203,3 @@ def _algorithm(record: Mapping[str, Any]) -> str:
     if "rule" in record:
         return str(record["algorithm"])
     return f"{record['algorithm']} ({'mean' if 'learned_bins' in record else 'greedy'})"
-
-
-def _shortfall(kind: PolicyKind, record: Mapping[str, Any]) -> str:
-    if "target_return" not in record or record["mean_return"] > 0.8 * record["target_return"]:
-        return ""
-    mean, target = record["mean_return"], record["target_return"]
-    return f" Out of reach: the {kind} policy returns {mean:.1f}; its target is {target:.1f}."

@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.mapping import mapped_array
 
-DISCRETIZE_ADVICE = (
-    "Discretize continuous actions first (for example by collecting data with the environments "
-    "of spin_envs, which take bins=)."
-)
+_ADVICE = "Discretize continuous actions first."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,10 +93,11 @@ def stack_episodes(
             )
         observations = stacked.observations[row : row + length + 1]
         rewards = stacked.rewards[step : step + length]
-        if episode.observations.shape[1] != observations.shape[1]:
+        n_features = episode.observations.shape[1]
+        if n_features != observations.shape[1]:
             raise InvalidDatasetError(
-                f"Observations of {episode.name} have {episode.observations.shape[1]} features, "
-                f"those of earlier episodes {observations.shape[1]}."
+                f"Observations of {episode.name} have {n_features} features, those of earlier "
+                f"episodes {observations.shape[1]}."
             )
         # What float32 cannot hold becomes infinite, which the check reports.
         with np.errstate(over="ignore"):
@@ -166,21 +164,16 @@ def _checked_actions(
             f"{actions.shape[1]}."
         )
     if actions.dtype.kind == "f" and integral_floats:
-        broken = actions != np.floor(actions)
-        if broken.any():
-            step, slot = np.argwhere(broken)[0]
+        for step, slot in np.argwhere(actions != np.floor(actions))[:1]:
             raise InvalidDatasetError(
                 f"Expected integer actions, sub-action {slot} at step {step} of {episode.name} is "
-                f"{actions[step, slot]:g}. {DISCRETIZE_ADVICE}"
+                f"{actions[step, slot]:g}. {_ADVICE}"
             )
     elif actions.dtype.kind not in "iub":
         raise InvalidDatasetError(
-            f"Expected integer actions, {episode.name} has dtype {actions.dtype}. "
-            f"{DISCRETIZE_ADVICE}"
+            f"Expected integer actions, {episode.name} has dtype {actions.dtype}. {_ADVICE}"
         )
-    outside = (actions < 0) | (actions >= np.asarray(nvec))
-    if outside.any():
-        step, slot = np.argwhere(outside)[0]
+    for step, slot in np.argwhere((actions < 0) | (actions >= np.asarray(nvec)))[:1]:
         raise InvalidDatasetError(
             f"Sub-action {slot} at step {step} of {episode.name} is {actions[step, slot]:g}, "
             f"expected 0 to {nvec[slot] - 1}."
@@ -190,9 +183,8 @@ def _checked_actions(
 
 def check_finite(what: str, array: NDArray[Any], name: str, kind: str = " as float32") -> None:
     """Raises InvalidDatasetError at the first step where `array` `(T, ...)` is not finite."""
-    finite = np.isfinite(array)
-    if not finite.all():
-        step = int(np.argwhere(~finite)[0, 0])
+    if not np.isfinite(array).all():
+        step = int(np.argwhere(~np.isfinite(array))[0, 0])
         raise InvalidDatasetError(
             f"The {what} at step {step} of {name} is not finite{kind} (NaN or infinite). "
             "Remove or repair the episode."

@@ -108,9 +108,8 @@ def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceR
         if nvec is None:
             nvec = largest_choices(dataset)
             warnings.warn(
-                "A d3rlpy ReplayBuffer does not know the number of choices of each sub-action. "
-                f"Using nvec={nvec} from the largest choices seen; choices that never occur are "
-                "missing. Pass nvec=[...] to the algorithm, env= to save_dataset.",
+                f"A d3rlpy ReplayBuffer lacks the number of choices. Using nvec={nvec} from the "
+                "largest ones seen. Pass nvec=[...] to the algorithm, env= to save_dataset.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -170,8 +169,7 @@ def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> s
         return spec.name
     if not is_dataset_name(name):
         raise DatasetNotFoundError(
-            f"{name!r} is not a dataset's name. Expected one like "
-            "spin/cheetah-run-b3/medium-expert-v0 or Minari's <namespace>/<name>-v<number>."
+            f"Expected a dataset's name like spin/cheetah-run-b3/medium-v0, got {name!r}."
         )
     root = Path(get_dataset_path(""))
     root.mkdir(parents=True, exist_ok=True)

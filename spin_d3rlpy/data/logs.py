@@ -199,8 +199,8 @@ def _sizes(
     missing = [name for name in actions if name not in choices]
     if missing and nvec is None:
         raise NvecMismatchError(
-            f"How many choices has {missing[0]!r}? Pass choices={{{missing[0]!r}: [...]}} with "
-            f"its values in order, or nvec=[...] if they are numbered 0, 1, 2, ..."
+            f"How many choices has {missing[0]!r}? Pass its values in order in choices=, or nvec= "
+            "if they are numbered 0, 1, 2, ..."
         )
     sizes = check_nvec([len(choices[name]) for name in actions] if nvec is None else nvec)
     if len(sizes) != len(actions):

@@ -56,8 +56,7 @@ def push_dataset(dataset: MinariDataset, license: str | None = None) -> str:  # 
     with _remote_errors():
         if name in minari.list_remote_datasets(prefix=name):
             raise RemoteError(
-                f"hf://{organization} already has a dataset {name!r}. Remove it there first, or "
-                "push to another organization."
+                f"hf://{organization} already has a dataset {name!r}. Remove it there first."
             )
         namespace = name.rpartition("/")[0]
         for parent in namespace_hierarchy(namespace):
@@ -83,7 +82,7 @@ def pull_dataset(name: str) -> bool:
     """
     if not is_dataset_name(name):
         raise DatasetNotFoundError(
-            f"{name!r} is not a dataset's name. Expected one like spin/cheetah-run-b3/medium-v0."
+            f"Expected a dataset's name, <namespace>/<name>-v0, got {name!r}."
         )
     remote = _remote(".+")
     with staged_dataset(name) as staging:
@@ -154,12 +153,8 @@ def _upload_cards(name: str, card: str, organization: str, token: str, license: 
     repository, _, folder = name.partition("/")
     where: dict[str, Any] = {"repo_id": f"{organization}/{repository}", "repo_type": "dataset"}
     api.upload_file(path_or_fileobj=card.encode(), path_in_repo=f"{folder}/{_CARD}", **where)
-    if not api.file_exists(filename=_CARD, **where):
-        overview = (
-            f"{_front_matter(license)}\n\n# {repository}\n\n"
-            "Minari datasets of the DeepMind Control Suite and a maze with MultiDiscrete actions. "
-            "Each folder that holds a `data` folder is one; its card says how it was made.\n"
-        )
+    if not api.file_exists(filename=_CARD, **where):  # where the hub looks for the license
+        overview = f"{_front_matter(license)}\n\n# {repository}\n\nEach folder has a card.\n"
         api.upload_file(path_or_fileobj=overview.encode(), path_in_repo=_CARD, **where)
 
 
@@ -179,10 +174,7 @@ def _token() -> str:
 
         token: str | None = huggingface_hub.get_token()
     if token is None:
-        raise RemoteError(
-            "Pushing needs a Hugging Face token with write access. Set HF_TOKEN, or log in with "
-            "`hf auth login`."
-        )
+        raise RemoteError("Pushing needs a Hugging Face token: set HF_TOKEN, or `hf auth login`.")
     return token
 
 
@@ -194,8 +186,7 @@ def _remote_errors() -> Iterator[None]:
         raise
     except ImportError as error:
         raise MissingDependencyError(
-            "Sharing datasets needs huggingface_hub. Install it with "
-            "`pip install 'spin-d3rlpy[hf]'`."
+            "Sharing datasets needs huggingface_hub: `pip install 'spin-d3rlpy[hf]'`."
         ) from error
     except Exception as error:
         raise RemoteError(

@@ -72,9 +72,8 @@ def _grid(dataset: MinariDataset, bins: int | Sequence[int] | None) -> BoxGrid |
     is_continuous = isinstance(dataset.action_space, Box)
     if is_continuous and bins is None:
         raise InvalidDatasetError(
-            f"Dataset {dataset.id} has continuous actions, {dataset.action_space}. Pass bins=, "
-            f'e.g. load_dataset("{dataset.id}", bins=7), to take the nearest of 7 values of each '
-            "dimension."
+            f"Dataset {dataset.id} has continuous actions, {dataset.action_space}. Pass bins=7, "
+            "say, to take the nearest of 7 values of each dimension."
         )
     if bins is not None and not is_continuous:
         raise InvalidDatasetError(
@@ -147,9 +146,8 @@ def _array(group: Any, key: str, shape: tuple[int, ...], name: str) -> NDArray[A
     elsewhere = created.get_layout() == h5py.h5d.VIRTUAL or created.get_external_count()
     if data.shape != shape or data.dtype.kind not in "biuf" or elsewhere:
         raise InvalidDatasetError(
-            f"Expected {key} of {name} to have shape {shape} (T + 1 observations, T of the rest, "
-            f"as the spaces say) and to be numbers in this file, found shape {data.shape} and "
-            f"dtype {data.dtype}{' elsewhere' if elsewhere else ''}."
+            f"Expected {key} of {name} to be numbers in this file of shape {shape}, found shape "
+            f"{data.shape} and dtype {data.dtype}{' elsewhere' if elsewhere else ''}."
         )
     array: NDArray[Any] = np.empty(shape, data.dtype)
     data.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
@@ -166,9 +164,7 @@ def _member(group: Any, key: str, kind: Any) -> Any:
 def _total_steps(group: Any) -> int:
     attribute = h5py.h5a.open(group, b"total_steps")
     if attribute.shape != ():
-        raise InvalidDatasetError(
-            f"Expected total_steps of each episode to be a number, found {attribute.shape}."
-        )
+        raise InvalidDatasetError(f"Expected one total_steps per episode, got {attribute.shape}.")
     value = np.empty((), np.int64)
     attribute.read(value)
     return int(value)
@@ -198,8 +194,7 @@ def flatten_observations(space: Space[Any], observations: Any, source: str) -> N
     if not isinstance(space, Dict | Tuple):
         raise InvalidDatasetError(
             "Expected flat observations (a one-dimensional Box) or a Dict or Tuple of spaces, "
-            f"{source} has {space}. Flatten them into a new dataset, for example with "
-            "gymnasium.wrappers.FlattenObservation."
+            f"{source} has {space}. Flatten them, e.g. with gymnasium.wrappers.FlattenObservation."
         )
     return np.concatenate(_parts(space, observations, source), axis=1)
 
@@ -233,8 +228,8 @@ def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisode
         raise InvalidDatasetError("A MixedReplayBuffer cannot be used; pass one of its buffers.")
     if type(buffer.transition_picker) is not BasicTransitionPicker:
         raise InvalidDatasetError(
-            f"A replay buffer with a {type(buffer.transition_picker).__name__} cannot be used: "
-            "its results would be ignored. Use the default BasicTransitionPicker."
+            "Expected a replay buffer with the default BasicTransitionPicker, got one with a "
+            f"{type(buffer.transition_picker).__name__}, which would be ignored."
         )
     episodes = [(i, e) for i, e in enumerate(buffer.episodes) if e.transition_count]
     lengths = [e.transition_count for _, e in episodes]
@@ -254,8 +249,7 @@ def largest_choices(buffer: ReplayBufferBase) -> list[int]:
 def _from_d3rlpy(index: int, episode: EpisodeBase) -> EpisodeArrays:
     if not isinstance(episode.observations, np.ndarray):
         raise InvalidDatasetError(
-            f"Expected flat observations, episode {index} has a tuple of arrays. "
-            "Concatenate them first."
+            f"Expected flat observations, episode {index} has a tuple of arrays to concatenate."
         )
     length = episode.transition_count
     rewards = np.asarray(episode.rewards)

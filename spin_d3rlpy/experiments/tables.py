@@ -1,29 +1,36 @@
-"""Tables of finished jobs."""
+"""Tables of finished jobs.
+
+Scores of all runs and bootstrap intervals that resample seeds within each task: Agarwal et al.,
+Deep Reinforcement Learning at the Edge of the Statistical Precipice, NeurIPS 2021.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
 
 from spin_d3rlpy.experiments.catalog import EXPERIMENTS
 from spin_d3rlpy.experiments.grid import is_done
 from spin_d3rlpy.experiments.jobs import RESULT, RUN, Job
 from spin_d3rlpy.experiments.specs import Experiment, Scale
-from spin_d3rlpy.experiments.statistics import Values, interquartile_mean, interval
 from spin_d3rlpy.plots import Curve
 from spin_d3rlpy.reports import read_csv
 from spin_envs import normalized_score
 
 Row = dict[str, Any]
+Values = NDArray[np.float64]
 CurveRows = Sequence[Mapping[str, float]]
 BASELINE = "F"  # whose final return is the target of the others (BASELINE_SHARE of it)
 BASELINE_SHARE = 0.95
+RESAMPLES = 2_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,6 +290,24 @@ def target_rows(cells: Sequence[Cell]) -> list[Row]:
             }
         )
     return rows
+
+
+def interval(
+    strata: Sequence[Values], statistic: Callable[[Values], float] = np.mean
+) -> tuple[float, float]:
+    """Returns a 95 % percentile bootstrap interval (low, high) of a statistic of all values."""
+    rng = np.random.default_rng(0)
+    drawn = [
+        statistic(np.concatenate([rng.choice(values, len(values)) for values in strata]))
+        for _ in range(RESAMPLES)
+    ]
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def interquartile_mean(values: Values) -> float:
+    """Mean of the middle half."""
+    return float(stats.trim_mean(values, 0.25))
 
 
 def scores_by_method(cells: Sequence[Cell]) -> dict[str, list[Values]]:

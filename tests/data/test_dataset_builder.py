@@ -186,15 +186,6 @@ def test_a_policy_that_acts_by_its_mean_is_not_called_greedy() -> None:
     assert builder._algorithm({"algorithm": "PPO", "learned_bins": 3}) == "PPO (mean)"
 
 
-def test_policies_far_from_what_they_should_be_are_named_in_the_description(
-    built: MinariDataset,
-) -> None:
-    description = built.storage.metadata["description"]
-    assert description.endswith(
-        "first_seed + i. Out of reach: the expert policy returns 300.0; its target is 664.6."
-    )
-
-
 def test_the_environment_is_recovered_without_importing_this_package(
     built: MinariDataset,
 ) -> None:

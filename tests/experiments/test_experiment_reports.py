@@ -15,10 +15,6 @@ from spin_d3rlpy.experiments.jobs import Job
 from spin_d3rlpy.experiments.report import write_report
 from spin_d3rlpy.experiments.settings import BenchSettings
 from spin_d3rlpy.experiments.specs import SCALES
-from spin_d3rlpy.experiments.statistics import (
-    interquartile_mean,
-    interval,
-)
 from spin_d3rlpy.experiments.tables import (
     aggregate_rows,
     cost_rows,
@@ -26,6 +22,8 @@ from spin_d3rlpy.experiments.tables import (
     curves,
     final_returns_of_baseline,
     held_out_accuracies,
+    interquartile_mean,
+    interval,
     pretraining_rows,
     read_cells,
     read_published,
