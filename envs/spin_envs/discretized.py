@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from spin_envs.action_grid import ActionGrid
 from spin_envs.base import MultiDiscreteEnv, StepResult, plain
-from spin_envs.errors import MissingDependencyError, UnknownTaskError
-from spin_envs.graphics import explained_graphics_errors
+from spin_envs.errors import MissingDependencyError, UnknownTaskError, explained_graphics_errors
 from spin_envs.registration import DEFAULT_BINS
 
 

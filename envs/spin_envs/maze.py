@@ -9,8 +9,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_integer
-from spin_envs.base import MultiDiscreteEnv, StepResult
-from spin_envs.pictures import fill
+from spin_envs.base import MultiDiscreteEnv, StepResult, fill
 from spin_envs.registration import DEFAULT_ACTUATORS, MAZE_EPISODE_STEPS
 
 MIN_ACTUATORS, MAX_ACTUATORS = 2, 20
@@ -64,9 +63,6 @@ class MazeEnv(MultiDiscreteEnv):
         actuators: number of actuators (2 to 20).
         render_mode: `None` or `"rgb_array"`; `gymnasium.make` also accepts `"human"`.
         size: width and height of rendered frames in pixels (at least 32).
-
-    Raises:
-        ValueError: `actuators`, `size` or `render_mode` is out of range.
     """
 
     def __init__(
@@ -82,22 +78,19 @@ class MazeEnv(MultiDiscreteEnv):
         )
         self._directions = actuator_directions(actuators)
         self._size = size
-        self._steps = 0
         self._position = START
         self._path = [START]
 
     def _start(
         self, seed: int | None, out: NDArray[np.float32], options: dict[str, Any] | None
     ) -> dict[str, Any]:
-        self._steps = 0
         self._position = START
         self._path = [START]
         out[:] = START
         return {}
 
     def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
-        self._steps += 1
-        truncated = self._steps == MAZE_EPISODE_STEPS
+        truncated = self._elapsed == MAZE_EPISODE_STEPS
         reward, reached = 0.0, False
         if not truncated:
             reached = self._move(action)

@@ -10,8 +10,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_integer
-from spin_envs.base import MultiDiscreteEnv, StepResult
-from spin_envs.pictures import fill_cell
+from spin_envs.base import MultiDiscreteEnv, StepResult, fill_cell
 from spin_envs.registration import COORDINATION_EPISODE_STEPS, DEFAULT_SLOTS
 
 CATEGORIES = 5
@@ -57,9 +56,6 @@ class SlateEnv(MultiDiscreteEnv):
         places: their number N (2 to 100).
         render_mode: `None` or `"rgb_array"`; `gymnasium.make` takes `"human"`, too.
         size: width and height of rendered frames in pixels (at least 32).
-
-    Raises:
-        ValueError: `places`, `size` or `render_mode` is not one of those above.
     """
 
     def __init__(
@@ -80,7 +76,6 @@ class SlateEnv(MultiDiscreteEnv):
             q * f for q, f in zip(self._quality[::CATEGORIES], self._factors, strict=False)
         )
         self._size = size
-        self._steps = 0
         self._logits = [0.0] * CATEGORIES
         self._interests = [0.0] * CATEGORIES
         self._page: list[int] = []
@@ -88,7 +83,6 @@ class SlateEnv(MultiDiscreteEnv):
     def _start(
         self, seed: int | None, out: NDArray[np.float32], options: dict[str, Any] | None
     ) -> dict[str, Any]:
-        self._steps = 0
         self._page = []
         self._set_logits([INTERESTS * x for x in self._noise()], out)
         return {}
@@ -109,8 +103,7 @@ class SlateEnv(MultiDiscreteEnv):
         walked = zip(self._logits, self._noise(), filled, strict=True)
         n = len(self._page)
         self._set_logits([x + DRIFT * e - SATIATION * places / n for x, e, places in walked], out)
-        self._steps += 1
-        truncated = self._steps >= COORDINATION_EPISODE_STEPS
+        truncated = self._elapsed >= COORDINATION_EPISODE_STEPS
         return reward / self._largest, False, truncated, {"collisions": n - len(shown)}
 
     def _noise(self) -> list[float]:

@@ -57,12 +57,7 @@ class InProcessVectorEnv(
     next-step autoreset: the step after an episode's end ignores the action, pays 0 and returns the
     next episode's first observation. Made by `gymnasium.make_vec(id, num_envs=n)`.
 
-    Args:
-        max_episode_steps: steps after which an episode is truncated; None for the environment's own
-            limit only.
-
-    Raises:
-        ValueError: `num_envs` is less than 1.
+    `max_episode_steps` truncates; None is the environment's own limit only.
     """
 
     env_class: ClassVar[type[MultiDiscreteEnv]]
@@ -103,11 +98,7 @@ class InProcessVectorEnv(
     ) -> tuple[Observations, dict[str, Any]]:
         """Starts an episode in every instance; an integer seed `s` stands for `s, s + 1, ...`.
 
-        Returns:
-            Observations `(num_envs, obs)` float32 and infos.
-
-        Raises:
-            ValueError: the number of seeds is not `num_envs`.
+        Returns observations `(num_envs, obs)` float32 and infos.
         """
         if isinstance(seed, int | np.integer):
             seed = range(int(seed), int(seed) + self.num_envs)

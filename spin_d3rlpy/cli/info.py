@@ -31,9 +31,9 @@ def info(json: Json = False) -> None:
         "datasets": str(minari.storage.get_dataset_path("")),
         "remote": os.environ.get("MINARI_REMOTE"),
     }
-    lines = [f"spin-d3rlpy {__version__}, Python {python}"]
-    lines += [f"{name} {version}" for name, version in versions.items()]
-    lines += [
+    lines = [
+        f"spin-d3rlpy {__version__}, Python {python}",
+        *(f"{name} {version}" for name, version in versions.items()),
         f"CPU cores: {os.cpu_count()}; GPUs: {', '.join(gpus) or 'none'}",
         f"Datasets in {found['datasets']}",
         f"Shared datasets (MINARI_REMOTE): {found['remote'] or 'not set'}",

@@ -92,25 +92,16 @@ def complete_policies(incomplete: str) -> list[str]:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for scripts.")]
-Trust = Annotated[
-    bool, typer.Option(help="Make the environment with any function that the dataset names.")
-]
+Trust = Annotated[bool, typer.Option(help="Call whatever the dataset names as environment.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")]
 Device = Annotated[str, typer.Option(callback=check_device, help="cpu:0, cuda:0, ...")]
 ConfiguredDevice = Annotated[
     str | None, typer.Option(callback=check_device, help="cpu:0 (default), cuda:0, ...")
 ]
 Progress = Annotated[bool, typer.Option(help="Draw progress bars (on stderr).")]
-Size = Annotated[
-    int | None, typer.Option(help="Transitions of the dataset; default: the usual size.")
-]
-Config = Annotated[
-    Path | None,
-    typer.Option(help="YAML file of settings, as --print-config prints it; options override it."),
-]
-PrintConfig = Annotated[
-    bool, typer.Option("--print-config", help="Print the complete settings and do nothing.")
-]
+Size = Annotated[int | None, typer.Option(help="Transitions; default: the usual size.")]
+Config = Annotated[Path | None, typer.Option(help="YAML file of settings; options override it.")]
+PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print all settings and stop.")]
 _EXAMPLE = "E.g. spin/cheetah-run-b3/medium-expert-v0"
 Dataset = Annotated[str, typer.Argument(help=f"{_EXAMPLE}.", autocompletion=complete_datasets)]
 ConfiguredDataset = Annotated[
@@ -134,14 +125,6 @@ Policy = Annotated[
         autocompletion=complete_policies,
     ),
 ]
-Env = Annotated[
-    str | None, typer.Option(help="Environment id; default: the one the policy was trained for.")
-]
-EnvArgs = Annotated[
-    list[str] | None,
-    typer.Option("--env-arg", help="Argument of the environment, e.g. bins=3; may be repeated."),
-]
-Recipe = Annotated[
-    str | None,
-    typer.Option(help="Default values: tuned (default), published or smoke."),
-]
+Env = Annotated[str | None, typer.Option(help="Id; default: the one of the training.")]
+EnvArgs = Annotated[list[str] | None, typer.Option("--env-arg", help="E.g. bins=3; repeatable.")]
+Recipe = Annotated[str | None, typer.Option(help="tuned (default), published or smoke.")]

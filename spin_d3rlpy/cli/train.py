@@ -29,8 +29,7 @@ from spin_d3rlpy.cli.program import command, program
 
 RunFolder = Annotated[Path, typer.Option(help="Folder of the run; an interrupted run resumes.")]
 Fields = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="A field, e.g. transformer.width=64; may be repeated."),
+    list[str] | None, typer.Option("--set", help="A field, e.g. transformer.width=64; repeatable.")
 ]
 Seed = Annotated[int | None, typer.Option(help="Of networks and mini-batches; default: 0.")]
 
@@ -38,9 +37,7 @@ Seed = Annotated[int | None, typer.Option(help="Of networks and mini-batches; de
 @command(program, "spin-d3rlpy demo", "spin-d3rlpy demo --minutes 1 --seed 1 --out another-demo")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("spin-demo"),
-    minutes: Annotated[
-        float, typer.Option(help="Of training, for each of the two algorithms.")
-    ] = 2.5,
+    minutes: Annotated[float, typer.Option(help="Of training per algorithm.")] = 2.5,
     seed: Annotated[int, typer.Option(help="Of networks and mini-batches.")] = 0,
     size: Size = None,
     device: Device = "cpu:0",
@@ -142,9 +139,7 @@ def train(
     asm: Annotated[str | None, typer.Option(help="File of a pre-trained model.")] = None,
     fields: Fields = None,
     episodes: Annotated[int | None, typer.Option(min=1, help="Per evaluation.")] = None,
-    mode: Annotated[
-        str | None, typer.Option(help="Evaluated actions: greedy (default) or sample.")
-    ] = None,
+    mode: Annotated[str | None, typer.Option(help="greedy (default) or sample.")] = None,
     size: Size = None,
     seed: Seed = None,
     device: ConfiguredDevice = None,

@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
+import time
 import warnings
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
@@ -71,6 +72,7 @@ def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool 
 
 
 def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: bool) -> None:
+    started = time.monotonic()
     policies = {kind: load_behavior_policy(name) for kind, name in spec.policy_names().items()}
     with closing(gymnasium.make(spec.task.env_id, **spec.task.env_kwargs)) as env:
         made_with = _made_with(spec, policies)
@@ -97,7 +99,7 @@ def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: boo
             )
             bar.update(sum(len(e.rewards) for e in wanted))
     metadata = _metadata(spec, policies, parts, made_with)
-    writer.finish({**metadata, "build_seconds": round(played.seconds, 2)})
+    writer.finish({**metadata, "build_seconds": round(time.monotonic() - started, 2)})
     played.remove()
 
 

@@ -7,7 +7,6 @@ import errno
 import os
 import shutil
 import tempfile
-import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -106,17 +105,12 @@ class PlayedChunks:
         target = Path(get_dataset_path(name))
         prefix = f".{target.name}.chunks-"
         self._folder = staging.data.with_name("chunks")
-        self._started = time.monotonic()
         if staging.exclusive:
             self._folder = target.parent / f"{prefix}{key}"
             for other in target.parent.glob(f"{prefix}*"):
                 if other != self._folder:
                     shutil.rmtree(other)
         self._folder.mkdir(exist_ok=True)
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._started
 
     def load(self, seeds: range) -> list[EpisodeRecord] | None:
         """Returns the episodes of the chunk with these seeds, or None."""
@@ -137,11 +131,10 @@ class PlayedChunks:
             arrays["terminated"].tolist(),
             strict=True,
         )
-        self._started = min(self._started, time.monotonic() - float(arrays["seconds"]))
         return [EpisodeRecord(*fields) for fields in columns]
 
     def save(self, episodes: Sequence[EpisodeRecord]) -> None:
-        """Atomically writes a chunk's episodes and the build time so far."""
+        """Atomically writes a chunk's episodes."""
         path = self._path(range(episodes[0].seed, episodes[0].seed + len(episodes)))
         with atomic_write(path) as partial, partial.open("wb") as file:
             np.savez(
@@ -151,7 +144,6 @@ class PlayedChunks:
                 actions=np.concatenate([e.actions for e in episodes]),
                 rewards=np.concatenate([e.rewards for e in episodes]),
                 terminated=[e.terminated for e in episodes],
-                seconds=self.seconds,
             )
 
     def remove(self) -> None:

@@ -1,10 +1,14 @@
-"""All experiments of `bench`: the paper's tables and figures, and this project's own."""
+"""All experiments of `bench`, and the user's selection of them: options or a YAML file."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
-from spin_d3rlpy.experiments.specs import Experiment, Fields, Method
+from spin_d3rlpy.experiments.jobs import Job
+from spin_d3rlpy.experiments.specs import Experiment, Fields, Method, Scale, get_scale
+from spin_d3rlpy.settings import create, merge
 
 LEVELS = ("medium", "expert", "medium-expert", "random-medium-expert")
 TASKS = ("finger-spin-b3", "cheetah-run-b3", "quadruped-walk-b3", "humanoid-stand-b3")
@@ -226,3 +230,49 @@ def get_experiments(names: Sequence[str]) -> list[Experiment]:
     if unknown:
         raise ValueError(f"Expected experiments of {', '.join(EXPERIMENTS)}; got {unknown[0]!r}.")
     return [EXPERIMENTS[name] for name in names]
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchSettings:
+    """Selection of what to run."""
+
+    experiments: list[str]
+    preset: str = "cpu"  # a scale's name
+    # what differs from it, fields of `Scale`
+    scale: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seeds: int | None = None  # how many; the scale's number if None
+    # only datasets whose name contains one of these; all if empty
+    tasks: list[str] = dataclasses.field(default_factory=list)
+    # only methods whose label contains one of these; all if empty
+    methods: list[str] = dataclasses.field(default_factory=list)
+    device: str = "cpu:0"  # as in d3rlpy
+
+    def complete(self) -> BenchSettings:
+        """Returns the settings with the whole scale; raises ValueError for unknown names."""
+        get_experiments(self.experiments)
+        scale = merge(dataclasses.asdict(get_scale(self.preset)), self.scale)
+        create(Scale, scale, "scale")
+        seeds = scale["seeds"] if self.seeds is None else self.seeds
+        return dataclasses.replace(self, scale=scale, seeds=seeds)
+
+    @property
+    def sizes(self) -> Scale:
+        return dataclasses.replace(get_scale(self.preset), **self.scale)
+
+    @property
+    def seed_numbers(self) -> range:
+        return range(self.seeds or self.sizes.seeds)
+
+    @property
+    def job_device(self) -> str:
+        """The jobs' device; each job sees only its own GPU."""
+        return "cuda:0" if self.device.startswith("cuda") else self.device
+
+    def jobs(self) -> list[Job]:
+        sizes, seeds, device = self.sizes, self.seed_numbers, self.job_device
+        return [
+            job
+            for experiment in get_experiments(self.experiments)
+            for _, label, job in experiment.jobs(sizes, seeds, device, self.tasks)
+            if not self.methods or any(method in label for method in self.methods)
+        ]

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from spin_d3rlpy.data.workers import default_jobs
-from spin_d3rlpy.experiments.jobs import LOG
-from spin_d3rlpy.experiments.worker import work
+from spin_d3rlpy.experiments.jobs import LOG, work
 
 
 def visible_gpu(number: int) -> str:

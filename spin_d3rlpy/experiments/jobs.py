@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -18,6 +20,8 @@ from typing import Any, Literal
 
 import d3rlpy
 import gymnasium
+import structlog
+import torch
 
 from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.asm import load_asm
@@ -132,7 +136,7 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
     else:
         timed = {"recipe": job.recipe, "seconds": job.seconds, "n_epochs": TIMED_EPOCHS}
         settings = train_settings({**values, **timed}, "job")
-    # With one thread (see `worker`) process time is that of one core, however busy it is.
+    # With one thread (see `work`) process time is that of one core, however busy it is.
     clock = time.monotonic if job.seconds is None else time.process_time
     trained = run_training(
         folder / RUN, settings, show_progress=False, greedy_too=True, clock=clock
@@ -165,3 +169,16 @@ def _asm_path(root: Path, job: Job) -> Path:
     assert job.asm is not None
     suffix = "" if job.asm_epoch is None else f"_{job.asm_epoch}"
     return root / job.asm.name / RUN / f"asm{suffix}.safetensors"
+
+
+def work(root: Path, name: str, threads: int) -> None:
+    """Does the job in `root / name`, in its own process, with its share of the machine's cores."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    # Jobs that are given CPU seconds have those of one core.
+    is_timed = json.loads((root / name / "job.json").read_text()).get("seconds") is not None
+    torch.set_num_threads(1 if is_timed else threads)
+    run_job(root, name)
+
+
+if __name__ == "__main__":  # python -m spin_d3rlpy.experiments.jobs ROOT NAME THREADS
+    work(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

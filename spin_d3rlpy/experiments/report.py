@@ -10,8 +10,7 @@ from pathlib import Path
 
 from spin_d3rlpy import plots
 from spin_d3rlpy.experiments import tables
-from spin_d3rlpy.experiments.catalog import EXPERIMENTS
-from spin_d3rlpy.experiments.settings import BenchSettings
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
 from spin_d3rlpy.experiments.specs import Experiment, get_scale
 from spin_d3rlpy.experiments.tables import Cell, Row
 from spin_d3rlpy.reports import write_csv
@@ -168,8 +167,7 @@ _INTRODUCTION = (
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>spin-d3rlpy: results</title>
 <style>
-body {{ font: 15px/1.5 system-ui, sans-serif }}
-body {{ max-width: 72rem; margin: 2rem auto; padding: 0 1rem }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: auto; padding: 1rem }}
 div {{ overflow-x: auto; margin: 1rem 0 }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px }}
 th, td {{ padding: .15rem .6rem; border-bottom: 1px solid #ddd; text-align: right }}
@@ -177,7 +175,6 @@ th {{ vertical-align: bottom }}
 th:nth-child(-n+2), td:nth-child(-n+2) {{ text-align: left; white-space: nowrap }}
 td {{ white-space: nowrap }}
 img {{ max-width: min(100%, 56rem) }}
-@media print {{ h2 {{ break-before: page }} img, tr {{ break-inside: avoid }} }}
 </style>
 {}
 </html>

@@ -364,20 +364,6 @@ def test_chunks_of_other_versions_are_not_used(
     assert leftover == []
 
 
-def test_building_time_counts_all_attempts(
-    datasets_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _stop_after_two_chunks(monkeypatch)
-    last = _chunk_files(datasets_folder)[-1]
-    with np.load(last) as file:
-        arrays = dict(file)
-    assert 0 < arrays["seconds"] < 60
-    np.savez(last, **{**arrays, "seconds": 1000.0})
-    build_dataset(parse_name(MIX, 3000), jobs=1, progress=False)
-    seconds = minari.load_dataset(parse_name(MIX, 3000).name).storage.metadata["build_seconds"]
-    assert 1000 < seconds < 1060
-
-
 @in_processes
 def test_an_error_in_a_worker_process_reaches_the_caller() -> None:
     policy = load_behavior_policy("finger-spin-b3-expert")  # of another observation size

@@ -15,11 +15,10 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_d3rlpy.experiments import grid, jobs
-from spin_d3rlpy.experiments.catalog import EXPERIMENTS, get_experiments
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings, get_experiments
 from spin_d3rlpy.experiments.engines import LocalEngine, visible_gpu
 from spin_d3rlpy.experiments.grid import is_done, run_grid, with_requirements
 from spin_d3rlpy.experiments.jobs import LOG, Job, run_job
-from spin_d3rlpy.experiments.settings import BenchSettings
 from spin_d3rlpy.experiments.specs import SCALES, Method, Scale, get_scale, pretraining_job
 from spin_d3rlpy.run_settings import create_algorithm, train_settings
 from spin_envs import reference_scores

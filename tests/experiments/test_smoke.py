@@ -16,10 +16,9 @@ from typer.testing import CliRunner
 
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.experiments import engines, jobs
-from spin_d3rlpy.experiments.catalog import EXPERIMENTS
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
 from spin_d3rlpy.experiments.grid import is_done, with_requirements
 from spin_d3rlpy.experiments.report import write_report
-from spin_d3rlpy.experiments.settings import BenchSettings
 from spin_d3rlpy.experiments.specs import SCALES
 from tests.experiments.test_experiments import InProcess
 
