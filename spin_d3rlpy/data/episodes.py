@@ -77,14 +77,13 @@ def stack_episodes(
     if n == 0:
         raise no_transitions()
     stacked: StackedEpisodes | None = None
-    row = step = 0
+    row = step = features = 0
     for episode, length in zip(episodes, lengths, strict=True):
         _check_shapes(episode, length)
         if stacked is None:
+            features = episode.observations.shape[1]
             stacked = StackedEpisodes(
-                observations=allocate_observations(
-                    n + len(lengths), episode.observations.shape[1], map_in
-                ),
+                observations=allocate_observations(n + len(lengths), features, map_in),
                 actions=np.empty((n, len(nvec)), action_dtype(nvec)),
                 rewards=np.empty(n, np.float32),
                 terminals=np.zeros(n, np.float32),
@@ -93,11 +92,10 @@ def stack_episodes(
             )
         observations = stacked.observations[row : row + length + 1]
         rewards = stacked.rewards[step : step + length]
-        n_features = episode.observations.shape[1]
-        if n_features != observations.shape[1]:
+        if episode.observations.shape[1] != features:
             raise InvalidDatasetError(
-                f"Observations of {episode.name} have {n_features} features, those of earlier "
-                f"episodes {observations.shape[1]}."
+                f"Observations of {episode.name} have {episode.observations.shape[1]} features, "
+                f"those of earlier episodes {features}."
             )
         # What float32 cannot hold becomes infinite, which the check reports.
         with np.errstate(over="ignore"):

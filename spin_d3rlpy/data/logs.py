@@ -242,7 +242,10 @@ def _open(table: str | Path | Columns) -> tuple[list[str] | None, Callable[[str]
             raise InvalidDatasetError(
                 f"Row {number} of {path} has {len(row)} cells, the header has {len(header)}."
             )
-    return header, lambda name: np.array([row[header.index(name)] for row in cells], dtype=object)
+    columns = dict(
+        zip(header, zip(*cells, strict=True) if cells else [()] * len(header), strict=True)
+    )
+    return header, lambda name: np.array(columns[name], dtype=object)
 
 
 def _open_parquet(path: Path) -> tuple[list[str], Callable[[str], Any]]:
@@ -290,22 +293,17 @@ def _episode_rows(
     groups: dict[Any, list[int]] = {}
     for row, name in enumerate(column.tolist()):
         groups.setdefault(name, []).append(row)
-    ordered = {}
     for name, rows in groups.items():
-        group = np.array(rows)
-        if time is None:
-            if rows[-1] - rows[0] != len(rows) - 1:
-                row = int(group[1:][np.diff(group) > 1][0])
-                raise InvalidDatasetError(
-                    f"Episode {name!r} appears again in row {row}, after others. Pass time= to "
-                    "order rows, or sort the table."
-                )
-        else:
-            group = group[np.argsort(time[group], kind="stable")]
-            if not (np.diff(time[group]) > 0).all():
+        if time is not None:
+            rows.sort(key=time.__getitem__)
+            if not (np.diff(time[rows]) > 0).all():
                 raise InvalidDatasetError(f"Two rows of episode {name!r} have the same time.")
-        ordered[name] = group
-    return ordered
+        for row in np.array(rows[1:])[np.diff(rows) > 1][:1] if time is None else ():
+            raise InvalidDatasetError(
+                f"Episode {name!r} appears again in row {row}, after others. Pass time= to order "
+                "rows, or sort the table."
+            )
+    return {name: np.array(rows) for name, rows in groups.items()}
 
 
 def _choices(

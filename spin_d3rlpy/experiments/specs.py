@@ -12,6 +12,7 @@ from spin_envs.tasks import BenchmarkTask
 
 Fields = dict[str, Any]
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
+_CPU: Fields = {"max_updates": 5_000, "precision": "auto"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,12 +59,7 @@ SCALES: dict[str, Scale] = {
     # early adaptation on two cores.
     "cpu": Scale(
         transformer={"width": 64, "n_blocks": 2, "head_hidden": 64, **NO_DROPOUT},
-        pretraining={
-            "max_updates": 5_000,
-            "precision": "auto",
-            "checkpoint_interval": 1,
-            "validation_share": 0.05,
-        },
+        pretraining=_CPU | {"checkpoint_interval": 1, "validation_share": 0.05},
         common={"precision": "auto"},
         n_steps=20_000,
         n_evaluations=10,
@@ -71,7 +67,7 @@ SCALES: dict[str, Scale] = {
         probe={"n_updates": 1_000},
         distillation={"n_updates": 5_000},
         reprem={"width": 64, "n_blocks": 2, "head_hidden": 64, "dropout": 0.0},
-        reprem_pretraining={"max_updates": 5_000, "precision": "auto"},
+        reprem_pretraining=_CPU,
         asm_epochs=[0, 1, 2, None],
     ),
     # Minutes for everything: shows that it runs, and nothing else. Random actions need no behavior
@@ -114,18 +110,11 @@ class Method:
 
     def timed_job(self, dataset: str, seed: int, scale: Scale, device: str) -> Job:
         """A training for the scale's seconds, pre-training included."""
-        return Job(
-            kind="train",
-            dataset=dataset,
-            size=scale.size,
-            seed=seed,
-            device=device,
-            algorithm=self.algorithm,
-            fields=self.fields,
-            episodes=scale.timed_episodes,
-            recipe=self.recipe,
-            # A float, however it was written: it is part of the job's name.
-            seconds=float(scale.seconds_of(dataset)),
+        # A float, however it was written: it is part of the job's name.
+        seconds = float(scale.seconds_of(dataset))
+        job = Job("train", dataset, scale.size, seed, device, self.algorithm, self.fields)
+        return dataclasses.replace(
+            job, episodes=scale.timed_episodes, recipe=self.recipe, seconds=seconds
         )
 
     def job(self, dataset: str, seed: int, scale: Scale, early: bool, device: str) -> Job:
@@ -144,14 +133,9 @@ class Method:
         n_steps, n_evaluations = scale.n_steps, scale.n_evaluations
         if early:
             n_steps, n_evaluations = scale.n_early_steps, scale.n_early_evaluations
-        return Job(
-            kind="train",
-            dataset=dataset,
-            size=scale.size,
-            seed=seed,
-            device=device,
-            algorithm=name,
-            fields={**fields, **self.fields},
+        job = Job("train", dataset, scale.size, seed, device, name, {**fields, **self.fields})
+        return dataclasses.replace(
+            job,
             n_steps=n_steps,
             n_steps_per_epoch=n_steps // n_evaluations,
             episodes=scale.episodes,
@@ -204,21 +188,18 @@ class Experiment:
         cells = []
         for dataset, seed in itertools.product(datasets, seeds):
             for m in methods:
-                job = (
-                    m.timed_job(dataset, seed, scale, device)
-                    if self.timed
-                    else m.job(dataset, seed, scale, self.early, device)
-                )
+                job = m.job(dataset, seed, scale, self.early, device)
+                if self.timed:
+                    job = m.timed_job(dataset, seed, scale, device)
                 cells.append((dataset, m.label, job))
             if self.probe:
                 asm = pretraining_job(dataset, seed, scale, device)
-                probe = dataclasses.replace(
-                    asm, kind="probe", fields={"probe": scale.probe}, asm=asm
-                )
-                cells += [
-                    (dataset, _epoch_label(epoch), dataclasses.replace(probe, asm_epoch=epoch))
-                    for epoch in scale.asm_epochs
-                ]
+                fields = {"probe": scale.probe}
+                for epoch in scale.asm_epochs:
+                    job = dataclasses.replace(
+                        asm, kind="probe", fields=fields, asm=asm, asm_epoch=epoch
+                    )
+                    cells.append((dataset, _epoch_label(epoch), job))
         return cells
 
 
