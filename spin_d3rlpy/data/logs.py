@@ -242,10 +242,8 @@ def _open(table: str | Path | Columns) -> tuple[list[str] | None, Callable[[str]
             raise InvalidDatasetError(
                 f"Row {number} of {path} has {len(row)} cells, the header has {len(header)}."
             )
-    columns = dict(
-        zip(header, zip(*cells, strict=True) if cells else [()] * len(header), strict=True)
-    )
-    return header, lambda name: np.array(columns[name], dtype=object)
+    columns = dict(zip(header, zip(*cells, strict=True), strict=bool(cells)))
+    return header, lambda name: np.array(columns.get(name, ()), dtype=object)
 
 
 def _open_parquet(path: Path) -> tuple[list[str], Callable[[str], Any]]:

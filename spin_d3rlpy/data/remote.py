@@ -49,7 +49,12 @@ def push_dataset(dataset: MinariDataset, license: str | None = None) -> str:  # 
     if license is None and "provenance" not in dataset.storage.metadata:
         raise ValueError(f"Expected a license: {name} was not built by spin-d3rlpy.")
     license = license or LICENSE  # noqa: A001
-    token = _token()
+    with _remote_errors():
+        import huggingface_hub
+
+        token = huggingface_hub.get_token()
+    if token is None:
+        raise RemoteError("Pushing needs a Hugging Face token: set HF_TOKEN, or `hf auth login`.")
     report = check_dataset(dataset, replay_episodes=0)
     if report.problems:
         raise InvalidDatasetError(f"{name} cannot be shared. {report.problems[0]}")
@@ -166,16 +171,6 @@ def _remote(form: str) -> str:
             f"hf://<your user or organization>, got {remote!r}."
         )
     return remote
-
-
-def _token() -> str:
-    with _remote_errors():
-        import huggingface_hub
-
-        token: str | None = huggingface_hub.get_token()
-    if token is None:
-        raise RemoteError("Pushing needs a Hugging Face token: set HF_TOKEN, or `hf auth login`.")
-    return token
 
 
 @contextmanager

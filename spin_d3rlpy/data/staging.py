@@ -121,30 +121,18 @@ class PlayedChunks:
         # What a machine that lost power left is read as if it were not there.
         except (OSError, ValueError, EOFError, zipfile.BadZipFile):
             return None
-        steps = np.cumsum(arrays["lengths"])[:-1]
-        rows = np.cumsum(arrays["lengths"] + 1)[:-1]
-        columns = zip(
-            seeds,
-            np.split(arrays["observations"], rows),
-            np.split(arrays["actions"], steps),
-            np.split(arrays["rewards"], steps),
-            arrays["terminated"].tolist(),
-            strict=True,
-        )
-        return [EpisodeRecord(*fields) for fields in columns]
+        names = ("observations", "actions", "rewards", "terminated")
+        found = ([arrays[f"{seed}.{name}"] for name in names] for seed in seeds)
+        return [
+            EpisodeRecord(seed, *fields, bool(terminated))
+            for seed, (*fields, terminated) in zip(seeds, found, strict=True)
+        ]
 
     def save(self, episodes: Sequence[EpisodeRecord]) -> None:
         """Atomically writes a chunk's episodes."""
         path = self._path(range(episodes[0].seed, episodes[0].seed + len(episodes)))
         with atomic_write(path) as partial, partial.open("wb") as file:
-            np.savez(
-                file,
-                lengths=[len(e.rewards) for e in episodes],
-                observations=np.concatenate([e.observations for e in episodes]),
-                actions=np.concatenate([e.actions for e in episodes]),
-                rewards=np.concatenate([e.rewards for e in episodes]),
-                terminated=[e.terminated for e in episodes],
-            )
+            np.savez(file, **{f"{e.seed}.{k}": v for e in episodes for k, v in vars(e).items()})
 
     def remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)

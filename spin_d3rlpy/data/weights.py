@@ -26,21 +26,12 @@ class TrajectoryWeights:
 
     References:
         * Hong et al., Harnessing Mixed Offline RL Datasets via Trajectory Weighting, 2023.
-
-    Args:
-        temperature: None draws uniformly.
-        score: `"return"`, or `"advantage"`: the return minus a linear regression on start states.
-        min_episodes: least effective number of trajectories.
-        critics: also draw the critics' batches by weights.
-
-    Raises:
-        ValueError: a temperature that is not positive, an unknown score.
     """
 
-    temperature: float | None = None
-    score: Score = "return"
+    temperature: float | None = None  # above 0; None draws uniformly
+    score: Score = "return"  # "advantage": minus a linear regression on start states
     min_episodes: float = 20.0
-    critics: bool = False
+    critics: bool = False  # also draw the critics' batches by weights
 
     def __post_init__(self) -> None:
         if self.temperature is not None and not self.temperature > 0.0:
