@@ -52,8 +52,7 @@ def build(name: Dataset, size: Size = None, jobs: Jobs = None, json: Json = Fals
 def import_(
     path: Annotated[Path, typer.Argument(help="A published file, or a folder of <bins>_bins/.")],
     name: Annotated[
-        str | None,
-        typer.Option(help="spin/<task>/<level>-published-v0; default: by the file's path."),
+        str | None, typer.Option(help="spin/<task>/<level>-published-v0; default: by the path.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -80,15 +79,12 @@ def from_table_(
     observation: Annotated[list[str], typer.Option(help="Column of the state; repeatable.")],
     action: Annotated[list[str], typer.Option(help="Column of a sub-action; repeatable.")],
     choices: Annotated[
-        list[str],
-        typer.Option(help="Values of a sub-action in order: <column>=<value>,<value>; for each."),
+        list[str], typer.Option(help="A sub-action's values: <column>=<value>,<value>; for each.")
     ],
     reward: Annotated[str, typer.Option(help="Column of the reward.")],
     episode: Annotated[str, typer.Option(help="Column that identifies an episode's rows.")],
     time: Annotated[str | None, typer.Option(help="Column that orders them.")] = None,
-    terminal: Annotated[
-        str | None, typer.Option(help="Column that is 1 where the episode ended for good.")
-    ] = None,
+    terminal: Annotated[str | None, typer.Option(help="Column, 1 where it ended for good.")] = None,
     json: Json = False,
 ) -> None:
     """Make a dataset from a log of decisions, for `train` and `pretrain` by its name."""
@@ -115,8 +111,7 @@ def from_table_(
 def push(
     name: LocalDataset,
     license: Annotated[  # noqa: A002
-        str | None,
-        typer.Option(help="For the dataset card; default: this package's, if it built the data."),
+        str | None, typer.Option(help="Default: this package's, if it built the data.")
     ] = None,
 ) -> None:
     """Share a dataset with its card: MINARI_REMOTE=hf://<user or organization>, HF_TOKEN."""

@@ -179,9 +179,8 @@ def _read_transitions(path: Path, observation_size: int, n_slots: int) -> NDArra
     rows = _rows(load_restricted(path))
     if len(rows) * kind.itemsize > max(_MIN_MEMORY, _MEMORY_PER_BYTE * path.stat().st_size):
         raise InvalidDatasetError(
-            f"Its {len(rows)} transitions would take {len(rows) * kind.itemsize} bytes, over "
-            f"{_MEMORY_PER_BYTE} times the file's size: it repeats a few arrays many times, which "
-            "no dataset does."
+            f"Its {len(rows)} transitions would take over {_MEMORY_PER_BYTE} times the file's size: "
+            "it repeats a few arrays many times, which no dataset does."
         )
     transitions = np.empty(len(rows), kind)
     columns = {name: transitions[name].reshape(len(rows), -1) for name in kind.names or ()}
@@ -200,13 +199,10 @@ def _read_transitions(path: Path, observation_size: int, n_slots: int) -> NDArra
         finite = np.isfinite(column).all(axis=1)
         if not finite.all():
             raise InvalidDatasetError(
-                f"The {name} of transition {int(finite.argmin())} is not finite as float32 "
-                "(NaN or infinite). Remove or repair it."
+                f"The {name} of transition {finite.argmin()} is not finite as float32: repair it."
             )
     for i in np.flatnonzero(~np.isin(done, (0, 1)))[:1]:
-        raise InvalidDatasetError(
-            f"Expected done to be 0 or 1, that of transition {i} is {done[i]:g}."
-        )
+        raise InvalidDatasetError(f"Expected done 0 or 1, that of transition {i} is {done[i]:g}.")
     return transitions
 
 

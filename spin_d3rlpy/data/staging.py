@@ -121,11 +121,15 @@ class PlayedChunks:
         # What a machine that lost power left is read as if it were not there.
         except (OSError, ValueError, EOFError, zipfile.BadZipFile):
             return None
-        names = ("observations", "actions", "rewards", "terminated")
-        found = ([arrays[f"{seed}.{name}"] for name in names] for seed in seeds)
         return [
-            EpisodeRecord(seed, *fields, bool(terminated))
-            for seed, (*fields, terminated) in zip(seeds, found, strict=True)
+            EpisodeRecord(
+                seed,
+                arrays[f"{seed}.observations"],
+                arrays[f"{seed}.actions"],
+                arrays[f"{seed}.rewards"],
+                bool(arrays[f"{seed}.terminated"]),
+            )
+            for seed in seeds
         ]
 
     def save(self, episodes: Sequence[EpisodeRecord]) -> None:

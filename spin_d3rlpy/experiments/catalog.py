@@ -47,181 +47,150 @@ LEFT_OUT: dict[str, Fields] = {
 }
 WARM_START: Fields = {"query_init": "mask", "head_init": "asm"}
 
-EXPERIMENTS: dict[str, Experiment] = {
-    e.name: e
-    for e in (
-        Experiment(
-            "returns",
-            "Returns under IQL",
-            MAIN,
-            _methods("IQL"),
-            "returns_iql.csv",
-            note="Of the published SPIN figures on medium-expert data, cheetah-run's is of an ASM "
-            "of 70 epochs and quadruped-walk's of one of 20. With 100 epochs everywhere their mean "
-            "is 748.0, not 753.2. Some published minutes to target are fewer than those that "
-            "pre-training takes according to the paper, so steps are the better comparison.",
-        ),
-        Experiment(
-            "early",
-            "Returns after 10,000 steps of IQL",
-            MAIN,
-            _methods("IQL"),
-            "percent_of_fiql_at_10k_steps.csv",
-            early=True,
-            note="Published are percentages of the factored method's final return. Ours need the "
-            "experiment 'returns'.",
-        ),
-        Experiment(
-            "dog-bins",
-            "Returns on dog-trot by bins",
-            DOG_BINS,
-            _methods("IQL"),
-            "returns_dog_trot_bins.csv",
-        ),
-        Experiment(
-            "asm-epochs",
-            "Returns by epochs of pre-training",
-            MIXED,
-            [Method("SPIN", "SPINIQL")],
-            by_epoch=True,
-        ),
-        Experiment(
-            "probe",
-            "Linear probes of the trunk",
-            [
-                *_datasets(["dog-trot-b30"], ["medium-expert"]),
-                *_datasets(["cheetah-run-b3"], ["medium-expert", "random-medium-expert"]),
-            ],
-            probe=True,
-        ),
-        Experiment(
-            "distill",
-            "SPIN-Distill",
-            MEDIUM_EXPERT,
-            [*_methods("IQL"), Method("SPIN-Distill", "SPINDistillIQL")],
-            "returns_distill.csv",
-        ),
-        *(
-            Experiment(
-                objective.lower(),
-                f"Returns under {objective}",
-                MEDIUM_EXPERT,
-                _methods(objective),
-                f"returns_{objective.lower()}.csv",
-            )
+PROBED = [
+    *_datasets(["dog-trot-b30"], ["medium-expert"]),
+    *_datasets(["cheetah-run-b3"], ["medium-expert", "random-medium-expert"]),
+]
+IQL = _methods("IQL")
+SPIN_IQL = Method("SPIN", "SPINIQL")
+OBJECTIVES = {"MAM": {}, "VAM": {"objective": "variational"}, "CAM": {"objective": "contrastive"}}
+RATIOS = {"fixed 0.15": {}, "uniform [0.15, 1]": {"mask_prob_max": 1.0}}
+CACHED: Fields = {"train_queries": False, "cache_features": True}
+
+_ALL = [
+    Experiment(
+        "returns",
+        "Returns under IQL",
+        MAIN,
+        IQL,
+        "returns_iql.csv",
+        note="Of the published SPIN figures on medium-expert data, cheetah-run's is of an ASM of "
+        "70 epochs and quadruped-walk's of one of 20. With 100 epochs everywhere their mean is "
+        "748.0, not 753.2. Some published minutes to target are fewer than those that "
+        "pre-training takes according to the paper, so steps are the better comparison.",
+    ),
+    Experiment(
+        "early",
+        "Returns after 10,000 steps of IQL",
+        MAIN,
+        IQL,
+        "percent_of_fiql_at_10k_steps.csv",
+        early=True,
+        note="Published are percentages of the factored method's final return. Ours need the "
+        "experiment 'returns'.",
+    ),
+    Experiment(
+        "dog-bins", "Returns on dog-trot by bins", DOG_BINS, IQL, "returns_dog_trot_bins.csv"
+    ),
+    Experiment("asm-epochs", "Returns by epochs of pre-training", MIXED, [SPIN_IQL], by_epoch=True),
+    Experiment("probe", "Linear probes of the trunk", PROBED, probe=True),
+    Experiment(
+        "distill",
+        "SPIN-Distill",
+        MEDIUM_EXPERT,
+        [*IQL, Method("SPIN-Distill", "SPINDistillIQL")],
+        "returns_distill.csv",
+    ),
+    Experiment("awac", "Returns under AWAC", MEDIUM_EXPERT, _methods("AWAC"), "returns_awac.csv"),
+    Experiment("bcq", "Returns under BCQ", MEDIUM_EXPERT, _methods("BCQ"), "returns_bcq.csv"),
+    Experiment("maze", "Returns in the maze", MAZES, IQL, "returns_maze.csv"),
+    Experiment(
+        "reprem",
+        "SPIN and RePreM",
+        _datasets(TASKS, ["random-medium-expert"]),
+        [Method("RePreM", "RePreMIQL"), SPIN_IQL],
+        "reprem.csv",
+        note="On humanoid-stand the published baselines had passed their best return; at each "
+        "method's best, SPIN leads them by 22 %, not by 39 %.",
+    ),
+    Experiment(
+        "objectives",
+        "Returns by pre-training objective",
+        MEDIUM_EXPERT,
+        [Method(label, "SPINIQL", pretraining=changes) for label, changes in OBJECTIVES.items()],
+        "returns_by_objective.csv",
+    ),
+    Experiment(
+        "mask-ratio",
+        "Mask ratio in pre-training and warm starts (ours)",
+        MIXED,
+        [
+            Method(f"{ratio}{start}", "SPINIQL", fields, pretraining)
+            for ratio, pretraining in RATIOS.items()
+            for start, fields in (("", {}), (", warm start", WARM_START))
+        ],
+        early=True,
+    ),
+    Experiment(
+        "tuned",
+        "The tuned recipe: returns at equal CPU seconds, pre-training included",
+        TUNED,
+        IQL,
+        "returns_iql.csv",
+        timed=True,
+    ),
+    Experiment(
+        "tuned-objectives",
+        "The tuned recipe with AWAC and BCQ at equal CPU seconds",
+        [*CHOSEN_ON, *_datasets(["humanoid-stand-b3"], ["medium-expert"])],
+        [
+            Method(f"{label}-{objective}", f"{policy}{objective}")
             for objective in ("AWAC", "BCQ")
+            for label, policy in POLICIES.items()
+        ],
+        timed=True,
+    ),
+    Experiment(
+        "recipe",
+        "What the recipe gives and what the method gives, at equal CPU seconds",
+        CHOSEN_ON,
+        [
+            Method(f"{label}, {recipe}", f"{POLICIES[label]}IQL", recipe=recipe)
+            for recipe in ("published", "tuned")
+            for label in ("F", "SPIN")
+        ],
+        timed=True,
+    ),
+    Experiment(
+        "ablation",
+        "The tuned recipe without each of its ingredients, at equal CPU seconds",
+        CHOSEN_ON,
+        [
+            Method("all", "FactoredIQL"),
+            *(Method(f"no {name}", "FactoredIQL", f) for name, f in LEFT_OUT.items()),
+        ],
+        timed=True,
+    ),
+    Experiment(
+        "coordination",
+        "Tasks where coordination decides, at equal CPU seconds (ours)",
+        _datasets(
+            [f"{task}-n{n}" for task in ("dispatch", "slate") for n in (5, 10, 20, 50)],
+            ["medium-expert"],
         ),
-        Experiment("maze", "Returns in the maze", MAZES, _methods("IQL"), "returns_maze.csv"),
-        Experiment(
-            "reprem",
-            "SPIN and RePreM",
-            _datasets(TASKS, ["random-medium-expert"]),
-            [Method("RePreM", "RePreMIQL"), Method("SPIN", "SPINIQL")],
-            "reprem.csv",
-            note="On humanoid-stand the published baselines had passed their best return; at each "
-            "method's best, SPIN leads them by 22 %, not by 39 %.",
-        ),
-        Experiment(
-            "objectives",
-            "Returns by pre-training objective",
-            MEDIUM_EXPERT,
-            [
-                Method("MAM", "SPINIQL"),
-                Method("VAM", "SPINIQL", pretraining={"objective": "variational"}),
-                Method("CAM", "SPINIQL", pretraining={"objective": "contrastive"}),
-            ],
-            "returns_by_objective.csv",
-        ),
-        Experiment(
-            "mask-ratio",
-            "Mask ratio in pre-training and warm starts (ours)",
-            MIXED,
-            [
-                Method(f"{ratio}{start}", "SPINIQL", fields, pretraining)
-                for ratio, pretraining in (
-                    ("fixed 0.15", {}),
-                    ("uniform [0.15, 1]", {"mask_prob_max": 1.0}),
-                )
-                for start, fields in (("", {}), (", warm start", WARM_START))
-            ],
-            early=True,
-        ),
-        Experiment(
-            "tuned",
-            "The tuned recipe: returns at equal CPU seconds, pre-training included",
-            TUNED,
-            _methods("IQL"),
-            "returns_iql.csv",
-            timed=True,
-        ),
-        Experiment(
-            "tuned-objectives",
-            "The tuned recipe with AWAC and BCQ at equal CPU seconds",
-            [*CHOSEN_ON, *_datasets(["humanoid-stand-b3"], ["medium-expert"])],
-            [
-                Method(f"{label}-{objective}", f"{policy}{objective}")
-                for objective in ("AWAC", "BCQ")
-                for label, policy in POLICIES.items()
-            ],
-            timed=True,
-        ),
-        Experiment(
-            "recipe",
-            "What the recipe gives and what the method gives, at equal CPU seconds",
-            CHOSEN_ON,
-            [
-                Method(f"{label}, {recipe}", f"{POLICIES[label]}IQL", recipe=recipe)
-                for recipe in ("published", "tuned")
-                for label in ("F", "SPIN")
-            ],
-            timed=True,
-        ),
-        Experiment(
-            "ablation",
-            "The tuned recipe without each of its ingredients, at equal CPU seconds",
-            CHOSEN_ON,
-            [
-                Method("all", "FactoredIQL"),
-                *(Method(f"no {name}", "FactoredIQL", f) for name, f in LEFT_OUT.items()),
-            ],
-            timed=True,
-        ),
-        Experiment(
-            "coordination",
-            "Tasks where coordination decides, at equal CPU seconds (ours)",
-            _datasets(
-                [f"{task}-n{n}" for task in ("dispatch", "slate") for n in (5, 10, 20, 50)],
-                ["medium-expert"],
-            ),
-            [
-                *_methods("IQL"),
-                Method("DecQN", "DecQN"),
-                Method("F, best of 32", "FactoredIDQL"),
-                Method("AR, best of 32", "AutoregressiveIDQL"),
-                Method("joint, best of 32", "SPINIDQL"),
-                Method("joint, best of 32 by a joint critic", "SPINIDQL", {"joint_critic": True}),
-            ],
-            timed=True,
-        ),
-        Experiment(
-            "cached",
-            "Fixed queries and cached features (ours)",
-            MIXED,
-            [
-                Method("trained queries", "SPINIQL"),
-                *(
-                    Method(
-                        f"fixed {init} queries, cached",
-                        "SPINIQL",
-                        {"query_init": init, "train_queries": False, "cache_features": True},
-                    )
-                    for init in ("mask", "random")
-                ),
-            ],
-            early=True,
-        ),
-    )
-}
+        [
+            *IQL,
+            Method("DecQN", "DecQN"),
+            Method("F, best of 32", "FactoredIDQL"),
+            Method("AR, best of 32", "AutoregressiveIDQL"),
+            Method("joint, best of 32", "SPINIDQL"),
+            Method("joint, best of 32 by a joint critic", "SPINIDQL", {"joint_critic": True}),
+        ],
+        timed=True,
+    ),
+    Experiment(
+        "cached",
+        "Fixed queries and cached features (ours)",
+        MIXED,
+        [
+            Method("trained queries", "SPINIQL"),
+            Method("fixed mask queries, cached", "SPINIQL", CACHED | {"query_init": "mask"}),
+            Method("fixed random queries, cached", "SPINIQL", CACHED | {"query_init": "random"}),
+        ],
+        early=True,
+    ),
+]
+EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 
 
 def get_experiments(names: Sequence[str]) -> list[Experiment]:

@@ -325,7 +325,7 @@ def test_arrays_and_scalars_of_every_number_type_are_read(
         (lambda t: [(t[0][0], [0, [1], 1], *t[0][2:])], "found list"),
         (lambda t: [(t[0][0], [0, 1, 0.5], *t[0][2:])], "Sub-action|sub-action 2 at step 0"),
         (lambda t: [(*t[0][:2], 10**400, *t[0][3:])], "reward of transition 0.*found int"),
-        (lambda t: [(*t[0][:4], 2)], "done to be 0 or 1, that of transition 0 is 2"),
+        (lambda t: [(*t[0][:4], 2)], "done 0 or 1, that of transition 0 is 2"),
         (lambda t: [t[0], (*t[1][:4], float("nan"))], "that of transition 1 is nan"),
         (lambda t: t[:1] * 50_000, "16 times the file's size"),
         (lambda t: {"s": t[0][0], "a": 1, "r": 2, "s_": 3, "d": 4}, "Expected a list of"),
