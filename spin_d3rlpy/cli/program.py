@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
-import structlog
 import typer
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,8 +49,11 @@ def _common(
     a negative result (a bad dataset, a failed job), 2 bad input, 130 interrupted. An interrupted
     command resumes when it is run again.
     """
-    level = logging.INFO if verbose else logging.WARNING
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
+    if {"-h", "--help"}.isdisjoint(sys.argv):  # help needs no log
+        import structlog
+
+        level = logging.INFO if verbose else logging.WARNING
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
 
 
 def group(name: str, text: str) -> typer.Typer:

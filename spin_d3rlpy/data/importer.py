@@ -179,7 +179,7 @@ def _read_transitions(path: Path, observation_size: int, n_slots: int) -> NDArra
     rows = _rows(load_restricted(path))
     if len(rows) * kind.itemsize > max(_MIN_MEMORY, _MEMORY_PER_BYTE * path.stat().st_size):
         raise InvalidDatasetError(
-            f"Its {len(rows)} transitions would take over {_MEMORY_PER_BYTE} times the file's size: "
+            f"Its {len(rows)} transitions take over {_MEMORY_PER_BYTE} times the file's size: "
             "it repeats a few arrays many times, which no dataset does."
         )
     transitions = np.empty(len(rows), kind)
