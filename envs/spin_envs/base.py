@@ -109,10 +109,7 @@ class MultiDiscreteEnv(
     def advance_into(self, out: NDArray[np.float32], action: NDArray[np.int64]) -> StepResult:
         """`step` that writes the observation `(obs,)` to `out`; returns the other results."""
         if not self._in_episode:
-            raise gymnasium.error.ResetNeeded(
-                "No episode is in progress. Call reset() before the first step and after an "
-                "episode is terminated or truncated."
-            )
+            raise gymnasium.error.ResetNeeded("No episode is in progress. Call reset() first.")
         self._elapsed += 1
         result = self._advance(action, out)
         self._in_episode = not (result[1] or result[2])
@@ -165,6 +162,5 @@ def fill_cell(
 ) -> None:
     """Fills the middle share of a cell in column `x` and row `y` (from the bottom) of `cells`."""
     low, high = (1 - share) / 2, (1 + share) / 2
-    fill(
-        frame, ((x + low) / cells, (x + high) / cells, (y + low) / cells, (y + high) / cells), color
-    )
+    left, right, bottom, top = (z / cells for z in (x + low, x + high, y + low, y + high))
+    fill(frame, (left, right, bottom, top), color)

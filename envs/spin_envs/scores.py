@@ -81,10 +81,7 @@ def score_name(env_or_name: EnvOrName, **kwargs: Any) -> str:
     if isinstance(env_or_name, str):
         env_id = env_or_name
     elif env_or_name.spec is None:
-        raise ValueError(
-            "Expected an environment made by gymnasium.make, whose spec identifies it. "
-            "Otherwise pass a name."
-        )
+        raise ValueError("Expected an environment made by gymnasium.make, or a name.")
     else:
         env_id = env_or_name.spec.id
         kwargs = {**env_or_name.spec.kwargs, **kwargs}
@@ -126,9 +123,7 @@ def register_reference_scores(
         ValueError: the scores are not two different finite numbers.
     """
     if not (math.isfinite(random) and math.isfinite(expert)) or random == expert:
-        raise ValueError(
-            f"Expected two different finite returns, got random={random} and expert={expert}."
-        )
+        raise ValueError(f"Expected two different finite returns, got {random} and {expert}.")
     _registered[score_name(env_or_name, **kwargs)] = (float(random), float(expert))
 
 
@@ -143,9 +138,7 @@ def normalized_score(env_or_name: EnvOrName, returns: Returns, **kwargs: Any) ->
     scores = reference_scores(env_or_name, **kwargs)
     if scores is None:
         known = ", ".join([*PUBLISHED_SCORES, *MEASURED_SCORES, *_registered])
-        raise KeyError(
-            f"No reference scores for {score_name(env_or_name, **kwargs)}. Known: {known}. Set "
-            "your own with spin_envs.register_reference_scores."
-        )
+        name = score_name(env_or_name, **kwargs)
+        raise KeyError(f"No scores of {name}. Known: {known}. See register_reference_scores.")
     low, high = scores
     return 100.0 * (returns - low) / (high - low)

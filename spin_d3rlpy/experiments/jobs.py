@@ -35,7 +35,6 @@ from spin_d3rlpy.run_settings import PretrainSettings, TrainSettings, train_sett
 from spin_d3rlpy.training import CURVE, POLICY, run_pretraining, run_training
 from spin_envs.tasks import BenchmarkTask
 
-Kind = Literal["pretrain", "train", "probe"]
 RESULT = "result.json"
 RUN = "run"
 ERROR = "error.txt"
@@ -50,7 +49,7 @@ HELD_OUT = 0.1  # share of the episodes that probes are tested on
 class Job:
     """One piece of work; equal jobs are done once."""
 
-    kind: Kind
+    kind: Literal["pretrain", "train", "probe"]
     dataset: str  # name
     size: int | None = None  # its transitions; the published size if None
     seed: int = 0  # of networks and mini-batches
@@ -110,11 +109,7 @@ def _common_settings(job: Job) -> dict[str, Any]:
 
 
 def _pretrain(root: Path, job: Job) -> dict[str, Any]:
-    settings = PretrainSettings(
-        transformer=job.fields["transformer"],
-        pretraining=job.fields["pretraining"],
-        **_common_settings(job),
-    )
+    settings = PretrainSettings(**job.fields, **_common_settings(job))
     result = run_pretraining(root / job.name / RUN, settings, show_progress=False)
     return {f"pretraining_{k}": v for k, v in result.items() if k not in ("dataset", "asm")}
 
