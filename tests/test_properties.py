@@ -326,8 +326,8 @@ def test_damaged_pickles_are_refused_or_read(folder: Path, protocol: int, change
         transitions = _read_transitions(path, 2, 3)
     except InvalidDatasetError:
         return
-    assert transitions.observations.shape == transitions.following.shape
-    assert transitions.actions.shape == (len(transitions.rewards), 3)
+    assert transitions["observation"].shape == transitions["next_observation"].shape
+    assert transitions["action"].shape == (len(transitions["reward"]), 3)
 
 
 def _check_policy(path: Path) -> None:

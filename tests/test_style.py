@@ -12,10 +12,8 @@ from tests.subprocesses import ROOT
 FOLDERS = ("spin_d3rlpy", "envs", "examples", "docs", "tests", ".github", ".ci")
 FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "pyproject.toml", "mkdocs.yml")
 SUFFIXES = {".py", ".md", ".yml", ".toml", ""}
-# The old name of a command, and this list.
+# This list.
 EXCEPTIONS = {
-    "spin_d3rlpy/cli/info.py": {"behaviour"},
-    "tests/cli/test_cli.py": {"behaviour"},
     "tests/test_style.py": {"behaviour", "goes on", "anew"},
 }
 

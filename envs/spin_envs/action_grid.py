@@ -16,25 +16,15 @@ MAX_BINS = 1001
 def check_action(
     action: object, nvec: NDArray[np.int64], num_envs: int | None = None
 ) -> NDArray[np.int64]:
-    """Returns `action` as an integer array after checking its shape and choices.
+    """Returns an action `(N,)` or batch `(num_envs, N)` as integers; raises InvalidActionError.
 
     `Env.step` does not check actions, and indexing would silently accept -1 and scalars.
-
-    Args:
-        action: the argument of `step`.
-        nvec: number of choices of each sub-action, shape `(N,)`.
-        num_envs: expect a batch `(num_envs, N)` instead of `(N,)`.
-
-    Raises:
-        InvalidActionError: wrong shape, not integers, or out of range.
     """
     shape = nvec.shape if num_envs is None else (num_envs, *nvec.shape)
     try:
         array = np.asarray(action)
-    except ValueError as error:  # a ragged list
-        raise InvalidActionError(
-            f"Expected an action of shape {shape}, one integer per sub-action, got {action!r}."
-        ) from error
+    except ValueError:  # a ragged list
+        array = np.asarray(action, dtype=object)
     if array.shape != shape:
         hint = " Pass a batch of actions to a vector environment." if num_envs is None else ""
         raise InvalidActionError(
@@ -66,15 +56,10 @@ def check_integer(name: str, value: object, low: int, high: int) -> None:
 
 
 class ActionGrid:
-    """Evenly spaced values per dimension, both end points included.
-
-    Args:
-        low: lowest value of each dimension, shape `(N,)`.
-        high: highest value of each dimension, shape `(N,)`.
-        bins: number of values, one for all dimensions or one per dimension (2 to 1,001).
+    """Evenly spaced values per dimension, from `low` to `high`, shape `(N,)`, ends included.
 
     Raises:
-        ValueError: `bins` is not an integer in range, or their number is not N.
+        ValueError: `bins` is not a number from 2 to 1,001 for all dimensions, or one for each.
     """
 
     def __init__(
@@ -99,11 +84,7 @@ class ActionGrid:
         self._spacing = (np.array(high, dtype=np.float64) - self._low) / (self.nvec - 1)
 
     def to_continuous(self, action: object) -> NDArray[np.float64]:
-        """Maps bin indices of shape `(N,)` to values of shape `(N,)`.
-
-        Raises:
-            InvalidActionError: see `check_action`.
-        """
+        """Maps bin indices `(N,)` to values `(N,)`; raises as `check_action`."""
         return self.values(check_action(action, self.nvec))
 
     def nearest(self, values: NDArray[Any]) -> NDArray[np.int64]:

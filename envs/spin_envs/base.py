@@ -34,7 +34,6 @@ class WithPlainSpec:
 
     @property
     def spec(self) -> EnvSpec | None:
-        """The spec; setting it converts NumPy values to Python's."""
         return self._spec
 
     @spec.setter
@@ -55,11 +54,9 @@ class MultiDiscreteEnv(
     Args:
         observation_space: flat float32 space, shape `(obs,)`.
         nvec: number of choices of each sub-action, shape `(N,)`.
-        render_mode: `None` or `"rgb_array"`. `gymnasium.make` adds `"human"`, a window.
+        render_mode: `None` or `"rgb_array"` (others are a ValueError). `gymnasium.make` adds
+            `"human"`, a window.
         render_fps: frames per second for real-time display.
-
-    Raises:
-        ValueError: an unknown `render_mode`.
     """
 
     # Gymnasium declares it on instances, and each instance here has its own frame rate.
@@ -83,6 +80,7 @@ class MultiDiscreteEnv(
         self.render_mode = render_mode
         self.metadata = {**type(self).metadata, "render_fps": render_fps}
         self._in_episode = False
+        self._elapsed = 0  # steps of the episode, the current one included
 
     @abc.abstractmethod
     def _start(
@@ -103,21 +101,16 @@ class MultiDiscreteEnv(
     ) -> dict[str, Any]:
         """`reset` that writes the observation `(obs,)` to `out` and returns the info."""
         super().reset(seed=seed)
+        self._elapsed = 0
         info = self._start(seed, out, options)
         self._in_episode = True
         return info
 
     def advance_into(self, out: NDArray[np.float32], action: NDArray[np.int64]) -> StepResult:
-        """`step` that writes the observation `(obs,)` to `out`; returns the other results.
-
-        Raises:
-            gymnasium.error.ResetNeeded: no episode is in progress.
-        """
+        """`step` that writes the observation `(obs,)` to `out`; returns the other results."""
         if not self._in_episode:
-            raise gymnasium.error.ResetNeeded(
-                "No episode is in progress. Call reset() before the first step and after an "
-                "episode is terminated or truncated."
-            )
+            raise gymnasium.error.ResetNeeded("No episode is in progress. Call reset() first.")
+        self._elapsed += 1
         result = self._advance(action, out)
         self._in_episode = not (result[1] or result[2])
         return result
@@ -153,3 +146,21 @@ class MultiDiscreteEnv(
             gymnasium.logger.warn("render() needs render_mode='rgb_array' in gymnasium.make.")
             return None
         return self._frame()
+
+
+def fill(
+    frame: NDArray[np.uint8], box: tuple[float, float, float, float], color: tuple[int, int, int]
+) -> None:
+    """Fills a rectangle (x from, x to, y from, y to) of the unit square, y up; at least a pixel."""
+    left, right = (round(len(frame) * x) for x in box[:2])
+    bottom, top = (round(len(frame) * (1 - y)) for y in box[2:])
+    frame[max(top, 0) : max(bottom, top + 1), max(left, 0) : max(right, left + 1)] = color
+
+
+def fill_cell(
+    frame: NDArray[np.uint8], cells: int, x: int, y: int, share: float, color: tuple[int, int, int]
+) -> None:
+    """Fills the middle share of a cell in column `x` and row `y` (from the bottom) of `cells`."""
+    low, high = (1 - share) / 2, (1 + share) / 2
+    left, right, bottom, top = (z / cells for z in (x + low, x + high, y + low, y + high))
+    fill(frame, (left, right, bottom, top), color)

@@ -86,7 +86,6 @@ class BehaviorPolicy:
 
     @classmethod
     def from_files(cls, arrays: Path, record: Path) -> BehaviorPolicy:
-        """Reads an `.npz` of arrays (no pickles) and a JSON record."""
         with np.load(arrays, allow_pickle=False) as data:
             return cls({k: data[k] for k in data.files}, json.loads(record.read_text()))
 
@@ -109,11 +108,7 @@ def policy_name(task: BenchmarkTask, level: str) -> str:
 
 
 def policy_task(name: str) -> BenchmarkTask:
-    """Returns a policy's task by its name.
-
-    Raises:
-        ValueError: not a name from `policy_name`.
-    """
+    """Returns a policy's task by its name from `policy_name`."""
     return BenchmarkTask.parse(name.rpartition("-")[0])
 
 

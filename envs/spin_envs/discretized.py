@@ -18,21 +18,15 @@ from numpy.typing import NDArray
 
 from spin_envs.action_grid import ActionGrid
 from spin_envs.base import MultiDiscreteEnv, StepResult, plain
-from spin_envs.errors import MissingDependencyError, UnknownTaskError
-from spin_envs.graphics import explained_graphics_errors
+from spin_envs.errors import MissingDependencyError, UnknownTaskError, explained_graphics_errors
 from spin_envs.registration import DEFAULT_BINS
 
 
-class BoxGrid:
-    """A grid of actions over a `Box` space.
-
-    Args:
-        space: a `Box` of any shape with finite bounds.
-        bins: number of values per dimension of the flattened space: one for all, or one each (2 to
-            1,001).
+class BoxGrid(ActionGrid):
+    """A grid of actions over a `Box` space of any shape with finite bounds.
 
     Raises:
-        ValueError: another kind of space, infinite bounds, or bad `bins`.
+        ValueError: another kind of space, infinite bounds, or bad `bins` (see `ActionGrid`).
     """
 
     def __init__(self, space: Space[Any], bins: int | Sequence[int]) -> None:
@@ -49,27 +43,15 @@ class BoxGrid:
                 f"[{low[unbounded[0]]}, {high[unbounded[0]]}]. Bound it first, e.g. with "
                 "gymnasium.wrappers.RescaleAction or TransformAction."
             )
-        self._grid = ActionGrid(low.astype(np.float64), high.astype(np.float64), bins)
-        self.nvec = self._grid.nvec
+        super().__init__(low.astype(np.float64), high.astype(np.float64), bins)
         self._space = space
 
-    def to_box(self, action: object) -> NDArray[Any]:
-        """Maps bin indices `(N,)` to an action of the space.
-
-        Raises:
-            InvalidActionError: see `spin_envs.action_grid.check_action`.
-        """
-        return self._shaped(self._grid.to_continuous(action))
-
-    def nearest(self, actions: NDArray[Any]) -> NDArray[np.int64]:
+    def nearest(self, values: NDArray[Any]) -> NDArray[np.int64]:
         """Maps finite actions `(T, ...)` of the space to the nearest bin indices `(T, N)`."""
-        return self._grid.nearest(actions.reshape(len(actions), -1))
+        return super().nearest(values.reshape(len(values), -1))
 
-    def checked_to_box(self, checked: NDArray[np.int64]) -> NDArray[Any]:
-        """`to_box` for an action checked by `check_action`."""
-        return self._shaped(self._grid.values(checked))
-
-    def _shaped(self, values: NDArray[np.float64]) -> NDArray[Any]:
+    def values(self, checked: NDArray[np.int64]) -> NDArray[Any]:
+        values = super().values(checked)
         if np.issubdtype(self._space.dtype, np.integer):
             values = np.rint(values)
         return values.reshape(self._space.shape).astype(self._space.dtype)
@@ -82,11 +64,7 @@ class DiscretizeAction(
 
     Choice `k` of `bins` is `linspace(low, high, bins)[k]`, end points included, within the action
     space's bounds. (Gymnasium's wrapper of the same name uses bin centers.) Actions are flattened;
-    observations are unchanged.
-
-    Args:
-        env: an environment with a `Box` action space with finite bounds.
-        bins: number of values per dimension: one for all, or one each (2 to 1,001).
+    observations are unchanged. `bins` (2 to 1,001) is one number for all dimensions, or one each.
 
     Raises:
         ValueError: another action space, infinite bounds, or bad `bins`.
@@ -101,12 +79,8 @@ class DiscretizeAction(
         self.action_space = MultiDiscrete(self._grid.nvec)
 
     def step(self, action: NDArray[np.integer[Any]]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Steps with one choice per dimension, shape `(N,)`.
-
-        Raises:
-            InvalidActionError: `action` is not in the action space.
-        """
-        return self.env.step(self._grid.to_box(action))
+        """Steps with one choice per dimension, `(N,)`, or raises InvalidActionError."""
+        return self.env.step(self._grid.to_continuous(action))
 
 
 class DiscretizedEnv(MultiDiscreteEnv):
@@ -120,8 +94,7 @@ class DiscretizedEnv(MultiDiscreteEnv):
     Args:
         env_id: Gymnasium id, e.g. `"Pendulum-v1"`, `"module:Name-v0"` to first import a module, or
             one of Shimmy's `"dm_control/..."`.
-        bins: number of values per dimension of the flattened action: one for all, or one each (2 to
-            1,001).
+        bins: as of `DiscretizeAction`.
         env_kwargs: arguments of the task.
         render_mode: one of the task's own.
 
@@ -145,7 +118,10 @@ class DiscretizedEnv(MultiDiscreteEnv):
             kwargs["render_mode"] = render_mode
         self._env = _make(env_id, kwargs)
         self._box = BoxGrid(self._env.action_space, bins)
-        fps = _frames_per_second(self._env)
+        fps = int(self._env.metadata.get("render_fps", 30))
+        # Shimmy's render_fps is a number of milliseconds, and the last environment's for all.
+        if hasattr(self._env.unwrapped, "control_timestep"):
+            fps = round(1 / float(self._env.unwrapped.control_timestep()))
         super().__init__(_flat_space(self._env.observation_space), self._box.nvec, render_mode, fps)
         # Names and spaces of the observation's parts, in the order of the first observation.
         self._parts: list[tuple[tuple[str, ...], Space[Any]]] = []
@@ -160,9 +136,8 @@ class DiscretizedEnv(MultiDiscreteEnv):
         return info
 
     def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
-        observation, reward, terminated, truncated, info = self._env.step(
-            self._box.checked_to_box(action)
-        )
+        action_of_task = self._box.values(action)
+        observation, reward, terminated, truncated, info = self._env.step(action_of_task)
         self._write(observation, out)
         return float(reward), bool(terminated), bool(truncated), info
 
@@ -199,10 +174,10 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         if name in gymnasium.registry:
             raise
         near = difflib.get_close_matches(name, gymnasium.registry, n=3)
-        hint = f"Near matches: {', '.join(near)}. " if near else ""
         raise UnknownTaskError(
-            f"Gymnasium knows no environment {env_id!r}. {hint}An id of a package that is not "
-            "imported yet is written as 'package:id'."
+            f"Gymnasium knows no environment {env_id!r}. Near matches: "
+            f"{', '.join(near) or 'none'}. An id of a package that is not imported yet is written "
+            "as 'package:id'."
         ) from error
 
 
@@ -219,14 +194,6 @@ def _register_shimmy() -> None:
             f"be imported ({error}). Install them with `pip install 'spin-d3rlpy[shimmy]'` on "
             "Python 3.11 or 3.12."
         ) from error
-
-
-def _frames_per_second(env: gymnasium.Env[Any, Any]) -> int:
-    # Shimmy's render_fps is a number of milliseconds, and the last environment's for all.
-    timestep: Any = getattr(env.unwrapped, "control_timestep", None)
-    if callable(timestep):
-        return round(1 / float(timestep()))
-    return int(env.metadata.get("render_fps", 30))
 
 
 def _flat_space(space: Space[Any]) -> Box:

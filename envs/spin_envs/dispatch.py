@@ -9,8 +9,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_integer
-from spin_envs.base import MultiDiscreteEnv, StepResult
-from spin_envs.pictures import colored, fill_cell
+from spin_envs.base import MultiDiscreteEnv, StepResult, fill_cell
 from spin_envs.registration import COORDINATION_EPISODE_STEPS, DEFAULT_SLOTS
 
 GRID = 10  # cells in a row
@@ -37,9 +36,6 @@ class DispatchEnv(MultiDiscreteEnv):
         couriers: their number N (2 to 100).
         render_mode: `None` or `"rgb_array"`; `gymnasium.make` takes `"human"`, too.
         size: width and height of rendered frames in pixels (at least 32).
-
-    Raises:
-        ValueError: `couriers`, `size` or `render_mode` is not one of those above.
     """
 
     def __init__(
@@ -55,7 +51,6 @@ class DispatchEnv(MultiDiscreteEnv):
         )
         self._n = couriers
         self._size = size
-        self._steps = 0
         # Lists: for tens of couriers faster than arrays.
         self._couriers: list[list[int]] = []  # x, y
         self._orders: list[list[int]] = []  # x, y, steps left
@@ -63,7 +58,6 @@ class DispatchEnv(MultiDiscreteEnv):
     def _start(
         self, seed: int | None, out: NDArray[np.float32], options: dict[str, Any] | None
     ) -> dict[str, Any]:
-        self._steps = 0
         self._couriers = self.np_random.integers(GRID, size=(self._n, 2)).tolist()
         self._orders = self._new_orders(self._n)
         self._observe(out)
@@ -95,9 +89,8 @@ class DispatchEnv(MultiDiscreteEnv):
         closed = [order for order, target in enumerate(self._orders) if target[2] <= 0]
         for order, new in zip(closed, self._new_orders(len(closed)), strict=True):
             self._orders[order] = new
-        self._steps += 1
         self._observe(out)
-        truncated = self._steps >= COORDINATION_EPISODE_STEPS
+        truncated = self._elapsed >= COORDINATION_EPISODE_STEPS
         info = {"collisions": self._n - idle - len(goes)}
         return served / self._n, False, truncated, info
 
@@ -117,7 +110,7 @@ class DispatchEnv(MultiDiscreteEnv):
         ]
 
     def _frame(self) -> NDArray[np.uint8]:
-        frame = colored(self._size, (255, 255, 255))
+        frame = np.full((self._size, self._size, 3), 255, np.uint8)
         for x, y, left in self._orders:
             urgency = 1 - left / DEADLINES[1]
             fill_cell(frame, GRID, x, y, 0.9, (120, round(200 - 120 * urgency), 120))

@@ -9,7 +9,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_integer
-from spin_envs.base import MultiDiscreteEnv, StepResult
+from spin_envs.base import MultiDiscreteEnv, StepResult, fill
 from spin_envs.registration import DEFAULT_ACTUATORS, MAZE_EPISODE_STEPS
 
 MIN_ACTUATORS, MAX_ACTUATORS = 2, 20
@@ -25,14 +25,6 @@ NOISE_PROBABILITY = 0.1
 NOISE_SCALE = 1.415  # just over sqrt(2), so that noise moves no farther than an action can
 STEP_REWARD = -0.05
 GOAL_REWARD = 100.0
-
-_COLORS = {
-    "floor": (255, 255, 255),
-    "wall": (60, 60, 60),
-    "goal": (120, 200, 120),
-    "path": (120, 160, 230),
-    "agent": (200, 40, 40),
-}
 
 
 def actuator_directions(actuators: int) -> NDArray[np.float64]:
@@ -71,9 +63,6 @@ class MazeEnv(MultiDiscreteEnv):
         actuators: number of actuators (2 to 20).
         render_mode: `None` or `"rgb_array"`; `gymnasium.make` also accepts `"human"`.
         size: width and height of rendered frames in pixels (at least 32).
-
-    Raises:
-        ValueError: `actuators`, `size` or `render_mode` is out of range.
     """
 
     def __init__(
@@ -89,22 +78,19 @@ class MazeEnv(MultiDiscreteEnv):
         )
         self._directions = actuator_directions(actuators)
         self._size = size
-        self._steps = 0
         self._position = START
         self._path = [START]
 
     def _start(
         self, seed: int | None, out: NDArray[np.float32], options: dict[str, Any] | None
     ) -> dict[str, Any]:
-        self._steps = 0
         self._position = START
         self._path = [START]
         out[:] = START
         return {}
 
     def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
-        self._steps += 1
-        truncated = self._steps == MAZE_EPISODE_STEPS
+        truncated = self._elapsed == MAZE_EPISODE_STEPS
         reward, reached = 0.0, False
         if not truncated:
             reached = self._move(action)
@@ -132,25 +118,14 @@ class MazeEnv(MultiDiscreteEnv):
         return False
 
     def _frame(self) -> NDArray[np.uint8]:
-        frame = np.empty((self._size, self._size, 3), np.uint8)
-        frame[:] = _COLORS["floor"]
+        frame = np.full((self._size, self._size, 3), 255, np.uint8)
         for box in WALLS:
-            self._fill(frame, box, "wall")
-        self._fill(frame, GOAL, "goal")
+            fill(frame, box, (60, 60, 60))
+        fill(frame, GOAL, (120, 200, 120))
         for (x0, y0), (x1, y1) in zip(self._path, self._path[1:], strict=False):
             n = 2 + int(self._size * max(abs(x1 - x0), abs(y1 - y0)))
             for x, y in zip(np.linspace(x0, x1, n), np.linspace(y0, y1, n), strict=True):
-                self._fill(frame, (x - 0.003, x + 0.003, y - 0.003, y + 0.003), "path")
+                fill(frame, (x - 0.003, x + 0.003, y - 0.003, y + 0.003), (120, 160, 230))
         (x, y), radius = self._position, max(0.015, 1.5 / self._size)
-        self._fill(frame, (x - radius, x + radius, y - radius, y + radius), "agent")
+        fill(frame, (x - radius, x + radius, y - radius, y + radius), (200, 40, 40))
         return frame
-
-    def _fill(
-        self, frame: NDArray[np.uint8], box: tuple[float, float, float, float], color: str
-    ) -> None:
-        """Fills a rectangle; y points up in the maze and down in the frame."""
-        left, right = (round(self._size * x) for x in box[:2])
-        bottom, top = (round(self._size * (1 - y)) for y in box[2:])
-        frame[max(top, 0) : max(bottom, top + 1), max(left, 0) : max(right, left + 1)] = _COLORS[
-            color
-        ]

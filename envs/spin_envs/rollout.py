@@ -37,8 +37,7 @@ def rollout(
     environments.
 
     Args:
-        envs: a vector environment with next-step autoreset (Gymnasium's default); fastest from
-            `spin_envs.vector.make_batch`.
+        envs: a vector environment with next-step autoreset (Gymnasium's default).
         act: returns actions `(B, N)` for observations `(B, obs)` and episode indices `(B,)` of the
             episodes still running.
         seeds: one per episode.
@@ -51,60 +50,45 @@ def rollout(
     mode = (envs.metadata or {}).get("autoreset_mode")  # Gymnasium 1.1 and later
     if mode is not None and mode.value != "NextStep":
         raise ValueError(f"Expected a vector environment with next-step autoreset, got {mode}.")
-    for first in range(0, len(seeds), envs.num_envs):
-        batch = seeds[first : first + envs.num_envs]
-        yield from _play_batch(envs, act, batch, first, record, on_step)
-
-
-def _play_batch(
-    envs: gymnasium.vector.VectorEnv[Any, Any, Any],
-    act: ActFunction,
-    seeds: Sequence[int],
-    first: int,
-    record: bool,
-    on_step: Callable[[int], None] | None,
-) -> list[EpisodeRecord]:
-    """Plays `len(seeds) <= envs.num_envs` episodes, numbered from `first`."""
-    n = len(seeds)
-    # What is left over in a last, smaller batch plays along unseen.
-    padded = [*(int(s) for s in seeds), *[int(seeds[0])] * (envs.num_envs - n)]
-    observations, _ = envs.reset(seed=padded)  # type: ignore[arg-type]  # Gymnasium takes lists
     shape = envs.action_space.shape
     assert shape is not None, "MultiDiscrete spaces have a shape."
-    actions = np.zeros(shape, dtype=np.int64)
-    running = np.arange(n)
-    steps = np.zeros(n, dtype=np.int64)
-    terminated = np.zeros(n, dtype=np.bool_)
-    # One row of all episodes per step. Copies: environments and policies may reuse their arrays.
-    seen = [observations[:n].copy()]
-    acted: list[NDArray[np.int64]] = []
-    paid: list[NDArray[np.float64]] = []
-    while len(running):
-        chosen = act(observations[running], first + running)
-        if len(chosen) != len(running):
-            raise ValueError(
-                f"Expected {len(running)} actions, one per observation, got {len(chosen)}."
+    for first in range(0, len(seeds), envs.num_envs):
+        batch = [int(seed) for seed in seeds[first : first + envs.num_envs]]
+        n = len(batch)
+        # What is left over in a last, smaller batch plays along unseen.
+        padded = [*batch, *[batch[0]] * (envs.num_envs - n)]
+        observations, _ = envs.reset(seed=padded)  # type: ignore[arg-type]  # Gymnasium takes lists
+        actions = np.zeros(shape, dtype=np.int64)
+        running = np.arange(n)
+        steps = np.zeros(n, dtype=np.int64)
+        terminated = np.zeros(n, dtype=np.bool_)
+        # A row of all episodes per step. Copies: environments and policies may reuse arrays.
+        seen, acted, paid = [observations[:n].copy()], [], []
+        while len(running):
+            chosen = act(observations[running], first + running)
+            if len(chosen) != len(running):
+                raise ValueError(
+                    f"Expected {len(running)} actions, one per observation, got {len(chosen)}."
+                )
+            actions[running] = chosen
+            observations, rewards, ended, cut, _ = envs.step(actions)
+            steps[running] += 1
+            paid.append(rewards[:n].copy())
+            if record:
+                seen.append(observations[:n].copy())
+                acted.append(actions[:n].copy())
+            if on_step is not None:
+                on_step(len(running))
+            over = (ended | cut)[running]
+            if over.any():
+                terminated[running] = ended[running]
+                running = running[~over]
+        for i, t in enumerate(steps):
+            made = np.stack([a[i] for a in acted[:t]]) if record else np.zeros((0, 0), np.int64)
+            yield EpisodeRecord(
+                seed=batch[i],
+                observations=np.stack([o[i] for o in seen[: t + 1]]),
+                actions=made,
+                rewards=np.array([r[i] for r in paid[:t]], dtype=np.float64),
+                terminated=bool(terminated[i]),
             )
-        actions[running] = chosen
-        observations, rewards, ended, cut, _ = envs.step(actions)
-        steps[running] += 1
-        paid.append(rewards[:n].copy())
-        if record:
-            seen.append(observations[:n].copy())
-            acted.append(actions[:n].copy())
-        if on_step is not None:
-            on_step(len(running))
-        over = (ended | cut)[running]
-        if over.any():
-            terminated[running] = ended[running]
-            running = running[~over]
-    return [
-        EpisodeRecord(
-            seed=int(seeds[i]),
-            observations=np.stack([o[i] for o in seen[: t + 1]]),
-            actions=np.stack([a[i] for a in acted[:t]]) if record else np.zeros((0, 0), np.int64),
-            rewards=np.array([r[i] for r in paid[:t]], dtype=np.float64),
-            terminated=bool(terminated[i]),
-        )
-        for i, t in enumerate(steps)
-    ]

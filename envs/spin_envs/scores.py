@@ -81,10 +81,7 @@ def score_name(env_or_name: EnvOrName, **kwargs: Any) -> str:
     if isinstance(env_or_name, str):
         env_id = env_or_name
     elif env_or_name.spec is None:
-        raise ValueError(
-            "Expected an environment made by gymnasium.make, whose spec identifies it. "
-            "Otherwise pass a name."
-        )
+        raise ValueError("Expected an environment made by gymnasium.make, or a name.")
     else:
         env_id = env_or_name.spec.id
         kwargs = {**env_or_name.spec.kwargs, **kwargs}
@@ -106,10 +103,7 @@ def score_name(env_or_name: EnvOrName, **kwargs: Any) -> str:
 
 
 def reference_scores(env_or_name: EnvOrName, **kwargs: Any) -> tuple[float, float] | None:
-    """Returns a task's (random, expert) mean returns, or None if unknown.
-
-    Arguments are those of `score_name`.
-    """
+    """Returns a task's (random, expert) mean returns, or None if unknown; see `score_name`."""
     name = score_name(env_or_name, **kwargs)
     return {**PUBLISHED_SCORES, **MEASURED_SCORES, **_registered}.get(name)
 
@@ -129,29 +123,22 @@ def register_reference_scores(
         ValueError: the scores are not two different finite numbers.
     """
     if not (math.isfinite(random) and math.isfinite(expert)) or random == expert:
-        raise ValueError(
-            f"Expected two different finite returns, got random={random} and expert={expert}."
-        )
+        raise ValueError(f"Expected two different finite returns, got {random} and {expert}.")
     _registered[score_name(env_or_name, **kwargs)] = (float(random), float(expert))
 
 
 def normalized_score(env_or_name: EnvOrName, returns: Returns, **kwargs: Any) -> Returns:
-    """Rescales returns so that the random policy scores 0 and the expert 100.
+    """Rescales undiscounted returns so that the random policy scores 0 and the expert 100.
 
-    Args:
-        env_or_name: see `score_name`.
-        returns: undiscounted, one or an array of them.
-        **kwargs: see `score_name`.
+    The task is given as in `score_name`.
 
     Raises:
-        KeyError: the task has no reference scores.
+        KeyError: it has no reference scores.
     """
     scores = reference_scores(env_or_name, **kwargs)
     if scores is None:
         known = ", ".join([*PUBLISHED_SCORES, *MEASURED_SCORES, *_registered])
-        raise KeyError(
-            f"No reference scores for {score_name(env_or_name, **kwargs)}. Known: {known}. Set "
-            "your own with spin_envs.register_reference_scores."
-        )
+        name = score_name(env_or_name, **kwargs)
+        raise KeyError(f"No scores of {name}. Known: {known}. See register_reference_scores.")
     low, high = scores
     return 100.0 * (returns - low) / (high - low)

@@ -10,8 +10,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_integer
-from spin_envs.base import MultiDiscreteEnv, StepResult
-from spin_envs.pictures import colored, fill_cell
+from spin_envs.base import MultiDiscreteEnv, StepResult, fill_cell
 from spin_envs.registration import COORDINATION_EPISODE_STEPS, DEFAULT_SLOTS
 
 CATEGORIES = 5
@@ -32,9 +31,7 @@ def item_qualities(items: int) -> NDArray[np.float64]:
 def rank_factors(items: NDArray[np.int64], places: int) -> NDArray[np.float64]:
     """Returns the share of each item's value that the items before it leave, `(n,)`.
 
-    Args:
-        items: distinct ones `(n,)`, best first.
-        places: of the page.
+    `items` `(n,)` are distinct ones, best first, on a page of so many places.
     """
     same = (items[:, None] % CATEGORIES) == (items % CATEGORIES)
     better = np.tril(same, -1).sum(1)
@@ -59,9 +56,6 @@ class SlateEnv(MultiDiscreteEnv):
         places: their number N (2 to 100).
         render_mode: `None` or `"rgb_array"`; `gymnasium.make` takes `"human"`, too.
         size: width and height of rendered frames in pixels (at least 32).
-
-    Raises:
-        ValueError: `places`, `size` or `render_mode` is not one of those above.
     """
 
     def __init__(
@@ -82,7 +76,6 @@ class SlateEnv(MultiDiscreteEnv):
             q * f for q, f in zip(self._quality[::CATEGORIES], self._factors, strict=False)
         )
         self._size = size
-        self._steps = 0
         self._logits = [0.0] * CATEGORIES
         self._interests = [0.0] * CATEGORIES
         self._page: list[int] = []
@@ -90,7 +83,6 @@ class SlateEnv(MultiDiscreteEnv):
     def _start(
         self, seed: int | None, out: NDArray[np.float32], options: dict[str, Any] | None
     ) -> dict[str, Any]:
-        self._steps = 0
         self._page = []
         self._set_logits([INTERESTS * x for x in self._noise()], out)
         return {}
@@ -111,8 +103,7 @@ class SlateEnv(MultiDiscreteEnv):
         walked = zip(self._logits, self._noise(), filled, strict=True)
         n = len(self._page)
         self._set_logits([x + DRIFT * e - SATIATION * places / n for x, e, places in walked], out)
-        self._steps += 1
-        truncated = self._steps >= COORDINATION_EPISODE_STEPS
+        truncated = self._elapsed >= COORDINATION_EPISODE_STEPS
         return reward / self._largest, False, truncated, {"collisions": n - len(shown)}
 
     def _noise(self) -> list[float]:
@@ -128,7 +119,7 @@ class SlateEnv(MultiDiscreteEnv):
         out[:] = self._interests
 
     def _frame(self) -> NDArray[np.uint8]:
-        frame = colored(self._size, (255, 255, 255))
+        frame = np.full((self._size, self._size, 3), 255, np.uint8)
         side = int(np.ceil(np.sqrt(len(self.nvec))))
         shown: set[int] = set()
         for place, item in enumerate(self._page):

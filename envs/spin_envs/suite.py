@@ -7,7 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from spin_envs.action_grid import ActionGrid
 from spin_envs.base import MultiDiscreteEnv, StepResult
-from spin_envs.errors import MissingDependencyError, UnknownTaskError
-from spin_envs.graphics import explained_graphics_errors, graphics_error
+from spin_envs.errors import (
+    MissingDependencyError,
+    UnknownTaskError,
+    explained_graphics_errors,
+    graphics_error,
+)
 from spin_envs.registration import DEFAULT_BINS, EPISODE_STEPS
-
-# Domains that draw the model itself (stiffness, damping) from the seed when a task is loaded.
-RANDOM_MODEL_DOMAINS = ("lqr",)
 
 
 def _import_suite() -> ModuleType:
@@ -44,17 +45,8 @@ def _import_suite() -> ModuleType:
     return suite  # type: ignore[no-any-return]
 
 
-def _load_task(domain: str, task: str, **kwargs: Any) -> Any:
-    """Loads a task without the notice about the dialect of dm_control's own models."""
-    logger = logging.getLogger("absl")
-    logger.addFilter(_is_not_dialect_notice)
-    try:
-        return _import_suite().load(domain, task, **kwargs)
-    finally:
-        logger.removeFilter(_is_not_dialect_notice)
-
-
 def _is_not_dialect_notice(record: logging.LogRecord) -> bool:
+    """Whether this is another notice than that about the dialect of dm_control's own models."""
     return "settotalmass" not in record.getMessage()
 
 
@@ -68,12 +60,12 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
     task_kwargs={"random": s})`.
 
     Args:
-        domain: the suite's domain, e.g. `"cheetah"`.
-        task: the domain's task, e.g. `"run"`.
+        domain: e.g. `"cheetah"`.
+        task: e.g. `"run"`.
         bins: number of values per actuator: one for all, or one each (2 to 1,001).
         render_mode: `None` or `"rgb_array"`; `gymnasium.make` also accepts `"human"`.
-        width: width of rendered frames in pixels.
-        height: height of rendered frames in pixels.
+        width: of rendered frames in pixels.
+        height: of rendered frames in pixels.
         camera_id: index or name of the rendering camera; -1 is the free camera.
 
     Raises:
@@ -112,27 +104,21 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
             render_fps=round(1 / self._env.control_timestep()),
         )
         self._camera = {"width": width, "height": height, "camera_id": camera_id}
-        self._steps = 0
 
     def _start(
         self, seed: int | None, out: NDArray[np.float32], options: dict[str, Any] | None
     ) -> dict[str, Any]:
         if seed is not None:
-            if self._domain in RANDOM_MODEL_DOMAINS:
+            if self._domain == "lqr":  # draws the model itself when a task is loaded
                 self._env.close()
                 self._load(task_kwargs={"random": seed % 2**32})
             else:
                 self._env.task.random.seed(seed % 2**32)
-        with self._drawing_at_reset():
+        draws = (self._domain, self._task_name) == ("quadruped", "escape")
+        what = "quadruped-escape, which draws its terrain at reset,"
+        with explained_graphics_errors(what) if draws else nullcontext():
             self._write(self._env.reset().observation, out)
-        self._steps = 0
         return {}
-
-    def _drawing_at_reset(self) -> AbstractContextManager[None]:
-        name = f"{self._domain}-{self._task_name}"
-        if name != "quadruped-escape":
-            return nullcontext()
-        return explained_graphics_errors(f"{name}, which draws its terrain at reset,")
 
     def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
         physics, task = self._env.physics, self._env.task
@@ -141,8 +127,7 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         task.after_step(physics)
         reward = float(task.get_reward(physics))
         self._write(task.get_observation(physics), out)
-        self._steps += 1
-        if self._steps >= EPISODE_STEPS:
+        if self._elapsed >= EPISODE_STEPS:
             return reward, False, True, {}
         discount = task.get_termination(physics)  # None until the episode ends
         return reward, discount == 0.0, discount not in (None, 0.0), {}
@@ -163,5 +148,10 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         self._env.close()
 
     def _load(self, **kwargs: Any) -> None:
-        self._env = _load_task(self._domain, self._task_name, **kwargs)
+        logger = logging.getLogger("absl")
+        logger.addFilter(_is_not_dialect_notice)
+        try:
+            self._env = _import_suite().load(self._domain, self._task_name, **kwargs)
+        finally:
+            logger.removeFilter(_is_not_dialect_notice)
         self._sub_steps = round(self._env.control_timestep() / self._env.physics.timestep())

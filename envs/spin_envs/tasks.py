@@ -15,7 +15,8 @@ from spin_envs.registration import (
     MAZE_EPISODE_STEPS,
 )
 
-# Tasks whose number is not that of bins: the letter before it, the argument, its default.
+# The letter before a task's number, the argument that it is, its default.
+_BINS = ("b", "bins", DEFAULT_BINS)
 _NUMBERS = {
     "maze": ("a", "actuators", DEFAULT_ACTUATORS),
     "dispatch": ("n", "couriers", DEFAULT_SLOTS),
@@ -36,22 +37,19 @@ class BenchmarkTask:
     @property
     def counts(self) -> tuple[str, int]:
         """The environment's argument that `number` is, and its default."""
-        return _NUMBERS[self.task][1:] if self.task in _NUMBERS else ("bins", DEFAULT_BINS)
+        return _NUMBERS.get(self.task, _BINS)[1:]
 
     @property
     def name(self) -> str:
         """E.g. `cheetah-run-b3` or `maze-a10`, the prefix of policies' and datasets' names."""
-        letter = _NUMBERS[self.task][0] if self.task in _NUMBERS else "b"
-        return f"{self.task}-{letter}{self.number}"
+        return f"{self.task}-{_NUMBERS.get(self.task, _BINS)[0]}{self.number}"
 
     @property
     def env_id(self) -> str:
-        """Gymnasium id of the environment."""
         return f"spin/{self.task}-v0"
 
     @property
     def env_kwargs(self) -> dict[str, Any]:
-        """Arguments of the environment: `{"bins": 3}`, `{"actuators": 10}`, ..."""
         return {self.counts[0]: self.number}
 
     @property
@@ -61,12 +59,10 @@ class BenchmarkTask:
 
     @property
     def needs_simulator(self) -> bool:
-        """Whether it is a task of the control suite, simulated by MuJoCo."""
         return self.task not in _NUMBERS
 
     @property
     def max_episode_steps(self) -> int:
-        """Length of the longest episodes."""
         if self.is_scripted:
             return COORDINATION_EPISODE_STEPS
         return EPISODE_STEPS if self.needs_simulator else MAZE_EPISODE_STEPS
@@ -83,11 +79,7 @@ class BenchmarkTask:
 
     @classmethod
     def parse(cls, name: str) -> BenchmarkTask:
-        """Inverse of `name`.
-
-        Raises:
-            ValueError: the text is no such name.
-        """
+        """Inverse of `name`; raises ValueError for other texts."""
         match = _NAME.fullmatch(name)
         task = cls(match["task"], int(match["number"])) if match else None
         if task is None or task.name != name or not ("-" in task.task or task.task in _NUMBERS):

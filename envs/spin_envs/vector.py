@@ -57,12 +57,7 @@ class InProcessVectorEnv(
     next-step autoreset: the step after an episode's end ignores the action, pays 0 and returns the
     next episode's first observation. Made by `gymnasium.make_vec(id, num_envs=n)`.
 
-    Args:
-        max_episode_steps: steps after which an episode is truncated; None for the environment's own
-            limit only.
-
-    Raises:
-        ValueError: `num_envs` is less than 1.
+    `max_episode_steps` truncates; None is the environment's own limit only.
     """
 
     env_class: ClassVar[type[MultiDiscreteEnv]]
@@ -88,6 +83,7 @@ class InProcessVectorEnv(
         self.render_mode = first.render_mode
         self.single_observation_space = first.observation_space
         self.single_action_space = first.action_space
+        self._shape = (num_envs, *first.observation_space.shape)
         self.observation_space = batch_space(first.observation_space, num_envs)
         self.action_space = batch_space(first.action_space, num_envs)
         self._limit = float("inf") if max_episode_steps is None else max_episode_steps
@@ -100,28 +96,16 @@ class InProcessVectorEnv(
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Observations, dict[str, Any]]:
-        """Starts an episode in every instance.
+        """Starts an episode in every instance; an integer seed `s` stands for `s, s + 1, ...`.
 
-        Args:
-            seed: one per instance; an integer `s` stands for `s, s + 1, ...`.
-            options: passed to every instance.
-
-        Returns:
-            Observations `(num_envs, obs)` float32 and infos.
-
-        Raises:
-            ValueError: the number of seeds is not `num_envs`.
+        Returns observations `(num_envs, obs)` float32 and infos.
         """
-        seeds: Sequence[int | None]
-        if seed is None:
-            seeds = [None] * self.num_envs
-        elif isinstance(seed, int | np.integer):
-            seeds = range(int(seed), int(seed) + self.num_envs)
-        else:
-            seeds = seed
+        if isinstance(seed, int | np.integer):
+            seed = range(int(seed), int(seed) + self.num_envs)
+        seeds = [None] * self.num_envs if seed is None else seed
         if len(seeds) != self.num_envs:
             raise ValueError(f"Expected {self.num_envs} seeds, got {len(seeds)}.")
-        out = self._empty()
+        out = np.empty(self._shape, np.float32)
         infos: dict[str, Any] = {}
         for i, (env, one) in enumerate(zip(self.envs, seeds, strict=True)):
             infos = self._add_info(infos, env.start_into(out[i], one, options), i)
@@ -145,7 +129,8 @@ class InProcessVectorEnv(
             gymnasium.error.ResetNeeded: before the first reset.
         """
         checked = check_action(actions, self._nvec, self.num_envs)
-        out = self._empty()
+        # A new array each time: what an earlier step returned stays as it was.
+        out = np.empty(self._shape, np.float32)
         rewards = np.zeros(self.num_envs)
         terminated = np.zeros(self.num_envs, dtype=np.bool_)
         truncated = np.zeros(self.num_envs, dtype=np.bool_)
@@ -169,12 +154,6 @@ class InProcessVectorEnv(
     def end_episodes(self, over: NDArray[np.bool_]) -> None:
         """Ends the episodes of instances where `over` `(num_envs,)`, by rules of the caller."""
         self._over |= over
-
-    def _empty(self) -> Observations:
-        # A new array each time: what an earlier step returned stays as it was.
-        shape = self.observation_space.shape
-        assert shape is not None
-        return np.empty(shape, np.float32)
 
     def render(self) -> tuple[NDArray[np.uint8] | None, ...]:  # type: ignore[override]
         return tuple(env.render() for env in self.envs)

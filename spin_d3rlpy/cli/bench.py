@@ -21,28 +21,15 @@ from spin_d3rlpy.cli.options import (
 from spin_d3rlpy.cli.program import command, group
 
 if TYPE_CHECKING:  # help needs no torch
-    from spin_d3rlpy.experiments.settings import BenchSettings
+    from spin_d3rlpy.experiments.catalog import BenchSettings
 
 app = group("bench", "The paper's experiments: list, run and report them.")
 
-Where = Literal["local", "ray"]
-Experiments = Annotated[
-    list[str] | None, typer.Argument(help="Experiments, see `bench list`; or in --config's file.")
-]
-Scaling = Annotated[
-    str | None, typer.Option("--preset", help="How large: paper, cpu (default) or smoke.")
-]
+Experiments = Annotated[list[str] | None, typer.Argument(help="See `bench list`.")]
+Scaling = Annotated[str | None, typer.Option("--preset", help="paper, cpu (default) or smoke.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds 0, 1, ...; default: the preset's.")]
-Tasks = Annotated[
-    list[str] | None, typer.Option("--task", help="Only datasets with this in their name.")
-]
-Methods = Annotated[
-    list[str] | None, typer.Option("--method", help="Only methods with this in their label.")
-]
-Changes = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="A change of the preset, e.g. n_early_steps=1000; repeatable."),
-]
+Tasks = Annotated[list[str] | None, typer.Option("--task", help="Part of datasets' names.")]
+Changes = Annotated[list[str] | None, typer.Option("--set", help="E.g. n_early_steps=1000.")]
 Folder = Annotated[Path, typer.Option(help="Folder of the jobs; finished ones are kept.")]
 
 
@@ -77,16 +64,14 @@ def run(
     changes: Changes = None,
     seeds: Seeds = None,
     task: Tasks = None,
-    method: Methods = None,
+    method: Annotated[list[str] | None, typer.Option(help="Part of methods' labels.")] = None,
     folder: Folder = Path("spin-bench"),
     device: ConfiguredDevice = None,
-    engine: Annotated[Where, typer.Option(help="This machine's processes, or Ray's.")] = "local",
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="Runs the jobs.")] = "local",
     workers: Annotated[
         int | None, typer.Option(min=1, help="local: jobs at once; default: all cores, or GPUs.")
     ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="ray: the cluster's; default: one on this machine.")
-    ] = None,
+    address: Annotated[str | None, typer.Option(help="ray: default: this machine.")] = None,
     cpus: Annotated[int, typer.Option(min=1, help="ray: cores per job.")] = 1,
     config: Config = None,
     print_config: PrintConfig = False,
@@ -101,16 +86,8 @@ def run(
     from spin_d3rlpy.experiments.grid import run_grid
     from spin_d3rlpy.settings import format_settings
 
-    settings = _settings(
-        config,
-        changes,
-        experiments=names,
-        preset=preset,
-        seeds=seeds,
-        tasks=task,
-        methods=method,
-        device=device,
-    )
+    selected = {"experiments": names, "preset": preset, "tasks": task, "methods": method}
+    settings = _settings(config, changes, seeds=seeds, device=device, **selected)
     if print_config:
         typer.echo(format_settings(settings), nl=False)
         return
@@ -152,21 +129,12 @@ def report(
     settings = _settings(
         config, changes, experiments=names, preset=preset, seeds=seeds, tasks=task, device=device
     )
-    files = write_report(
-        folder,
-        out,
-        settings.preset,
-        settings.sizes,
-        settings.experiments,
-        settings.seed_numbers,
-        settings.job_device,
-        settings.tasks,
-    )
+    files = write_report(folder, out, settings)
     emit(json, [str(file) for file in files], "\n".join(map(str, files)))
 
 
 def _settings(config: Path | None, changes: list[str] | None, **options: Any) -> BenchSettings:
-    from spin_d3rlpy.experiments.settings import BenchSettings
+    from spin_d3rlpy.experiments.catalog import BenchSettings
     from spin_d3rlpy.settings import create
 
     # Typer may give an empty list where nothing was given.

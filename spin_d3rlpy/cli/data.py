@@ -32,31 +32,27 @@ def list_datasets(json: Json = False) -> None:
 def build(name: Dataset, size: Size = None, jobs: Jobs = None, json: Json = False) -> None:
     """Build a dataset, resuming a stopped build; reports a dataset that exists."""
     from spin_d3rlpy.data.loader import open_dataset
-    from spin_d3rlpy.data.writing import dataset_bytes
 
     dataset = open_dataset(name, size=size, jobs=jobs)
+    files = [path for path in dataset.storage.data_path.rglob("*") if path.is_file()]
+    seconds = dataset.storage.metadata.get("build_seconds")
     result = {
         "dataset": dataset.id,
         "transitions": int(dataset.total_steps),
         "episodes": int(dataset.total_episodes),
-        "bytes": dataset_bytes(dataset),
-        "build_seconds": dataset.storage.metadata.get("build_seconds"),
+        "bytes": sum(path.stat().st_size for path in files),
+        "build_seconds": seconds,
     }
-    seconds = result["build_seconds"]
-    emit(
-        json,
-        result,
-        f"{dataset.id}: {result['transitions']:,} transitions, {result['episodes']} episodes, "
-        f"{result['bytes']:,} bytes" + ("" if seconds is None else f", built in {seconds:.1f} s"),
-    )
+    text = "{dataset}: {transitions:,} transitions, {episodes} episodes, {bytes:,} bytes"
+    built = "" if seconds is None else f", built in {seconds:.1f} s"
+    emit(json, result, text.format(**result) + built)
 
 
 @command(app, "spin-d3rlpy data import published/", name="import")
 def import_(
     path: Annotated[Path, typer.Argument(help="A published file, or a folder of <bins>_bins/.")],
     name: Annotated[
-        str | None,
-        typer.Option(help="spin/<task>/<level>-published-v0; default: by the file's path."),
+        str | None, typer.Option(help="spin/<task>/<level>-published-v0; default: by the path.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -83,15 +79,12 @@ def from_table_(
     observation: Annotated[list[str], typer.Option(help="Column of the state; repeatable.")],
     action: Annotated[list[str], typer.Option(help="Column of a sub-action; repeatable.")],
     choices: Annotated[
-        list[str],
-        typer.Option(help="Values of a sub-action in order: <column>=<value>,<value>; for each."),
+        list[str], typer.Option(help="A sub-action's values: <column>=<value>,<value>; for each.")
     ],
     reward: Annotated[str, typer.Option(help="Column of the reward.")],
     episode: Annotated[str, typer.Option(help="Column that identifies an episode's rows.")],
     time: Annotated[str | None, typer.Option(help="Column that orders them.")] = None,
-    terminal: Annotated[
-        str | None, typer.Option(help="Column that is 1 where the episode ended for good.")
-    ] = None,
+    terminal: Annotated[str | None, typer.Option(help="Column, 1 where it ended for good.")] = None,
     json: Json = False,
 ) -> None:
     """Make a dataset from a log of decisions, for `train` and `pretrain` by its name."""
@@ -105,30 +98,20 @@ def from_table_(
         reward=reward,
         episode=episode,
         time=time,
-        terminal=False if terminal is None else terminal,
+        terminal=terminal or False,
         choices={column: values.split(",") for column, _, values in parted},
     )
     save_dataset(buffer, name, description=f"Made of {table.name}.")
-    result = {
-        "dataset": name,
-        "episodes": buffer.size(),
-        "transitions": buffer.transition_count,
-        "nvec": buffer.nvec,
-    }
-    emit(
-        json,
-        result,
-        f"{name}: {buffer.size()} episodes, {buffer.transition_count:,} transitions, "
-        f"nvec={buffer.nvec}",
-    )
+    n, nvec = buffer.transition_count, buffer.nvec
+    result = {"dataset": name, "episodes": buffer.size(), "transitions": n, "nvec": nvec}
+    emit(json, result, f"{name}: {buffer.size()} episodes, {n:,} transitions, {nvec=}")
 
 
 @command(app, "MINARI_REMOTE=hf://me spin-d3rlpy data push spin/cheetah-run-b3/medium-v0")
 def push(
     name: LocalDataset,
     license: Annotated[  # noqa: A002
-        str | None,
-        typer.Option(help="For the dataset card; default: this package's, if it built the data."),
+        str | None, typer.Option(help="Default: this package's, if it built the data.")
     ] = None,
 ) -> None:
     """Share a dataset with its card: MINARI_REMOTE=hf://<user or organization>, HF_TOKEN."""
@@ -155,9 +138,7 @@ def check(
     name: LocalDataset,
     episodes: Annotated[int, typer.Option(min=0, help="Episodes to replay.")] = 3,
     replay_all: Annotated[bool, typer.Option("--all", help="Replay all episodes.")] = False,
-    histogram: Annotated[Path, typer.Option(help="Output file of a histogram of returns.")] = Path(
-        "returns.png"
-    ),
+    histogram: Annotated[Path, typer.Option(help="Histogram of returns.")] = Path("returns.png"),
     trust: Trust = False,
     json: Json = False,
 ) -> None:

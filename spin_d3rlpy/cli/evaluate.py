@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -34,7 +34,7 @@ def evaluate(
     env_arg: EnvArgs = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the first episode (--dataset: of FQE).")] = 100,
-    mode: Annotated[str, typer.Option(help="Actions: greedy or sample.")] = "greedy",
+    mode: Annotated[Literal["greedy", "sample"], typer.Option(help="Actions.")] = "greedy",
     dataset: Annotated[
         str | None,
         typer.Option(
@@ -49,28 +49,22 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Evaluate a policy by playing episodes, or offline by fitted Q evaluation."""
-    from typing import cast, get_args
-
     from spin_d3rlpy.data.loader import as_device_buffer
     from spin_d3rlpy.evaluation import estimate_value, play_episodes
-    from spin_d3rlpy.metrics import ActionMode
     from spin_d3rlpy.policy_files import open_policy
 
-    if mode not in get_args(ActionMode):
-        raise ValueError(f"Expected --mode greedy or sample, got {mode!r}.")
-    action_mode = cast("ActionMode", mode)
     opened = open_policy(policy, device)
     result: dict[str, Any]
     if dataset is not None:
         buffer = as_device_buffer(dataset, opened.nvec)
-        result = estimate_value(opened, buffer, steps, gamma, action_mode, seed, device, progress)
+        result = estimate_value(opened, buffer, steps, gamma, mode, seed, device, progress)
         text = (
             f"estimated value {result['estimated_value']:.2f} (discount {gamma}); "
             f"the data's own episodes: {result['data_value']:.2f}"
         )
     else:
         arguments = parse_arguments(env_arg or [])
-        result = play_episodes(opened, env, arguments, episodes, seed, action_mode)
+        result = play_episodes(opened, env, arguments, episodes, seed, mode)
         score = f", score {result['score']:.1f}" if "score" in result else ""
         text = (
             f"return {result['return']:.1f} +- {result['return_std']:.1f} "
@@ -91,9 +85,7 @@ def record(
     env: Env = None,
     env_arg: EnvArgs = None,
     seed: Annotated[int, typer.Option(help="Of the episode.")] = 0,
-    max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this many steps.")
-    ] = None,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Of the episode.")] = None,
     device: Device = "cpu:0",
     json: Json = False,
 ) -> None:
@@ -111,9 +103,7 @@ def record(
 )
 def export(
     policy: Policy,
-    out: Annotated[Path, typer.Option(help="A .pt (TorchScript) or .onnx file.")] = Path(
-        "policy.onnx"
-    ),
+    out: Annotated[Path, typer.Option(help=".pt (TorchScript) or .onnx.")] = Path("policy.onnx"),
     json: Json = False,
 ) -> None:
     """Write a policy's greedy actions as TorchScript or ONNX (extra `onnx`), scaling included.
@@ -128,9 +118,5 @@ def export(
     assert algorithm.impl is not None
     size, nvec = algorithm.impl.observation_shape[0], list(algorithm.config.nvec)
     result = {"file": str(out), "bytes": out.stat().st_size, "observation_size": size, "nvec": nvec}
-    emit(
-        json,
-        result,
-        f"{out}: {result['bytes']:,} bytes, observations (B, {size}), actions "
-        f"(B, {len(nvec)}) with nvec={nvec}",
-    )
+    shapes = f"observations (B, {size}), actions (B, {len(nvec)}) with {nvec=}"
+    emit(json, result, f"{out}: {result['bytes']:,} bytes, {shapes}")

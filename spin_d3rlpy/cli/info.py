@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import shlex
 import sys
-
-import typer
 
 from spin_d3rlpy import __version__
 from spin_d3rlpy.cli.options import Json, emit
@@ -23,12 +20,7 @@ def info(json: Json = False) -> None:
     import torch
 
     python = sys.version.split()[0]
-    versions: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = None
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     found = {
         "spin_d3rlpy": __version__,
@@ -39,25 +31,11 @@ def info(json: Json = False) -> None:
         "datasets": str(minari.storage.get_dataset_path("")),
         "remote": os.environ.get("MINARI_REMOTE"),
     }
-    lines = [f"spin-d3rlpy {__version__}, Python {python}"]
-    lines += [f"{name} {version or 'not installed'}" for name, version in versions.items()]
-    lines += [
+    lines = [
+        f"spin-d3rlpy {__version__}, Python {python}",
+        *(f"{name} {version}" for name, version in versions.items()),
         f"CPU cores: {os.cpu_count()}; GPUs: {', '.join(gpus) or 'none'}",
         f"Datasets in {found['datasets']}",
         f"Shared datasets (MINARI_REMOTE): {found['remote'] or 'not set'}",
     ]
     emit(json, found, "\n".join(lines))
-
-
-_ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
-
-
-# Names of an earlier program; to be removed in the release after 0.1.0.
-@program.command("behavior", hidden=True, context_settings=_ANY_ARGUMENTS)
-@program.command("behaviour", hidden=True, context_settings=_ANY_ARGUMENTS)
-def behavior(context: typer.Context) -> None:
-    """Name the command that trains behavior policies now."""
-    command_line = shlex.join(["python", "-m", "examples.behavior_policies", *context.args])
-    raise ValueError(
-        f"Behavior policies are trained from a checkout of the sources: {command_line}"
-    )

@@ -27,11 +27,7 @@ def check_device(device: str | None) -> str | None:
 
 
 def parse_arguments(texts: Sequence[str]) -> dict[str, Any]:
-    """Reads `name=value` texts; values are JSON (3, [2, 3], true) or else strings.
-
-    Raises:
-        ValueError: a text without a name or `=`.
-    """
+    """Reads `name=value` texts; values are JSON (3, [2, 3], true) or else strings."""
     arguments: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -95,46 +91,29 @@ def complete_policies(incomplete: str) -> list[str]:
     return [name for name in shipped_policies() if name.startswith(incomplete)]
 
 
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show d3rlpy's log and tracebacks of errors.")
-]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for scripts.")]
-Trust = Annotated[
-    bool, typer.Option(help="Make the environment with any function that the dataset names.")
-]
+Trust = Annotated[bool, typer.Option(help="Call whatever the dataset names as environment.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")]
 Device = Annotated[str, typer.Option(callback=check_device, help="cpu:0, cuda:0, ...")]
 ConfiguredDevice = Annotated[
     str | None, typer.Option(callback=check_device, help="cpu:0 (default), cuda:0, ...")
 ]
 Progress = Annotated[bool, typer.Option(help="Draw progress bars (on stderr).")]
-Size = Annotated[
-    int | None, typer.Option(help="Transitions of the dataset; default: the usual size.")
-]
-Config = Annotated[
-    Path | None,
-    typer.Option(help="YAML file of settings, as --print-config prints it; options override it."),
-]
-PrintConfig = Annotated[
-    bool, typer.Option("--print-config", help="Print the complete settings and do nothing.")
-]
-Dataset = Annotated[
-    str,
+Size = Annotated[int | None, typer.Option(help="Transitions; default: the usual size.")]
+Config = Annotated[Path | None, typer.Option(help="YAML file of settings; options override it.")]
+PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print all settings and stop.")]
+_EXAMPLE = "E.g. spin/cheetah-run-b3/medium-expert-v0"
+Dataset = Annotated[str, typer.Argument(help=f"{_EXAMPLE}.", autocompletion=complete_datasets)]
+ConfiguredDataset = Annotated[
+    str | None,
     typer.Argument(
-        help="E.g. spin/cheetah-run-b3/medium-expert-v0.", autocompletion=complete_datasets
+        help=f"{_EXAMPLE}; or in the file of --config.", autocompletion=complete_datasets
     ),
 ]
 LocalDataset = Annotated[
     str,
     typer.Argument(
         help="A dataset on this machine, or its folder (./...).", autocompletion=complete_datasets
-    ),
-]
-ConfiguredDataset = Annotated[
-    str | None,
-    typer.Argument(
-        help="E.g. spin/cheetah-run-b3/medium-expert-v0; or in the file of --config.",
-        autocompletion=complete_datasets,
     ),
 ]
 Policy = Annotated[
@@ -146,14 +125,6 @@ Policy = Annotated[
         autocompletion=complete_policies,
     ),
 ]
-Env = Annotated[
-    str | None, typer.Option(help="Environment id; default: the one the policy was trained for.")
-]
-EnvArgs = Annotated[
-    list[str] | None,
-    typer.Option("--env-arg", help="Argument of the environment, e.g. bins=3; may be repeated."),
-]
-Recipe = Annotated[
-    str | None,
-    typer.Option(help="Default values: tuned (default), published or smoke."),
-]
+Env = Annotated[str | None, typer.Option(help="Id; default: the one of the training.")]
+EnvArgs = Annotated[list[str] | None, typer.Option("--env-arg", help="E.g. bins=3; repeatable.")]
+Recipe = Annotated[str | None, typer.Option(help="tuned (default), published or smoke.")]

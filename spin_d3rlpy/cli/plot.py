@@ -40,11 +40,8 @@ def curves(
         dataset: {label: len(curve.returns) for label, curve in methods.items()}
         for dataset, methods in panels.items()
     }
-    text = [
-        f"{dataset}: {label}, {n} seeds"
-        for dataset, methods in found.items()
-        for label, n in methods.items()
-    ]
+    counts = [(dataset, *count) for dataset, counts in found.items() for count in counts.items()]
+    text = [f"{dataset}: {label}, {n} seeds" for dataset, label, n in counts]
     emit(json, {"file": str(out), "seeds": found}, "\n".join([*text, f"drawn in {out}"]))
 
 
@@ -57,10 +54,7 @@ def actions(
     name: LocalDataset,
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Also draw a trained policy's actions in the data's states; repeatable.",
-            autocompletion=complete_policies,
-        ),
+        typer.Option(help="Also draw a policy's; repeatable.", autocompletion=complete_policies),
     ] = None,
     out: Annotated[Path, typer.Option(help="The picture.")] = Path("actions.png"),
     device: Device = "cpu:0",

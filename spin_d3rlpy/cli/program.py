@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import logging
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from spin_d3rlpy.cli.options import Verbose
-
 F = TypeVar("F", bound=Callable[..., Any])
-_verbose = False
 # Every example in a help text; tests see to it that they can be parsed.
 EXAMPLES: list[str] = []
 
@@ -41,15 +38,22 @@ program = typer.Typer(
 
 
 @program.callback()
-def _common(verbose: Verbose = False) -> None:
+def _common(
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show d3rlpy's log and tracebacks of errors.")
+    ] = False,
+) -> None:
     """Offline reinforcement learning for MultiDiscrete actions.
 
     Every command has --help with examples; reporting commands have --json. Exit codes: 0 success, 1
     a negative result (a bad dataset, a failed job), 2 bad input, 130 interrupted. An interrupted
     command resumes when it is run again.
     """
-    global _verbose
-    _verbose = verbose
+    if {"-h", "--help"}.isdisjoint(sys.argv):  # help needs no log
+        import structlog
+
+        level = logging.INFO if verbose else logging.WARNING
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
 
 
 def group(name: str, text: str) -> typer.Typer:
@@ -62,22 +66,4 @@ def group(name: str, text: str) -> typer.Typer:
 def command(app: typer.Typer, *examples: str, name: str | None = None) -> Callable[[F], F]:
     """Adds the decorated function as a command with these examples in its help."""
     EXAMPLES.extend(examples)
-
-    def decorate(function: F) -> F:
-        @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            _set_log_level()
-            return function(*args, **kwargs)
-
-        app.command(name, epilog=_lines("Examples", examples))(run)
-        return function
-
-    return decorate
-
-
-def _set_log_level() -> None:
-    """Shows d3rlpy's log only with --verbose; set when a command runs, since help needs no log."""
-    import structlog
-
-    level = logging.INFO if _verbose else logging.WARNING
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
+    return app.command(name, epilog=_lines("Examples", examples))

@@ -28,10 +28,8 @@ from spin_d3rlpy.cli.options import (
 from spin_d3rlpy.cli.program import command, program
 
 RunFolder = Annotated[Path, typer.Option(help="Folder of the run; an interrupted run resumes.")]
-DEFAULT_RECIPE = "tuned"  # a file of settings says itself which one it is of
 Fields = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="A field, e.g. transformer.width=64; may be repeated."),
+    list[str] | None, typer.Option("--set", help="A field, e.g. transformer.width=64; repeatable.")
 ]
 Seed = Annotated[int | None, typer.Option(help="Of networks and mini-batches; default: 0.")]
 
@@ -39,10 +37,7 @@ Seed = Annotated[int | None, typer.Option(help="Of networks and mini-batches; de
 @command(program, "spin-d3rlpy demo", "spin-d3rlpy demo --minutes 1 --seed 1 --out another-demo")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("spin-demo"),
-    minutes: Annotated[
-        float | None,
-        typer.Option(help="Of training, for each of the two algorithms; default: two and a half."),
-    ] = None,
+    minutes: Annotated[float, typer.Option(help="Of training per algorithm.")] = 2.5,
     seed: Annotated[int, typer.Option(help="Of networks and mini-batches.")] = 0,
     size: Size = None,
     device: Device = "cpu:0",
@@ -55,7 +50,7 @@ def demo(
 
     rows = run_demo(
         out,
-        DemoSettings(minutes or DemoSettings.minutes, seed, size or DemoSettings.size, device),
+        DemoSettings(minutes, seed, size or DemoSettings.size, device),
         jobs=jobs,
         show_progress=progress,
         log=log if json else typer.echo,
@@ -100,7 +95,7 @@ def pretrain(
     values, source = configured(
         config,
         dataset=dataset,
-        recipe=recipe or (None if config else DEFAULT_RECIPE),
+        recipe=recipe or (None if config else "tuned"),
         size=size,
         seed=seed,
         device=device,
@@ -134,25 +129,17 @@ def train(
     ] = None,
     out: RunFolder = Path("run"),
     recipe: Recipe = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Gradient steps; default: the recipe's.")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Gradient steps.")] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Training time instead of steps, pre-training included.")
     ] = None,
     steps_per_epoch: Annotated[
         int | None, typer.Option(min=1, help="Between evaluations; default: a tenth of all.")
     ] = None,
-    asm: Annotated[
-        Path | None, typer.Option(help="File of a pre-trained model; else one is pre-trained.")
-    ] = None,
+    asm: Annotated[str | None, typer.Option(help="File of a pre-trained model.")] = None,
     fields: Fields = None,
-    episodes: Annotated[
-        int | None, typer.Option(min=1, help="Episodes of an evaluation; default: 10.")
-    ] = None,
-    mode: Annotated[
-        str | None, typer.Option(help="Evaluated actions: greedy (default) or sample.")
-    ] = None,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Per evaluation.")] = None,
+    mode: Annotated[str | None, typer.Option(help="greedy (default) or sample.")] = None,
     size: Size = None,
     seed: Seed = None,
     device: ConfiguredDevice = None,
@@ -176,9 +163,9 @@ def train(
         config,
         dataset=dataset,
         algorithm=algorithm,
-        recipe=recipe or (None if config else DEFAULT_RECIPE),
+        recipe=recipe or (None if config else "tuned"),
         seconds=None if minutes is None else 60.0 * minutes,
-        asm=None if asm is None else str(asm),
+        asm=asm,
         size=size,
         n_steps=steps,
         n_steps_per_epoch=steps_per_epoch,

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO, NoReturn
 
 import numpy as np
 import torch
-from d3rlpy.dataset import EpisodeBase, ReplayBufferBase
+from d3rlpy.constants import ActionSpace
+from d3rlpy.dataset import (
+    BasicTransitionPicker,
+    DatasetInfo,
+    Episode,
+    EpisodeBase,
+    ReplayBufferBase,
+    Signature,
+)
+from d3rlpy.dataset.io import dump
 from minari import MinariDataset
 
 from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
-from spin_d3rlpy.data.interface import EpisodeInterface
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.weights import TrajectoryWeights, returns_to_go
 
 _ROWS_AT_ONCE = 65_536
 
 
-class DeviceReplayBuffer(EpisodeInterface):
+class DeviceReplayBuffer(ReplayBufferBase):
     """Offline episodes as contiguous tensors on one device, sampled there.
 
     All T transitions of an episode are used, also the last one before a time limit, whose next
@@ -79,7 +89,7 @@ class DeviceReplayBuffer(EpisodeInterface):
         """Reads a Minari dataset with MultiDiscrete, MultiBinary, Discrete or `Box` actions.
 
         Args:
-            dataset: the dataset.
+            dataset: an opened one.
             max_episodes: read only the first ones.
             bins: values per dimension of a `Box` action, rounded to the nearest.
             map_in: folder of an unnamed file that holds observations instead of memory; it
@@ -99,10 +109,6 @@ class DeviceReplayBuffer(EpisodeInterface):
         The last transition of a truncated episode is dropped, because d3rlpy does not store its
         next observation.
 
-        Args:
-            buffer: the replay buffer.
-            nvec: number of choices of each sub-action.
-
         Raises:
             InvalidDatasetError: invalid actions, NaN or infinite entries, or a picker other than
                 `BasicTransitionPicker`.
@@ -112,7 +118,6 @@ class DeviceReplayBuffer(EpisodeInterface):
 
     @property
     def device(self) -> torch.device:
-        """Device of the tensors."""
         return self.rewards.device
 
     def to(self, device: str | torch.device) -> DeviceReplayBuffer:
@@ -129,15 +134,10 @@ class DeviceReplayBuffer(EpisodeInterface):
 
     @property
     def is_on_one_device(self) -> bool:
-        """Whether observations are on the device of the other tensors."""
         return self.observations.device == self.device
 
     def select(self, episodes: Sequence[int]) -> DeviceReplayBuffer:
-        """Returns a copy with the episodes of these indices, in this order, on the same device.
-
-        Raises:
-            ValueError: no indices, or one out of range.
-        """
+        """Returns a copy with the episodes of these indices, in this order, on the same device."""
         chosen = [int(i) for i in episodes]
         if not chosen or not all(0 <= i < self.size() for i in chosen):
             raise ValueError(f"Expected episode indices from 0 to {self.size() - 1}, got {chosen}.")
@@ -146,21 +146,19 @@ class DeviceReplayBuffer(EpisodeInterface):
         # Episode i's T + 1 observations begin i rows after its first transition's number.
         rows = torch.cat([torch.arange(starts[i] + i, starts[i + 1] + i + 1) for i in chosen])
         observations = allocate_observations(len(rows), self.observations.shape[1], self._map_in)
-        rows = rows.to(self.observations.device)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
-            chosen_rows = self.observations.index_select(0, rows[start : start + _ROWS_AT_ONCE])
-            observations[start : start + _ROWS_AT_ONCE] = chosen_rows.cpu().numpy()
-        selected = DeviceReplayBuffer(
-            StackedEpisodes(
-                observations=observations,
-                actions=self.actions.index_select(0, steps).cpu().numpy(),
-                rewards=self.rewards.index_select(0, steps).cpu().numpy(),
-                terminals=self.terminals.index_select(0, steps).cpu().numpy(),
-                lengths=[starts[i + 1] - starts[i] for i in chosen],
-                nvec=self.nvec,
-            ),
-            self._map_in,
-        ).to(self.device)
+            part = slice(start, start + _ROWS_AT_ONCE)
+            read = self.observations[rows[part].to(self.observations.device)]
+            observations[part] = read.cpu().numpy()
+        stacked = StackedEpisodes(
+            observations,
+            actions=self.actions[steps].cpu().numpy(),
+            rewards=self.rewards[steps].cpu().numpy(),
+            terminals=self.terminals[steps].cpu().numpy(),
+            lengths=[starts[i + 1] - starts[i] for i in chosen],
+            nvec=self.nvec,
+        )
+        selected = DeviceReplayBuffer(stacked, self._map_in).to(self.device)
         if self._weights is not None:
             selected._weigh(self._weights[torch.tensor(chosen, device=self.device)])
             selected._weighs_critics = self._weighs_critics
@@ -169,12 +167,10 @@ class DeviceReplayBuffer(EpisodeInterface):
     def split(self, share: float, seed: int = 0) -> tuple[DeviceReplayBuffer, DeviceReplayBuffer]:
         """Splits episodes at random into training and held-out episodes, each in order.
 
-        Args:
-            share: share of held-out episodes; at least one is held out, and one remains.
-            seed: of the draw.
+        At least one is held out, and one remains.
 
         Raises:
-            ValueError: `share` is not between 0 and 1, or there is only one episode.
+            ValueError: `share` (of those held out) is not between 0 and 1, or there is only one.
         """
         n = self.size()
         if not 0.0 < share < 1.0 or n < 2:
@@ -238,14 +234,9 @@ class DeviceReplayBuffer(EpisodeInterface):
     def for_imitation(
         self, weights: TrajectoryWeights, rows: int | None = None
     ) -> DeviceReplayBuffer:
-        """Returns the same episodes with an additional, weighted batch for imitation.
+        """Returns the same episodes with an additional batch for imitation, drawn by weights.
 
-        Args:
-            weights: of trajectories.
-            rows: of the imitation batch; the critics' batch size if None.
-
-        Raises:
-            InvalidDatasetError: see `TrajectoryWeights.compute`.
+        It has `rows` transitions; as many as the critics' batch if None.
         """
         chosen = copy.copy(self)
         chosen._imitation_rows = rows
@@ -313,9 +304,70 @@ class DeviceReplayBuffer(EpisodeInterface):
 
     @property
     def transition_count(self) -> int:
-        """Number of transitions (n)."""
         return len(self.rewards)
 
     def size(self) -> int:
-        """Number of episodes."""
         return len(self.episode_starts) - 1
+
+    # The parts of d3rlpy's interface that training does not use.
+
+    @property
+    def episodes(self) -> Sequence[EpisodeBase]:
+        """Episodes in d3rlpy's form, created on demand.
+
+        They lack an episode's last next observation, as everywhere in d3rlpy, so stock evaluators
+        miss the last transition of truncated episodes.
+        """
+        if self._episodes is None:
+            tensors = (self.observations, self.actions, self.rewards, self.terminals)
+            observations, actions, rewards, terminals = (t.cpu().numpy() for t in tensors)
+            starts = self.episode_starts.tolist()
+            self._episodes = [
+                Episode(
+                    # Earlier episodes have one observation more than transitions each.
+                    observations=observations[start + i : end + i],
+                    actions=actions[start:end],
+                    rewards=rewards[start:end, None],
+                    terminated=bool(terminals[end - 1]),
+                )
+                for i, (start, end) in enumerate(itertools.pairwise(starts))
+            ]
+        return self._episodes
+
+    @property
+    def dataset_info(self) -> DatasetInfo:
+        dtype = np.dtype(str(self.actions.dtype).removeprefix("torch."))
+        return DatasetInfo(
+            observation_signature=Signature([np.dtype(np.float32)], [self.observations.shape[1:]]),
+            action_signature=Signature([dtype], [self.actions.shape[1:]]),
+            reward_signature=Signature([np.dtype(np.float32)], [(1,)]),
+            action_space=ActionSpace.DISCRETE,
+            action_size=max(self.nvec),
+        )
+
+    @property
+    def transition_picker(self) -> BasicTransitionPicker:
+        return BasicTransitionPicker()
+
+    def dump(self, f: BinaryIO) -> None:
+        dump(self.episodes, f)
+
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+        raise NotImplementedError(
+            "A DeviceReplayBuffer holds offline data: it does not grow and draws batches of "
+            "transitions only. For the rest make d3rlpy's buffer, ReplayBuffer(InfiniteBuffer(), "
+            "episodes=dataset.episodes); DeviceReplayBuffer.from_replay_buffer converts it back."
+        )
+
+    append = append_episode = clip_episode = _refuse
+    sample_transition = sample_trajectory = sample_trajectory_batch = _refuse
+    buffer = trajectory_slicer = property(_refuse)
+
+    @classmethod
+    def load(cls, *args: object, **kwargs: object) -> NoReturn:
+        raise NotImplementedError(
+            "d3rlpy's episodes do not contain nvec. Make a d3rlpy ReplayBuffer and convert it with "
+            "DeviceReplayBuffer.from_replay_buffer(buffer, nvec)."
+        )
+
+    from_episode_generator = load

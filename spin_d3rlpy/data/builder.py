@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
+import time
 import warnings
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
@@ -13,7 +14,6 @@ from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
-from minari.data_collector import EpisodeBuffer
 
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.data.collect import CHUNK_EPISODES, Chunk
@@ -33,10 +33,7 @@ from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
 from spin_envs.rollout import EpisodeRecord
 from spin_envs.scripted import ScriptedPolicy
 
-AnyPolicy: TypeAlias = BehaviorPolicy | ScriptedPolicy
-
-RECORDED_VERSIONS = ("numpy", "gymnasium", "minari")
-SIMULATOR = ("mujoco", "dm_control")
+Policies: TypeAlias = Mapping[PolicyKind, BehaviorPolicy | ScriptedPolicy]
 
 
 def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool = True) -> None:
@@ -61,33 +58,28 @@ def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool 
     if jobs < 1:
         raise ValueError(f"Expected jobs to be at least 1, got {jobs}.")
     with staged_dataset(spec.name) as staging:
-        if staging is not None:
-            _warn_of_missing_policies(spec)
-            _write_dataset(spec, staging, jobs, progress)
-
-
-def _warn_of_missing_policies(spec: DatasetSpec) -> None:
-    kinds = list(LEVELS[spec.level][1])
-    missing = [kind for kind in kinds if kind not in [part.kind for part in spec.parts]]
-    if missing:
-        warnings.warn(
-            f"{spec.name} is too small for its level: it would have no data of "
-            f"{', '.join(missing)}. Take size={len(kinds) * 1000} or more for some of each.",
-            UserWarning,
-            stacklevel=3,
-        )
+        if staging is None:
+            return
+        kinds = LEVELS[spec.level][1].keys()
+        if missing := [kind for kind in kinds if kind not in {part.kind for part in spec.parts}]:
+            warnings.warn(
+                f"{spec.name} is too small for its level: it would have no data of "
+                f"{', '.join(missing)}. Take size={len(kinds) * 1000} or more for some of each.",
+                UserWarning,
+                stacklevel=2,
+            )
+        _write_dataset(spec, staging, jobs, progress)
 
 
 def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: bool) -> None:
-    policies: dict[PolicyKind, AnyPolicy] = {
-        kind: load_behavior_policy(name) for kind, name in spec.policy_names().items()
-    }
+    started = time.monotonic()
+    policies = {kind: load_behavior_policy(name) for kind, name in spec.policy_names().items()}
     with closing(gymnasium.make(spec.task.env_id, **spec.task.env_kwargs)) as env:
         made_with = _made_with(spec, policies)
         parts = [_Part(part) for part in spec.parts]
         key = hashlib.sha256(json.dumps([made_with, CHUNK_EPISODES]).encode()).hexdigest()[:16]
-        played = PlayedChunks(spec.name, key, staging.exclusive)
-        nvec = nvec_from_space(env.action_space)
+        played = PlayedChunks(spec.name, key, staging)
+        dtype = action_dtype(nvec_from_space(env.action_space))
         writer = DatasetWriter(staging, env.observation_space, env.action_space, env.spec)
     bar = progress_bar(f"Building {spec.name}", "step", progress, total=spec.size)
     chunks = _chunks(spec, parts, policies)
@@ -95,48 +87,29 @@ def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: boo
         for episodes in played_chunks:
             part = next(p for p in parts if episodes[0].seed in p.wanted.seeds)
             wanted = [e for e in episodes if part.take(e)]
-            writer.add([_to_minari(e, action_dtype(nvec)) for e in wanted])
+            writer.add(
+                episode_buffer(
+                    e.observations,
+                    e.actions.astype(dtype),
+                    e.rewards.astype(np.float32),
+                    e.terminated,
+                    e.seed,
+                )
+                for e in wanted
+            )
             bar.update(sum(len(e.rewards) for e in wanted))
     metadata = _metadata(spec, policies, parts, made_with)
-    writer.finish({**metadata, "build_seconds": round(played.seconds, 2)})
+    writer.finish({**metadata, "build_seconds": round(time.monotonic() - started, 2)})
     played.remove()
 
 
-def _to_minari(episode: EpisodeRecord, dtype: np.dtype[Any]) -> EpisodeBuffer:
-    return episode_buffer(
-        episode.observations,
-        episode.actions.astype(dtype),
-        episode.rewards.astype(np.float32),
-        episode.terminated,
-        episode.seed,
-    )
-
-
-def _episodes(
-    chunks: Iterator[Chunk], played: PlayedChunks, jobs: int
-) -> Generator[list[EpisodeRecord]]:
-    """Yields the episodes of chunks, new or from a stopped build."""
-    for chunk in chunks:
-        before = played.load(chunk)
-        if before is None:
-            break
-        yield before
-    else:
-        return
-    with closing(play_chunks(itertools.chain([chunk], chunks), jobs)) as rest:
-        for episodes in rest:
-            played.save(episodes)
-            yield episodes
-
-
-def _made_with(spec: DatasetSpec, policies: dict[PolicyKind, AnyPolicy]) -> dict[str, Any]:
+def _made_with(spec: DatasetSpec, policies: Policies) -> dict[str, Any]:
     """Everything that a dataset's data depend on, in addition to its name."""
-    packages = (*(SIMULATOR if spec.task.needs_simulator else ()), *RECORDED_VERSIONS)
+    simulator = ("mujoco", "dm_control") if spec.task.needs_simulator else ()
+    packages = (*simulator, "numpy", "gymnasium", "minari")
+    versions = {package: importlib.metadata.version(package) for package in packages}
     return {
-        "versions": {
-            "spin-d3rlpy": __version__,
-            **{p: importlib.metadata.version(p) for p in packages},
-        },
+        "versions": {"spin-d3rlpy": __version__, **versions},
         "policies": {kind: policy.digest() for kind, policy in policies.items()},
         "platform": worker_arithmetic(),
     }
@@ -163,9 +136,7 @@ class _Part:
         return True
 
 
-def _chunks(
-    spec: DatasetSpec, parts: list[_Part], policies: dict[PolicyKind, AnyPolicy]
-) -> Iterator[Chunk]:
+def _chunks(spec: DatasetSpec, parts: list[_Part], policies: Policies) -> Iterator[Chunk]:
     """Yields chunks of each part until it is complete; workers are a few chunks ahead."""
     for part in parts:
         seeds, policy = part.wanted.seeds, policies.get(part.wanted.kind)
@@ -176,41 +147,50 @@ def _chunks(
             yield Chunk(spec.task.env_id, spec.task.env_kwargs, policy, chosen)
 
 
+def _episodes(
+    chunks: Iterator[Chunk], played: PlayedChunks, jobs: int
+) -> Generator[list[EpisodeRecord]]:
+    """Yields the episodes of chunks, new or from a stopped build."""
+    for chunk in chunks:
+        before = played.load(chunk.seeds)
+        if before is None:
+            break
+        yield before
+    else:
+        return
+    with closing(play_chunks(itertools.chain([chunk], chunks), jobs)) as rest:
+        for episodes in rest:
+            played.save(episodes)
+            yield episodes
+
+
 def _metadata(
-    spec: DatasetSpec,
-    policies: dict[PolicyKind, AnyPolicy],
-    parts: list[_Part],
-    made_with: dict[str, Any],
+    spec: DatasetSpec, policies: Policies, parts: list[_Part], made_with: dict[str, Any]
 ) -> dict[str, Any]:
-    """Returns the additions to Minari's `metadata.json`."""
-    composition = [
-        {
-            "policy": part.wanted.kind,
-            "episodes": len(part.returns),
-            "transitions": part.n_transitions,
-            "first_seed": part.wanted.first_seed,
-            "returns": return_statistics(part.returns),
-        }
-        for part in parts
-    ]
     names = spec.policy_names()
     arguments = ", ".join(f"{k}={v}" for k, v in spec.task.env_kwargs.items())
+    counts = ", ".join(f"{len(part.returns)} {part.wanted.kind}" for part in parts)
+    algorithms = sorted({_algorithm(policy.record) for policy in policies.values()})
+    if any(part.wanted.kind == "random" for part in parts):
+        algorithms.append("uniformly random")
     return {
         "dataset_id": spec.name,
-        "algorithm_name": ", ".join(
-            sorted({_algorithm(p.record) for p in policies.values()})
-            + (["uniformly random"] if "random" in {p["policy"] for p in composition} else [])
-        ),
+        "algorithm_name": ", ".join(algorithms),
         "author": {"The spin-d3rlpy developers"},
-        "description": (
-            f"Episodes of {spec.task.env_id} ({arguments}): "
-            + ", ".join(f"{p['episodes']} {p['policy']}" for p in composition)
-            + ", in this order. Episode i of a part was reset with seed first_seed + i."
-            + "".join(_shortfall(kind, p.record) for kind, p in policies.items())
-        ),
+        "description": f"Episodes of {spec.task.env_id} ({arguments}): {counts}, in this order. "
+        "Episode i of a part was reset with seed first_seed + i.",
         "requirements": ["spin-d3rlpy"],
         **recorded_scores(spec.task),
-        "composition": composition,
+        "composition": [
+            {
+                "policy": part.wanted.kind,
+                "episodes": len(part.returns),
+                "transitions": part.n_transitions,
+                "first_seed": part.wanted.first_seed,
+                "returns": return_statistics(part.returns),
+            }
+            for part in parts
+        ],
         "provenance": {
             **made_with,
             "policies": {
@@ -225,11 +205,3 @@ def _algorithm(record: Mapping[str, Any]) -> str:
     if "rule" in record:
         return str(record["algorithm"])
     return f"{record['algorithm']} ({'mean' if 'learned_bins' in record else 'greedy'})"
-
-
-def _shortfall(kind: PolicyKind, record: Mapping[str, Any]) -> str:
-    """Returns a sentence, with a space before it, if the policy's return is far from its target."""
-    if "target_return" not in record or record["mean_return"] > 0.8 * record["target_return"]:
-        return ""
-    mean, target = record["mean_return"], record["target_return"]
-    return f" Out of reach: the {kind} policy returns {mean:.1f}; its target is {target:.1f}."

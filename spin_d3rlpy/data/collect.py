@@ -14,7 +14,7 @@ import platform
 import signal
 import sys
 import traceback
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from spin_envs.behavior import BehaviorPolicy
-from spin_envs.rollout import ActFunction, EpisodeRecord, rollout
+from spin_envs.rollout import EpisodeRecord, rollout
 from spin_envs.scripted import ScriptedPolicy
 from spin_envs.vector import make_batch
 
@@ -43,12 +43,22 @@ class Chunk:
 
 def play(chunk: Chunk) -> list[EpisodeRecord]:
     """Returns the chunk's episodes in the order of its seeds."""
-    envs = _environments(chunk.env_id, len(chunk.seeds), **chunk.env_kwargs)
-    if isinstance(chunk.policy, BehaviorPolicy):
-        act = _greedy(chunk.policy)
-    else:
+    envs, policy = _environments(chunk.env_id, len(chunk.seeds), **chunk.env_kwargs), chunk.policy
+    streams = [np.random.default_rng(seed) for seed in chunk.seeds]
+
+    def act(observations: NDArray[np.float32], episodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        if isinstance(policy, BehaviorPolicy):
+            # BLAS may round differently for another number of rows; a constant number makes
+            # episodes independent of their chunk.
+            batch = np.zeros((CHUNK_EPISODES, observations.shape[1]), np.float32)
+            batch[episodes] = observations
+            return policy(batch)[episodes]
+        chosen = [streams[i] for i in episodes]
+        if policy is not None:
+            return policy.act(observations, chosen)
         assert isinstance(envs.single_action_space, gymnasium.spaces.MultiDiscrete)
-        act = _drawing(chunk.policy, chunk.seeds, envs.single_action_space.nvec)
+        return np.stack([rng.integers(envs.single_action_space.nvec) for rng in chosen])
+
     # The order in which BLAS adds numbers up depends on its number of threads.
     with threadpool_limits(limits=1):
         return list(rollout(envs, act, chunk.seeds))
@@ -59,52 +69,24 @@ def _environments(env_id: str, n: int, **kwargs: Any) -> VectorEnv[Any, Any, Any
     return make_batch(env_id, n, **kwargs)
 
 
-def _greedy(policy: BehaviorPolicy) -> ActFunction:
-    """Greedy actions from batches of constant size, each episode in its own row.
+# Observation, reward, terminated and truncated.
+Step: TypeAlias = tuple[Any, float, bool, bool]
 
-    BLAS may round differently for another number of rows; a constant size makes episodes
-    independent of their chunk.
+
+def replay(env: gymnasium.Env[Any, Any], seed: int, actions: NDArray[Any]) -> list[Step]:
+    """Replays an episode from its seed with actions `(T, N)`.
+
+    Returns what `reset` and each step give: less than T + 1 if the episode is over before, or if an
+    action is none of the environment's.
     """
-
-    def act(observations: NDArray[np.float32], episodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        batch = np.zeros((CHUNK_EPISODES, observations.shape[1]), np.float32)
-        batch[episodes] = observations
-        return policy(batch)[episodes]
-
-    return act
-
-
-def _drawing(policy: ScriptedPolicy | None, seeds: range, nvec: NDArray[np.int64]) -> ActFunction:
-    """Uniformly random or a rule's actions, from one stream of random numbers per episode."""
-    streams = [np.random.default_rng(seed) for seed in seeds]
-    if policy is None:
-        return lambda _, episodes: np.stack([streams[i].integers(nvec) for i in episodes])
-    return lambda x, episodes: policy.act(x, [streams[i] for i in episodes])
-
-
-@dataclasses.dataclass
-class Replay:
-    """The simulator's results for an episode's seed and T actions."""
-
-    observations: list[Any]  # one more than there are rewards
-    # of the steps made: fewer than T if the episode is over before, or if an action is none of the
-    # environment's
-    rewards: list[float]
-    terminated: bool = False  # as the last step returned it
-    truncated: bool = False  # as the last step returned it
-
-
-def replay(env: gymnasium.Env[Any, Any], seed: int, actions: NDArray[Any]) -> Replay:
-    """Replays an episode from its seed with actions `(T, N)`."""
     observation, _ = env.reset(seed=seed)
-    result = Replay([observation], [])
+    steps: list[Step] = [(observation, 0.0, False, False)]
     for action in actions:
-        if result.terminated or result.truncated or not env.action_space.contains(action):
+        if any(steps[-1][2:]) or not env.action_space.contains(action):
             break
-        observation, reward, result.terminated, result.truncated, _ = env.step(action)
-        result.observations.append(observation)
-        result.rewards.append(float(reward))
-    return result
+        observation, reward, terminated, truncated, _ = env.step(action)
+        steps.append((observation, float(reward), terminated, truncated))
+    return steps
 
 
 def arithmetic() -> list[str]:
@@ -125,18 +107,11 @@ def _environment(spec: str) -> gymnasium.Env[Any, Any]:
 
 
 def answer(verb: str, fields: dict[str, Any]) -> Any:
-    """Handles a request.
-
-    Requests are `("play", <fields of a chunk>)`, answered with episodes; `("replay", {"spec": JSON
-    of an environment's spec, "seed":, "actions":})`, answered with the fields of a `Replay`;
-    `("write", {"folder": a Minari dataset's, "episodes": Minari's buffers})`, answered with None;
-    and `("arithmetic", {})`.
-    """
+    """Handles a request: play a chunk, replay an episode, write Minari's episode buffers."""
     if verb == "play":
         return play(Chunk(**fields))
     if verb == "replay":
-        env = _environment(fields["spec"])
-        return dataclasses.asdict(replay(env, fields["seed"], fields["actions"]))
+        return replay(_environment(fields["spec"]), fields["seed"], fields["actions"])
     if verb == "write":
         from minari.dataset.minari_storage import MinariStorage
 

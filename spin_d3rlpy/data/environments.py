@@ -17,7 +17,6 @@ from minari.dataset.minari_storage import MinariStorage
 
 from spin_d3rlpy.errors import InvalidDatasetError
 
-_WRAPPERS = "gymnasium.wrappers"
 _ADVICE = (
     "If you trust whoever made the dataset, pass trust=True (on the command line: --trust). For "
     "the data alone, use DeviceReplayBuffer.from_minari."
@@ -25,11 +24,7 @@ _ADVICE = (
 
 
 def make_environment(dataset: MinariDataset, trust: bool = False) -> gymnasium.Env[Any, Any]:
-    """Makes a dataset's environment.
-
-    Raises:
-        InvalidDatasetError: the metadata name none, or one that is not registered.
-    """
+    """Makes a dataset's environment, or raises InvalidDatasetError."""
     if dataset.env_spec is None:
         raise InvalidDatasetError(
             f"Dataset {dataset.id} does not name its environment. For the data "
@@ -42,11 +37,7 @@ def make_environment(dataset: MinariDataset, trust: bool = False) -> gymnasium.E
 
 
 def check_spaces(data: Path, trust: bool = False) -> None:
-    """Refuses a dataset whose spaces Minari would take from its environment on opening.
-
-    Raises:
-        InvalidDatasetError: its metadata do not hold the spaces.
-    """
+    """Raises InvalidDatasetError if Minari, to get spaces, would make the environment."""
     metadata = MinariStorage.read_raw_metadata(data)
     if not trust and not {"observation_space", "action_space"} <= metadata.keys():
         raise InvalidDatasetError(
@@ -57,9 +48,11 @@ def check_spaces(data: Path, trust: bool = False) -> None:
 
 def _check_spec(spec: EnvSpec, source: str) -> None:
     known = gymnasium.registry.get(spec.id)
-    same = known is not None and spec.entry_point == known.entry_point
-    vector = spec.vector_entry_point
-    if not same or (known is not None and vector not in (None, known.vector_entry_point)):
+    if (
+        known is None
+        or spec.entry_point != known.entry_point
+        or spec.vector_entry_point not in (None, known.vector_entry_point)
+    ):
         raise InvalidDatasetError(
             f"Dataset {source} wants {spec.entry_point!r} called for its environment {spec.id!r}, "
             "which is not what Gymnasium has registered under this name here. Import the package "
@@ -67,7 +60,7 @@ def _check_spec(spec: EnvSpec, source: str) -> None:
         )
     for wrapper in spec.additional_wrappers:
         module, _, name = wrapper.entry_point.partition(":")
-        inside = module == _WRAPPERS or module.startswith(f"{_WRAPPERS}.")
+        inside = f"{module}.".startswith("gymnasium.wrappers.")
         if not inside or name not in gymnasium.wrappers.__all__ or name == "RecordVideo":
             raise InvalidDatasetError(
                 f"Dataset {source} wants {wrapper.entry_point!r} called around its environment. "

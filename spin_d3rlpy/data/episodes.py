@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,10 +15,7 @@ from numpy.typing import NDArray
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.mapping import mapped_array
 
-DISCRETIZE_ADVICE = (
-    "Discretize continuous actions first (for example by collecting data with the environments "
-    "of spin_envs, which take bins=)."
-)
+_ADVICE = "Discretize continuous actions first."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +64,7 @@ def stack_episodes(
     Args:
         episodes: as many as `lengths`.
         lengths: number of transitions of each.
-        nvec: number of choices of each sub-action (N of them).
+        nvec: number of choices of each sub-action.
         integral_floats: accept float actions that are whole numbers.
         map_in: folder of a file that holds observations instead of memory.
 
@@ -79,14 +77,13 @@ def stack_episodes(
     if n == 0:
         raise no_transitions()
     stacked: StackedEpisodes | None = None
-    row = step = 0
+    row = step = features = 0
     for episode, length in zip(episodes, lengths, strict=True):
         _check_shapes(episode, length)
         if stacked is None:
+            features = episode.observations.shape[1]
             stacked = StackedEpisodes(
-                observations=allocate_observations(
-                    n + len(lengths), episode.observations.shape[1], map_in
-                ),
+                observations=allocate_observations(n + len(lengths), features, map_in),
                 actions=np.empty((n, len(nvec)), action_dtype(nvec)),
                 rewards=np.empty(n, np.float32),
                 terminals=np.zeros(n, np.float32),
@@ -95,10 +92,10 @@ def stack_episodes(
             )
         observations = stacked.observations[row : row + length + 1]
         rewards = stacked.rewards[step : step + length]
-        if episode.observations.shape[1] != observations.shape[1]:
+        if episode.observations.shape[1] != features:
             raise InvalidDatasetError(
                 f"Observations of {episode.name} have {episode.observations.shape[1]} features, "
-                f"those of earlier episodes {observations.shape[1]}."
+                f"those of earlier episodes {features}."
             )
         # What float32 cannot hold becomes infinite, which the check reports.
         with np.errstate(over="ignore"):
@@ -115,11 +112,7 @@ def stack_episodes(
 
 
 def allocate_observations(rows: int, features: int, map_in: Path | None) -> NDArray[np.float32]:
-    """Returns an array for observations, in memory or in a file of a folder.
-
-    Raises:
-        InvalidDatasetError: too large for the machine, as a damaged or malicious file may claim.
-    """
+    """Returns an array for observations, in memory or in a file of a folder."""
     if map_in is not None:
         try:
             return mapped_array((rows, features), np.float32, map_in)
@@ -128,43 +121,34 @@ def allocate_observations(rows: int, features: int, map_in: Path | None) -> NDAr
                 f"{rows} observations of {features} features cannot be mapped: {error.strerror}. "
                 "Pass memory_map= a folder with room, or max_episodes= to read fewer."
             ) from error
-    needed = rows * features * np.dtype(np.float32).itemsize
-    room = None
+    needed, room = 4 * rows * features, math.inf
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
-        if room is not None and needed > room:
+        if needed > room:
             raise MemoryError
         return np.empty((rows, features), np.float32)
     except MemoryError as error:
-        has = "has less" if room is None else f"has {room / 1e9:.0f} GB in all"
         raise InvalidDatasetError(
-            f"{rows} observations of {features} features take {needed / 1e9:.0f} GB, this machine "
-            f"{has}. Pass memory_map=True to keep them in a file, max_episodes= to read fewer, or "
-            "check whether the dataset is damaged."
+            f"{rows} observations of {features} features take {needed / 1e9:.0f} GB, more than "
+            "this machine has. Pass memory_map=True to keep them in a file, max_episodes= to read "
+            "fewer, or check whether the dataset is damaged."
         ) from error
 
 
 def _check_shapes(episode: EpisodeArrays, length: int) -> None:
     observations, actions, rewards = episode.observations, episode.actions, episode.rewards
-    if observations.ndim != 2 or observations.dtype.kind not in "fiub":
-        raise InvalidDatasetError(
-            f"Expected flat numeric observations (T + 1, obs), {episode.name} has shape "
-            f"{observations.shape} and dtype {observations.dtype}. Flatten them first."
-        )
-    if actions.ndim not in (1, 2):
-        raise InvalidDatasetError(
-            f"Expected actions (T, N), one integer per sub-action, {episode.name} has shape "
-            f"{actions.shape}."
-        )
-    if length < 1 or (len(observations), len(actions), rewards.shape) != (
-        length + 1,
-        length,
-        (length,),
+    shapes = (observations.shape[:1], actions.shape[:1], rewards.shape)
+    if (
+        (observations.ndim != 2 or observations.dtype.kind not in "fiub")
+        or (length < 1 or actions.ndim not in (1, 2))
+        or shapes != ((length + 1,), (length,), (length,))
     ):
         raise InvalidDatasetError(
-            f"Expected T + 1 observations, T actions and T rewards with T = {length}, "
-            f"{episode.name} has {len(observations)}, {len(actions)} and shape {rewards.shape}."
+            f"Expected flat numeric observations (T + 1, obs), actions (T, N) and T rewards with "
+            f"T = {length}, {episode.name} has observations of shape {observations.shape} and "
+            f"dtype {observations.dtype}, actions {actions.shape} and rewards {rewards.shape}. "
+            "Flatten observations first."
         )
 
 
@@ -178,21 +162,16 @@ def _checked_actions(
             f"{actions.shape[1]}."
         )
     if actions.dtype.kind == "f" and integral_floats:
-        broken = actions != np.floor(actions)
-        if broken.any():
-            step, slot = np.argwhere(broken)[0]
+        for step, slot in np.argwhere(actions != np.floor(actions))[:1]:
             raise InvalidDatasetError(
                 f"Expected integer actions, sub-action {slot} at step {step} of {episode.name} is "
-                f"{actions[step, slot]:g}. {DISCRETIZE_ADVICE}"
+                f"{actions[step, slot]:g}. {_ADVICE}"
             )
     elif actions.dtype.kind not in "iub":
         raise InvalidDatasetError(
-            f"Expected integer actions, {episode.name} has dtype {actions.dtype}. "
-            f"{DISCRETIZE_ADVICE}"
+            f"Expected integer actions, {episode.name} has dtype {actions.dtype}. {_ADVICE}"
         )
-    outside = (actions < 0) | (actions >= np.asarray(nvec))
-    if outside.any():
-        step, slot = np.argwhere(outside)[0]
+    for step, slot in np.argwhere((actions < 0) | (actions >= np.asarray(nvec)))[:1]:
         raise InvalidDatasetError(
             f"Sub-action {slot} at step {step} of {episode.name} is {actions[step, slot]:g}, "
             f"expected 0 to {nvec[slot] - 1}."
@@ -202,9 +181,8 @@ def _checked_actions(
 
 def check_finite(what: str, array: NDArray[Any], name: str, kind: str = " as float32") -> None:
     """Raises InvalidDatasetError at the first step where `array` `(T, ...)` is not finite."""
-    finite = np.isfinite(array)
-    if not finite.all():
-        step = int(np.argwhere(~finite)[0, 0])
+    if not np.isfinite(array).all():
+        step = int(np.argwhere(~np.isfinite(array))[0, 0])
         raise InvalidDatasetError(
             f"The {what} at step {step} of {name} is not finite{kind} (NaN or infinite). "
             "Remove or repair the episode."

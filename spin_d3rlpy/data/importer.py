@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,58 +27,21 @@ from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
 
 _LEVEL = "|".join(sorted(LEVELS, key=len, reverse=True))
-_PUBLISHED_PATH = re.compile(
+_PATH = re.compile(
     rf"(?P<bins>[1-9]\d*)_bins/(?P<task>[A-Za-z0-9_]+-[A-Za-z0-9_]+)-(?P<level>{_LEVEL})"
     r"(?:\.pkl|\.pickle)?"
 )
-_PUBLISHED_NAME = re.compile(rf"{NAMESPACE}(?P<task>{TASK_NAME_PATTERN})/(?:{_LEVEL})-published-v0")
-# What the columns of a replay buffer are called.
-# In this order in a transition; the first name is what errors call it.
-_COLUMNS = (
-    ("observation", "observations", "state", "states", "obs", "s"),
-    ("action", "actions", "a"),
-    ("reward", "rewards", "r"),
-    ("next_observation", "next_observations", "next_state", "next_states", "next_obs", "s_"),
-    ("done", "dones", "terminal", "terminals", "d"),
-)
-# How many of a buffer's rows are filled; where there is no such number, its position says it until
-# the buffer is full.
-_SIZES = ("size", "current_size", "n_transitions", "length", "count")
-_POSITIONS = ("ptr", "pos", "position", "pointer", "index", "idx", "mem_cntr")
+_NAME = re.compile(rf"{NAMESPACE}(?P<task>{TASK_NAME_PATTERN})/(?:{_LEVEL})-published-v0")
 # Honest files take up to about 8 bytes in memory for one on disk (whole numbers below 256).
 _MEMORY_PER_BYTE = 16
 _MIN_MEMORY = 2**20
 
 
-def published_name(path: Path) -> str:
-    """Returns a published file's name `<bins>_bins/<domain>-<task>-<level>` by its path.
-
-    Raises:
-        DatasetNotFoundError: the path has another form.
-    """
-    match = _published(path)
-    if match is None:
-        raise DatasetNotFoundError(
-            f"Expected a file <bins>_bins/<domain>-<task>-<level>, got {path}. Name it "
-            "with --name spin/<task>-b<bins>/<level>-published-v0 (maze: spin/maze-a<actuators>)."
-        )
-    task = BenchmarkTask(match["task"], int(match["bins"]))
-    return f"{NAMESPACE}{task.name}/{match['level']}-published-v0"
-
-
-def _published(path: Path) -> re.Match[str] | None:
-    return _PUBLISHED_PATH.fullmatch("/".join(path.resolve().parts[-2:]))
-
-
 def published_files(path: Path) -> list[Path]:
-    """Returns the file itself, or a folder's files `<bins>_bins/<domain>-<task>-<level>`.
-
-    Raises:
-        DatasetNotFoundError: there are none.
-    """
+    """Returns the file itself, or a folder's files `<bins>_bins/<domain>-<task>-<level>`."""
     if path.is_file():
         return [path]
-    found = sorted(p for p in path.rglob("*") if p.is_file() and _published(p))
+    found = sorted(p for p in path.rglob("*") if p.is_file() and _name_of(p))
     if not found:
         raise DatasetNotFoundError(
             f"There is no file <bins>_bins/<domain>-<task>-<level> in {path}. Pass one file and "
@@ -88,16 +50,24 @@ def published_files(path: Path) -> list[Path]:
     return found
 
 
+def _name_of(path: Path) -> str | None:
+    """Returns the name of a published file's dataset; None for other files."""
+    match = _PATH.fullmatch("/".join(path.resolve().parts[-2:]))
+    if match is None:
+        return None
+    task = BenchmarkTask(match["task"], int(match["bins"]))
+    return f"{NAMESPACE}{task.name}/{match['level']}-published-v0"
+
+
 def import_published(path: Path, name: str | None = None) -> str:
     """Writes a published file's transitions as a Minari dataset, unless that exists.
 
     Episodes end at done flags, where the next observation is not the next transition's observation,
     and at the time limit. Those done before the limit are terminated, others truncated; in the
-    suite only `lqr` terminates, so done flags of other tasks count as truncation. Unfilled rows of
-    a replay buffer are skipped.
+    suite only `lqr` terminates, so done flags of other tasks count as truncation.
 
     Args:
-        path: a pickled list of `(s, a, r, s', done)`, or a pickled replay buffer.
+        path: a pickled list of `(s, a, r, s', done)`, or a pickled replay buffer with such a list.
         name: `spin/<task>/<level>-published-v0`; by the path if None.
 
     Returns:
@@ -109,79 +79,72 @@ def import_published(path: Path, name: str | None = None) -> str:
             not fit the environment.
         DatasetWriteError: the disk is full.
     """
-    name = published_name(path) if name is None else name
-    match = _PUBLISHED_NAME.fullmatch(name)
-    if match is None:
+    name = name or _name_of(path)
+    match = _NAME.fullmatch(name or "")
+    if name is None or match is None:
         raise DatasetNotFoundError(
-            f"Expected a name spin/<task>-b<bins>/<level>-published-v0 or "
-            f"spin/maze-a<actuators>/<level>-published-v0, got {name!r}."
+            f"Expected a file <bins>_bins/<domain>-<task>-<level>, or --name "
+            "spin/<task>-b<bins>/<level>-published-v0 (maze: spin/maze-a<actuators>/...), got "
+            f"{name or path}."
         )
-    task = BenchmarkTask.parse(match["task"])
+    with path.open("rb") as file:
+        source = {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
     with staged_dataset(name) as staging:
-        if staging is None:
-            _check_source(path, name)
-        else:
+        if staging is not None:
             try:
-                _write(path, name, task, staging)
+                _write(path, name, BenchmarkTask.parse(match["task"]), staging, source)
             except InvalidDatasetError as error:
                 raise InvalidDatasetError(f"Cannot import {path}. {error}") from error
-    return name
-
-
-def _check_source(path: Path, name: str) -> None:
-    """Raises an error unless the dataset was imported from this file."""
+            return name
     metadata = MinariStorage.read_raw_metadata(get_dataset_path(name) / "data")
-    imported = metadata.get("source", {}).get("sha256")
-    if _file_digest(path) != imported:
+    if metadata.get("source", {}).get("sha256") != source["sha256"]:
         raise InvalidDatasetError(
             f"Dataset {name!r} exists, made from another file than {path}. Delete it "
             f"(minari delete {name}) to import this one."
         )
+    return name
 
 
-def _write(path: Path, name: str, task: BenchmarkTask, staging: Staging) -> None:
+def _write(
+    path: Path, name: str, task: BenchmarkTask, staging: Staging, source: dict[str, str]
+) -> None:
     with closing(gymnasium.make(task.env_id, **task.env_kwargs)) as env:
         nvec = nvec_from_space(env.action_space)
         assert env.observation_space.shape is not None
-        (size,) = env.observation_space.shape
-        transitions = _read_transitions(path, size, len(nvec))
-        t = transitions
-        edges = episode_edges(t.observations, t.following, t.done, task.max_episode_steps)
+        transitions = _read_transitions(path, env.observation_space.shape[0], len(nvec))
         writer = DatasetWriter(staging, env.observation_space, env.action_space, env.spec)
     with closing(writer):
-        ends = enumerate(itertools.pairwise(edges))
-        writer.add_all(_episode(transitions, i, *pair, task, nvec) for i, pair in ends)
+        writer.add(_episodes(transitions, task, nvec))
     writer.finish(
         {
             "dataset_id": name,
             "description": f"Imported from a published file, {path.name}; made by its authors.",
             "requirements": ["spin-d3rlpy"],
             **recorded_scores(task),
-            "source": {"file": path.name, "sha256": _file_digest(path)},
+            "source": source,
         }
     )
 
 
-def _episode(
-    transitions: _Transitions, i: int, start: int, end: int, task: BenchmarkTask, nvec: list[int]
-) -> EpisodeBuffer:
-    early = task.can_terminate and end - start < task.max_episode_steps
-    terminated = early and bool(transitions.done[end - 1])
-    last = transitions.following[end - 1 : end]
-    episode = EpisodeArrays(
-        name=f"episode {i}, which begins at transition {start},",
-        observations=np.concatenate([transitions.observations[start:end], last]),
-        actions=transitions.actions[start:end],
-        rewards=transitions.rewards[start:end],
-        terminated=terminated,
-    )
-    checked = stack_episodes([episode], [end - start], nvec, integral_floats=True)
-    return episode_buffer(checked.observations, checked.actions, checked.rewards, terminated)
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _episodes(
+    transitions: NDArray[Any], task: BenchmarkTask, nvec: list[int]
+) -> Iterator[EpisodeBuffer]:
+    observations, following = transitions["observation"], transitions["next_observation"]
+    done = transitions["done"] == 1
+    edges = episode_edges(observations, following, done, task.max_episode_steps)
+    for i, (start, end) in enumerate(itertools.pairwise(edges)):
+        early = task.can_terminate and end - start < task.max_episode_steps
+        episode = EpisodeArrays(
+            name=f"episode {i}, which begins at transition {start},",
+            observations=np.concatenate([observations[start:end], following[end - 1 : end]]),
+            actions=transitions["action"][start:end],
+            rewards=transitions["reward"][start:end],
+            terminated=early and bool(done[end - 1]),
+        )
+        checked = stack_episodes([episode], [end - start], nvec, integral_floats=True)
+        yield episode_buffer(
+            checked.observations, checked.actions, checked.rewards, episode.terminated
+        )
 
 
 def episode_edges(
@@ -202,129 +165,69 @@ def episode_edges(
     return edges
 
 
-@dataclasses.dataclass(frozen=True)
-class _Transitions:
-    """All transitions of a file, n rows each; actions are checked when stored."""
-
-    observations: NDArray[np.float32]
-    actions: NDArray[np.float64]
-    rewards: NDArray[np.float32]
-    following: NDArray[np.float32]
-    done: NDArray[np.bool_]
-
-
-def _read_transitions(path: Path, observation_size: int, n_slots: int) -> _Transitions:
-    content = load_restricted(path)
-    columns = _columns(content)
-    n = len(columns[0]) if columns else 0
-    if not columns or n == 0 or {len(c) for c in columns} != {n}:
+def _read_transitions(path: Path, observation_size: int, n_slots: int) -> NDArray[Any]:
+    """Returns a file's transitions as a structured array; actions are checked when stored."""
+    kind = np.dtype(
+        [
+            ("observation", "f4", (observation_size,)),
+            ("action", "f8", (n_slots,)),
+            ("reward", "f4"),
+            ("next_observation", "f4", (observation_size,)),
+            ("done", "f8"),
+        ]
+    )
+    rows = _rows(load_restricted(path))
+    if len(rows) * kind.itemsize > max(_MIN_MEMORY, _MEMORY_PER_BYTE * path.stat().st_size):
         raise InvalidDatasetError(
-            "Expected a list of (s, a, r, s', done), or a replay buffer with such a list or with "
-            f"columns of equal length; found {type(content).__name__}."
+            f"Its {len(rows)} transitions take over {_MEMORY_PER_BYTE} times the file's size: "
+            "it repeats a few arrays many times, which no dataset does."
         )
-    widths = (observation_size, n_slots, 1, observation_size, 1)
-    types = [np.dtype(code) for code in ("f4", "f8", "f4", "f4", "f8")]
-    needed = n * sum(w * t.itemsize for w, t in zip(widths, types, strict=True))
-    allowed = max(_MIN_MEMORY, _MEMORY_PER_BYTE * path.stat().st_size)
-    if needed > allowed:
-        raise InvalidDatasetError(
-            f"Its {n} transitions would take {needed} bytes, over {_MEMORY_PER_BYTE} times the "
-            "file's size: it repeats a few arrays many times, which no dataset does."
-        )
-    stacked = [
-        _stack(column, names[0], width, kind)
-        for column, names, width, kind in zip(columns, _COLUMNS, widths, types, strict=True)
-    ]
-    for names, array in zip(_COLUMNS[:-1], stacked[:-1], strict=True):
-        finite = np.isfinite(array).all(axis=1)
+    transitions = np.empty(len(rows), kind)
+    columns = {name: transitions[name].reshape(len(rows), -1) for name in kind.names or ()}
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
+        for i, row in enumerate(rows):
+            entries = row.arguments if isinstance(row, Record) else row
+            if not isinstance(entries, tuple | list) or len(entries) != len(columns):
+                raise InvalidDatasetError(
+                    f"Expected transitions of {len(columns)} entries (s, a, r, s', done), "
+                    f"number {i} is a {type(entries).__name__}."
+                )
+            for (name, column), entry in zip(columns.items(), entries, strict=True):
+                column[i] = _numbers(entry, column.shape[1], f"{name} of transition {i}")
+    done = columns.pop("done")[:, 0]
+    for name, column in columns.items():
+        finite = np.isfinite(column).all(axis=1)
         if not finite.all():
             raise InvalidDatasetError(
-                f"The {names[0]} of transition {int(finite.argmin())} is not finite as float32 "
-                "(NaN or infinite). Remove or repair it."
+                f"The {name} of transition {finite.argmin()} is not finite as float32: repair it."
             )
-    observations, actions, rewards, following, done = stacked
-    if not any(array[-1].any() for array in stacked):
-        filled = max(int(array.nonzero()[0].max(initial=-1)) for array in stacked) + 1
-        raise InvalidDatasetError(
-            f"All transitions from number {filled} on are zeros, and the file does not give the "
-            "number of filled rows. Truncate the buffer there."
-        )
-    flags = np.isin(done[:, 0], (0, 1))
-    if not flags.all():
-        row = int(flags.argmin())
-        raise InvalidDatasetError(
-            f"Expected done to be 0 or 1, that of transition {row} is {done[row, 0]:g}."
-        )
-    return _Transitions(observations, actions, rewards[:, 0], following, done[:, 0] == 1)
+    for i in np.flatnonzero(~np.isin(done, (0, 1)))[:1]:
+        raise InvalidDatasetError(f"Expected done 0 or 1, that of transition {i} is {done[i]:g}.")
+    return transitions
 
 
-def _columns(content: Any) -> list[Any] | None:
-    """Returns observations, actions, rewards, next observations and dones, not yet stacked."""
+def _rows(content: Any) -> list[Any]:
     state = content.state if isinstance(content, Record) else content
     if isinstance(state, Mapping):
-        plainly = {str(k).strip("_").removesuffix("_buf").removesuffix("_buffer"): k for k in state}
-        known = {**plainly, **{str(k): k for k in state}}
-        keys = [[known[n] for n in names if n in known][:1] for names in _COLUMNS]
-        if all(keys):
-            columns = [plain(state[key]) for (key,) in keys]
-            if not all(isinstance(c, np.ndarray | list) for c in columns):
-                return None
-            filled = _filled({name: plain(state[key]) for name, key in known.items()})
-            return [column[:filled] for column in columns]
-        present = [plain(state[key]) for found in keys for key in found]
-        if sum(isinstance(c, np.ndarray | list) for c in present) > 1:
-            missing = [names[0] for names, key in zip(_COLUMNS, keys, strict=True) if not key]
-            raise InvalidDatasetError(
-                f"Expected columns of observations, actions, rewards, next observations and dones. "
-                f"It has no {', no '.join(missing)}; its entries are {', '.join(map(str, state))}."
-            )
-        lists = [v for v in state.values() if isinstance(v, list) and v]
+        lists = [value for value in state.values() if isinstance(value, list) and value]
         state = lists[0] if len(lists) == 1 else None
-    if not isinstance(state, list | tuple):
-        return None
-    rows = [row.arguments if isinstance(row, Record) else row for row in state]
-    for i, row in enumerate(rows):
-        if not isinstance(row, tuple | list) or len(row) != len(_COLUMNS):
-            raise InvalidDatasetError(
-                f"Expected transitions of {len(_COLUMNS)} entries (s, a, r, s', done), "
-                f"number {i} is a {type(row).__name__}."
-            )
-    return [[row[k] for row in rows] for k in range(len(_COLUMNS))]
+    if not isinstance(state, list | tuple) or not state:
+        raise InvalidDatasetError(
+            "Expected a list of (s, a, r, s', done), or a replay buffer with such a list; found "
+            f"{type(content).__name__}."
+        )
+    return list(state)
 
 
-def _filled(entries: Mapping[str, Any]) -> int | None:
-    """Returns a buffer's number of filled rows, or None if unknown."""
-    numbers = {
-        name: int(value)
-        for name, value in entries.items()
-        if isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0
-    }
-    sizes = [numbers[name] for name in _SIZES if name in numbers]
-    if not sizes and entries.get("full") in (False, 0):
-        sizes = [numbers[name] for name in _POSITIONS if name in numbers]
-    return sizes[0] if sizes else None
-
-
-def _stack(column: Any, name: str, width: int, kind: np.dtype[Any]) -> NDArray[Any]:
-    """Returns a column's entries as `(n, width)`, each checked before it is copied."""
-    out = np.empty((len(column), width), kind)
-    for i, entry in enumerate(column):
-        value = plain(entry)
-        if isinstance(value, list | tuple) and len(value) == width:
-            flat = all(isinstance(x, int | float | np.generic) for x in value)
-            value = np.array(value) if flat else None
-        elif isinstance(value, int | float | np.generic):
-            value = np.asarray(value)
-        if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
-            raise InvalidDatasetError(
-                f"Expected the {name} of transition {i} to be {width} numbers, "
-                f"found {type(entry).__name__}."
-            )
-        if value.size != width:
-            raise InvalidDatasetError(
-                f"Expected the {name} of transition {i} to be {width} numbers, as the environment "
-                f"has them, found shape {value.shape}."
-            )
-        with np.errstate(over="ignore"):  # infinite ones are reported where they are checked
-            out[i] = value.reshape(-1)
-    return out
+def _numbers(entry: Any, n: int, name: str) -> NDArray[Any]:
+    """Returns an entry of a transition as an array of `n` numbers."""
+    array = value = plain(entry)
+    listed = value if isinstance(value, list | tuple) else [value]
+    if all(isinstance(x, int | float | np.generic) for x in listed):
+        array = np.array(listed)
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or array.size != n:
+        raise InvalidDatasetError(
+            f"Expected the {name} to be {n} numbers, as the environment has them, found "
+            f"{type(value).__name__} {getattr(array, 'shape', '')}."
+        )
+    return array.reshape(-1)

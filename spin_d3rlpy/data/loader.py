@@ -6,7 +6,6 @@ import os
 import shutil
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -97,11 +96,8 @@ def load_dataset(
 def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceReplayBuffer:
     """Converts anything that `fit` accepts to a `DeviceReplayBuffer`.
 
-    Args:
-        dataset: a `DeviceReplayBuffer` (returned unchanged), a d3rlpy `ReplayBuffer`, a
-            `minari.MinariDataset`, or a name or path as in `load_dataset`.
-        nvec: number of choices of each sub-action, which a d3rlpy buffer lacks; without it the
-            largest choices seen are used, with a warning.
+    `nvec` are the numbers of choices, which a d3rlpy buffer lacks; without it the largest choices
+    seen are used, with a warning.
 
     Raises:
         DatasetNotFoundError: no such dataset.
@@ -112,9 +108,8 @@ def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceR
         if nvec is None:
             nvec = largest_choices(dataset)
             warnings.warn(
-                "A d3rlpy ReplayBuffer does not know the number of choices of each sub-action. "
-                f"Using nvec={nvec} from the largest choices seen; choices that never occur are "
-                "missing. Pass nvec=[...] to the algorithm, env= to save_dataset.",
+                f"A d3rlpy ReplayBuffer lacks the number of choices. Using nvec={nvec} from the "
+                "largest ones seen. Pass nvec=[...] to the algorithm, env= to save_dataset.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -138,72 +133,62 @@ def open_dataset(
     progress: bool = True,
     trust: bool = False,
 ) -> MinariDataset:
-    """Opens a dataset without reading it, building or downloading it on first use.
-
-    Arguments and errors are those of `load_dataset`.
-    """
-    by_name = isinstance(dataset, str) and not _is_path(dataset)
+    """Opens a dataset without reading it; see `load_dataset`."""
+    folder = None if isinstance(dataset, MinariDataset) else _folder(dataset)
+    by_name = isinstance(dataset, str) and folder is None
     if size is not None and not (by_name and str(dataset).startswith(NAMESPACE)):
         raise ValueError("size= is for datasets that are built by name, spin/...")
-    if by_name:
-        return _open(get_dataset_path(_provide(str(dataset), size, jobs, progress)), trust)
     if isinstance(dataset, MinariDataset):
         return dataset
-    return _open(_folder(dataset), trust)
+    if folder is None:
+        folder = get_dataset_path(_provide(str(dataset), size, jobs, progress))
+    return _open(folder, trust)
+
+
+def open_local(dataset: str | Path, trust: bool = False) -> MinariDataset:
+    """Opens a local dataset by name or path; builds and downloads nothing."""
+    folder = _folder(dataset)
+    if folder is None:
+        name = str(dataset)
+        if not is_dataset_name(name) or not is_complete(name):
+            raise DatasetNotFoundError(
+                f"There is no dataset {name!r} on this machine. {_local_datasets()}"
+            )
+        folder = get_dataset_path(name)
+    return _open(folder, trust)
 
 
 def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> str:
     """Makes the named dataset available locally and returns its full name."""
-    if not name.startswith(NAMESPACE):
-        if not is_dataset_name(name):
-            raise DatasetNotFoundError(
-                f"{name!r} is not a dataset's name. Expected one like "
-                "spin/cheetah-run-b3/medium-expert-v0 or Minari's <namespace>/<name>-v<number>."
-            )
-        if not is_complete(name):
-            root = Path(get_dataset_path(""))
-            root.mkdir(parents=True, exist_ok=True)
-            with exclusive_folder(root):  # one download at a time
-                if not is_complete(name):  # another process may have been first
-                    _download_foreign(name)
-        return name
     if size is None and is_dataset_name(name) and is_complete(name):
         return name
-    spec = parse_name(name, size)
-    if not is_complete(spec.name) and not _download_ours(spec.name):
-        build_dataset(spec, jobs=jobs, progress=progress)
-    return spec.name
+    if name.startswith(NAMESPACE):
+        spec = parse_name(name, size)
+        if not is_complete(spec.name) and not _pull(spec.name):
+            build_dataset(spec, jobs=jobs, progress=progress)
+        return spec.name
+    if not is_dataset_name(name):
+        raise DatasetNotFoundError(
+            f"Expected a dataset's name like spin/cheetah-run-b3/medium-v0, got {name!r}."
+        )
+    root = Path(get_dataset_path(""))
+    root.mkdir(parents=True, exist_ok=True)
+    with exclusive_folder(root):  # one download at a time
+        if not is_complete(name):  # another process may have been first
+            _download_foreign(name)
+    return name
 
 
-def open_local(dataset: str | Path, trust: bool = False) -> MinariDataset:
-    """Opens a local dataset by name or path; builds and downloads nothing.
-
-    Raises:
-        DatasetNotFoundError: it does not exist.
-        InvalidDatasetError: its files cannot be read.
-    """
-    if isinstance(dataset, str) and not _is_path(dataset):
-        if not is_dataset_name(dataset) or not is_complete(dataset):
-            raise DatasetNotFoundError(
-                f"There is no dataset {dataset!r} on this machine. Local datasets: "
-                f"{', '.join(minari.list_local_datasets()) or 'none'}."
-            )
-        dataset = get_dataset_path(dataset)
-    return _open(_folder(dataset), trust)
-
-
-def _is_path(text: str) -> bool:
-    return text.startswith(("/", ".", "~"))
-
-
-def _folder(path: str | Path) -> Path:
-    if "\0" in str(path):
-        raise DatasetNotFoundError(f"There is no dataset {str(path)!r}.")
-    return Path(os.path.expanduser(path))  # unlike Path's, leaves unknown users alone
+def _folder(dataset: str | Path) -> Path | None:
+    """Returns the folder that a path names; None for a dataset's name."""
+    if isinstance(dataset, str) and not dataset.startswith(("/", ".", "~")):
+        return None
+    if "\0" in str(dataset):
+        raise DatasetNotFoundError(f"There is no dataset {str(dataset)!r}.")
+    return Path(os.path.expanduser(dataset))  # unlike Path's, leaves unknown users alone
 
 
 def _open(folder: Path, trust: bool) -> MinariDataset:
-    """Opens a dataset's folder, or its subfolder `data`."""
     data = folder if (folder / "metadata.json").exists() else folder / "data"
     if not (data / "metadata.json").exists():
         raise DatasetNotFoundError(f"There is no Minari dataset in {folder}.")
@@ -219,31 +204,26 @@ def _open(folder: Path, trust: bool) -> MinariDataset:
         ) from error
 
 
-def _download_ours(name: str) -> bool:
+def _pull(name: str) -> bool:
     """Downloads a dataset from MINARI_REMOTE, if that is set and has it."""
-    if not os.environ.get("MINARI_REMOTE"):
-        return False
     try:
-        pull_dataset(name)
+        return bool(os.environ.get("MINARI_REMOTE")) and pull_dataset(name)
     except DatasetNotFoundError:
         return False
     except (SpinError, MissingDependencyError) as error:
         warnings.warn(f"{error} Building {name} instead.", UserWarning, stacklevel=2)
         return False
-    return True
 
 
 def _download_foreign(name: str) -> None:
     """Downloads a dataset with Minari; an interrupted download leaves nothing behind."""
     folder = get_dataset_path(name)
-    if folder.exists():
-        shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     try:
         with explained_full_disk(Path(get_dataset_path(""))):
             minari.download_dataset(name)
     except BaseException as error:
-        with suppress(FileNotFoundError):
-            shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, DatasetWriteError) or not isinstance(error, Exception):
             raise
         reason = str(error)
@@ -251,5 +231,9 @@ def _download_foreign(name: str) -> None:
             reason = "huggingface_hub is missing; install it with `pip install 'spin-d3rlpy[hf]'`."
         raise DatasetNotFoundError(
             f"Dataset {name!r} is not in Minari's local folder and could not be downloaded: "
-            f"{reason} Local datasets: {', '.join(minari.list_local_datasets()) or 'none'}."
+            f"{reason} {_local_datasets()}"
         ) from error
+
+
+def _local_datasets() -> str:
+    return f"Local datasets: {', '.join(minari.list_local_datasets()) or 'none'}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +13,6 @@ import gymnasium
 import numpy as np
 from d3rlpy.dataset import ReplayBufferBase
 from gymnasium.spaces import Box, MultiDiscrete
-from minari.data_collector import EpisodeBuffer
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
@@ -26,16 +25,14 @@ from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, NvecMi
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space
 from spin_envs import MissingDependencyError
 
-_YES = ("1", "1.0", "true", "yes")
-_NO = ("0", "0.0", "false", "no")
+_FLAGS = {1.0: True, "true": True, "yes": True, 0.0: False, "false": False, "no": False}
 _SHOWN_VALUES = 20
 
 
 class Columns(Protocol):
     """Columns by name: a mapping of arrays, a pandas or polars data frame."""
 
-    def __getitem__(self, name: str, /) -> Any:
-        """Returns a column."""
+    def __getitem__(self, name: str, /) -> Any: ...
 
 
 def from_table(
@@ -85,25 +82,30 @@ def from_table(
     names = [*observations, *actions, reward, episode]
     names += [name for name in (time, terminal) if isinstance(name, str)]
     columns = _read(table, names)
-    rows = len(columns[episode])
-    if not rows:
+    if not len(columns[episode]):
         raise InvalidDatasetError("The table has no rows.")
     groups = _episode_rows(columns[episode], None if time is None else _numbers(columns, time))
     states = np.stack([_numbers(columns, name) for name in observations], axis=1)
     empty = np.stack([_is_empty(columns[name]) for name in (*actions, reward)], axis=1)
-    last = np.zeros(rows, bool)
-    last[[group[-1] for group in groups.values()]] = True
-    _check_empty(empty, last, [*actions, reward])
-    state_only: NDArray[np.bool_] = np.asarray(empty.all(1))
+    state_only: NDArray[np.bool_] = np.zeros(len(empty), bool)
+    last = [group[-1] for group in groups.values()]
+    state_only[last] = empty[last].all(1)
+    wrong = np.argwhere(empty & ~state_only[:, None])
+    if len(wrong):
+        row, column = wrong[0]
+        raise InvalidDatasetError(
+            f"Row {row} has no {[*actions, reward][column]!r}. Only an episode's last row may "
+            "leave actions and reward empty, and then all of them."
+        )
     chosen = np.stack(
         [
-            _choices(columns[a], a, choices.get(a), sizes[i], state_only)
-            for i, a in enumerate(actions)
+            _choices(columns[name], name, choices.get(name, range(size)), state_only)
+            for name, size in zip(actions, sizes, strict=True)
         ],
         axis=1,
     )
     rewards = _numbers(columns, reward, state_only)
-    ended = _terminal(columns, terminal, rows)
+    ended = _terminal(columns, terminal, len(rewards))
     episodes = []
     for name, group in groups.items():
         steps = group[~state_only[group]]
@@ -158,14 +160,17 @@ def save_dataset(
             f"Expected a name <namespace>/<name>-v<number> outside {NAMESPACE}, got {name!r}."
         )
     data = as_device_buffer(buffer, None if env is None else nvec_from_space(env.action_space))
-    size = data.observations.shape[1]
-    starts = data.episode_starts.tolist()
+    observations, actions, rewards = (
+        tensor.cpu().numpy() for tensor in (data.observations, data.actions, data.rewards)
+    )
+    edges = enumerate(itertools.pairwise(data.episode_starts.tolist()))
     with staged_dataset(name) as staging:
         if staging is None:
             raise InvalidDatasetError(
                 f"Dataset {name!r} exists. Delete it (minari delete {name}) or take "
                 "the next version."
             )
+        size = observations.shape[1]
         writer = DatasetWriter(
             staging,
             Box(-np.inf, np.inf, (size,), np.float32) if env is None else env.observation_space,
@@ -173,18 +178,16 @@ def save_dataset(
             None if env is None else env.spec,
         )
         with closing(writer):
-            ends = enumerate(itertools.pairwise(starts))
-            writer.add_all(_episode(data, i, start, end) for i, (start, end) in ends)
+            writer.add(
+                episode_buffer(
+                    observations[start + i : end + i + 1],
+                    actions[start:end],
+                    rewards[start:end],
+                    bool(data.terminals[end - 1]),
+                )
+                for i, (start, end) in edges
+            )
         writer.finish({"dataset_id": name, "description": description})
-
-
-def _episode(data: DeviceReplayBuffer, i: int, start: int, end: int) -> EpisodeBuffer:
-    return episode_buffer(
-        data.observations[start + i : end + i + 1].cpu().numpy(),
-        data.actions[start:end].cpu().numpy(),
-        data.rewards[start:end].cpu().numpy(),
-        bool(data.terminals[end - 1]),
-    )
 
 
 def _sizes(
@@ -193,15 +196,13 @@ def _sizes(
     unknown = sorted(choices.keys() - set(actions))
     if unknown:
         raise NvecMismatchError(f"choices= has {unknown[0]!r}, which is not one of {actions}.")
-    if nvec is None:
-        missing = [name for name in actions if name not in choices]
-        if missing:
-            raise NvecMismatchError(
-                f"How many choices has {missing[0]!r}? Pass choices={{{missing[0]!r}: [...]}} with "
-                f"its values in order, or nvec=[...] if they are numbered 0, 1, 2, ..."
-            )
-        return check_nvec([len(choices[name]) for name in actions])
-    sizes = check_nvec(nvec)
+    missing = [name for name in actions if name not in choices]
+    if missing and nvec is None:
+        raise NvecMismatchError(
+            f"How many choices has {missing[0]!r}? Pass its values in order in choices=, or nvec= "
+            "if they are numbered 0, 1, 2, ..."
+        )
+    sizes = check_nvec([len(choices[name]) for name in actions] if nvec is None else nvec)
     if len(sizes) != len(actions):
         raise NvecMismatchError(f"nvec={sizes} is of {len(sizes)} sub-actions, not {actions}.")
     for name, size in zip(actions, sizes, strict=True):
@@ -214,44 +215,38 @@ def _sizes(
 
 def _read(table: str | Path | Columns, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Returns columns, of text if from a CSV file."""
+    known, column = _open(table)
+    for name in names:
+        if known is not None and name not in known:
+            listed = ", ".join(map(str, known))
+            raise InvalidDatasetError(f"There is no column {name!r}; columns: {listed}.")
+    return {name: np.asarray(column(name)) for name in names}
+
+
+def _open(table: str | Path | Columns) -> tuple[list[str] | None, Callable[[str], Any]]:
+    """Returns a table's column names, None if it does not list them, and what reads a column."""
     if not isinstance(table, str | Path):
-        return {name: np.asarray(_column(table, name)) for name in names}
+        keys = getattr(table, "keys", None)
+        return None if keys is None else list(keys()), table.__getitem__
     path = Path(table)
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}.")
     if path.suffix == ".parquet":
-        return _read_parquet(path, names)
+        return _open_parquet(path)
     if path.suffix != ".csv":
         raise InvalidDatasetError(f"Expected a .csv or .parquet file, got {path.name!r}.")
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
-        where = {name: _position(name, header) for name in names}
-        cells: list[list[str]] = []
-        for number, row in enumerate(reader):
-            if len(row) != len(header):
-                raise InvalidDatasetError(
-                    f"Row {number} of {path} has {len(row)} cells, the header has {len(header)}."
-                )
-            cells.append(row)
-    return {name: np.array([row[i] for row in cells], dtype=object) for name, i in where.items()}
+        header, *cells = list(csv.reader(file)) or [[]]
+    for number, row in enumerate(cells):
+        if len(row) != len(header):
+            raise InvalidDatasetError(
+                f"Row {number} of {path} has {len(row)} cells, the header has {len(header)}."
+            )
+    columns = dict(zip(header, zip(*cells, strict=True), strict=bool(cells)))
+    return header, lambda name: np.array(columns.get(name, ()), dtype=object)
 
 
-def _position(name: str, header: Sequence[str]) -> int:
-    if name not in header:
-        raise InvalidDatasetError(f"There is no column {name!r}; columns: {', '.join(header)}.")
-    return header.index(name)
-
-
-def _column(table: Columns, name: str) -> Any:
-    try:
-        return table[name]
-    except (KeyError, IndexError) as error:
-        known = ", ".join(map(str, getattr(table, "keys", list)()))
-        raise InvalidDatasetError(f"There is no column {name!r}; columns: {known}.") from error
-
-
-def _read_parquet(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+def _open_parquet(path: Path) -> tuple[list[str], Callable[[str], Any]]:
     try:
         from pyarrow import ArrowInvalid, parquet
     except ImportError as error:
@@ -259,12 +254,10 @@ def _read_parquet(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
             "Reading Parquet files needs pyarrow: pip install 'spin-d3rlpy[parquet]'."
         ) from error
     try:
-        for name in names:
-            _position(name, parquet.read_schema(path).names)
-        found = parquet.read_table(path, columns=list(dict.fromkeys(names)))
+        file = parquet.ParquetFile(path)
     except ArrowInvalid as error:
         raise InvalidDatasetError(f"{path} is not a Parquet file: {error}") from error
-    return {name: found[name].to_numpy() for name in names}
+    return file.schema_arrow.names, lambda name: file.read([name])[name].to_numpy()
 
 
 def _is_empty(column: NDArray[Any]) -> NDArray[np.bool_]:
@@ -285,18 +278,10 @@ def _numbers(
     try:
         return column.astype(np.float64)
     except (ValueError, TypeError):
-        row = next(i for i, value in enumerate(column) if not _is_number(value))
+        row = next(i for i, v in enumerate(column) if not isinstance(_plain(v), float))
         raise InvalidDatasetError(
             f"Expected column {name!r} to hold numbers, row {row} has {column[row]!r}."
         ) from None
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (ValueError, TypeError):
-        return False
-    return True
 
 
 def _episode_rows(
@@ -306,44 +291,24 @@ def _episode_rows(
     groups: dict[Any, list[int]] = {}
     for row, name in enumerate(column.tolist()):
         groups.setdefault(name, []).append(row)
-    ordered = {}
     for name, rows in groups.items():
-        group = np.array(rows)
-        if time is None:
-            if rows[-1] - rows[0] != len(rows) - 1:
-                row = int(group[1:][np.diff(group) > 1][0])
-                raise InvalidDatasetError(
-                    f"Episode {name!r} appears again in row {row}, after others. Pass time= to "
-                    "order rows, or sort the table."
-                )
-        else:
-            group = group[np.argsort(time[group], kind="stable")]
-            if not (np.diff(time[group]) > 0).all():
+        if time is not None:
+            rows.sort(key=time.__getitem__)
+            if not (np.diff(time[rows]) > 0).all():
                 raise InvalidDatasetError(f"Two rows of episode {name!r} have the same time.")
-        ordered[name] = group
-    return ordered
-
-
-def _check_empty(empty: NDArray[np.bool_], last: NDArray[np.bool_], names: Sequence[str]) -> None:
-    wrong = empty.any(1) & ~(empty.all(1) & last)
-    if wrong.any():
-        row = int(wrong.argmax())
-        name = names[int(empty[row].argmax())]
-        raise InvalidDatasetError(
-            f"Row {row} has no {name!r}. Only an episode's last row may leave actions and reward "
-            "empty, and then all of them."
-        )
+        for row in np.array(rows[1:])[np.diff(rows) > 1][:1] if time is None else ():
+            raise InvalidDatasetError(
+                f"Episode {name!r} appears again in row {row}, after others. Pass time= to order "
+                "rows, or sort the table."
+            )
+    return {name: np.array(rows) for name, rows in groups.items()}
 
 
 def _choices(
-    column: NDArray[Any],
-    name: str,
-    values: Sequence[Any] | None,
-    size: int,
-    skip: NDArray[np.bool_],
+    column: NDArray[Any], name: str, values: Sequence[Any], skip: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """Returns a column's choice numbers; 0 in skipped cells."""
-    known = {_plain(value): i for i, value in enumerate(range(size) if values is None else values)}
+    known = {_plain(value): i for i, value in enumerate(values)}
     numbers = np.zeros(len(column), np.int64)
     for row, value in enumerate(column.tolist()):
         if skip[row]:
@@ -359,7 +324,10 @@ def _choices(
 
 def _plain(value: Any) -> Any:
     """Normalizes 1, 1.0, "1" and "1.0"; other text is unchanged."""
-    return float(value) if _is_number(value) else str(value).strip()
+    try:
+        return float(value)
+    except (ValueError, TypeError):
+        return str(value).strip()
 
 
 def _terminal(
@@ -368,12 +336,13 @@ def _terminal(
     """Returns which rows' actions ended their episode; all rows for `True`."""
     if isinstance(terminal, bool):
         return np.full(rows, terminal)
-    column = columns[terminal]
-    texts = [str(value).strip().lower() for value in column.tolist()]
-    wrong = ~(np.isin(texts, (*_YES, *_NO)) | _is_empty(column))
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise InvalidDatasetError(
-            f"Expected column {terminal!r} to be 0 or 1, row {row} has {column.tolist()[row]!r}."
-        )
-    return np.isin(texts, _YES)
+    ended: NDArray[np.bool_] = np.zeros(rows, bool)
+    empty = _is_empty(columns[terminal])
+    for row, value in enumerate(columns[terminal].tolist()):
+        flag = False if empty[row] else _FLAGS.get(_plain(str(value).lower()))
+        if flag is None:
+            raise InvalidDatasetError(
+                f"Expected column {terminal!r} to be 0 or 1, row {row} has {value!r}."
+            )
+        ended[row] = flag
+    return ended

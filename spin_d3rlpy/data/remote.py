@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import minari
@@ -45,34 +45,36 @@ def push_dataset(dataset: MinariDataset, license: str | None = None) -> str:  # 
         ValueError: no license for data that was not built by this package.
     """
     name = dataset.id
-    organization = _organization()
+    organization = _remote("hf://[^/]+").removeprefix("hf://")
     if license is None and "provenance" not in dataset.storage.metadata:
         raise ValueError(f"Expected a license: {name} was not built by spin-d3rlpy.")
-    token = _token()
+    license = license or LICENSE  # noqa: A001
+    with _remote_errors():
+        import huggingface_hub
+
+        token = huggingface_hub.get_token()
+    if token is None:
+        raise RemoteError("Pushing needs a Hugging Face token: set HF_TOKEN, or `hf auth login`.")
     report = check_dataset(dataset, replay_episodes=0)
     if report.problems:
         raise InvalidDatasetError(f"{name} cannot be shared. {report.problems[0]}")
     with _remote_errors():
         if name in minari.list_remote_datasets(prefix=name):
             raise RemoteError(
-                f"hf://{organization} already has a dataset {name!r}. Remove it there first, or "
-                "push to another organization."
+                f"hf://{organization} already has a dataset {name!r}. Remove it there first."
             )
         namespace = name.rpartition("/")[0]
         for parent in namespace_hierarchy(namespace):
             if parent not in list_local_namespaces():
                 create_namespace(parent)
         minari.upload_dataset(name, token)
-        card = dataset_card(dataset, license or LICENSE, report.summary())
-        _upload_cards(name, card, organization, token, license or LICENSE)
+        card = dataset_card(dataset, license, report.summary())
+        _upload_cards(name, card, organization, token, license)
     return f"hf://{organization}/{name}"
 
 
 def pull_dataset(name: str) -> bool:
     """Atomically downloads a dataset of this package's form from `MINARI_REMOTE`.
-
-    Args:
-        name: e.g. `"spin/cheetah-run-b3/medium-v0"`.
 
     Returns:
         False if it exists locally.
@@ -85,9 +87,9 @@ def pull_dataset(name: str) -> bool:
     """
     if not is_dataset_name(name):
         raise DatasetNotFoundError(
-            f"{name!r} is not a dataset's name. Expected one like spin/cheetah-run-b3/medium-v0."
+            f"Expected a dataset's name, <namespace>/<name>-v0, got {name!r}."
         )
-    remote = _remote()
+    remote = _remote(".+")
     with staged_dataset(name) as staging:
         if staging is None:
             return False
@@ -104,22 +106,20 @@ def pull_dataset(name: str) -> bool:
                 get_cloud_storage().download_dataset(name, download)
             os.replace(download / name / "data", staging.data)
         shutil.rmtree(download)
-        _verify(staging.data, name)
+        try:
+            check_spaces(staging.data)
+            dataset = MinariDataset(staging.data)
+        except InvalidDatasetError:
+            raise
+        except Exception as error:  # an untrusted file can cause any error
+            raise InvalidDatasetError(f"What {name} came as cannot be read: {error}") from error
+        if "checksum" in dataset.storage.metadata:
+            problems = check_dataset(dataset, replay_episodes=0).problems
+            if problems:
+                raise InvalidDatasetError(
+                    f"What {name} came as is not what was pushed. {problems[0]}"
+                )
     return True
-
-
-def _verify(folder: Path, name: str) -> None:
-    try:
-        check_spaces(folder)
-        dataset = MinariDataset(folder)
-    except InvalidDatasetError:
-        raise
-    except Exception as error:  # an untrusted file can cause any error
-        raise InvalidDatasetError(f"What {name} came as cannot be read: {error}") from error
-    if "checksum" in dataset.storage.metadata:
-        problems = check_dataset(dataset, replay_episodes=0).problems
-        if problems:
-            raise InvalidDatasetError(f"What {name} came as is not what was pushed. {problems[0]}")
 
 
 def dataset_card(dataset: MinariDataset, license: str, summary: str) -> str:  # noqa: A002
@@ -158,59 +158,30 @@ def _upload_cards(name: str, card: str, organization: str, token: str, license: 
     repository, _, folder = name.partition("/")
     where: dict[str, Any] = {"repo_id": f"{organization}/{repository}", "repo_type": "dataset"}
     api.upload_file(path_or_fileobj=card.encode(), path_in_repo=f"{folder}/{_CARD}", **where)
-    if not api.file_exists(filename=_CARD, **where):
-        overview = (
-            f"{_front_matter(license)}\n\n# {repository}\n\n"
-            "Minari datasets of the DeepMind Control Suite and a maze with MultiDiscrete actions. "
-            "Each folder that holds a `data` folder is one; its card says how it was made.\n"
-        )
+    if not api.file_exists(filename=_CARD, **where):  # where the hub looks for the license
+        overview = f"{_front_matter(license)}\n\n# {repository}\n\nEach folder has a card.\n"
         api.upload_file(path_or_fileobj=overview.encode(), path_in_repo=_CARD, **where)
 
 
-def _remote() -> str:
-    remote = os.environ.get("MINARI_REMOTE")
-    if not remote:
+def _remote(form: str) -> str:
+    remote = os.environ.get("MINARI_REMOTE", "")
+    if not re.fullmatch(form, remote):
         raise RemoteError(
-            "Expected the environment variable MINARI_REMOTE to name the shared storage. "
-            "Set it to hf://<your user or organization>."
+            "Expected the environment variable MINARI_REMOTE to name the shared storage, "
+            f"hf://<your user or organization>, got {remote!r}."
         )
     return remote
 
 
-def _organization() -> str:
-    remote = _remote()
-    organization = remote.removeprefix("hf://")
-    if organization == remote or not organization or "/" in organization:
-        raise RemoteError(
-            f"Expected MINARI_REMOTE=hf://<your user or organization>, got {remote!r}."
-        )
-    return organization
-
-
-def _token() -> str:
-    with _remote_errors():
-        import huggingface_hub
-
-        token: str | None = huggingface_hub.get_token()
-    if token is None:
-        raise RemoteError(
-            "Pushing needs a Hugging Face token with write access. Set HF_TOKEN, or log in with "
-            "`hf auth login`."
-        )
-    return token
-
-
 @contextmanager
 def _remote_errors() -> Iterator[None]:
-    """Adds advice to errors of the remote's client."""
     try:
         yield
     except SpinError:
         raise
     except ImportError as error:
         raise MissingDependencyError(
-            "Sharing datasets needs huggingface_hub. Install it with "
-            "`pip install 'spin-d3rlpy[hf]'`."
+            "Sharing datasets needs huggingface_hub: `pip install 'spin-d3rlpy[hf]'`."
         ) from error
     except Exception as error:
         raise RemoteError(

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.errors import InvalidDatasetError
 
-_ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 _NUMBER = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248])")
 # Names of classes that published replay buffers consist of. Inert objects take their place.
 _RECORDS = ("ReplayBuffer", "Buffer", "ReplayMemory", "Memory", "Transition", "Experience")
@@ -25,15 +24,10 @@ _MAX_ARGUMENTS = 16
 
 
 class Record:
-    """Placeholder of an instance of a class that is not imported.
+    """Placeholder of an instance of a class that is not imported."""
 
-    Attributes:
-        arguments: of the class's constructor.
-        state: its attributes.
-    """
-
-    arguments: tuple[Any, ...]
-    state: dict[str, Any]
+    arguments: tuple[Any, ...]  # of the class's constructor
+    state: dict[str, Any]  # its attributes
 
     # Not __init__, which some ways of making an object do not call.
     def __new__(cls, *arguments: Any) -> Record:
@@ -52,8 +46,6 @@ class Record:
 
 class _Type:
     """Placeholder of a `numpy.dtype` of a plain number."""
-
-    __slots__ = ("dtype",)
 
     def __init__(self, code: Any, align: Any = False, copy: Any = False) -> None:
         if not (isinstance(code, str) and _NUMBER.fullmatch(code)):
@@ -103,10 +95,6 @@ def _frombuffer(data: Any, kind: Any, shape: Any, order: Any, axis_order: Any = 
     return made
 
 
-def _scalar(kind: Any, data: Any) -> Any:
-    return _to_array((), kind, data, "C")[()]
-
-
 def _reconstructor(kind: Any, base: Any, state: Any) -> Record:
     """Replaces `copyreg._reconstructor`, by which protocols before 2 create objects."""
     if kind is not Record or base not in ("object", "tuple"):
@@ -123,17 +111,19 @@ def _deque(items: Any = (), maxlen: Any = None) -> list[Any]:
     return items
 
 
+# By names in Python 3 and NumPy 2, to which those of earlier versions are converted.
 _ALLOWED: dict[tuple[str, str], Any] = {
-    **{(module, "_reconstructor"): _reconstructor for module in ("copyreg", "copy_reg")},
-    **{(m, base): base for m in ("builtins", "__builtin__") for base in ("object", "tuple")},
+    ("copyreg", "_reconstructor"): _reconstructor,
+    ("builtins", "object"): "object",
+    ("builtins", "tuple"): "tuple",
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Type,
     ("collections", "deque"): _deque,
-    **{(module, "_reconstruct"): _reconstruct for module in _ARRAY_MODULES},
-    **{(module, "scalar"): _scalar for module in _ARRAY_MODULES},
-    ("numpy.core.numeric", "_frombuffer"): _frombuffer,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "scalar"): lambda kind, data: _to_array((), kind, data, "C")[()],
     ("numpy._core.numeric", "_frombuffer"): _frombuffer,
 }
+_RENAMED = {"copy_reg": "copyreg", "__builtin__": "builtins"}
 
 
 class _BoundedFile:
@@ -177,15 +167,13 @@ class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("_codecs", "encode"):  # how protocols before 3 write bytes
             return self._encode
-        if (module, name) in _ALLOWED:
-            return _ALLOWED[module, name]
+        known = (_RENAMED.get(module, module).replace("numpy.core", "numpy._core"), name)
+        if known in _ALLOWED:
+            return _ALLOWED[known]
         foreign = module.partition(".")[0] not in sys.stdlib_module_names
         if foreign and name in _RECORDS:
             return Record
         raise pickle.UnpicklingError(f"{module}.{name}, which is not needed to hold transitions")
-
-    def persistent_load(self, pid: Any) -> Any:
-        raise pickle.UnpicklingError("a reference to something outside the file")
 
     def _encode(self, text: Any, encoding: Any) -> bytes:
         if not isinstance(text, str) or encoding != "latin1":
@@ -225,9 +213,6 @@ def load_restricted(path: Path) -> Any:
     Nothing named in the file is imported or called. Arrays become placeholders (use `plain` on
     each), objects of replay buffer classes `Record`s. A list may contain one array many times:
     check the size before copying.
-
-    Raises:
-        InvalidDatasetError: other content, or a damaged or truncated file.
     """
     with path.open("rb") as file:
         try:
@@ -242,11 +227,7 @@ def load_restricted(path: Path) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Returns a placeholder's array; other values unchanged.
-
-    Raises:
-        InvalidDatasetError: an array without content.
-    """
+    """Returns a placeholder's array; other values unchanged."""
     if isinstance(value, _Array) and not hasattr(value, "array"):
         raise InvalidDatasetError("The file has an array without content.")
     return value.array if isinstance(value, _Array) else value

@@ -8,11 +8,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import h5py
 import numpy as np
 from d3rlpy.dataset import BasicTransitionPicker, EpisodeBase, MixedReplayBuffer, ReplayBufferBase
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from minari import MinariDataset
 from numpy.typing import NDArray
 
@@ -23,7 +22,6 @@ from spin_d3rlpy.data.episodes import (
     no_transitions,
     stack_episodes,
 )
-from spin_d3rlpy.data.observations import flatten_observations
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, SpinError
 from spin_d3rlpy.nvec import check_nvec, choices_of, nvec_from_space
 from spin_envs.discretized import BoxGrid
@@ -45,9 +43,6 @@ def read_minari(
     """Reads a Minari dataset's episodes: T + 1 observations and T actions each.
 
     (d3rlpy's `get_minari` misaligns them: it concatenates T + 1 observations with T actions.)
-
-    Raises:
-        InvalidDatasetError: other spaces, or see `stack_episodes`.
     """
     grid = _grid(dataset, bins)
     try:
@@ -74,25 +69,22 @@ def read_minari(
 
 
 def _grid(dataset: MinariDataset, bins: int | Sequence[int] | None) -> BoxGrid | None:
-    continuous = isinstance(dataset.action_space, Box)
-    if bins is None and not continuous:
-        return None
-    if bins is None:
+    is_continuous = isinstance(dataset.action_space, Box)
+    if is_continuous and bins is None:
         raise InvalidDatasetError(
-            f"Dataset {dataset.id} has continuous actions, {dataset.action_space}. Pass bins=, "
-            f'e.g. load_dataset("{dataset.id}", bins=7), to take the nearest of 7 values of each '
-            "dimension."
+            f"Dataset {dataset.id} has continuous actions, {dataset.action_space}. Pass bins=7, "
+            "say, to take the nearest of 7 values of each dimension."
         )
-    if not continuous:
+    if bins is not None and not is_continuous:
         raise InvalidDatasetError(
             f"bins= is for datasets with continuous actions, {dataset.id} has "
             f"{dataset.action_space}. Leave it out."
         )
-    return BoxGrid(dataset.action_space, bins)
+    return None if bins is None else BoxGrid(dataset.action_space, bins)
 
 
 def _discretized(
-    episodes: Iterable[EpisodeArrays], grid: BoxGrid | None, space: gymnasium.Space[Any]
+    episodes: Iterable[EpisodeArrays], grid: BoxGrid | None, space: Space[Any]
 ) -> Iterator[EpisodeArrays]:
     for episode in episodes:
         if grid is not None:
@@ -109,27 +101,19 @@ def _open_episodes(
 ) -> tuple[list[int], Generator[EpisodeArrays]]:
     """Returns the episodes' lengths and an iterator of episodes."""
     flat = isinstance(dataset.observation_space, Box) and len(dataset.observation_space.shape) == 1
-    if flat and dataset.storage.FORMAT == "hdf5":
-        file = h5py.File(dataset.storage.data_path / _HDF5_FILE, "r")
-        _limit_cache(file)
-        groups = [_member(file.id, f"episode_{i}", h5py.h5g) for i in indices]
-        lengths = [_total_steps(group) for group in groups]
-        return lengths, _hdf5_episodes(dataset, file, zip(indices, groups, lengths, strict=True))
-    lengths = [int(m["total_steps"]) for m in dataset.storage.get_episode_metadata(indices)]
-    return lengths, _minari_episodes(dataset, indices)
-
-
-def _limit_cache(file: Any) -> None:
-    """Limits HDF5's metadata cache, which takes 30 kB per episode and is never reused."""
+    if not flat or dataset.storage.FORMAT != "hdf5":
+        lengths = [int(m["total_steps"]) for m in dataset.storage.get_episode_metadata(indices)]
+        raw = zip(indices, dataset.storage.get_episodes(indices), strict=True)
+        return lengths, (episode_arrays(dataset, index, episode) for index, episode in raw)
+    file = h5py.File(dataset.storage.data_path / _HDF5_FILE, "r")
+    # HDF5's metadata cache would take 30 kB per episode, and is never reused.
     config = file.id.get_mdc_config()
     config.set_initial_size = True
     config.initial_size = config.min_size = config.max_size = 2**16
     file.id.set_mdc_config(config)
-
-
-def _minari_episodes(dataset: MinariDataset, indices: Sequence[int]) -> Generator[EpisodeArrays]:
-    for index, episode in zip(indices, dataset.storage.get_episodes(indices), strict=True):
-        yield episode_arrays(dataset, index, episode)
+    groups = [_member(file.id, f"episode_{i}", h5py.h5g) for i in indices]
+    lengths = [_total_steps(group) for group in groups]
+    return lengths, _hdf5_episodes(dataset, file, zip(indices, groups, lengths, strict=True))
 
 
 def _hdf5_episodes(
@@ -139,16 +123,15 @@ def _hdf5_episodes(
 
     (Minari also reads truncations and infos, and allocates any declared size.)
     """
-    observation_shape = dataset.observation_space.shape
-    action_shape = dataset.action_space.shape
     with file:
         for index, group, length in groups:
             name = f"episode {index}"
+            shape = (length + 1, *dataset.observation_space.shape)
             terminations = _array(group, "terminations", (length,), name)
             yield EpisodeArrays(
                 name=name,
-                observations=_array(group, "observations", (length + 1, *observation_shape), name),
-                actions=_array(group, "actions", (length, *action_shape), name),
+                observations=_array(group, "observations", shape, name),
+                actions=_array(group, "actions", (length, *dataset.action_space.shape), name),
                 rewards=_array(group, "rewards", (length,), name),
                 terminated=length > 0 and bool(terminations[-1]),
             )
@@ -163,9 +146,8 @@ def _array(group: Any, key: str, shape: tuple[int, ...], name: str) -> NDArray[A
     elsewhere = created.get_layout() == h5py.h5d.VIRTUAL or created.get_external_count()
     if data.shape != shape or data.dtype.kind not in "biuf" or elsewhere:
         raise InvalidDatasetError(
-            f"Expected {key} of {name} to have shape {shape} (T + 1 observations, T of the rest, "
-            f"as the spaces say) and to be numbers in this file, found shape {data.shape} and "
-            f"dtype {data.dtype}{' elsewhere' if elsewhere else ''}."
+            f"Expected {key} of {name} to be numbers in this file of shape {shape}, found shape "
+            f"{data.shape} and dtype {data.dtype}{' elsewhere' if elsewhere else ''}."
         )
     array: NDArray[Any] = np.empty(shape, data.dtype)
     data.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
@@ -182,20 +164,14 @@ def _member(group: Any, key: str, kind: Any) -> Any:
 def _total_steps(group: Any) -> int:
     attribute = h5py.h5a.open(group, b"total_steps")
     if attribute.shape != ():
-        raise InvalidDatasetError(
-            f"Expected total_steps of each episode to be a number, found {attribute.shape}."
-        )
+        raise InvalidDatasetError(f"Expected one total_steps per episode, got {attribute.shape}.")
     value = np.empty((), np.int64)
     attribute.read(value)
     return int(value)
 
 
 def episode_arrays(dataset: MinariDataset, index: int, episode: Mapping[str, Any]) -> EpisodeArrays:
-    """Converts an episode from Minari's storage.
-
-    Raises:
-        InvalidDatasetError: observations that cannot be flattened.
-    """
+    """Converts an episode from Minari's storage; raises as `flatten_observations`."""
     return EpisodeArrays(
         name=f"episode {index}",
         observations=flatten_observations(
@@ -207,23 +183,53 @@ def episode_arrays(dataset: MinariDataset, index: int, episode: Mapping[str, Any
     )
 
 
+def flatten_observations(space: Space[Any], observations: Any, source: str) -> NDArray[Any]:
+    """Returns an episode's observations as `(T + 1, obs)`.
+
+    Entries equal `gymnasium.spaces.flatten` of single observations: dictionaries in their space's
+    order, discrete parts one-hot.
+    """
+    if isinstance(space, Box) and len(space.shape) == 1:
+        return np.asarray(observations)
+    if not isinstance(space, Dict | Tuple):
+        raise InvalidDatasetError(
+            "Expected flat observations (a one-dimensional Box) or a Dict or Tuple of spaces, "
+            f"{source} has {space}. Flatten them, e.g. with gymnasium.wrappers.FlattenObservation."
+        )
+    return np.concatenate(_parts(space, observations, source), axis=1)
+
+
+def _parts(space: Space[Any], observations: Any, source: str) -> list[NDArray[Any]]:
+    if isinstance(space, Dict | Tuple):
+        inside = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+        return [p for key, inner in inside for p in _parts(inner, observations[key], source)]
+    rows = np.asarray(observations)
+    rows = rows.reshape(len(rows), -1)
+    if isinstance(space, Box | MultiBinary):
+        return [rows]
+    if isinstance(space, Discrete | MultiDiscrete):
+        columns = (rows - np.ravel(space.start)).T
+        sizes = np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
+        return [np.eye(n, dtype=np.float32)[c] for c, n in zip(columns, sizes, strict=True)]
+    raise InvalidDatasetError(
+        f"Observations of {source} have a part that cannot be flattened to a vector: {space}."
+    )
+
+
 def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisodes:
     """Reads a d3rlpy replay buffer's episodes, with T observations for T actions.
 
     The last transition of a truncated episode has no next observation and is dropped, as in d3rlpy.
     That of a terminated one is kept, with the last observation repeated as a next observation that
-    is never used.
-
-    Raises:
-        InvalidDatasetError: frame stacks, multi-step returns or mixed buffers (which would be
-            ignored), or see `stack_episodes`.
+    is never used. Buffers whose other features (frame stacks, multi-step returns) would be ignored
+    are refused.
     """
     if isinstance(buffer, MixedReplayBuffer):
         raise InvalidDatasetError("A MixedReplayBuffer cannot be used; pass one of its buffers.")
     if type(buffer.transition_picker) is not BasicTransitionPicker:
         raise InvalidDatasetError(
-            f"A replay buffer with a {type(buffer.transition_picker).__name__} cannot be used: "
-            "its results would be ignored. Use the default BasicTransitionPicker."
+            "Expected a replay buffer with the default BasicTransitionPicker, got one with a "
+            f"{type(buffer.transition_picker).__name__}, which would be ignored."
         )
     episodes = [(i, e) for i, e in enumerate(buffer.episodes) if e.transition_count]
     lengths = [e.transition_count for _, e in episodes]
@@ -233,11 +239,7 @@ def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisode
 
 
 def largest_choices(buffer: ReplayBufferBase) -> list[int]:
-    """Returns each sub-action's largest choice plus one in a d3rlpy buffer.
-
-    Raises:
-        InvalidDatasetError: there are no episodes.
-    """
+    """Returns each sub-action's largest choice plus one in a d3rlpy buffer."""
     if not buffer.episodes:
         raise no_transitions()
     largest = [e.actions.reshape(len(e.actions), -1).max(0) for e in buffer.episodes]
@@ -247,8 +249,7 @@ def largest_choices(buffer: ReplayBufferBase) -> list[int]:
 def _from_d3rlpy(index: int, episode: EpisodeBase) -> EpisodeArrays:
     if not isinstance(episode.observations, np.ndarray):
         raise InvalidDatasetError(
-            f"Expected flat observations, episode {index} has a tuple of arrays. "
-            "Concatenate them first."
+            f"Expected flat observations, episode {index} has a tuple of arrays to concatenate."
         )
     length = episode.transition_count
     rewards = np.asarray(episode.rewards)

@@ -44,15 +44,14 @@ _SHORT_SIZE_DIVISOR = 10
 class DatasetPart:
     """Consecutive whole episodes of one policy, until there are enough transitions."""
 
-    kind: PolicyKind  # which policy plays
-    n_transitions: int  # transitions wanted; the last episode may bring more
-    first_seed: int  # seed of the first episode; the next one's is one more
-    n_episodes: int | None  # number of episodes, or None where it depends on how long they turn out
+    kind: PolicyKind
+    n_transitions: int  # the last episode may bring more
+    first_seed: int  # of the first episode; the next one's is one more
+    n_episodes: int | None  # None where it depends on how long they turn out
 
     @property
     def seeds(self) -> range:
         """Seeds of the episodes, or of the largest possible number of them."""
-        # An episode has at least one transition.
         n = self.n_transitions if self.n_episodes is None else self.n_episodes
         return range(self.first_seed, self.first_seed + n)
 
@@ -61,15 +60,12 @@ class DatasetPart:
 class DatasetSpec:
     """A dataset that can be built.
 
-    Args:
-        task: task and bins (or actuators).
-        level: one of `LEVELS`.
-        size: number of transitions. Episodes are whole: if their lengths differ, each part exceeds
-            its share by less than one episode.
+    Episodes are whole: if their lengths differ, each part exceeds its share of `size` transitions
+    by less than one episode.
     """
 
     task: BenchmarkTask
-    level: str
+    level: str  # one of `LEVELS`
     size: int
 
     @property
@@ -97,16 +93,12 @@ class DatasetSpec:
         ]
 
     def policy_names(self) -> dict[PolicyKind, str]:
-        """The level's behavior policies (none for random actions)."""
         kinds = LEVELS[self.level][1]
         return {k: policy_name(self.task, k) for k in kinds if k != "random"}
 
 
 def usual_size(task: BenchmarkTask, level: str) -> int:
-    """Returns the number of transitions of a dataset whose name gives none.
-
-    A tenth of the level's where episodes are short.
-    """
+    """Returns the number of transitions of a dataset whose name gives none."""
     return LEVELS[level][0] // (_SHORT_SIZE_DIVISOR if task.ends_early else 1)
 
 
@@ -120,8 +112,7 @@ def parse_name(name: str, size: int | None = None) -> DatasetSpec:
     """Reads a dataset's name.
 
     Forms: `spin/<domain>-<task>-b<bins>/<level>-v0`, `.../<level>-<n>k-v0`, and with
-    `maze-a<actuators>`, `dispatch-n<couriers>` or `slate-n<places>` as the task. `size` is the
-    number of transitions if not the usual one.
+    `maze-a<actuators>`, `dispatch-n<couriers>` or `slate-n<places>` as the task.
 
     Raises:
         DatasetNotFoundError: an invalid name, or no such level, task or policy; near matches are
@@ -139,21 +130,25 @@ def parse_name(name: str, size: int | None = None) -> DatasetSpec:
     level = match["level"]
     if level not in LEVELS:
         raise _not_found(name, f"There is no level {level!r}; levels are {', '.join(LEVELS)}.")
-    named_size = int(match["thousands"]) * _SIZE_UNIT if match["thousands"] else None
-    if size is not None and named_size is not None and size != named_size:
-        raise ValueError(f"size={size} contradicts the size in the name {name!r}.")
     task = BenchmarkTask.parse(match["task"])
     if task.env_id not in gymnasium.registry:
         raise _not_found(name, f"There is no environment {task.env_id!r}.")
-    wanted = named_size if size is None else size
-    if wanted is None:
-        wanted = usual_size(task, level)
-    spec = DatasetSpec(task, level, _check_size(wanted, level))
-    missing = {p for p in spec.policy_names().values() if not has_behavior_policy(p)}
-    if missing:
-        raise _not_found(
-            name, f"This installation has no behavior policy {', '.join(sorted(missing))}."
+    named_size = int(match["thousands"]) * _SIZE_UNIT if match["thousands"] else None
+    if size is not None and named_size not in (None, size):
+        raise ValueError(f"size={size} contradicts the size in the name {name!r}.")
+    if size is None:
+        size = named_size or usual_size(task, level)
+    largest = LEVELS[level][0]
+    whole = isinstance(size, int | np.integer)
+    if not whole or size < _SIZE_UNIT or size % _SIZE_UNIT or size > largest:
+        raise ValueError(
+            f"Expected size to be a multiple of {_SIZE_UNIT} up to {largest}, the size of level "
+            f"{level!r}; got {size!r}."
         )
+    spec = DatasetSpec(task, level, int(size))
+    missing = [p for p in spec.policy_names().values() if not has_behavior_policy(p)]
+    if missing:
+        raise _not_found(name, f"This installation has no behavior policy {', '.join(missing)}.")
     return spec
 
 
@@ -166,17 +161,6 @@ def buildable_datasets() -> list[str]:
         for level in LEVELS
     ]
     return [s.name for s in specs if shipped.issuperset(s.policy_names().values())]
-
-
-def _check_size(size: int, level: str) -> int:
-    largest = LEVELS[level][0]
-    whole = isinstance(size, int | np.integer)
-    if not whole or size < _SIZE_UNIT or size % _SIZE_UNIT or size > largest:
-        raise ValueError(
-            f"Expected size to be a multiple of {_SIZE_UNIT} up to {largest}, the size of level "
-            f"{level!r}; got {size!r}."
-        )
-    return int(size)
 
 
 def _apportion(total: int, shares: list[float]) -> list[int]:

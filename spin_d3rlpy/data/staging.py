@@ -7,7 +7,6 @@ import errno
 import os
 import shutil
 import tempfile
-import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ import numpy as np
 from minari.storage import get_dataset_path
 
 from spin_d3rlpy.atomic import atomic_write
-from spin_d3rlpy.data.collect import Chunk
 from spin_d3rlpy.errors import DatasetWriteError, SpinError
 from spin_d3rlpy.locks import exclusive_folder
 from spin_envs.rollout import EpisodeRecord
@@ -50,11 +48,7 @@ def write_error(folder: Path, reason: str) -> DatasetWriteError:
 
 @contextmanager
 def explained_full_disk(folder: Path) -> Iterator[None]:
-    """Adds the disk's name and free space to errors about a full disk.
-
-    Raises:
-        DatasetWriteError: the block ended for lack of space.
-    """
+    """Turns errors about a full disk into `DatasetWriteError`, with its name and free space."""
     try:
         yield
     except SpinError:
@@ -70,13 +64,9 @@ def explained_full_disk(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def staged_dataset(name: str) -> Iterator[Staging | None]:
-    """Yields a place that becomes the dataset `name` if the block succeeds.
+    """Yields a place that becomes the dataset `name` if the block succeeds; None if that exists.
 
-    Yields None if the dataset exists. On an error nothing remains. A second process waits for the
-    first.
-
-    Raises:
-        DatasetWriteError: the disk is full.
+    On an error nothing remains. A second process waits for the first.
     """
     target = get_dataset_path(name)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -107,70 +97,49 @@ class PlayedChunks:
     """Chunks of episodes on disk, stored next to the dataset that they build.
 
     They survive an interrupted build for the next one of the same name and key (of everything that
-    the episodes depend on); chunks of other keys are removed. Nothing is stored where another
-    process may build the same dataset.
+    the episodes depend on); chunks of other keys are removed. Where another process may build the
+    same dataset they do not survive.
     """
 
-    def __init__(self, name: str, key: str, exclusive: bool) -> None:
+    def __init__(self, name: str, key: str, staging: Staging) -> None:
         target = Path(get_dataset_path(name))
         prefix = f".{target.name}.chunks-"
-        self._folder = target.parent / f"{prefix}{key}"
-        self._exclusive = exclusive
-        self._started = time.monotonic()
-        for other in target.parent.glob(f"{prefix}*") if exclusive else ():
-            if other != self._folder:
-                shutil.rmtree(other)
+        self._folder = staging.data.with_name("chunks")
+        if staging.exclusive:
+            self._folder = target.parent / f"{prefix}{key}"
+            for other in target.parent.glob(f"{prefix}*"):
+                if other != self._folder:
+                    shutil.rmtree(other)
+        self._folder.mkdir(exist_ok=True)
 
-    @property
-    def seconds(self) -> float:
-        """Build time of all attempts together."""
-        return time.monotonic() - self._started
-
-    def load(self, chunk: Chunk) -> list[EpisodeRecord] | None:
-        """Returns the chunk's episodes, or None."""
-        if not self._exclusive:
-            return None
+    def load(self, seeds: range) -> list[EpisodeRecord] | None:
+        """Returns the episodes of the chunk with these seeds, or None."""
         try:
             # Opened here because np.load leaves a damaged file open.
-            with self._path(chunk.seeds).open("rb") as raw, np.load(raw) as file:
+            with self._path(seeds).open("rb") as raw, np.load(raw) as file:
                 arrays = dict(file)
         # What a machine that lost power left is read as if it were not there.
         except (OSError, ValueError, EOFError, zipfile.BadZipFile):
             return None
-        steps = np.cumsum(arrays["lengths"])[:-1]
-        rows = np.cumsum(arrays["lengths"] + 1)[:-1]
-        columns = zip(
-            chunk.seeds,
-            np.split(arrays["observations"], rows),
-            np.split(arrays["actions"], steps),
-            np.split(arrays["rewards"], steps),
-            arrays["terminated"].tolist(),
-            strict=True,
-        )
-        self._started = min(self._started, time.monotonic() - float(arrays["seconds"]))
-        return [EpisodeRecord(*fields) for fields in columns]
+        return [
+            EpisodeRecord(
+                seed,
+                arrays[f"{seed}.observations"],
+                arrays[f"{seed}.actions"],
+                arrays[f"{seed}.rewards"],
+                bool(arrays[f"{seed}.terminated"]),
+            )
+            for seed in seeds
+        ]
 
     def save(self, episodes: Sequence[EpisodeRecord]) -> None:
-        """Atomically writes a chunk's episodes and the build time so far."""
-        if not self._exclusive:
-            return
+        """Atomically writes a chunk's episodes."""
         path = self._path(range(episodes[0].seed, episodes[0].seed + len(episodes)))
-        self._folder.mkdir(exist_ok=True)
         with atomic_write(path) as partial, partial.open("wb") as file:
-            np.savez(
-                file,
-                lengths=[len(e.rewards) for e in episodes],
-                observations=np.concatenate([e.observations for e in episodes]),
-                actions=np.concatenate([e.actions for e in episodes]),
-                rewards=np.concatenate([e.rewards for e in episodes]),
-                terminated=[e.terminated for e in episodes],
-                seconds=self.seconds,
-            )
+            np.savez(file, **{f"{e.seed}.{k}": v for e in episodes for k, v in vars(e).items()})
 
     def remove(self) -> None:
-        """Frees the space."""
-        if self._exclusive:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _path(self, seeds: range) -> Path:
         return self._folder / f"{seeds[0]}-{len(seeds)}.npz"

@@ -26,36 +26,21 @@ class TrajectoryWeights:
 
     References:
         * Hong et al., Harnessing Mixed Offline RL Datasets via Trajectory Weighting, 2023.
-
-    Args:
-        temperature: None draws uniformly.
-        score: `"return"`, or `"advantage"`: the return minus a linear regression on start states.
-        min_episodes: least effective number of trajectories.
-        critics: also draw the critics' batches by weights.
-
-    Raises:
-        ValueError: a temperature that is not positive, an unknown score.
     """
 
-    temperature: float | None = None
-    score: Score = "return"
+    temperature: float | None = None  # above 0; None draws uniformly
+    score: Score = "return"  # "advantage": minus a linear regression on start states
     min_episodes: float = 20.0
-    critics: bool = False
+    critics: bool = False  # also draw the critics' batches by weights
 
     def __post_init__(self) -> None:
         if self.temperature is not None and not self.temperature > 0.0:
-            raise ValueError(
-                f"Expected a trajectory temperature above 0 or None, got {self.temperature}."
-            )
+            raise ValueError(f"Expected a temperature above 0 or None, got {self.temperature}.")
         if self.score not in get_args(Score):
             raise ValueError(f"Expected score 'return' or 'advantage', got {self.score!r}.")
 
     def compute(self, returns: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        """Returns trajectory probabilities for returns and start states `(episodes, obs)`.
-
-        Raises:
-            InvalidDatasetError: all trajectories have the same score.
-        """
+        """Returns trajectory probabilities for returns and start states `(episodes, obs)`."""
         scores = returns.double()
         if self.score == "advantage":
             scores = scores - _expected_returns(scores, starts.double())
@@ -68,11 +53,11 @@ class TrajectoryWeights:
         scores = (scores - scores.min()) / spread
         assert self.temperature is not None
         temperature, least = self.temperature, min(self.min_episodes, 0.99 * len(scores))
-        weights = (scores / temperature).softmax(0)
-        while 1.0 / weights.square().sum() < least:
-            temperature *= 1.1
+        while True:
             weights = (scores / temperature).softmax(0)
-        return weights
+            if 1.0 / weights.square().sum() >= least:
+                return weights
+            temperature *= 1.1
 
 
 def _expected_returns(returns: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
@@ -87,10 +72,7 @@ def _expected_returns(returns: torch.Tensor, starts: torch.Tensor) -> torch.Tens
 def returns_to_go(
     rewards: torch.Tensor, episode_starts: torch.Tensor, gamma: float
 ) -> torch.Tensor:
-    """Returns discounted sums of rewards `(n,)` from each step to its episode's end, `(n,)`.
-
-    `episode_starts` `(episodes + 1,)` are each episode's first step, and n.
-    """
+    """Returns discounted sums of rewards `(n,)` from each step to its episode's end, `(n,)`."""
     sums = rewards.double().tolist()
     for start, end in itertools.pairwise(episode_starts.tolist()):
         for t in range(end - 2, start - 1, -1):

@@ -49,11 +49,7 @@ def worker_environment() -> dict[str, str]:
 
 
 def play_chunks(chunks: Iterable[Chunk], jobs: int) -> Generator[list[EpisodeRecord]]:
-    """Yields each chunk's episodes, in order, at most a few chunks ahead of the consumer.
-
-    Raises:
-        RuntimeError: a worker process ended without a reply.
-    """
+    """Yields each chunk's episodes, in order, at most a few chunks ahead of the consumer."""
     remaining = iter(chunks)
     first = list(islice(remaining, jobs))
     with closing(Workers(len(first))) as workers:
@@ -78,17 +74,15 @@ def worker_arithmetic() -> list[str]:
 class Workers:
     """Worker processes, each driven by one thread at a time.
 
-    Unlike multiprocessing, which runs the user's script again in spawned workers and so needs an
-    `if __name__ == "__main__"` guard. Output of quiet workers is discarded.
+    (multiprocessing would run the user's script again in spawned workers, and so need an
+    `if __name__ == "__main__"` guard.) Output of quiet workers is discarded.
     """
 
     def __init__(self, n: int, quiet: bool = False) -> None:
         env = worker_environment()
-        self._processes = []
-        self._free: queue.Queue[subprocess.Popen[bytes]] = queue.Queue()
         self._threads = ThreadPoolExecutor(max(n, 1), thread_name_prefix="dataset-worker")
-        for _ in range(n):
-            process = subprocess.Popen(
+        self._processes = [
+            subprocess.Popen(
                 # -P: the script's folder must not shadow modules of other packages.
                 [sys.executable, "-P", str(_SCRIPT)],
                 stdin=subprocess.PIPE,
@@ -96,27 +90,21 @@ class Workers:
                 stderr=subprocess.DEVNULL if quiet else None,
                 env=env,
             )
-            self._processes.append(process)
+            for _ in range(n)
+        ]
+        self._free: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+        for process in self._processes:
             self._free.put(process)
 
     def submit(self, verb: str, fields: dict[str, Any]) -> Future[Any]:
-        """Submits a request to the next free worker, see `serve` in `collect`."""
         return self._threads.submit(self._request, (verb, fields))
 
     def close(self) -> None:
-        """Ends the processes, also while they are working."""
         for process in self._processes:
             process.kill()
         self._threads.shutdown(cancel_futures=True)
         for process in self._processes:
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                assert pipe is not None
-                # What is left in the buffer has no reader anymore.
-                try:
-                    pipe.close()
-                except BrokenPipeError:
-                    continue
+            process.communicate()  # closes the pipes and waits
 
     def _request(self, request: tuple[str, dict[str, Any]]) -> Any:
         process = self._free.get()

@@ -12,7 +12,6 @@ import gymnasium
 import minari
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from minari import MinariDataset
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 from numpy.typing import NDArray
@@ -23,11 +22,6 @@ from spin_envs import reference_scores
 from spin_envs.tasks import BenchmarkTask
 
 _EPISODES_PER_WRITE = 100
-
-
-def dataset_bytes(dataset: MinariDataset) -> int:
-    """Returns the size of a dataset's files."""
-    return sum(p.stat().st_size for p in dataset.storage.data_path.rglob("*") if p.is_file())
 
 
 class Checksum:
@@ -68,15 +62,7 @@ def episode_buffer(
     """Returns an episode of T steps in Minari's form, truncated unless terminated."""
     flags = np.zeros((2, len(rewards)), dtype=bool)
     flags[0 if terminated else 1, -1] = True
-    return EpisodeBuffer(
-        seed=seed,
-        observations=observations,
-        actions=actions,
-        rewards=rewards,
-        terminations=flags[0],
-        truncations=flags[1],
-        infos={},
-    )
+    return EpisodeBuffer(None, seed, None, observations, actions, rewards, *flags, infos={})
 
 
 class DatasetWriter:
@@ -103,39 +89,29 @@ class DatasetWriter:
         # HDF5 prints thousands of lines when a disk is full.
         self._workers = Workers(1, quiet=True)
         self._returns: list[float] = []
-        self.checksum = Checksum()
+        self._checksum = Checksum()
 
-    def add_all(self, episodes: Iterable[EpisodeBuffer]) -> None:
-        """Appends episodes, a few at a time. Raises as `add`."""
+    def add(self, episodes: Iterable[EpisodeBuffer]) -> None:
+        """Appends episodes, a few at a time, or raises DatasetWriteError."""
         remaining = iter(episodes)
         while batch := list(itertools.islice(remaining, _EPISODES_PER_WRITE)):
-            self.add(batch)
-
-    def add(self, episodes: Sequence[EpisodeBuffer]) -> None:
-        """Appends episodes.
-
-        Raises:
-            DatasetWriteError: they could not be written.
-        """
-        request = {"folder": self._staging.data, "episodes": episodes}
-        try:
-            self._workers.submit("write", request).result()
-        except (OSError, RuntimeError) as error:  # h5py raises both
-            number = getattr(error, "errno", None)
-            reason = os.strerror(number) if number else str(error).rstrip(".")
-            raise write_error(self._staging.data.parent.parent, reason) from error
-        for e in episodes:
-            self.checksum.add(e.observations, e.actions, e.rewards, e.terminations)
-            self._returns.append(float(np.sum(e.rewards, dtype=np.float64)))
+            request = {"folder": self._staging.data, "episodes": batch}
+            try:
+                self._workers.submit("write", request).result()
+            except (OSError, RuntimeError) as error:  # h5py raises both
+                number = getattr(error, "errno", None)
+                reason = os.strerror(number) if number else str(error).rstrip(".")
+                raise write_error(self._staging.data.parent.parent, reason) from error
+            for e in batch:
+                self._checksum.add(e.observations, e.actions, e.rewards, e.terminations)
+                self._returns.append(float(np.sum(e.rewards, dtype=np.float64)))
 
     def finish(self, metadata: dict[str, Any]) -> None:
-        """Writes the record: `metadata`, return statistics and the checksum."""
         self._storage.update_metadata(
             {"minari_version": minari.__version__, "returns": return_statistics(self._returns)}
             | metadata
-            | {"checksum": str(self.checksum)}
+            | {"checksum": str(self._checksum)}
         )
 
     def close(self) -> None:
-        """Ends the writing process."""
         self._workers.close()

@@ -1,10 +1,14 @@
-"""All experiments of `bench`: the paper's tables and figures, and this project's own."""
+"""All experiments of `bench`, and the user's selection of them: options or a YAML file."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
-from spin_d3rlpy.experiments.specs import Experiment, Fields, Method
+from spin_d3rlpy.experiments.jobs import Job
+from spin_d3rlpy.experiments.specs import Experiment, Fields, Method, Scale, get_scale
+from spin_d3rlpy.settings import create, merge
 
 LEVELS = ("medium", "expert", "medium-expert", "random-medium-expert")
 TASKS = ("finger-spin-b3", "cheetah-run-b3", "quadruped-walk-b3", "humanoid-stand-b3")
@@ -25,32 +29,14 @@ MAIN = _datasets(TASKS, LEVELS)
 MEDIUM_EXPERT = _datasets(TASKS, ["medium-expert"])
 MIXED = _datasets(TASKS, ["medium-expert", "random-medium-expert"])
 MAZES = _datasets([f"maze-a{n}" for n in (5, 10, 15)], ["medium-expert"])
-TUNED = [
-    *_datasets(
-        [
-            "cheetah-run-b3",
-            "finger-spin-b3",
-            "humanoid-stand-b3",
-            "quadruped-walk-b3",
-            "fish-swim-b3",
-        ],
-        ["medium-expert", "random-medium-expert", "medium", "expert"],
-    ),
-    *_datasets([f"dog-trot-b{n}" for n in (3, 10, 30)], ["medium-expert"]),
-    *MAZES,
-]
-CHOSEN_ON = _datasets(
-    ["cheetah-run-b3", "finger-spin-b3"], ["medium-expert", "random-medium-expert"]
-)
+DOG_BINS = _datasets([f"dog-trot-b{n}" for n in (3, 10, 30)], ["medium-expert"])
+TUNED = [*_datasets([*TASKS, "fish-swim-b3"], LEVELS), *DOG_BINS, *MAZES]
+CHOSEN_ON = _datasets(TASKS[:2], ["medium-expert", "random-medium-expert"])
 LEFT_OUT: dict[str, Fields] = {
     "standardized observations": {"observation_scaler": {"type": "none"}},
     "LayerNorm": {
-        name: {"type": "vector", "params": {"hidden_units": [256, 256]}}
-        for name in (
-            "actor_encoder_factory",
-            "critic_encoder_factory",
-            "value_encoder_factory",
-        )
+        f"{part}_encoder_factory": {"type": "vector", "params": {"hidden_units": [256, 256]}}
+        for part in ("actor", "critic", "value")
     },
     "schedule": {"lr_schedule": "constant", "lr_warmup": 0.0},
     "averaged weights": {"ema_decay": 0.0},
@@ -61,192 +47,201 @@ LEFT_OUT: dict[str, Fields] = {
 }
 WARM_START: Fields = {"query_init": "mask", "head_init": "asm"}
 
-EXPERIMENTS: dict[str, Experiment] = {
-    e.name: e
-    for e in (
-        Experiment(
-            "returns",
-            "Returns under IQL",
-            MAIN,
-            _methods("IQL"),
-            "returns_iql.csv",
-            note="Of the published SPIN figures on medium-expert data, cheetah-run's is of an ASM "
-            "of 70 epochs and quadruped-walk's of one of 20. With 100 epochs everywhere their mean "
-            "is 748.0, not 753.2. Some published minutes to target are fewer than those that "
-            "pre-training takes according to the paper, so steps are the better comparison.",
-        ),
-        Experiment(
-            "early",
-            "Returns after 10,000 steps of IQL",
-            MAIN,
-            _methods("IQL"),
-            "percent_of_fiql_at_10k_steps.csv",
-            early=True,
-            note="Published are percentages of the factored method's final return. Ours need the "
-            "experiment 'returns'.",
-        ),
-        Experiment(
-            "dog-bins",
-            "Returns on dog-trot by bins",
-            _datasets([f"dog-trot-b{n}" for n in (3, 10, 30)], ["medium-expert"]),
-            _methods("IQL"),
-            "returns_dog_trot_bins.csv",
-        ),
-        Experiment(
-            "asm-epochs",
-            "Returns by epochs of pre-training",
-            MIXED,
-            [Method("SPIN", "SPINIQL")],
-            by_epoch=True,
-        ),
-        Experiment(
-            "probe",
-            "Linear probes of the trunk",
-            [
-                *_datasets(["dog-trot-b30"], ["medium-expert"]),
-                *_datasets(["cheetah-run-b3"], ["medium-expert", "random-medium-expert"]),
-            ],
-            probe=True,
-        ),
-        Experiment(
-            "distill",
-            "SPIN-Distill",
-            MEDIUM_EXPERT,
-            [*_methods("IQL"), Method("SPIN-Distill", "SPINDistillIQL")],
-            "returns_distill.csv",
-        ),
-        *(
-            Experiment(
-                objective.lower(),
-                f"Returns under {objective}",
-                MEDIUM_EXPERT,
-                _methods(objective),
-                f"returns_{objective.lower()}.csv",
-            )
+PROBED = [
+    *_datasets(["dog-trot-b30"], ["medium-expert"]),
+    *_datasets(["cheetah-run-b3"], ["medium-expert", "random-medium-expert"]),
+]
+IQL = _methods("IQL")
+SPIN_IQL = Method("SPIN", "SPINIQL")
+OBJECTIVES = {"MAM": {}, "VAM": {"objective": "variational"}, "CAM": {"objective": "contrastive"}}
+RATIOS = {"fixed 0.15": {}, "uniform [0.15, 1]": {"mask_prob_max": 1.0}}
+CACHED: Fields = {"train_queries": False, "cache_features": True}
+
+_ALL = [
+    Experiment(
+        "returns",
+        "Returns under IQL",
+        MAIN,
+        IQL,
+        "returns_iql.csv",
+        note="Of the published SPIN figures on medium-expert data, cheetah-run's is of an ASM of "
+        "70 epochs and quadruped-walk's of one of 20. With 100 epochs everywhere their mean is "
+        "748.0, not 753.2. Some published minutes to target are fewer than those that "
+        "pre-training takes according to the paper, so steps are the better comparison.",
+    ),
+    Experiment(
+        "early",
+        "Returns after 10,000 steps of IQL",
+        MAIN,
+        IQL,
+        "percent_of_fiql_at_10k_steps.csv",
+        early=True,
+        note="Published are percentages of the factored method's final return. Ours need the "
+        "experiment 'returns'.",
+    ),
+    Experiment(
+        "dog-bins", "Returns on dog-trot by bins", DOG_BINS, IQL, "returns_dog_trot_bins.csv"
+    ),
+    Experiment("asm-epochs", "Returns by epochs of pre-training", MIXED, [SPIN_IQL], by_epoch=True),
+    Experiment("probe", "Linear probes of the trunk", PROBED, probe=True),
+    Experiment(
+        "distill",
+        "SPIN-Distill",
+        MEDIUM_EXPERT,
+        [*IQL, Method("SPIN-Distill", "SPINDistillIQL")],
+        "returns_distill.csv",
+    ),
+    Experiment("awac", "Returns under AWAC", MEDIUM_EXPERT, _methods("AWAC"), "returns_awac.csv"),
+    Experiment("bcq", "Returns under BCQ", MEDIUM_EXPERT, _methods("BCQ"), "returns_bcq.csv"),
+    Experiment("maze", "Returns in the maze", MAZES, IQL, "returns_maze.csv"),
+    Experiment(
+        "reprem",
+        "SPIN and RePreM",
+        _datasets(TASKS, ["random-medium-expert"]),
+        [Method("RePreM", "RePreMIQL"), SPIN_IQL],
+        "reprem.csv",
+        note="On humanoid-stand the published baselines had passed their best return; at each "
+        "method's best, SPIN leads them by 22 %, not by 39 %.",
+    ),
+    Experiment(
+        "objectives",
+        "Returns by pre-training objective",
+        MEDIUM_EXPERT,
+        [Method(label, "SPINIQL", pretraining=changes) for label, changes in OBJECTIVES.items()],
+        "returns_by_objective.csv",
+    ),
+    Experiment(
+        "mask-ratio",
+        "Mask ratio in pre-training and warm starts (ours)",
+        MIXED,
+        [
+            Method(f"{ratio}{start}", "SPINIQL", fields, pretraining)
+            for ratio, pretraining in RATIOS.items()
+            for start, fields in (("", {}), (", warm start", WARM_START))
+        ],
+        early=True,
+    ),
+    Experiment(
+        "tuned",
+        "The tuned recipe: returns at equal CPU seconds, pre-training included",
+        TUNED,
+        IQL,
+        "returns_iql.csv",
+        timed=True,
+    ),
+    Experiment(
+        "tuned-objectives",
+        "The tuned recipe with AWAC and BCQ at equal CPU seconds",
+        [*CHOSEN_ON, *_datasets(["humanoid-stand-b3"], ["medium-expert"])],
+        [
+            Method(f"{label}-{objective}", f"{policy}{objective}")
             for objective in ("AWAC", "BCQ")
+            for label, policy in POLICIES.items()
+        ],
+        timed=True,
+    ),
+    Experiment(
+        "recipe",
+        "What the recipe gives and what the method gives, at equal CPU seconds",
+        CHOSEN_ON,
+        [
+            Method(f"{label}, {recipe}", f"{POLICIES[label]}IQL", recipe=recipe)
+            for recipe in ("published", "tuned")
+            for label in ("F", "SPIN")
+        ],
+        timed=True,
+    ),
+    Experiment(
+        "ablation",
+        "The tuned recipe without each of its ingredients, at equal CPU seconds",
+        CHOSEN_ON,
+        [
+            Method("all", "FactoredIQL"),
+            *(Method(f"no {name}", "FactoredIQL", f) for name, f in LEFT_OUT.items()),
+        ],
+        timed=True,
+    ),
+    Experiment(
+        "coordination",
+        "Tasks where coordination decides, at equal CPU seconds (ours)",
+        _datasets(
+            [f"{task}-n{n}" for task in ("dispatch", "slate") for n in (5, 10, 20, 50)],
+            ["medium-expert"],
         ),
-        Experiment("maze", "Returns in the maze", MAZES, _methods("IQL"), "returns_maze.csv"),
-        Experiment(
-            "reprem",
-            "SPIN and RePreM",
-            _datasets(TASKS, ["random-medium-expert"]),
-            [Method("RePreM", "RePreMIQL"), Method("SPIN", "SPINIQL")],
-            "reprem.csv",
-            note="On humanoid-stand the published baselines had passed their best return; at each "
-            "method's best, SPIN leads them by 22 %, not by 39 %.",
-        ),
-        Experiment(
-            "objectives",
-            "Returns by pre-training objective",
-            MEDIUM_EXPERT,
-            [
-                Method("MAM", "SPINIQL"),
-                Method("VAM", "SPINIQL", pretraining={"objective": "variational"}),
-                Method("CAM", "SPINIQL", pretraining={"objective": "contrastive"}),
-            ],
-            "returns_by_objective.csv",
-        ),
-        Experiment(
-            "mask-ratio",
-            "Mask ratio in pre-training and warm starts (ours)",
-            MIXED,
-            [
-                Method(f"{ratio}{start}", "SPINIQL", fields, pretraining)
-                for ratio, pretraining in (
-                    ("fixed 0.15", {}),
-                    ("uniform [0.15, 1]", {"mask_prob_max": 1.0}),
-                )
-                for start, fields in (("", {}), (", warm start", WARM_START))
-            ],
-            early=True,
-        ),
-        Experiment(
-            "tuned",
-            "The tuned recipe: returns at equal CPU seconds, pre-training included",
-            TUNED,
-            _methods("IQL"),
-            "returns_iql.csv",
-            timed=True,
-        ),
-        Experiment(
-            "tuned-objectives",
-            "The tuned recipe with AWAC and BCQ at equal CPU seconds",
-            [*CHOSEN_ON, *_datasets(["humanoid-stand-b3"], ["medium-expert"])],
-            [
-                Method(f"{label}-{objective}", f"{policy}{objective}")
-                for objective in ("AWAC", "BCQ")
-                for label, policy in POLICIES.items()
-            ],
-            timed=True,
-        ),
-        Experiment(
-            "recipe",
-            "What the recipe gives and what the method gives, at equal CPU seconds",
-            CHOSEN_ON,
-            [
-                Method(f"{label}, {recipe}", f"{POLICIES[label]}IQL", recipe=recipe)
-                for recipe in ("published", "tuned")
-                for label in ("F", "SPIN")
-            ],
-            timed=True,
-        ),
-        Experiment(
-            "ablation",
-            "The tuned recipe without each of its ingredients, at equal CPU seconds",
-            CHOSEN_ON,
-            [
-                Method("all", "FactoredIQL"),
-                *(Method(f"no {name}", "FactoredIQL", f) for name, f in LEFT_OUT.items()),
-            ],
-            timed=True,
-        ),
-        Experiment(
-            "coordination",
-            "Tasks where coordination decides, at equal CPU seconds (ours)",
-            _datasets(
-                [f"{task}-n{n}" for task in ("dispatch", "slate") for n in (5, 10, 20, 50)],
-                ["medium-expert"],
-            ),
-            [
-                *_methods("IQL"),
-                Method("DecQN", "DecQN"),
-                *(
-                    Method(f"{label}, best of 32", f"{POLICIES[label]}IDQL")
-                    for label in ("F", "AR")
-                ),
-                Method("joint, best of 32", "SPINIDQL"),
-                Method("joint, best of 32 by a joint critic", "SPINIDQL", {"joint_critic": True}),
-            ],
-            timed=True,
-        ),
-        Experiment(
-            "cached",
-            "Fixed queries and cached features (ours)",
-            MIXED,
-            [
-                Method("trained queries", "SPINIQL"),
-                *(
-                    Method(
-                        f"fixed {init} queries, cached",
-                        "SPINIQL",
-                        {"query_init": init, "train_queries": False, "cache_features": True},
-                    )
-                    for init in ("mask", "random")
-                ),
-            ],
-            early=True,
-        ),
-    )
-}
+        [
+            *IQL,
+            Method("DecQN", "DecQN"),
+            Method("F, best of 32", "FactoredIDQL"),
+            Method("AR, best of 32", "AutoregressiveIDQL"),
+            Method("joint, best of 32", "SPINIDQL"),
+            Method("joint, best of 32 by a joint critic", "SPINIDQL", {"joint_critic": True}),
+        ],
+        timed=True,
+    ),
+    Experiment(
+        "cached",
+        "Fixed queries and cached features (ours)",
+        MIXED,
+        [
+            Method("trained queries", "SPINIQL"),
+            Method("fixed mask queries, cached", "SPINIQL", CACHED | {"query_init": "mask"}),
+            Method("fixed random queries, cached", "SPINIQL", CACHED | {"query_init": "random"}),
+        ],
+        early=True,
+    ),
+]
+EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 
 
 def get_experiments(names: Sequence[str]) -> list[Experiment]:
-    """Returns experiments by name.
-
-    Raises:
-        ValueError: there is no such experiment.
-    """
+    """Returns experiments by name; raises ValueError if there is none of one."""
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown:
         raise ValueError(f"Expected experiments of {', '.join(EXPERIMENTS)}; got {unknown[0]!r}.")
     return [EXPERIMENTS[name] for name in names]
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchSettings:
+    """Selection of what to run."""
+
+    experiments: list[str]
+    preset: str = "cpu"  # a scale's name
+    # what differs from it, fields of `Scale`
+    scale: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seeds: int | None = None  # how many; the scale's number if None
+    # only datasets whose name contains one of these; all if empty
+    tasks: list[str] = dataclasses.field(default_factory=list)
+    # only methods whose label contains one of these; all if empty
+    methods: list[str] = dataclasses.field(default_factory=list)
+    device: str = "cpu:0"  # as in d3rlpy
+
+    def complete(self) -> BenchSettings:
+        """Returns the settings with the whole scale; raises ValueError for unknown names."""
+        get_experiments(self.experiments)
+        scale = merge(dataclasses.asdict(get_scale(self.preset)), self.scale)
+        create(Scale, scale, "scale")
+        seeds = scale["seeds"] if self.seeds is None else self.seeds
+        return dataclasses.replace(self, scale=scale, seeds=seeds)
+
+    @property
+    def sizes(self) -> Scale:
+        return dataclasses.replace(get_scale(self.preset), **self.scale)
+
+    @property
+    def seed_numbers(self) -> range:
+        return range(self.seeds or self.sizes.seeds)
+
+    @property
+    def job_device(self) -> str:
+        """The jobs' device; each job sees only its own GPU."""
+        return "cuda:0" if self.device.startswith("cuda") else self.device
+
+    def jobs(self) -> list[Job]:
+        sizes, seeds, device = self.sizes, self.seed_numbers, self.job_device
+        return [
+            job
+            for experiment in get_experiments(self.experiments)
+            for _, label, job in experiment.jobs(sizes, seeds, device, self.tasks)
+            if not self.methods or any(method in label for method in self.methods)
+        ]

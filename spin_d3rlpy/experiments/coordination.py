@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -25,13 +25,7 @@ Choose = Callable[[NDArray[Any]], NDArray[Any]]
 def measure_coordination(
     algo: Any, env: gymnasium.Env[Any, Any], episodes: int, seed: int
 ) -> dict[str, float]:
-    """Plays episodes of a task whose info counts `collisions`.
-
-    Args:
-        algo: a trained algorithm.
-        env: from `gymnasium.make`.
-        episodes: for each way of acting.
-        seed: of the first one.
+    """Plays episodes, for each way of acting, of a task whose info counts `collisions`.
 
     Returns:
         `greedy_collisions` and `sampled_collisions`: shares of actions in which at least one
@@ -44,7 +38,7 @@ def measure_coordination(
         found = {
             "greedy_collisions": _play(envs, algo.predict, seed)[1],
             "sampled_collisions": _play(envs, algo.sample_action, seed)[1],
-            "milliseconds": 1000.0 * _seconds_of_a_decision(envs, algo.predict, seed),
+            "milliseconds": _milliseconds(envs, algo.predict, seed),
         }
         if isinstance(algo, IDQL) and isinstance(algo.policy, JointPolicy):
             space = envs.single_action_space
@@ -72,11 +66,7 @@ def _play(envs: Any, choose: Choose, seed: int) -> tuple[float, float]:
     return total / envs.num_envs, collided / steps
 
 
-def _seconds_of_a_decision(envs: Any, choose: Choose, seed: int) -> float:
+def _milliseconds(envs: Any, choose: Choose, seed: int) -> float:
     observations, _ = envs.reset(seed=seed)
-    times = []
-    for _ in range(_TIMED_DECISIONS):
-        began = time.perf_counter()
-        choose(observations[:1])
-        times.append(time.perf_counter() - began)
-    return float(np.median(times))
+    taken = timeit.repeat(lambda: choose(observations[:1]), number=1, repeat=_TIMED_DECISIONS)
+    return 1000.0 * float(np.median(taken))

@@ -11,16 +11,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from spin_d3rlpy.data.workers import default_jobs
-from spin_d3rlpy.experiments.jobs import LOG
-from spin_d3rlpy.experiments.worker import work
+from spin_d3rlpy.experiments.jobs import LOG, work
 
 
 def visible_gpu(number: int) -> str:
-    """Returns the name of a GPU visible to this process, by torch's number.
-
-    Raises:
-        ValueError: there is no such GPU.
-    """
+    """Returns the name of a GPU visible to this process, by torch's number."""
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
         return str(number)
@@ -41,7 +36,6 @@ class LocalEngine:
         self.n_slots = n_workers or len(self._devices) or self._cores
 
     def start(self, root: Path, name: str, slot: int) -> subprocess.Popen[bytes]:
-        """Starts `python -m spin_d3rlpy.experiments.worker`."""
         threads = str(max(1, self._cores // self.n_slots))
         env = {**os.environ, "OMP_NUM_THREADS": threads}
         if self._devices:
@@ -62,11 +56,6 @@ class RayEngine:
     The jobs' folder and Minari's datasets must be on a file system shared by all machines, and this
     package must be installed on them. A job whose worker or machine dies is restarted elsewhere, up
     to three times, from its checkpoint.
-
-    Args:
-        address: of the cluster, as for `ray.init`; a local one if None.
-        cpus: cores per job.
-        gpus: GPUs per job, 0 or 1.
 
     Raises:
         ImportError: Ray is not installed.
@@ -92,12 +81,10 @@ class RayEngine:
 
     @property
     def n_slots(self) -> int:
-        """Number of concurrent jobs on the current cluster."""
         has = self._ray.cluster_resources()
         return min(int(has.get(what, 0) // need) for what, need in self._needs.items() if need)
 
     def start(self, root: Path, name: str, slot: int) -> RayTask:
-        """Submits the job to Ray."""
         reference = self._task.remote(root.absolute(), name, self._needs["CPU"])
         return RayTask(self._ray, reference, root / name / LOG)
 
@@ -106,9 +93,7 @@ class RayTask:
     """A job on a Ray cluster. Errors of Ray, such as a missing package, are logged to `log`."""
 
     def __init__(self, ray: Any, reference: Any, log: Path) -> None:
-        self._ray = ray
-        self._reference = reference
-        self._log = log
+        self._ray, self._reference, self._log = ray, reference, log
 
     def poll(self) -> int | None:
         """Returns 0 or 1 (failed), or None while it runs."""
@@ -124,7 +109,6 @@ class RayTask:
         return 0
 
     def kill(self) -> None:
-        """Ends it at once."""
         self._ray.cancel(self._reference, force=True)
 
 

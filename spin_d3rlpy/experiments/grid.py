@@ -32,11 +32,7 @@ def is_done(root: Path, job: Job) -> bool:
 def build_datasets(
     jobs: Iterable[Job], show_progress: bool = True
 ) -> dict[tuple[str, int | None], str]:
-    """Builds the jobs' datasets one after the other, each with all cores.
-
-    Returns:
-        Name, size and error of each dataset that could not be built.
-    """
+    """Builds the jobs' datasets with all cores; returns the errors of those that failed."""
     missing = {}
     for name, size in dict.fromkeys((job.dataset, job.size) for job in jobs):
         try:
@@ -57,17 +53,7 @@ def run_grid(
     """Runs unfinished jobs and their requirements, resuming earlier attempts.
 
     A job that fails, or whose dataset cannot be built, leaves `error.txt` (the end of its log);
-    jobs that depend on it are skipped, others continue.
-
-    Args:
-        jobs: what to run.
-        root: folder of the jobs' folders.
-        engine: where they run; all of this machine's cores if None.
-        show_progress: draw a bar with the time left.
-        poll_seconds: seconds between checks of running jobs.
-
-    Returns:
-        The jobs that failed or were skipped.
+    jobs that depend on it are skipped, others continue. Returns those that failed or were skipped.
     """
     engine = engine or LocalEngine()
     everything = with_requirements(jobs)

@@ -2,7 +2,7 @@
 
 A job is a folder: `job.json` describes it, `run/` is its training or pre-training (see
 `spin_d3rlpy.training`), `result.json` (written atomically at the end) marks it as done, and
-`machine.json` holds versions, machine and git commit.
+`machine.json` holds versions and machine.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import subprocess
+import logging
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -19,6 +20,8 @@ from typing import Any, Literal
 
 import d3rlpy
 import gymnasium
+import structlog
+import torch
 
 from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.asm import load_asm
@@ -32,7 +35,6 @@ from spin_d3rlpy.run_settings import PretrainSettings, TrainSettings, train_sett
 from spin_d3rlpy.training import CURVE, POLICY, run_pretraining, run_training
 from spin_envs.tasks import BenchmarkTask
 
-Kind = Literal["pretrain", "train", "probe"]
 RESULT = "result.json"
 RUN = "run"
 ERROR = "error.txt"
@@ -45,50 +47,30 @@ HELD_OUT = 0.1  # share of the episodes that probes are tested on
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One piece of work; equal jobs are done once.
+    """One piece of work; equal jobs are done once."""
 
-    Args:
-        kind: what to do.
-        dataset: name.
-        size: its transitions; the published size if None.
-        seed: of networks and mini-batches.
-        device: as in d3rlpy.
-        algorithm: training: class in `spin_d3rlpy.algos`.
-        fields: training: config fields, nested ones as dictionaries. Pre-training: `transformer`
-            and `pretraining`.
-        n_steps: training: gradient steps.
-        n_steps_per_epoch: training: gradient steps between evaluations.
-        episodes: training: episodes per evaluation.
-        mode: training: evaluate greedy or sampled actions.
-        recipe: training: for fields not in `fields`.
-        seconds: training: CPU time, pre-training included, instead of `n_steps`.
-        asm: training and probe: the job that pre-trains the ASM.
-        asm_epoch: epoch of the ASM; the last one if None, 0 is untrained.
-    """
-
-    kind: Kind
-    dataset: str
-    size: int | None = None
-    seed: int = 0
+    kind: Literal["pretrain", "train", "probe"]
+    dataset: str  # name
+    size: int | None = None  # its transitions; the published size if None
+    seed: int = 0  # of networks and mini-batches
     device: str = "cpu:0"
-    algorithm: str | None = None
+    algorithm: str | None = None  # of a training: class in `spin_d3rlpy.algos`
+    # Config fields, nested ones as dictionaries; of a pre-training `transformer`, `pretraining`.
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     n_steps: int = 0
     n_steps_per_epoch: int = 0
-    episodes: int = 10
-    mode: ActionMode = "sample"
-    recipe: str = "published"
-    seconds: float | None = None
-    asm: Job | None = None
-    asm_epoch: int | None = None
+    episodes: int = 10  # per evaluation
+    mode: ActionMode = "sample"  # evaluated actions
+    recipe: str = "published"  # for fields not in `fields`
+    seconds: float | None = None  # CPU time, pre-training included, instead of `n_steps`
+    asm: Job | None = None  # the job that pre-trains the ASM of a training or probe
+    asm_epoch: int | None = None  # epoch of the ASM; the last one if None, 0 is untrained
 
     def to_json(self) -> dict[str, Any]:
-        """As a dictionary that `from_json` reads."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Job:
-        """Inverse of `to_json`."""
         asm = content["asm"]
         return cls(**{**content, "asm": None if asm is None else cls.from_json(asm)})
 
@@ -114,7 +96,7 @@ def run_job(root: Path, name: str) -> None:
     with exclusive_folder(folder):
         if (folder / RESULT).exists():
             return
-        write_json(folder / "machine.json", {**describe_machine(), "git_commit": _git_commit()})
+        write_json(folder / "machine.json", describe_machine())
         started = time.monotonic()
         result = {"pretrain": _pretrain, "train": _train, "probe": _probe}[job.kind](root, job)
         attempt = time.monotonic() - started
@@ -127,11 +109,7 @@ def _common_settings(job: Job) -> dict[str, Any]:
 
 
 def _pretrain(root: Path, job: Job) -> dict[str, Any]:
-    settings = PretrainSettings(
-        transformer=job.fields["transformer"],
-        pretraining=job.fields["pretraining"],
-        **_common_settings(job),
-    )
+    settings = PretrainSettings(**job.fields, **_common_settings(job))
     result = run_pretraining(root / job.name / RUN, settings, show_progress=False)
     return {f"pretraining_{k}": v for k, v in result.items() if k not in ("dataset", "asm")}
 
@@ -147,36 +125,29 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
         **_common_settings(job),
     }
     if job.seconds is None:
-        settings = TrainSettings(
-            asm=None if job.asm is None else str(_asm_path(root, job)),
-            n_steps=job.n_steps,
-            n_steps_per_epoch=job.n_steps_per_epoch,
-            **values,
-        )
+        asm = None if job.asm is None else str(_asm_path(root, job))
+        steps: Any = {"n_steps": job.n_steps, "n_steps_per_epoch": job.n_steps_per_epoch}
+        settings = TrainSettings(asm=asm, **steps, **values)
     else:
         timed = {"recipe": job.recipe, "seconds": job.seconds, "n_epochs": TIMED_EPOCHS}
         settings = train_settings({**values, **timed}, "job")
-    result = run_training(
-        folder / RUN,
-        settings,
-        show_progress=False,
-        greedy_too=True,
-        # With one thread (see `worker`) that is the time of one core, however busy it is.
-        clock=time.monotonic if job.seconds is None else time.process_time,
+    # With one thread (see `work`) process time is that of one core, however busy it is.
+    clock = time.monotonic if job.seconds is None else time.process_time
+    trained = run_training(
+        folder / RUN, settings, show_progress=False, greedy_too=True, clock=clock
     )
     curve = read_csv(folder / RUN / CURVE)
-    coordination = {}
+    keys = ("return", "greedy_return", "update_seconds", "seconds", "steps")
+    result = {key: trained[key] for key in keys}
+    result["evaluation_seconds"] = sum(float(row["evaluation_seconds"]) for row in curve)
+    if job.asm is not None:
+        pretrained = json.loads((root / job.asm.name / RESULT).read_text())
+        result |= {k: v for k, v in pretrained.items() if k.startswith("pretraining_")}
     if BenchmarkTask.parse(job.dataset.split("/")[1]).is_scripted:
-        with closing(gymnasium.make(result["env"], **result["env_args"])) as env:
+        with closing(gymnasium.make(trained["env"], **trained["env_args"])) as env:
             policy = load_policy(folder / RUN / POLICY, job.device)
-            coordination = measure_coordination(policy, env, job.episodes, EVALUATION_SEED)
-    pretrained = json.loads((root / job.asm.name / RESULT).read_text()) if job.asm else {}
-    return {
-        **{k: result[k] for k in ("return", "greedy_return", "update_seconds", "seconds", "steps")},
-        "evaluation_seconds": sum(float(row["evaluation_seconds"]) for row in curve),
-        **{k: v for k, v in pretrained.items() if k.startswith("pretraining_")},
-        **coordination,
-    }
+            result |= measure_coordination(policy, env, job.episodes, EVALUATION_SEED)
+    return result
 
 
 def _probe(root: Path, job: Job) -> dict[str, Any]:
@@ -195,14 +166,14 @@ def _asm_path(root: Path, job: Job) -> Path:
     return root / job.asm.name / RUN / f"asm{suffix}.safetensors"
 
 
-def _git_commit() -> str | None:
-    """Returns the git commit of the package's repository, if any."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    try:
-        tracked = subprocess.run(
-            [*git, "ls-files", "--error-unmatch", __file__], capture_output=True
-        )
-        found = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-    except FileNotFoundError:
-        return None
-    return found.stdout.strip() if tracked.returncode == 0 else None
+def work(root: Path, name: str, threads: int) -> None:
+    """Does the job in `root / name`, in its own process, with its share of the machine's cores."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    # Jobs that are given CPU seconds have those of one core.
+    is_timed = json.loads((root / name / "job.json").read_text()).get("seconds") is not None
+    torch.set_num_threads(1 if is_timed else threads)
+    run_job(root, name)
+
+
+if __name__ == "__main__":  # python -m spin_d3rlpy.experiments.jobs ROOT NAME THREADS
+    work(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

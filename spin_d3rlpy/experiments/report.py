@@ -5,47 +5,33 @@ from __future__ import annotations
 import base64
 import dataclasses
 import html
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from spin_d3rlpy import plots
 from spin_d3rlpy.experiments import tables
-from spin_d3rlpy.experiments.catalog import EXPERIMENTS
-from spin_d3rlpy.experiments.specs import Experiment, Scale, get_scale
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
+from spin_d3rlpy.experiments.specs import Experiment, get_scale
 from spin_d3rlpy.experiments.tables import Cell, Row
-from spin_d3rlpy.plots import Curve
 from spin_d3rlpy.reports import write_csv
 
 
-def write_report(
-    root: Path,
-    out: Path,
-    scale_name: str,
-    scale: Scale,
-    names: Sequence[str],
-    seeds: Sequence[int],
-    device: str,
-    tasks: Sequence[str] = (),
-) -> list[Path]:
+def write_report(root: Path, out: Path, settings: BenchSettings) -> list[Path]:
     """Writes `report.html` and, per experiment with results, a CSV and a PNG; returns the files."""
     out.mkdir(parents=True, exist_ok=True)
-    title = ", ".join([f"Results at scale {scale_name}", *_changes(scale, get_scale(scale_name))])
+    scale, seeds, device = settings.sizes, settings.seed_numbers, settings.job_device
+    preset = dataclasses.asdict(get_scale(settings.preset))
+    # Tables show the number of seeds.
+    changes = [f"{k}={v}" for k, v in settings.scale.items() if v != preset[k] and k != "seeds"]
+    title = ", ".join([f"Results at scale {settings.preset}", *changes])
     writer = _Writer(out, title, _INTRODUCTION)
     baseline = tables.final_returns_of_baseline(root, scale, seeds, device)
-    for name in names:
+    for name in settings.experiments:
         experiment = EXPERIMENTS[name]
-        cells = tables.read_cells(experiment, root, scale, seeds, device, tasks)
+        cells = tables.read_cells(experiment, root, scale, seeds, device, settings.tasks)
         if cells:
             _report_experiment(writer, experiment, cells, baseline)
     return writer.finish()
-
-
-def _changes(scale: Scale, base: Scale) -> list[str]:
-    """Describes differences except the number of seeds, which tables show."""
-    # By way of JSON tuples and lists, as files have them, are the same.
-    values, base_values = (json.loads(json.dumps(dataclasses.asdict(x))) for x in (scale, base))
-    return [f"{k}={v}" for k, v in values.items() if v != base_values[k] and k != "seeds"]
 
 
 def _report_experiment(
@@ -53,82 +39,65 @@ def _report_experiment(
 ) -> None:
     name = experiment.name
     writer.title(experiment.title)
-    if experiment.note:
-        writer.paragraph(experiment.note)
+    writer.paragraph(experiment.note)
     if experiment.probe:
         writer.table(name, tables.probe_rows(cells))
         return
     rows = tables.return_rows(experiment, cells, baseline)
     writer.table(name, rows)
-    curves: dict[str, dict[str, Curve]] = {}
-    greedy: dict[str, dict[str, Curve]] = {}
-    for cell in cells:
-        curves.setdefault(cell.dataset, {})[cell.label] = cell.curve
-        if (curve := cell.greedy_curve) is not None:
-            greedy.setdefault(cell.dataset, {})[cell.label] = curve
-    ends = {
-        dataset: {
-            f"published {row['method']}": float(row["published"])
-            for row in rows
-            if row["dataset"] == dataset and row.get("published", "") != ""
-        }
-        for dataset in curves
-    }
+    ends: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row.get("published", "") != "":
+            ends.setdefault(row["dataset"], {})[f"published {row['method']}"] = row["published"]
     xlabel = "CPU seconds, pre-training included" if experiment.timed else plots.OFFLINE_STEPS
     picture = writer.picture(name, "learning curves")
+    curves = tables.curves(cells, "return")
     plots.plot_curve_panels(picture, curves, reference_lines=ends, xlabel=xlabel)
-    if greedy:
+    if greedy := tables.curves(cells, "greedy_return"):
         writer.paragraph("The same policies with greedy actions:")
         picture = writer.picture(f"{name}_greedy", "learning curves of greedy actions")
-        plots.plot_curve_panels(
-            picture, greedy, ylabel="mean return of greedy episodes", xlabel=xlabel
-        )
+        ylabel = "mean return of greedy episodes"
+        plots.plot_curve_panels(picture, greedy, ylabel=ylabel, xlabel=xlabel)
     writer.data(f"{name}_curves", tables.curve_rows(cells))
-    writer.paragraph("Cost: means over seeds, on the machine of the run.")
-    writer.table(f"{name}_cost", tables.cost_rows(cells))
+    text = "Cost: means over seeds, on the machine of the run."
+    writer.table(f"{name}_cost", tables.cost_rows(cells), text)
     if experiment.timed:
-        writer.paragraph("Means over seeds by seconds of training, greedy and sampled.")
-        writer.table(f"{name}_by_second", tables.second_rows(cells))
-        if rows := tables.coordination_rows(cells):
-            writer.paragraph(
-                "Shares of actions with a collision, and the time of a decision. The structure "
-                "model's ruled actions must not collide, which it was not trained for."
-            )
-            writer.table(f"{name}_collisions", rows)
+        text = "Means over seeds by seconds of training, greedy and sampled."
+        writer.table(f"{name}_by_second", tables.second_rows(cells), text)
+        text = (
+            "Shares of actions with a collision, and the time of a decision. The structure model's "
+            "ruled actions must not collide, which it was not trained for."
+        )
+        writer.table(f"{name}_collisions", tables.coordination_rows(cells), text)
         return
     if experiment.early:
-        writer.paragraph("Means over seeds by gradient steps, greedy and sampled.")
-        writer.table(f"{name}_by_step", tables.step_rows(cells))
+        text = "Means over seeds by gradient steps, greedy and sampled."
+        writer.table(f"{name}_by_step", tables.step_rows(cells), text)
     pretraining = tables.pretraining_rows(cells)
     if pretraining:
         writer.data(f"{name}_pretraining", pretraining)
-    accuracies = tables.held_out_accuracies(pretraining)
-    if accuracies:
+    if accuracies := tables.held_out_accuracies(pretraining):
         writer.paragraph(
             "Share of masked sub-actions of held-out episodes that the ASM predicts, by updates of "
             "pre-training and the share of sub-actions that are masked when it is tested."
         )
         picture = writer.picture(f"{name}_pretraining", "held-out accuracy")
-        plots.plot_curve_panels(
-            picture, accuracies, ylabel="per-slot accuracy", xlabel="updates of pre-training"
-        )
-    targets = tables.target_rows(cells)
-    if targets:
-        writer.paragraph(
+        xlabel = "updates of pre-training"
+        plots.plot_curve_panels(picture, accuracies, ylabel="per-slot accuracy", xlabel=xlabel)
+    if targets := tables.target_rows(cells):
+        text = (
             "Steps and minutes to 95 % of the factored method's final return in this table, "
             "pre-training included in the minutes; medians of the seeds that reach it."
         )
-        writer.table(f"{name}_time_to_target", targets)
-        plots.plot_time_to_target(
-            writer.picture(f"{name}_time_to_target", "time to target"), targets
-        )
-    scores = tables.scores_by_method(cells)
-    if scores:
-        writer.paragraph(
+        writer.table(f"{name}_time_to_target", targets, text)
+        picture = writer.picture(f"{name}_time_to_target", "time to target")
+        plots.plot_time_to_target(picture, targets)
+    if scores := tables.scores_by_method(cells):
+        text = (
             "Normalized scores (0 random, 100 expert) over the datasets that all methods have: "
             "interquartile mean with its 95 % interval, and the share of runs above each score."
         )
-        writer.table(f"{name}_aggregate", tables.aggregate_rows(scores))
+        writer.table(f"{name}_aggregate", tables.aggregate_rows(scores), text)
         plots.plot_profiles(writer.picture(f"{name}_profiles", "performance profiles"), scores)
 
 
@@ -144,7 +113,8 @@ class _Writer:
         self._html.append(f"<h2>{html.escape(text)}</h2>")
 
     def paragraph(self, text: str) -> None:
-        self._html.append(f"<p>{html.escape(text)}</p>")
+        if text:
+            self._html.append(f"<p>{html.escape(text)}</p>")
 
     def data(self, name: str, rows: Sequence[Row]) -> None:
         """Adds a CSV file that is too long for a table."""
@@ -152,22 +122,28 @@ class _Writer:
         write_csv(path, rows)
         self._files.append(path)
 
-    def table(self, name: str, rows: Sequence[Row]) -> None:
+    def table(self, name: str, rows: Sequence[Row], text: str = "") -> None:
+        """Adds a table after a text, unless it has no rows; datasets by short name."""
+        if not rows:
+            return
+        self.paragraph(text)
         self.data(name, rows)
         keys = [key for key in rows[0] if any(row[key] != "" for row in rows)]
-        lines = [[key.replace("_", " ") for key in keys]]
-        lines += [[_shown(row[key]) for key in keys] for row in rows]
-        self._html.append(_html_table(lines))
+        lines = [[f"<th>{key.replace('_', ' ')}</th>" for key in keys]]
+        for row in rows:
+            cells = (row[key] for key in keys)
+            shown = [f"{x:,}" if isinstance(x, int) else plots.short_name(str(x)) for x in cells]
+            lines.append([f"<td>{html.escape(cell)}</td>" for cell in shown])
+        inner = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)
+        self._html.append(f"<div><table>{inner}</table></div>")
 
     def picture(self, name: str, alternative: str) -> Path:
-        """Adds a figure and returns the path to write it to."""
         path = self._out / f"{name}.png"
         self._files.append(path)
         self._html.append(f'<img alt="{html.escape(alternative)}" src="{_PICTURE}{path.name}">')
         return path
 
     def finish(self) -> list[Path]:
-        """Writes `report.html`, and returns all files."""
         text = "\n".join(self._html)
         for path in self._files:
             if path.suffix == ".png":
@@ -191,8 +167,7 @@ _INTRODUCTION = (
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>spin-d3rlpy: results</title>
 <style>
-body {{ font: 15px/1.5 system-ui, sans-serif }}
-body {{ max-width: 72rem; margin: 2rem auto; padding: 0 1rem }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: auto; padding: 1rem }}
 div {{ overflow-x: auto; margin: 1rem 0 }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px }}
 th, td {{ padding: .15rem .6rem; border-bottom: 1px solid #ddd; text-align: right }}
@@ -200,21 +175,7 @@ th {{ vertical-align: bottom }}
 th:nth-child(-n+2), td:nth-child(-n+2) {{ text-align: left; white-space: nowrap }}
 td {{ white-space: nowrap }}
 img {{ max-width: min(100%, 56rem) }}
-@media print {{ h2 {{ break-before: page }} img, tr {{ break-inside: avoid }} }}
 </style>
 {}
 </html>
 """
-
-
-def _html_table(lines: Sequence[Sequence[str]]) -> str:
-    rows = []
-    for tag, line in zip(["th"] + ["td"] * len(lines), lines, strict=False):
-        inner = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line)
-        rows.append(f"<tr>{inner}</tr>")
-    return f"<div><table>{''.join(rows)}</table></div>"
-
-
-def _shown(value: object) -> str:
-    """As text; datasets by short name."""
-    return f"{value:,}" if isinstance(value, int) else plots.short_name(str(value))

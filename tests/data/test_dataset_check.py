@@ -108,7 +108,7 @@ def test_damaged_arrays_are_found(
     ("change", "problem"),
     [
         (lambda r: r.update(checksum="sha256:0"), "checksum of the data"),
-        (lambda r: r.update(total_steps=4999), "total_steps=4999, there are 5000"),
+        (lambda r: r.update(total_steps=4999), "says 4999 transitions, there are 5000"),
         (lambda r: r["returns"].update(mean=300.0), "mean return of all episodes .* says 300"),
         (
             lambda r: r["composition"][0]["returns"].update(max=9.0),

@@ -96,7 +96,7 @@ def test_actions_have_the_spaces_dtype_and_never_leave_it() -> None:
     inner = env._env.action_space
     assert isinstance(inner, Box)
     for k in range(7):
-        action = env._box.to_box([k])
+        action = env._box.to_continuous([k])
         assert action.dtype == np.float32
         assert inner.contains(action)
     env = make(env_kwargs={"action": "integer"}, bins=4)
@@ -195,7 +195,7 @@ def test_bad_bins_are_refused(bins: Any) -> None:
         ("Pendulum-v99", "Near matches: Pendulum-v1"),
         ("test/Plane-v0", "Near matches: test/Plain-v0"),
         ("gymnasium:Pendulun-v1", "Near matches: Pendulum-v1"),
-        ("qqqqqqqqqqqqq", "'qqqqqqqqqqqqq'. An id of a package"),
+        ("qqqqqqqqqqqqq", "'qqqqqqqqqqqqq'. Near matches: none"),
     ],
 )
 def test_an_unknown_id_lists_near_matches(env_id: str, message: str) -> None:

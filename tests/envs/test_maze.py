@@ -181,7 +181,7 @@ def test_an_episode_without_the_goal_returns_minus_7_45_in_150_steps(wrapped: bo
 
 def test_the_last_step_does_not_reach_the_goal_either() -> None:
     env = maze((0.30 + 0.5 * STRIDE, 0.47))
-    env._steps = 149
+    env._elapsed = 149
     observation, reward, terminated, truncated, _ = env.step(LEFT)
     assert (reward, terminated, truncated) == (0.0, False, True)
     np.testing.assert_allclose(observation, [0.30 + 0.5 * STRIDE, 0.47], atol=1e-7)
@@ -245,7 +245,7 @@ def test_bad_actions_are_refused_and_do_not_count_as_steps(action: Any, message:
     env.reset(seed=0)
     with pytest.raises(InvalidActionError, match=message):
         env.step(action)
-    assert env._steps == 0
+    assert env._elapsed == 0
 
 
 def test_stepping_without_an_episode_asks_for_a_reset() -> None:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from spin_d3rlpy.experiments.catalog import EXPERIMENTS
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
 from spin_d3rlpy.experiments.jobs import Job
 from spin_d3rlpy.experiments.report import write_report
 from spin_d3rlpy.experiments.specs import SCALES
-from spin_d3rlpy.experiments.statistics import (
-    interquartile_mean,
-    interval,
-)
 from spin_d3rlpy.experiments.tables import (
     aggregate_rows,
     cost_rows,
     curve_rows,
+    curves,
     final_returns_of_baseline,
     held_out_accuracies,
+    interquartile_mean,
+    interval,
     pretraining_rows,
     read_cells,
     read_published,
@@ -37,6 +37,10 @@ SMOKE = dataclasses.replace(SCALES["smoke"], level=None)
 SEEDS = [0, 1, 2]
 CHEETAH = "spin/cheetah-run-b3/medium-expert-v0"
 FINGER = "spin/finger-spin-b3/medium-expert-v0"
+
+
+def settings(*experiments: str, seeds: int = 3, **scale: Any) -> BenchSettings:
+    return BenchSettings(list(experiments), "smoke", {**scale, "level": None}, seeds)
 
 
 def finish(root: Path, job: Job, returns: list[float], pretraining_seconds: float = 0.0) -> None:
@@ -87,10 +91,9 @@ def test_returns_are_means_over_seeds_beside_published_figures(root: Path) -> No
     costs = {row["method"]: row for row in cost_rows(cells)}
     assert (costs["F"]["pretraining_seconds"], costs["SPIN"]["pretraining_seconds"]) == (0, 120)
     assert costs["F"]["update_seconds"] == 5.0
-    assert cells[0].curve.returns.shape == (3, 3)
-    greedy = cells[0].greedy_curve
-    assert greedy is not None
-    np.testing.assert_array_equal(greedy.returns, cells[0].curve.returns + 1)
+    sampled, greedy = (curves(cells, name)[CHEETAH]["F"] for name in ("return", "greedy_return"))
+    assert sampled.returns.shape == (3, 3)
+    np.testing.assert_array_equal(greedy.returns, sampled.returns + 1)
 
 
 def test_early_returns_are_percentages_of_full_ones(root: Path) -> None:
@@ -182,12 +185,14 @@ def test_pretraining_is_told_once_for_the_methods_that_share_it(tmp_path: Path) 
         for seed in (0, 1)
         for step in (10, 20)
     ]
-    curves = held_out_accuracies(rows)[CHEETAH]
-    assert set(curves) == {"fixed 0.15: 15% masked", "uniform [0.15, 1]: 15% masked"}
-    np.testing.assert_allclose(curves["uniform [0.15, 1]: 15% masked"].returns, [[0.91, 0.92]] * 2)
-    assert list(curves["fixed 0.15: 15% masked"].steps) == [10, 20]
+    accuracies = held_out_accuracies(rows)[CHEETAH]
+    assert set(accuracies) == {"fixed 0.15: 15% masked", "uniform [0.15, 1]: 15% masked"}
+    np.testing.assert_allclose(
+        accuracies["uniform [0.15, 1]: 15% masked"].returns, [[0.91, 0.92]] * 2
+    )
+    assert list(accuracies["fixed 0.15: 15% masked"].steps) == [10, 20]
     out = tmp_path / "out"
-    files = write_report(tmp_path, out, "smoke", SMOKE, ["mask-ratio"], SEEDS[:2], "cpu:0")
+    files = write_report(tmp_path, out, settings("mask-ratio", seeds=2))
     names = {file.name for file in files}
     assert names >= {
         "mask-ratio_curves.csv",
@@ -210,7 +215,7 @@ def test_statistics() -> None:
 
 def test_a_report_opens_offline_and_has_everything(root: Path) -> None:
     out = root / "out"
-    files = write_report(root, out, "smoke", SMOKE, ["returns", "early"], SEEDS, "cpu:0")
+    files = write_report(root, out, settings("returns", "early"))
     names = {"", "_cost", "_time_to_target", "_aggregate"}
     assert {file.name for file in files} == {
         *(f"returns{name}.csv" for name in names),
@@ -234,9 +239,7 @@ def test_a_report_opens_offline_and_has_everything(root: Path) -> None:
 
 
 def test_a_report_says_what_differs_from_the_preset(root: Path) -> None:
-    epochs = list(SMOKE.asm_epochs)  # as from a YAML file
-    scale = dataclasses.replace(SMOKE, n_steps=8, asm_epochs=epochs, seeds=2)
-    write_report(root, root / "out", "smoke", scale, [], SEEDS, "cpu:0")
+    write_report(root, root / "out", settings(n_steps=8, seeds=2).complete())
     text = (root / "out" / "report.html").read_text()
     assert "<h1>Results at scale smoke, n_steps=8, level=None</h1>" in text
 

@@ -15,13 +15,13 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_d3rlpy.experiments import grid, jobs
-from spin_d3rlpy.experiments.catalog import EXPERIMENTS, get_experiments
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings, get_experiments
 from spin_d3rlpy.experiments.engines import LocalEngine, visible_gpu
 from spin_d3rlpy.experiments.grid import is_done, run_grid, with_requirements
 from spin_d3rlpy.experiments.jobs import LOG, Job, run_job
-from spin_d3rlpy.experiments.settings import BenchSettings
 from spin_d3rlpy.experiments.specs import SCALES, Method, Scale, get_scale, pretraining_job
 from spin_d3rlpy.run_settings import create_algorithm, train_settings
+from spin_envs import reference_scores
 
 SMOKE = dataclasses.replace(SCALES["smoke"], n_steps=6, n_evaluations=3)
 MAZE = "spin/maze-a3/medium-expert-v0"
@@ -98,7 +98,8 @@ def training(label: str = "SPIN", algorithm: str = "SPINIQL", **fields: Any) -> 
 def test_every_cell_can_be_configured(name: str, scale: str) -> None:
     cells = EXPERIMENTS[name].jobs(SCALES[scale], [0], "cpu:0")
     assert cells
-    for _, _, job in cells:
+    for dataset, _, job in cells:
+        assert reference_scores(dataset) is not None
         assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
         if job.kind == "train":
             assert job.algorithm is not None

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.experiments import engines, jobs
-from spin_d3rlpy.experiments.catalog import EXPERIMENTS
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
 from spin_d3rlpy.experiments.grid import is_done, with_requirements
 from spin_d3rlpy.experiments.report import write_report
 from spin_d3rlpy.experiments.specs import SCALES
@@ -35,7 +35,7 @@ def smoke(tmp_path: Path, names: Sequence[str], tasks: Sequence[str] = ()) -> st
     result = CliRunner().invoke(app, [*arguments, "--folder", str(tmp_path / "jobs")])
     assert result.exit_code == 0, result.output
     out, jobs = tmp_path / "report", tmp_path / "jobs"
-    write_report(jobs, out, "smoke", SCALES["smoke"], names, [0], "cpu:0", tasks)
+    write_report(jobs, out, BenchSettings(list(names), "smoke", seeds=1, tasks=list(tasks)))
     return (out / "report.html").read_text()
 
 

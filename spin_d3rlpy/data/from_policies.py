@@ -1,13 +1,17 @@
-"""A dataset with a policy's choices in place of its own: what a student learns from."""
+"""Data that policies make: replay buffers that grow, and datasets that students learn from."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+import gymnasium
 import numpy as np
 import torch
+from d3rlpy.dataset import EpisodeBase, FIFOBuffer, ReplayBuffer
 from numpy.typing import NDArray
 
+from spin_d3rlpy._compat import DiscreteView
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.loader import as_device_buffer
 from spin_d3rlpy.progress import progress_bar
@@ -15,28 +19,47 @@ from spin_d3rlpy.progress import progress_bar
 _STATES_AT_ONCE = 1024
 
 
+def create_replay_buffer(
+    env: gymnasium.Env[Any, Any],
+    limit: int = 1_000_000,
+    episodes: Sequence[EpisodeBase] | None = None,
+) -> ReplayBuffer:
+    """Returns a d3rlpy replay buffer for an environment with MultiDiscrete actions.
+
+    d3rlpy's own `create_fifo_replay_buffer` refuses such an environment.
+
+    Args:
+        env: defines observations and actions.
+        limit: largest number of transitions; the oldest are replaced.
+        episodes: initial content, e.g. an offline dataset's `episodes`.
+
+    Raises:
+        InvalidActionSpaceError: the action space is not MultiDiscrete, MultiBinary or Discrete.
+    """
+    view: Any = DiscreteView(env)
+    buffer = ReplayBuffer(FIFOBuffer(limit), env=view)
+    for episode in episodes or ():
+        buffer.append_episode(episode)
+    return buffer
+
+
 class Teacher(Protocol):
     """Any algorithm."""
 
-    def predict(self, x: NDArray[Any]) -> NDArray[Any]:
-        """Returns actions `(B, N)` for observations `(B, obs)`."""
+    def predict(self, x: NDArray[Any]) -> NDArray[Any]: ...
 
 
 def relabel(
     dataset: Any, teacher: Teacher, n_transitions: int | None = None, progress: bool = False
 ) -> DeviceReplayBuffer:
-    """Returns a dataset's states with the actions that a policy chooses there.
+    """Returns a dataset's states with the actions that a policy, e.g. a `SPINIDQL`, chooses there.
 
     A policy that acts quickly learns a slow one's choices from it: behavior cloning minimizes the
     cross-entropy to the chosen actions.
 
         student = FactoredBC(recipe="tuned").fit(relabel(dataset, teacher))
 
-    Args:
-        dataset: anything that `fit` takes.
-        teacher: chooses actions by `predict`, e.g. a `SPINIDQL`.
-        n_transitions: whole episodes, drawn at random, of about so many transitions; all if None.
-        progress: draw a progress bar.
+    `n_transitions` takes whole episodes, drawn at random, of about so many transitions.
     """
     buffer = as_device_buffer(dataset)
     if n_transitions is not None and n_transitions < buffer.transition_count:
