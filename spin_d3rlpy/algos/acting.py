@@ -146,11 +146,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             )
 
     def _require_built(self, *scalers: str) -> TImpl:
-        """Returns the impl.
-
-        Raises:
-            RuntimeError: the networks are not built, or a named scaler is not fitted.
-        """
+        """Returns the impl; a RuntimeError says what is not built, or which scaler not fitted."""
         if self._impl is None:
             raise RuntimeError("Call fit, build_with_dataset or build_with_env first.")
         for name in scalers:
@@ -176,11 +172,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             return super().predict(observations)
 
     def sample_action(self, x: Observation) -> NDArray:
-        """Returns sampled actions `(B, N)` for observations `(B, obs)`.
-
-        Raises:
-            InvalidObservationError: wrong shape, or not finite.
-        """
+        """Returns sampled actions `(B, N)`; observations and errors as of `predict`."""
         observations = self._check_observations(x)
         with self._acting_on(len(observations)):
             return super().sample_action(observations)
@@ -227,6 +219,12 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             row = int((~np.isfinite(array)).any(1).argmax())
             raise InvalidObservationError(f"Row {row} of the observations is not finite.")
         return array
+
+    def _scaled(self, observations: NDArray) -> torch.Tensor:
+        """The networks' input `(B, obs)`, on their device."""
+        inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
+        scaler = self._config.observation_scaler
+        return inputs if scaler is None else scaler.transform(inputs)
 
     def save_policy(self, fname: str) -> None:
         """Exports the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`).

@@ -15,7 +15,7 @@ from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
 from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
-from d3rlpy.types import Shape, TorchObservation
+from d3rlpy.types import TorchObservation
 from torch import nn
 
 from spin_d3rlpy import fast
@@ -57,14 +57,11 @@ class CriticImpl(MultiDiscreteImpl):
     """Values of a factored ensemble and their targets."""
 
     _modules: CriticModules
+    _config: CriticConfig
 
-    def __init__(
-        self, observation_shape: Shape, modules: CriticModules, config: CriticConfig, device: str
-    ) -> None:
-        super().__init__(observation_shape, modules, config, device)
-        self._tau = config.tau
-        self._decomposition = config.decomposition
-        hard_sync(modules.targ_q_funcs, modules.q_funcs)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        hard_sync(self._modules.targ_q_funcs, self._modules.q_funcs)
 
     def q_values(
         self, critic: FactoredCritic, observations: TorchObservation, actions: torch.Tensor
@@ -125,16 +122,7 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
     """Acting, values and common losses; subclasses add `compute_update`."""
 
     _modules: ActorCriticModules
-
-    def __init__(
-        self,
-        observation_shape: Shape,
-        modules: ActorCriticModules,
-        config: ActorCriticConfig,
-        device: str,
-    ) -> None:
-        super().__init__(observation_shape, modules, config, device)
-        self._weight_ess = config.weight_ess
+    _config: ActorCriticConfig
 
     def compute_critic_loss(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
         """Squared errors against the bootstrapped target, added over the ensemble."""
@@ -146,9 +134,9 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
         self, advantage: torch.Tensor, scale: float, max_weight: float
     ) -> torch.Tensor:
         """Returns `min(exp(scale * advantage), max_weight)`, or weights by `weight_ess`, `(B,)`."""
-        if self._weight_ess is None:
+        if self._config.weight_ess is None:
             return (scale * advantage).exp().clamp(max=max_weight)
-        return weights_of_sample_size(advantage, self._weight_ess)
+        return weights_of_sample_size(advantage, self._config.weight_ess)
 
     def weighted_imitation_loss(self, batch: TorchMiniBatch, weight: torch.Tensor) -> torch.Tensor:
         """Mean negative log-likelihood, weighted by `(B,)`."""
@@ -169,20 +157,34 @@ TActorCriticConfig = TypeVar("TActorCriticConfig", bound=ActorCriticConfig)
 class ActorCriticAlgo(PolicyAlgo[TImpl, TActorCriticConfig]):
     """Builds a policy and critics from the config."""
 
+    modules_class: type[ActorCriticModules] = ActorCriticModules
+
+    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
+        policy = super()._create_networks(observation_shape)
+        q_funcs = self._create_critic(observation_shape)
+        values = self._create_values(observation_shape)
+        target = self._create_critic(observation_shape)
+        optim = self._create_critic_optim(q_funcs)
+        return {"q_funcs": q_funcs, "targ_q_funcs": target, "critic_optim": optim} | policy | values
+
+    def _create_values(self, observation_shape: Sequence[int]) -> dict[str, Any]:
+        """Hook: value functions and their optimizers, by their names in `modules_class`."""
+        return {}
+
     def _create_critic(self, observation_shape: Sequence[int]) -> Any:
+        config = self._config
         return FactoredCritic(
             observation_shape,
-            self._config.critic_encoder_factory,
+            config.critic_encoder_factory,
             self._nvec,
-            self._config.n_critics,
-            self._config.decomposition,
+            config.n_critics,
+            config.decomposition,
         ).to(self._device)
 
     def _create_critic_optim(self, network: nn.Module) -> OptimizerWrapper:
+        config = self._config
         return self._create_optim(
-            self._config.critic_optim_factory,
-            network.named_modules(),
-            self._config.critic_learning_rate,
+            config.critic_optim_factory, network.named_modules(), config.critic_learning_rate
         )
 
 

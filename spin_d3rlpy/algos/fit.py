@@ -33,11 +33,7 @@ IDENTITY_ROWS = 4096
 
 @dataclasses.dataclass(frozen=True)
 class FitSettings:
-    """The arguments of `MultiDiscreteAlgo.fitter`, see there.
-
-    Raises:
-        ValueError: as `fitter`.
-    """
+    """The arguments of `MultiDiscreteAlgo.fitter`, see there."""
 
     n_steps: int
     n_steps_per_epoch: int
@@ -89,11 +85,7 @@ def train(
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Trains a built algorithm, yielding `(epoch, metrics)`, those of resumed epochs first.
 
-    Args:
-        algo: a `MultiDiscreteAlgo`.
-        buffer: the dataset, on the algorithm's device.
-        shown: the dataset for evaluators.
-        settings: see `FitSettings`.
+    `buffer` is the dataset on the algorithm's device, `shown` the one for evaluators.
 
     Raises:
         ValueError: learning rates have two schedules.
@@ -104,19 +96,12 @@ def train(
             "An optimizer has a scheduler (lr_scheduler_factory) and the algorithm another "
             f"(lr_schedule={schedule.name!r}, lr_warmup={schedule.warmup}): leave one out."
         )
+    log_place = settings.experiment_name, settings.with_timestamp, settings.logger_adapter
     with ExitStack() as stack:
         checkpoints = None
         if settings.checkpoint_dir is not None:
             checkpoints = stack.enter_context(_open_checkpoints(algo, buffer, settings))
-        name, adapter = settings.experiment_name, settings.logger_adapter
-        run = algo._run(
-            settings.show_progress,
-            name,
-            settings.with_timestamp,
-            adapter,
-            checkpoints,
-            settings.budget,
-        )
+        run = algo._run(settings.show_progress, *log_place, checkpoints, settings.budget)
         if checkpoints is None or checkpoints.stage != "training":
             algo._before_training(buffer, run)
         loop = Loop(
@@ -131,9 +116,7 @@ def train(
         )
         stack.callback(algo.forget_recording)
         yield from list(enumerate(loop.rows, 1))
-        logger = stack.enter_context(
-            open_logger(algo, adapter, name, settings.n_steps_per_epoch, settings.with_timestamp)
-        )
+        logger = stack.enter_context(open_logger(algo, *log_place, settings.n_steps_per_epoch))
         by_epoch = settings.logging_strategy == LoggingStrategy.EPOCH
         source: Any = algo._source(buffer)
 

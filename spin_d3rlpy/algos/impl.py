@@ -84,7 +84,6 @@ class MultiDiscreteModules(Modules):
     """Networks and optimizers; what SPIN froze stays frozen."""
 
     def unfreeze(self) -> None:
-        """Lets parameters have gradients again after an export, but not what SPIN froze."""
         super().unfreeze()
         for network in self.get_torch_modules().values():
             if isinstance(network, Policy):
@@ -92,14 +91,9 @@ class MultiDiscreteModules(Modules):
 
 
 class MultiDiscreteImpl(QLearningAlgoImplBase):
-    """Base class of the updates, which return tensors so that no step waits for the device.
+    """Base class of the updates, which return tensors so that no step waits for the device."""
 
-    Args:
-        observation_shape: shape of one observation.
-        modules: networks and optimizers.
-        config: the algorithm's configuration, its `nvec` known.
-        device: where the networks are.
-    """
+    _config: MultiDiscreteConfig
 
     def __init__(
         self,
@@ -111,8 +105,7 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         assert config.nvec is not None
         layout = SlotLayout(config.nvec).to(device)
         super().__init__(observation_shape, layout.max_choices, modules, device)
-        self._layout = layout
-        self._gamma = config.gamma
+        self._layout, self._config = layout, config
 
     @property
     def n_tokens(self) -> int:
@@ -121,17 +114,18 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
 
     def bootstrap(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
         """Returns `r + gamma^n (1 - terminal) next_values` for next values `(..., B)`."""
-        discount = self._gamma ** batch.intervals.squeeze(-1)
+        discount = self._config.gamma ** batch.intervals.squeeze(-1)
         not_over = 1.0 - batch.terminals.squeeze(-1)
         return batch.rewards.squeeze(-1) + discount * not_over * next_values
 
-    def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper | None) -> None:
-        """Does one step of `optim` down the gradient of `loss`, at the learning rate it has."""
+    def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper | None) -> torch.Tensor:
+        """Does one step of `optim` down the gradient of `loss`, and returns that detached."""
         assert optim is not None
         # d3rlpy's wrapper would fill gradients with zeros, and backward would add to these.
         optim.optim.zero_grad(set_to_none=True)
         backward(loss)
         step_without_schedule(optim)
+        return loss.detach()
 
     @abstractmethod
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
@@ -149,9 +143,7 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
     @property
     def optimizers(self) -> list[OptimizerWrapper]:
         """All optimizers."""
-        return [
-            value for value in vars(self.modules).values() if isinstance(value, OptimizerWrapper)
-        ]
+        return [v for v in vars(self.modules).values() if isinstance(v, OptimizerWrapper)]
 
     def after_update(self, grad_step: int) -> None:
         """Does what follows every step, recorded or not: d3rlpy's learning-rate schedulers move."""

@@ -19,11 +19,7 @@ from spin_d3rlpy.loop import StageLog
 
 @contextmanager
 def open_logger(
-    algo: Any,
-    factory: LoggerAdapterFactory,
-    name: str,
-    n_steps_per_epoch: int,
-    with_timestamp: bool,
+    algo: Any, name: str, with_timestamp: bool, factory: LoggerAdapterFactory, epoch_steps: int
 ) -> Iterator[D3RLPyLogger]:
     """Yields a logger that has logged the configuration.
 
@@ -36,7 +32,7 @@ def open_logger(
         for folder in log_folders(factory, name):
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(exclusive_folder(folder, wait=False))
-        logger = D3RLPyLogger(algo, factory, name, n_steps_per_epoch, with_timestamp=False)
+        logger = D3RLPyLogger(algo, factory, name, epoch_steps, with_timestamp=False)
         save_config(algo, logger)
         yield stack.enter_context(closing(logger))
 
@@ -59,15 +55,15 @@ class _LoggerLog(StageLog):
 @contextmanager
 def stage_log(
     algo: Any,
-    factory: LoggerAdapterFactory,
     name: str,
     with_timestamp: bool,
+    factory: LoggerAdapterFactory,
     stage: str,
     prefix: str,
     epoch_steps: int,
 ) -> Iterator[StageLog]:
     """Yields the log of a first stage, in its own folder `<name>_<stage>`."""
-    with open_logger(algo, factory, f"{name}_{stage}", epoch_steps, with_timestamp) as logger:
+    with open_logger(algo, f"{name}_{stage}", with_timestamp, factory, epoch_steps) as logger:
         yield _LoggerLog(logger, prefix)
 
 

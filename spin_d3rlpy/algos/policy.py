@@ -18,10 +18,7 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo, register
-from spin_d3rlpy.algos.impl import (
-    MultiDiscreteImpl,
-    encoder_field,
-)
+from spin_d3rlpy.algos.impl import MultiDiscreteImpl, encoder_field
 from spin_d3rlpy.algos.policy_impl import PolicyConfig, PolicyImpl, PolicyModules
 from spin_d3rlpy.asm import ActionStructureModel, load_asm
 from spin_d3rlpy.checkpoints import Checkpoints
@@ -63,6 +60,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     Raises:
         ValueError: an encoder factory of another policy.
     """
+
+    modules_class: type[PolicyModules] = PolicyModules
 
     def __init_subclass__(
         cls,
@@ -122,6 +121,10 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     def _load_asm(self, asm: ActionStructureModel) -> None:
         cast(Any, self.policy).load_asm(asm)
         cast(PolicyImpl, self._impl).sync_average()
+
+    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
+        policy = self._create_policy(observation_shape)
+        return {"policy": policy, "actor_optim": self._create_actor_optim(policy)}
 
     def _create_policy(self, observation_shape: Sequence[int]) -> Policy:
         return create_policy(self._factory, observation_shape, self._nvec).to(self._device)
@@ -187,8 +190,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             )
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
-        name = experiment_name or type(self).__name__
-        run = self._run(show_progress, name, with_timestamp, logger_adapter or FileAdapterFactory())
+        name, adapter = experiment_name or type(self).__name__, logger_adapter
+        run = self._run(show_progress, name, with_timestamp, adapter or FileAdapterFactory())
         return self._train_on(stages[number], self._stage_context(buffer, run))
 
     def _train_on(self, stage: Stage, context: StageContext) -> list[Row]:
@@ -234,13 +237,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         if network is None:
             return source
         scaler = self._config.observation_scaler
-        features = compute_features(
-            network,
-            source.observations,
-            None if scaler is None else scaler.transform,
-            self._config.precision,
-            self._show_progress,
-        )
+        transform = None if scaler is None else scaler.transform
+        precision, bar = self._config.precision, self._show_progress
+        features = compute_features(network, source.observations, transform, precision, bar)
         return CachedFeatures(source, features)
 
     def _compute(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
@@ -325,8 +324,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             action: `(B, N)`.
 
         Returns:
-            `log p(a_i | s, all other sub-actions)`, `(B, N)`; the sum is the masked
-            pseudo-log-likelihood (`spin_d3rlpy.asm.support`).
+            `(B, N)`; the sum is the masked pseudo-log-likelihood (`spin_d3rlpy.asm.support`).
 
         Raises:
             InvalidObservationError: wrong shape, or not finite.
@@ -341,13 +339,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 "There is no ASM in this process; a saved policy contains only its trunk. Call "
                 "set_asm with the file of its ASM."
             )
-        inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
-        scaler = self._config.observation_scaler
-        scores = self._asm.log_likelihood(
-            inputs if scaler is None else scaler.transform(inputs),
-            torch.as_tensor(actions, dtype=torch.int64, device=self._device),
-        )
-        return scores.per_slot.cpu().numpy()
+        chosen = torch.as_tensor(actions, dtype=torch.int64, device=self._device)
+        return self._asm.log_likelihood(self._scaled(observations), chosen).per_slot.cpu().numpy()
 
     def _after_resume(self, checkpoints: Checkpoints) -> None:
         # The policy has its weights already; the model itself is kept for the user.

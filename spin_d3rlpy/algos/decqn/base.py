@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import Shape
+from torch import nn
 from torch.nn.functional import smooth_l1_loss
 
 from spin_d3rlpy.algos.actor_critic import CriticConfig, CriticImpl, CriticModules
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo, register
 from spin_d3rlpy.algos.impl import encoder_field
 from spin_d3rlpy.critics import Decomposition, FactoredCritic, combine_slots, polyak_update
-
-
-def _default_encoder() -> EncoderFactory:
-    return VectorEncoderFactory(hidden_units=[512, 512])
 
 
 @dataclasses.dataclass()
@@ -43,16 +39,13 @@ class DecQNConfig(CriticConfig):
     References:
         * Seyde et al., Solving Continuous Control via Q-learning, 2023, equation 3.
         * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.
-
-    Args:
-        tau: Polyak coefficient of the target ensemble, applied every step.
-        n_critics: members of the ensemble.
-        decomposition: `"mean"` or `"sum"` over slots.
     """
 
     learning_rate: float = 3e-4
     optim_factory: OptimizerFactory = make_optimizer_field()
-    encoder_factory: EncoderFactory = encoder_field(_default_encoder)
+    encoder_factory: EncoderFactory = encoder_field(
+        lambda: VectorEncoderFactory(hidden_units=[512, 512])
+    )
     decomposition: Decomposition = "mean"
 
 
@@ -67,6 +60,7 @@ class DecQNImpl(CriticImpl):
     """The update of DecQN; variants override next values and losses."""
 
     _modules: DecQNModules
+    _config: DecQNConfig
 
     def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
         """Returns the actions `(B, N)` that are best by utilities `(B, S)`."""
@@ -77,7 +71,7 @@ class DecQNImpl(CriticImpl):
         online = self._modules.q_funcs.utilities(observations).mean(0)
         target = self._modules.targ_q_funcs.utilities(observations).mean(0)
         chosen = self._layout.gather(target, self.choose(observations, online))
-        return combine_slots(chosen, self._decomposition)
+        return combine_slots(chosen, self._config.decomposition)
 
     def compute_loss(self, batch: TorchMiniBatch, utilities: torch.Tensor) -> torch.Tensor:
         """Huber loss of utilities `(E, B, S)`, averaged over rows and summed over the ensemble."""
@@ -88,10 +82,9 @@ class DecQNImpl(CriticImpl):
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         utilities = self._modules.q_funcs.utilities(batch.observations)
-        loss = self.compute_loss(batch, utilities)
-        self.minimize(loss, self._modules.optim)
-        polyak_update(self._modules.targ_q_funcs, self._modules.q_funcs, self._tau)
-        return {"loss": loss.detach()}
+        loss = self.minimize(self.compute_loss(batch, utilities), self._modules.optim)
+        polyak_update(self._modules.targ_q_funcs, self._modules.q_funcs, self._config.tau)
+        return {"loss": loss}
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
         return self.choose(x, self._modules.q_funcs.utilities(x).mean(0))
@@ -104,37 +97,30 @@ class DecQNImpl(CriticImpl):
         return self._modules.optim.optim
 
 
-TConfig = TypeVar("TConfig", bound=DecQNConfig)
-TImpl = TypeVar("TImpl", bound=DecQNImpl)
+@register("spin_decqn")
+class DecQN(MultiDiscreteAlgo[DecQNImpl, DecQNConfig]):
+    """DecQN, for online training and (as a baseline that ignores the support) offline."""
 
+    config_class: type[DecQNConfig] = DecQNConfig
+    impl_class: type[DecQNImpl] = DecQNImpl
+    modules_class: type[DecQNModules] = DecQNModules
 
-class DecQNBase(MultiDiscreteAlgo[TImpl, TConfig]):
-    """Builds the ensembles that every variant has."""
-
-    def _create_critic_modules(self, observation_shape: Shape) -> DecQNModules:
+    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
+        config = self._config
         online, target = (
             FactoredCritic(
-                cast_flat_shape(observation_shape),
-                self._config.encoder_factory,
+                observation_shape,
+                config.encoder_factory,
                 self._nvec,
-                self._config.n_critics,
-                self._config.decomposition,
+                config.n_critics,
+                config.decomposition,
             ).to(self._device)
             for _ in range(2)
         )
+        return {"q_funcs": online, "targ_q_funcs": target, "optim": self._create_optim_of(online)}
+
+    def _create_optim_of(self, network: nn.Module) -> OptimizerWrapper:
         config = self._config
-        optim = self._create_optim(
-            config.optim_factory, online.named_modules(), config.learning_rate
+        return self._create_optim(
+            config.optim_factory, network.named_modules(), config.learning_rate
         )
-        return DecQNModules(online, target, optim)
-
-
-@register("spin_decqn")
-class DecQN(DecQNBase[DecQNImpl, DecQNConfig]):
-    """DecQN, for online training and (as a baseline that ignores the support) offline."""
-
-    config_class = DecQNConfig
-
-    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        modules = self._create_critic_modules(observation_shape)
-        self._impl = DecQNImpl(observation_shape, modules, self._config, self._device)

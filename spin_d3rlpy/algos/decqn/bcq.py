@@ -6,14 +6,12 @@ import dataclasses
 from typing import Any
 
 import torch
-from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.base import register
 from spin_d3rlpy.algos.decqn.imitating import (
     ImitatingDecQN,
     ImitatingDecQNConfig,
     ImitatingDecQNImpl,
-    ImitatingDecQNModules,
 )
 from spin_d3rlpy.policies.base import keep_supported
 
@@ -40,28 +38,17 @@ class DecQNBCQConfig(ImitatingDecQNConfig):
 class DecQNBCQImpl(ImitatingDecQNImpl):
     """The update of DecQN-BCQ."""
 
-    def __init__(
-        self,
-        observation_shape: Shape,
-        modules: ImitatingDecQNModules,
-        config: DecQNBCQConfig,
-        device: str,
-    ) -> None:
-        super().__init__(observation_shape, modules, config, device)
-        self._action_flexibility = config.action_flexibility
+    _config: DecQNBCQConfig
 
     def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
         logits = self._modules.policy(observations)
-        supported = keep_supported(self._layout, utilities, logits, self._action_flexibility)
-        return supported.argmax(-1)
+        share = self._config.action_flexibility
+        return keep_supported(self._layout, utilities, logits, share).argmax(-1)
 
 
 @register("spin_decqn_bcq")
-class DecQNBCQ(ImitatingDecQN[DecQNBCQImpl, DecQNBCQConfig]):
+class DecQNBCQ(ImitatingDecQN):
     """DecQN with batch constraints, for offline training."""
 
     config_class = DecQNBCQConfig
-
-    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        modules = self._create_modules(observation_shape)
-        self._impl = DecQNBCQImpl(observation_shape, modules, self._config, self._device)
+    impl_class = DecQNBCQImpl

@@ -7,10 +7,9 @@ import dataclasses
 import torch
 from d3rlpy.preprocessing import ObservationScaler
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.base import register
-from spin_d3rlpy.algos.decqn.base import DecQNBase, DecQNConfig, DecQNImpl, DecQNModules
+from spin_d3rlpy.algos.decqn.base import DecQN, DecQNConfig, DecQNImpl
 from spin_d3rlpy.scalers import standardized_states
 
 
@@ -41,26 +40,19 @@ class DecQNCQLConfig(DecQNConfig):
 class DecQNCQLImpl(DecQNImpl):
     """The update of DecQN-CQL."""
 
-    def __init__(
-        self, observation_shape: Shape, modules: DecQNModules, config: DecQNCQLConfig, device: str
-    ) -> None:
-        super().__init__(observation_shape, modules, config, device)
-        self._alpha = config.alpha
+    _config: DecQNCQLConfig
 
     def compute_loss(self, batch: TorchMiniBatch, utilities: torch.Tensor) -> torch.Tensor:
         everything = self._layout.split(utilities).logsumexp(-1)  # (E, B, N)
         actions = batch.actions.expand(len(utilities), *batch.actions.shape)
         chosen = self._layout.gather(utilities, actions)  # (E, B, N)
         penalty = (everything - chosen).mean((1, 2)).sum()
-        return super().compute_loss(batch, utilities) + self._alpha * penalty
+        return super().compute_loss(batch, utilities) + self._config.alpha * penalty
 
 
 @register("spin_decqn_cql")
-class DecQNCQL(DecQNBase[DecQNCQLImpl, DecQNCQLConfig]):
+class DecQNCQL(DecQN):
     """DecQN with conservative utilities, for offline training."""
 
     config_class = DecQNCQLConfig
-
-    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        modules = self._create_critic_modules(observation_shape)
-        self._impl = DecQNCQLImpl(observation_shape, modules, self._config, self._device)
+    impl_class = DecQNCQLImpl

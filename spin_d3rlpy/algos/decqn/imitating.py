@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.preprocessing import ObservationScaler
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import Shape
 
-from spin_d3rlpy.algos.decqn.base import DecQNBase, DecQNConfig, DecQNImpl, DecQNModules
+from spin_d3rlpy.algos.decqn.base import DecQN, DecQNConfig, DecQNImpl, DecQNModules
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.scalers import standardized_states
@@ -53,8 +52,7 @@ class ImitatingDecQNImpl(DecQNImpl):
         metrics = super().compute_update(batch, grad_step)
         imitated = imitation_batch(batch)
         actor_loss = -self._modules.policy.log_prob(imitated.observations, imitated.actions).mean()
-        self.minimize(actor_loss, self._modules.actor_optim)
-        return {**metrics, "actor_loss": actor_loss.detach()}
+        return {**metrics, "actor_loss": self.minimize(actor_loss, self._modules.actor_optim)}
 
     @property
     def policy(self) -> FactoredPolicy:  # type: ignore[override]
@@ -69,20 +67,12 @@ class ImitatingDecQNImpl(DecQNImpl):
 class WeighingDecQNImpl(ImitatingDecQNImpl):
     """Acts by weighing utilities against the imitating policy: `U_i / lambda + log pi_i`."""
 
-    def __init__(
-        self,
-        observation_shape: Shape,
-        modules: ImitatingDecQNModules,
-        config: WeighingDecQNConfig,
-        device: str,
-    ) -> None:
-        super().__init__(observation_shape, modules, config, device)
-        self._lam = config.lam
+    _config: WeighingDecQNConfig
 
     def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
         """Returns the actions `(B, N)` that are best by utilities and likely in the data."""
         log_probs = self.log_probs(observations)
-        return (self._layout.split(utilities) / self._lam + log_probs).argmax(-1)
+        return (self._layout.split(utilities) / self._config.lam + log_probs).argmax(-1)
 
 
 @dataclasses.dataclass()
@@ -96,26 +86,14 @@ class WeighingDecQNConfig(ImitatingDecQNConfig):
     lam: float = 1.0
 
 
-TConfig = TypeVar("TConfig", bound=ImitatingDecQNConfig)
-TImpl = TypeVar("TImpl", bound=ImitatingDecQNImpl)
-
-
-class ImitatingDecQN(DecQNBase[TImpl, TConfig]):
+class ImitatingDecQN(DecQN):
     """Builds the ensembles and the policy."""
 
-    def _create_policy(self, observation_shape: Shape) -> tuple[FactoredPolicy, OptimizerWrapper]:
-        shape = cast_flat_shape(observation_shape)
-        encoder = self._config.encoder_factory.create(shape)
-        policy = FactoredPolicy(shape, encoder, self._nvec).to(self._device)
-        config = self._config
-        optim = self._create_optim(
-            config.optim_factory, policy.named_modules(), config.learning_rate
-        )
-        return policy, optim
+    modules_class: type[ImitatingDecQNModules] = ImitatingDecQNModules
 
-    def _create_modules(self, observation_shape: Shape) -> ImitatingDecQNModules:
-        policy, optim = self._create_policy(observation_shape)
-        critic = self._create_critic_modules(observation_shape)
-        return ImitatingDecQNModules(
-            critic.q_funcs, critic.targ_q_funcs, critic.optim, policy, optim
-        )
+    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
+        encoder = self._config.encoder_factory.create(observation_shape)
+        policy = FactoredPolicy(observation_shape, encoder, self._nvec).to(self._device)
+        optim = self._create_optim_of(policy)
+        networks = super()._create_networks(observation_shape)
+        return {"policy": policy, "actor_optim": optim} | networks

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.base import register
 from spin_d3rlpy.algos.decqn.imitating import (
@@ -58,16 +57,7 @@ class DecQNIQLImpl(WeighingDecQNImpl):
     """The update of DecQN-IQL."""
 
     _modules: DecQNIQLModules
-
-    def __init__(
-        self,
-        observation_shape: Shape,
-        modules: DecQNIQLModules,
-        config: DecQNIQLConfig,
-        device: str,
-    ) -> None:
-        super().__init__(observation_shape, modules, config, device)
-        self._expectile = config.expectile
+    _config: DecQNIQLConfig
 
     def compute_next_values(self, observations: Any) -> torch.Tensor:
         values: torch.Tensor = self._modules.value_func(observations)
@@ -79,33 +69,21 @@ class DecQNIQLImpl(WeighingDecQNImpl):
         with torch.no_grad():
             target_q = self.q_values(modules.targ_q_funcs, batch.observations, batch.actions)
         advantage = target_q.mean(0) - modules.value_func(batch.observations)
-        value_loss = expectile_loss(advantage, self._expectile)
-        self.minimize(value_loss, modules.value_optim)
-        metrics = super().compute_update(batch, grad_step)
-        return {**metrics, "value_loss": value_loss.detach()}
+        value_loss = expectile_loss(advantage, self._config.expectile)
+        value_loss = self.minimize(value_loss, modules.value_optim)
+        return {**super().compute_update(batch, grad_step), "value_loss": value_loss}
 
 
 @register("spin_decqn_iql")
-class DecQNIQL(ImitatingDecQN[DecQNIQLImpl, DecQNIQLConfig]):
+class DecQNIQL(ImitatingDecQN):
     """DecQN with expectile values, for offline training."""
 
     config_class = DecQNIQLConfig
+    impl_class = DecQNIQLImpl
+    modules_class = DecQNIQLModules
 
-    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        shape = cast_flat_shape(observation_shape)
-        value_func = ValueFunction(shape, self._config.encoder_factory).to(self._device)
-        config = self._config
-        value_optim = self._create_optim(
-            config.optim_factory, value_func.named_modules(), config.learning_rate
-        )
-        base = self._create_modules(observation_shape)
-        modules = DecQNIQLModules(
-            base.q_funcs,
-            base.targ_q_funcs,
-            base.optim,
-            base.policy,
-            base.actor_optim,
-            value_func,
-            value_optim,
-        )
-        self._impl = DecQNIQLImpl(observation_shape, modules, self._config, self._device)
+    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
+        value_func = ValueFunction(observation_shape, self._config.encoder_factory)
+        optim = self._create_optim_of(value_func.to(self._device))
+        networks = super()._create_networks(observation_shape)
+        return {"value_func": value_func, "value_optim": optim} | networks

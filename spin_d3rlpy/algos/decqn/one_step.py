@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import torch
-from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.base import register
 from spin_d3rlpy.algos.decqn.imitating import (
@@ -41,15 +40,12 @@ class DecQNOneStepImpl(WeighingDecQNImpl):
         utilities = self._modules.targ_q_funcs.utilities(observations).mean(0)
         probs = self.log_probs(observations).exp()
         slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)
-        return combine_slots(slots, self._decomposition)
+        return combine_slots(slots, self._config.decomposition)
 
 
 @register("spin_decqn_one_step")
-class DecQNOneStep(ImitatingDecQN[DecQNOneStepImpl, DecQNOneStepConfig]):
+class DecQNOneStep(ImitatingDecQN):
     """DecQN with a single step of policy improvement, for offline training."""
 
     config_class = DecQNOneStepConfig
-
-    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        modules = self._create_modules(observation_shape)
-        self._impl = DecQNOneStepImpl(observation_shape, modules, self._config, self._device)
+    impl_class = DecQNOneStepImpl
