@@ -4,8 +4,7 @@ Axes: `B` batch, `M` state tokens, `N` sub-actions (slots), `T = M + N` tokens, 
 heads, `K` most choices of a slot, `S = sum(nvec)`.
 
 This is the paper's network; `spin_d3rlpy.fast` has its fast equivalent. SPIN and SAINT policies use
-the same `SlotTransformer` and `SlotHeads`, with queries in place of sub-action embeddings
-(`spin_d3rlpy.policies.slot`).
+it with queries in place of sub-action embeddings (`spin_d3rlpy.policies.features`).
 """
 
 from __future__ import annotations

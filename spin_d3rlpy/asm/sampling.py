@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 import torch
@@ -225,15 +225,20 @@ def log_prob(
         orders = [tuple(order.tolist()) for order in drawn]
 
     def score(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        totals = []
-        for order in orders:
-            chain = asm.slot_by_slot(x)
-            total = torch.zeros(len(chosen), device=chosen.device)
-            for slot in order:
-                choice = chosen[:, slot]
-                total = total - cross_entropy(chain.logits(slot), choice, reduction="none")
-                chain.choose(slot, choice)
-            totals.append(total)
+        totals = [log_prob_in_order(asm, x, chosen, order) for order in orders]
         return torch.stack(totals).logsumexp(0) - math.log(len(orders))
 
     return in_parts(asm, score, observations, actions.long())
+
+
+def log_prob_in_order(
+    asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor, order: Iterable[int]
+) -> torch.Tensor:
+    """Log-probability `(B,)` of actions `(B, N)` whose slots are sampled in this order."""
+    chain = asm.slot_by_slot(observations)
+    total = torch.zeros(len(actions), device=actions.device)
+    for slot in order:
+        choice = actions[:, slot]
+        total = total - cross_entropy(chain.logits(slot), choice, reduction="none")
+        chain.choose(slot, choice)
+    return total

@@ -31,12 +31,16 @@ from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from spin_d3rlpy.policies.base import Policy
 from spin_d3rlpy.policies.factored import FactoredPolicy
-from spin_d3rlpy.policies.features import SlotFeatures
+from spin_d3rlpy.policies.features import (
+    QueryFeatures,
+    QueryInit,
+    SlotFeatures,
+    StudentFeatures,
+    TrajectoryFeatures,
+)
 from spin_d3rlpy.policies.joint import JointPolicy
-from spin_d3rlpy.policies.slot import HeadInit, QueryFeatures, QueryInit, SlotPolicy
+from spin_d3rlpy.policies.slot import HeadInit, SlotPolicy
 from spin_d3rlpy.policies.stages import Distill, PretrainASM, PretrainTrajectories, Stage
-from spin_d3rlpy.policies.student import StudentFeatures
-from spin_d3rlpy.policies.trajectory import TrajectoryFeatures
 from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
 
 Architecture = Literal["transformer", "mlp"]
@@ -57,13 +61,9 @@ class SlotEncoder(Encoder):
 
 
 class PolicyFactory(EncoderFactory):
-    """Base class of factories of policies. A new policy is a network and one of these.
+    """Base class of factories of policies. A new policy is a network and one of these."""
 
-    Attributes:
-        cache_features: whether the policy's frozen features are computed once per dataset.
-    """
-
-    cache_features: bool = False
+    cache_features: bool = False  # whether frozen features are computed once per dataset
 
     @abstractmethod
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
@@ -84,8 +84,7 @@ class SlotEncoderFactory(PolicyFactory):
     nvec: list[int] | None
 
     @abstractmethod
-    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
-        """Returns the policy network."""
+    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy: ...
 
     def create(self, observation_shape: Shape) -> SlotEncoder:
         """Returns an encoder with flat features for stock d3rlpy algorithms.
@@ -118,14 +117,13 @@ class SAINTEncoderFactory(SlotEncoderFactory):
         return "saint"
 
 
+@dataclasses.dataclass()
 class ASMEncoderFactory(SlotEncoderFactory):
-    """Base class of the factories of policies made from an Action Structure Model.
+    """Base class of the factories of policies made from an Action Structure Model."""
 
-    Args:
-        transformer: sizes of the ASM.
-    """
-
-    transformer: TransformerConfig
+    transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
+    nvec: list[int] | None = None
+    pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
 
     @property
     def structure(self) -> StructureConfig:
@@ -144,14 +142,14 @@ class ASMEncoderFactory(SlotEncoderFactory):
             )
         return {"transformer": structure}
 
+    def first_stages(self) -> Sequence[Stage]:
+        return (PretrainASM(),)
+
 
 @dataclasses.dataclass()
 class _AnyArchitecture(ASMEncoderFactory):
-    """Made from an ASM of either architecture; the fields are those of `SPINEncoderFactory`."""
+    """Made from an ASM of either architecture."""
 
-    transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
-    nvec: list[int] | None = None
-    pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
     architecture: Architecture = "transformer"
     mlp: MLPConfig = dataclasses.field(default_factory=MLPConfig)
 
@@ -163,18 +161,11 @@ class _AnyArchitecture(ASMEncoderFactory):
 
     @property
     def structure(self) -> StructureConfig:
-        """Sizes of the ASM, whose type says its architecture."""
         return self.mlp if self.architecture == "mlp" else self.transformer
 
     def fields_for(self, structure: StructureConfig) -> dict[str, Any]:
-        """Fields with which the policy is made from an ASM of these sizes."""
-        if isinstance(structure, MLPConfig):
-            return {"architecture": "mlp", "mlp": structure}
-        return {"architecture": "transformer", "transformer": structure}
-
-    def first_stages(self) -> Sequence[Stage]:
-        """Returns the ASM's pre-training."""
-        return (PretrainASM(),)
+        architecture = "mlp" if isinstance(structure, MLPConfig) else "transformer"
+        return {"architecture": architecture, architecture: structure}
 
 
 @dataclasses.dataclass()
@@ -191,7 +182,6 @@ class JointEncoderFactory(_AnyArchitecture):
     """
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Any:
-        """Returns the policy, a `JointPolicy`."""
         return JointPolicy(observation_size, nvec, self.structure)
 
     def create(self, observation_shape: Shape) -> NoReturn:
@@ -200,7 +190,6 @@ class JointEncoderFactory(_AnyArchitecture):
 
     @staticmethod
     def get_type() -> str:
-        """Name under which d3rlpy saves it."""
         return "spin_joint"
 
 
@@ -233,17 +222,12 @@ class SPINEncoderFactory(_AnyArchitecture):
             architecture.
     """
 
-    transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
-    nvec: list[int] | None = None
     frozen_dropout: bool = True
     train_queries: bool | int = True
     query_init: QueryInit = "random"
     head_init: HeadInit = "random"
     asm_path: str | None = None
-    pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
     cache_features: bool = False
-    architecture: Architecture = "transformer"
-    mlp: MLPConfig = dataclasses.field(default_factory=MLPConfig)
     train_trunk: bool = False
 
     def __post_init__(self) -> None:
@@ -301,12 +285,9 @@ class SPINDistillEncoderFactory(ASMEncoderFactory):
             bfloat16, and train heads and critics on them.
     """
 
-    transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
-    nvec: list[int] | None = None
     hidden_units: list[int] = dataclasses.field(default_factory=lambda: [512, 512])
     query_init: QueryInit = "mask"
     head_init: HeadInit = "random"
-    pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
     distillation: DistillationConfig = dataclasses.field(default_factory=DistillationConfig)
     cache_features: bool = True
 

@@ -19,9 +19,8 @@ from spin_d3rlpy.asm.distillation import distill
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.loop import Row, Run
 from spin_d3rlpy.policies.base import Policy
-from spin_d3rlpy.policies.slot import QueryFeatures, SlotPolicy
-from spin_d3rlpy.policies.student import StudentFeatures
-from spin_d3rlpy.policies.trajectory import TrajectoryFeatures
+from spin_d3rlpy.policies.features import QueryFeatures, StudentFeatures, TrajectoryFeatures
+from spin_d3rlpy.policies.slot import SlotPolicy
 from spin_d3rlpy.reprem import RePreM, pretrain_reprem
 
 ASM_FILE = "asm.safetensors"  # in a run's folder of checkpoints
@@ -35,7 +34,6 @@ class StageContext:
         policy: the network, on `device`.
         factory: the encoder factory, with the stage's settings.
         buffer: the dataset, on `device`.
-        device: e.g. `"cuda:0"`.
         run: progress bar, checkpoints, logs.
         transform: the algorithm's observation scaling, if any.
         scaler: its type and parameters, for an ASM's file.
@@ -120,11 +118,7 @@ class Distill(Stage):
     name = "student"
 
     def train(self, context: StageContext) -> list[Row]:
-        """Trains the policy's student.
-
-        Raises:
-            RuntimeError: there is no ASM yet.
-        """
+        """Trains the policy's student; RuntimeError if there is no ASM yet."""
         asm, factory = context.asm, context.factory
         if asm is None:
             raise RuntimeError("There is no teacher: call pretrain or set_asm first.")

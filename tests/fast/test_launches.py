@@ -19,7 +19,8 @@ from spin_d3rlpy.fast.mlp import linear_layers
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import joint_log_prob
 from spin_d3rlpy.policies.factored import FactoredPolicy
-from spin_d3rlpy.policies.slot import QueryFeatures, SlotPolicy
+from spin_d3rlpy.policies.features import QueryFeatures
+from spin_d3rlpy.policies.slot import SlotPolicy
 from spin_d3rlpy.precision import autocast, backward
 from tests.algos.problems import NVEC
 
