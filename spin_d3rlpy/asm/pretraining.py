@@ -45,7 +45,7 @@ class PretrainingConfig:
         clip_grad_norm: largest gradient norm.
         masking: MAM: `"bernoulli"` (published) selects slots independently, with the next four
             fields, and averages the loss over the batch. `"any_order"` hides any number of a row's
-            slots, each row counting the same (`spin_d3rlpy.asm.objectives.any_order`).
+            slots, each row counting the same (`spin_d3rlpy.asm.objectives.masked`).
         mask_prob: MAM: probability that a slot is selected (the paper's p).
         mask_token_share: MAM: share of selected slots that become the mask token.
         random_share: MAM: share of selected slots that become a random choice; the rest stay.

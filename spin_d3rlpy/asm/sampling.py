@@ -91,19 +91,19 @@ def sample(
             )
         mask = mask.to(given.device).expand(shape).repeat(n, 1, 1)
     rule = allowed if mask is None else None
-    rows = [observations.repeat(n, 1), given.long().repeat(n, 1)]
-    rows += [] if mask is None else [mask]
-    rows += [] if noise is None else [noise.flatten(0, 1)]
 
-    def draw(x: torch.Tensor, partial: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
-        part_mask = rest[0] if mask is not None else None
-        part_noise = rest[-1] if noise is not None else None
+    def draw(
+        x: torch.Tensor,
+        partial: torch.Tensor,
+        mask: torch.Tensor | None,
+        noise: torch.Tensor | None,
+    ) -> torch.Tensor:
         ranks = _ranks(order, partial)
-        return _draw(
-            asm, x, partial, temperature, part_mask, rule, ranks, slots_per_pass, part_noise
-        )
+        return _draw(asm, x, partial, temperature, mask, rule, ranks, slots_per_pass, noise)
 
-    return in_parts(asm, draw, *rows).reshape(n, batch, slots)
+    rows = observations.repeat(n, 1), given.long().repeat(n, 1)
+    flat_noise = None if noise is None else noise.flatten(0, 1)
+    return in_parts(asm, draw, *rows, mask, flat_noise).reshape(n, batch, slots)
 
 
 def _ranks(order: Order, partial: torch.Tensor) -> torch.Tensor | None:

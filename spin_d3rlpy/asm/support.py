@@ -45,14 +45,15 @@ class LogLikelihood(NamedTuple):
 
 
 def in_parts(
-    asm: MaskedModel, compute: Callable[..., torch.Tensor], *rows: torch.Tensor
+    asm: MaskedModel, compute: Callable[..., torch.Tensor], *rows: torch.Tensor | None
 ) -> torch.Tensor:
     """Computes something row by row, without dropout, some thousand rows at a time."""
+    n = max(len(x) for x in rows if x is not None)
     was_training = asm.training
     asm.train(False)
     try:
-        parts = zip(*(x.split(_ROWS_AT_ONCE) for x in rows), strict=True)
-        return torch.cat([compute(*part) for part in parts])
+        parts = [slice(i, i + _ROWS_AT_ONCE) for i in range(0, max(1, n), _ROWS_AT_ONCE)]
+        return torch.cat([compute(*(None if x is None else x[p] for x in rows)) for p in parts])
     finally:
         asm.train(was_training)
 

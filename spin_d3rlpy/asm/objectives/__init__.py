@@ -1,9 +1,9 @@
 """Tasks that pre-train the ASM: masked (MAM, SPIN's own), variational (VAM), contrastive (CAM)."""
 
-from spin_d3rlpy.asm.objectives.any_order import AnyOrderActionModeling
 from spin_d3rlpy.asm.objectives.base import ObjectiveLoss, PretrainingObjective, Validation
 from spin_d3rlpy.asm.objectives.contrastive import ContrastiveActionModeling
 from spin_d3rlpy.asm.objectives.masked import (
+    AnyOrderActionModeling,
     MaskedAccuracy,
     MaskedActionModeling,
     mask_actions,

@@ -48,11 +48,11 @@ class ContrastiveActionModeling(PretrainingObjective):
                 "Contrastive action modeling compares a sub-action with the others; got a single "
                 "one. Use another pre-training objective."
             )
-        d = asm.transformer.config.width
         self.temperature = temperature
-        self.project_slot = nn.Sequential(nn.Linear(d, d), nn.GELU(), nn.Linear(d, projection_size))
-        self.project_context = nn.Sequential(
-            nn.Linear(d, d), nn.GELU(), nn.Linear(d, projection_size)
+        d = asm.transformer.config.width
+        self.project_slot, self.project_context = (
+            nn.Sequential(nn.Linear(d, d), nn.GELU(), nn.Linear(d, projection_size))
+            for _ in range(2)
         )
 
     def loss(self, observations: torch.Tensor, actions: torch.Tensor) -> ObjectiveLoss:
@@ -82,14 +82,10 @@ class ContrastiveActionModeling(PretrainingObjective):
     @torch.no_grad()
     def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
         """Finds contexts among 256 rows at a time; the score is the negative loss."""
-        rows = range(0, max(1, len(actions) - VALIDATION_ROWS + 1), VALIDATION_ROWS)
+        n = VALIDATION_ROWS
         results = [
-            torch.stack(
-                self.loss(
-                    observations[row : row + VALIDATION_ROWS], actions[row : row + VALIDATION_ROWS]
-                )
-            )
-            for row in rows
+            torch.stack(self.loss(observations[row : row + n], actions[row : row + n]))
+            for row in range(0, max(1, len(actions) - n + 1), n)
         ]
         loss, accuracy = torch.stack(results).mean(0).tolist()
         return Validation(-loss, {"loss": loss, "context_accuracy": accuracy})

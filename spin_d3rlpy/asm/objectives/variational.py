@@ -13,9 +13,10 @@ from spin_d3rlpy.asm.objectives.base import (
     ObjectiveLoss,
     PretrainingObjective,
     Validation,
+    add_gradients_of_parts,
     parts_of_batch,
 )
-from spin_d3rlpy.precision import Precision, autocast, backward, in_float32
+from spin_d3rlpy.precision import Precision, in_float32
 
 
 class Posterior(NamedTuple):
@@ -50,7 +51,7 @@ class VariationalActionModeling(PretrainingObjective):
     ) -> None:
         super().__init__(asm)
         d, m = asm.config.width, asm.transformer.n_state_tokens
-        self.kl_weight = kl_weight
+        self.latent_size, self.kl_weight = latent_size, kl_weight
         self.posterior = nn.Linear(d, 2 * latent_size)
         self.decoder = nn.Sequential(nn.Linear(latent_size + m * d, 2 * d), nn.GELU())
         self.decoder_out = nn.Linear(2 * d, asm.layout.total)
@@ -84,29 +85,21 @@ class VariationalActionModeling(PretrainingObjective):
     def add_gradients(
         self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
     ) -> ObjectiveLoss:
-        n_rows = len(observations)
-        latent_size = self.posterior.out_features // 2
-        noise = torch.randn(n_rows, latent_size, device=observations.device)
-        results = []
-        for part in parts_of_batch(self.asm, n_rows, observations.device, precision):
-            with autocast(observations.device, precision):
-                result = self.loss(observations[part], actions[part], noise[part])
-                share = len(noise[part]) / n_rows
-                backward(share * result.loss)
-            results.append(share * torch.stack([result.loss.detach(), result.accuracy]))
-        loss, accuracy = torch.stack(results).sum(0)
-        return ObjectiveLoss(loss, accuracy)
+        noise = torch.randn(len(actions), self.latent_size, device=actions.device)
+
+        def loss_of(part: slice) -> ObjectiveLoss:
+            return self.loss(observations[part], actions[part], noise[part])
+
+        return add_gradients_of_parts(self.asm, actions, precision, loss_of)
 
     @torch.no_grad()
     def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
         """Reconstruction from the posterior's mean; the score is the negative loss."""
-        noise = torch.zeros(
-            len(observations), self.posterior.out_features // 2, device=observations.device
-        )
+        noise = torch.zeros(len(actions), self.latent_size, device=actions.device)
         results = [
             torch.stack(self.loss(observations[part], actions[part], noise[part]))
             * len(noise[part])
-            for part in parts_of_batch(self.asm, len(noise), observations.device)
+            for part in parts_of_batch(self.asm, len(noise), noise.device)
         ]
         loss, accuracy = (torch.stack(results).sum(0) / len(noise)).tolist()
         return Validation(-loss, {"loss": loss, "slot_accuracy": accuracy})
