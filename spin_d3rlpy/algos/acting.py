@@ -181,7 +181,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """Returns `Q(s, a)` of shape `(B,)` for observations `(B, obs)`, actions `(B, N)`.
 
         Raises:
-            InvalidObservationError: observations of the wrong shape, or not finite.
+            InvalidObservationError: as of `predict`.
             InvalidActionSpaceError: actions that are not in the action space.
         """
         observations = self._check_observations(x)

@@ -72,10 +72,7 @@ class AWACImpl(ActorCriticImpl):
     _config: AWACConfig
 
     def compute_expected_values(self, observations: Any, inputs: Any) -> torch.Tensor:
-        """Returns V's target, the policy's value `(B,)` under the target ensemble.
-
-        `inputs` are the policy's inputs for observations `(B, obs)`, see `policy_input`.
-        """
+        """Returns V's target, the policy's value `(B,)` under the target ensemble."""
         policy = self._modules.policy
         utilities = self._modules.targ_q_funcs.utilities(observations)  # (E, B, S)
         if isinstance(policy, IndependentPolicy):

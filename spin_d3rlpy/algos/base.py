@@ -25,9 +25,8 @@ from torch import nn
 
 from spin_d3rlpy._compat import DiscreteView, fuse_adam
 from spin_d3rlpy.algos.acting import ActingAlgo, TConfig, TImpl
-from spin_d3rlpy.algos.fit import BestIs, FitSettings, train
+from spin_d3rlpy.algos.fit import BestIs, FitSettings, stage_log, train
 from spin_d3rlpy.algos.impl import MultiDiscreteModules
-from spin_d3rlpy.algos.logs import stage_log
 from spin_d3rlpy.algos.recorded_update import RecordedUpdate
 from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import DEFAULT_KEEP, Checkpoints

@@ -61,10 +61,7 @@ class BCQImpl(ActorCriticImpl):
         self._candidate_noise = candidate_noise(self._layout, n, self.device)
 
     def compute_next_values(self, observations: Any, inputs: Any) -> torch.Tensor:
-        """Returns the largest supported value `(B,)` under the target ensemble.
-
-        `inputs` are the policy's inputs for observations `(B, obs)`, see `policy_input`.
-        """
+        """Returns the largest supported value `(B,)` under the target ensemble."""
         critic, policy = self._modules.targ_q_funcs, self._modules.policy
         utilities = critic.utilities(observations)  # (E, B, S)
         if isinstance(policy, IndependentPolicy):

@@ -18,8 +18,13 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo, register
-from spin_d3rlpy.algos.impl import MultiDiscreteImpl, encoder_field
-from spin_d3rlpy.algos.policy_impl import PolicyConfig, PolicyImpl, PolicyModules
+from spin_d3rlpy.algos.impl import (
+    MultiDiscreteImpl,
+    PolicyConfig,
+    PolicyImpl,
+    PolicyModules,
+    encoder_field,
+)
 from spin_d3rlpy.asm import ActionStructureModel, load_asm
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -101,11 +106,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
 
     @property
     def policy(self) -> Policy:
-        """The policy network.
-
-        Raises:
-            RuntimeError: it is not built.
-        """
+        """The policy network; a RuntimeError if it is not built."""
         return cast(PolicyImpl, self._require_built()).policy
 
     def create_impl(self, observation_shape: Shape, action_size: int) -> None:
@@ -319,12 +320,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     def support(self, x: Observation, action: NDArray) -> NDArray:
         """Returns log-probabilities of each sub-action given the state and the other sub-actions.
 
-        Args:
-            x: observations `(B, obs)`.
-            action: `(B, N)`.
-
-        Returns:
-            `(B, N)`; the sum is the masked pseudo-log-likelihood (`spin_d3rlpy.asm.support`).
+        For observations `(B, obs)` and actions `(B, N)` they are `(B, N)`; the sum is the masked
+        pseudo-log-likelihood (`spin_d3rlpy.asm.support`).
 
         Raises:
             InvalidObservationError: wrong shape, or not finite.

@@ -242,11 +242,7 @@ class ActionStructureModel(nn.Module):
 
     @property
     def transformer(self) -> SlotTransformer:
-        """The trunk.
-
-        Raises:
-            ValueError: the trunk is no Transformer.
-        """
+        """The trunk; a ValueError if it is no Transformer."""
         if not isinstance(self.trunk, SlotTransformer):
             raise ValueError(
                 f"Expected a model with attention between slots, got {self.config}. "
@@ -305,10 +301,6 @@ class SlotBySlot:
 
     A model without attention only adds what a choice changes in its first layer, and computes one
     slot's logits. Nothing is written in place, so that exports can follow.
-
-    Args:
-        asm: the model.
-        observations: `(B, obs)`, scaled as in pre-training.
     """
 
     def __init__(self, asm: ActionStructureModel, observations: torch.Tensor) -> None:

@@ -174,16 +174,8 @@ def complete(
 ) -> torch.Tensor:
     """Fills in the open sub-actions, each time the most likely choice of the surest slot.
 
-    Args:
-        asm: a model that was pre-trained by masked action modeling.
-        observations: `(B, obs)`, scaled as in pre-training.
-        partial_actions: `(B, N)` choices, -1 where open.
-
-    Returns:
-        `(B, N)` int64 choices; those that were given are as they were.
-
-    Raises:
-        InvalidActionSpaceError: the actions are neither choices of this action space nor -1.
+    `partial_actions` are `(B, N)` choices, -1 where open; the result is `(B, N)` int64. For the
+    arguments and errors see `sample`.
     """
     return sample(asm, observations, temperature=0.0, given=partial_actions, order="confidence")[0]
 

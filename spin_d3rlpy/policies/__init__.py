@@ -1,8 +1,7 @@
 """Policies over MultiDiscrete actions and the d3rlpy encoder factories that choose them."""
 
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
-from spin_d3rlpy.policies.base import IndependentPolicy, Policy
-from spin_d3rlpy.policies.factored import FactoredPolicy
+from spin_d3rlpy.policies.base import FactoredPolicy, IndependentPolicy, Policy
 from spin_d3rlpy.policies.factories import (
     AutoregressiveEncoderFactory,
     JointEncoderFactory,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 
 import torch
+from d3rlpy.models.torch.encoders import Encoder, compute_output_size
 from d3rlpy.types import TorchObservation
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy import fast
+from spin_d3rlpy.fast import replace_dropout
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.features import SlotFeatures
+from spin_d3rlpy.precision import outputs_of
 
 
 class Policy(nn.Module):
@@ -141,3 +145,19 @@ def candidate_noise(layout: SlotLayout, n: int, device: str) -> torch.Tensor:
 def gumbel_noise(like: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
     """Standard Gumbel noise of a tensor's shape: `argmax(logits + noise)` draws from softmax."""
     return -torch.log(torch.empty_like(like).exponential_(generator=generator))
+
+
+class FactoredPolicy(IndependentPolicy):
+    """Any d3rlpy encoder followed by one linear head per slot."""
+
+    def __init__(
+        self, observation_shape: Sequence[int], encoder: Encoder, nvec: Sequence[int]
+    ) -> None:
+        super().__init__(SlotLayout(nvec))
+        self.encoder = replace_dropout(encoder)
+        # All heads side by side: row block i of the weight is slot i's head.
+        self.heads = nn.Linear(compute_output_size([observation_shape], encoder), sum(nvec))
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns logits, flat `(B, S)`."""
+        return outputs_of([(self.encoder, self.heads)], observations).squeeze(0)

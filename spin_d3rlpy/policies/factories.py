@@ -29,8 +29,7 @@ from spin_d3rlpy.asm.pretraining import PretrainingConfig
 from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
-from spin_d3rlpy.policies.base import Policy
-from spin_d3rlpy.policies.factored import FactoredPolicy
+from spin_d3rlpy.policies.base import FactoredPolicy, Policy
 from spin_d3rlpy.policies.features import (
     QueryFeatures,
     QueryInit,

@@ -17,8 +17,7 @@ from spin_d3rlpy.asm.model import (
     create_trunk,
 )
 from spin_d3rlpy.errors import NvecMismatchError
-from spin_d3rlpy.reprem import RePreM, RePreMConfig
-from spin_d3rlpy.reprem.model import create_state_encoder
+from spin_d3rlpy.reprem import RePreM, RePreMConfig, create_state_encoder
 
 QueryInit = Literal["random", "mask"]
 

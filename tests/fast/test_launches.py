@@ -17,8 +17,7 @@ from spin_d3rlpy.critics import FactoredCritic, ValueFunction, expectile_loss, s
 from spin_d3rlpy.fast import losses, switch
 from spin_d3rlpy.fast.mlp import linear_layers
 from spin_d3rlpy.nvec import SlotLayout
-from spin_d3rlpy.policies.base import joint_log_prob
-from spin_d3rlpy.policies.factored import FactoredPolicy
+from spin_d3rlpy.policies.base import FactoredPolicy, joint_log_prob
 from spin_d3rlpy.policies.features import QueryFeatures
 from spin_d3rlpy.policies.slot import SlotPolicy
 from spin_d3rlpy.precision import autocast, backward
