@@ -27,11 +27,9 @@ class RePreMConfig:
 
     Args:
         width: length of state and action embeddings (D).
-        n_blocks: gated Transformer blocks.
         n_heads: attention heads; must divide `width`.
         ffn_multiplier: hidden width of the feed-forward layers, in units of `width`.
         window: steps of a trajectory window (W).
-        dropout: in attention and feed-forward layers.
         head_hidden: hidden width of each slot's head in stage 2.
     """
 
@@ -154,12 +152,10 @@ class RePreM(nn.Module):
     def forward(
         self, embeddings: torch.Tensor, hidden: torch.Tensor, valid: torch.Tensor
     ) -> torch.Tensor:
-        """Predicts the embeddings of a window's states and actions, `(B, W, 2, D)`.
+        """Predicts the embeddings `(B, W, 2, D)` of a window's states and actions.
 
-        Args:
-            embeddings: `(B, W, 2, D)`, of `embed`.
-            hidden: `(B, W, 2)` True for states and actions that are replaced by a mask token.
-            valid: `(B, W)` False past an episode's end.
+        `hidden` `(B, W, 2)` is True for those that are replaced by a mask token, `valid` `(B, W)`
+        False past an episode's end.
         """
         tokens = torch.where(hidden[..., None], self.mask_tokens.to(embeddings.dtype), embeddings)
         x = (tokens + self.position).flatten(1, 2)  # (B, 2W, D): s, a, s, a, ...
@@ -171,17 +167,11 @@ class RePreM(nn.Module):
 
 
 class Windows(NamedTuple):
-    """Pieces of trajectories.
+    """Pieces of trajectories."""
 
-    Args:
-        observations: `(B, W, obs)`.
-        actions: `(B, W, N)`.
-        valid: `(B, W)` False past an episode's end, where other entries are meaningless.
-    """
-
-    observations: torch.Tensor
-    actions: torch.Tensor
-    valid: torch.Tensor
+    observations: torch.Tensor  # (B, W, obs)
+    actions: torch.Tensor  # (B, W, N)
+    valid: torch.Tensor  # (B, W), False past an episode's end, where the others are meaningless
 
 
 class TrajectorySource(Protocol):
@@ -217,13 +207,11 @@ def sample_windows(source: TrajectorySource, batch_size: int, length: int) -> Wi
 
 @dataclasses.dataclass()
 class RePreMPretrainingConfig:
-    """How RePreM is pre-trained; mask ratio and loss as in its paper, budget as SPIN's.
+    """How RePreM is pre-trained, by Adam; mask ratio and loss as in its paper, budget as SPIN's.
 
     Args:
-        n_epochs: passes over the data; an update sees `batch_size` windows.
+        n_epochs: passes over the data.
         batch_size: windows of an update.
-        learning_rate: of Adam, constant.
-        clip_grad_norm: largest gradient norm.
         mask_prob: probability that a state or an action of the window is hidden.
         temperature: of the contrastive loss.
         max_updates: stops earlier than `n_epochs` if given.
@@ -306,14 +294,7 @@ def pretrain_reprem(
     run: Run | None = None,
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> list[Row]:
-    """Trains `model` in place and leaves it in evaluation mode.
-
-    Args:
-        model: on the source's device.
-        source: of trajectories.
-        config: how to train.
-        run: progress bar, checkpoints, logs.
-        transform: applied to observations (an observation scaler).
+    """Trains `model` in place and leaves it in evaluation mode; arguments as of `pretrain`.
 
     Returns:
         One row per `log_interval` updates and one at the end: `epoch`, `step`, `loss`, `accuracy`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -77,8 +78,6 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         assert self._config.nvec is not None
         return self._config.nvec
 
-    # -- building --------------------------------------------------------------------------
-
     def create_impl(self, observation_shape: Shape, action_size: int) -> None:
         """Builds the networks; `action_size` is ignored in favor of the config's `nvec`.
 
@@ -115,8 +114,8 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def build_with_env(self, env: GymEnv) -> None:
         """Builds the networks for an environment with a MultiDiscrete action space.
 
-        Scalers that need data (most `DecQN` variants standardize states by default) stay unfitted:
-        acting and updating then raise a `RuntimeError` with advice.
+        Scalers that need data (of most `DecQN` variants, by default) stay unfitted: acting and
+        updating then raise a `RuntimeError` with advice.
         """
         space: Any = env.action_space
         self._adopt_nvec(nvec_from_space(space), "the environment")
@@ -158,8 +157,6 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
                     f"build_with_dataset first, or pass {name}=None or a fitted one."
                 )
         return self._impl
-
-    # -- acting ----------------------------------------------------------------------------
 
     def predict(self, x: Observation) -> NDArray:
         """Returns greedy actions `(B, N)` for observations `(B, obs)`.
@@ -223,8 +220,12 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def _scaled(self, observations: NDArray) -> torch.Tensor:
         """The networks' input `(B, obs)`, on their device."""
         inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
+        return inputs if self._transform is None else self._transform(inputs)
+
+    @property
+    def _transform(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
         scaler = self._config.observation_scaler
-        return inputs if scaler is None else scaler.transform(inputs)
+        return None if scaler is None else scaler.transform
 
     def save_policy(self, fname: str) -> None:
         """Exports the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`).

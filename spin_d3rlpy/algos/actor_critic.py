@@ -1,8 +1,4 @@
-"""Common parts of objectives that train a factored critic, with or without a policy.
-
-An objective is one file that subclasses config, impl and algorithm; the config's
-`actor_encoder_factory` chooses the policy.
-"""
+"""Objectives that train a factored critic, with or without a policy, which the config chooses."""
 
 from __future__ import annotations
 
@@ -18,12 +14,9 @@ from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
 from d3rlpy.types import TorchObservation
 from torch import nn
 
-from spin_d3rlpy import fast
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
 from spin_d3rlpy.critics import Decomposition, FactoredCritic, squared_error
-
-# -- a factored critic -----------------------------------------------------------------------
 
 
 @dataclasses.dataclass()
@@ -31,7 +24,6 @@ class CriticConfig(MultiDiscreteConfig):
     """Fields of objectives that train a factored critic.
 
     Args:
-        gamma: discount factor.
         tau: Polyak coefficient of target networks, applied every step.
         n_critics: Q functions in the ensemble.
         decomposition: joint value as `"sum"` or `"mean"` of per-slot utilities.
@@ -81,23 +73,17 @@ class CriticImpl(MultiDiscreteImpl):
         return self._modules.targ_q_funcs
 
 
-# -- both ------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass()
 class ActorCriticConfig(CriticConfig, PolicyConfig):
     """Fields of objectives that train a policy and a factored critic.
 
     Args:
         critic_learning_rate: of Q functions and value functions.
-        critic_optim_factory: optimizer of Q functions and value functions.
+        critic_optim_factory: likewise.
         critic_encoder_factory: hidden layers of each Q function.
-        weight_ess: if given, the temperature of advantage weights is set per batch so that their
-            effective sample size is this share of the batch; replaces the objective's own
-            temperature and largest weight.
-
-    Raises:
-        ValueError: `weight_ess` is not between 0 and 1.
+        weight_ess: if given, between 0 and 1, the temperature of advantage weights is set per batch
+            so that their effective sample size is this share of the batch; replaces the objective's
+            own temperature and largest weight.
     """
 
     critic_learning_rate: float = 3e-4
@@ -140,10 +126,7 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
 
     def weighted_imitation_loss(self, batch: TorchMiniBatch, weight: torch.Tensor) -> torch.Tensor:
         """Mean negative log-likelihood, weighted by `(B,)`."""
-        log_prob = self.log_prob(batch)
-        if fast.switch.counts_launches(log_prob):
-            return fast.losses.weighted_mean(log_prob, weight, -1.0)
-        return -(weight * log_prob).mean()
+        return -(weight * self.log_prob(batch)).mean()
 
     @property
     def q_function_optim(self) -> torch.optim.Optimizer:

@@ -1,7 +1,6 @@
-"""Trained algorithms as files without code: safetensors weights and a JSON configuration.
+"""Trained algorithms as safetensors weights and a JSON configuration.
 
-Unlike d3rlpy's format (`algo.save`, `d3rlpy.load_learnable`), a pickle that can execute code, these
-files can be loaded from untrusted sources.
+Unlike d3rlpy's format, a pickle that can execute code, these files can be untrusted.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -81,15 +81,14 @@ def stage_log(
 
 def _new_name(factory: LoggerAdapterFactory, name: str) -> str:
     """Returns `name`, numbered if needed, after creating its folders."""
-    for number in itertools.count(1):
-        candidate = name if number == 1 else f"{name}_{number}"
-        try:
+    candidate = name
+    for number in itertools.count(2):
+        with suppress(FileExistsError):
             for folder in log_folders(factory, candidate):
                 folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return candidate
-    raise AssertionError("unreachable")
+            break
+        candidate = f"{name}_{number}"
+    return candidate
 
 
 BestIs = Literal["highest", "lowest"]

@@ -162,8 +162,6 @@ class PolicyConfig(MultiDiscreteConfig):
     """Fields of objectives that train a policy.
 
     Args:
-        actor_learning_rate: of the policy.
-        actor_optim_factory: optimizer of the policy.
         actor_encoder_factory: chooses the policy, its sizes and first stages: `SPINEncoderFactory`,
             `SAINTEncoderFactory`, `AutoregressiveEncoderFactory`, another `PolicyFactory`, or any
             d3rlpy encoder factory for a factored policy.

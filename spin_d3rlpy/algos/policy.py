@@ -51,16 +51,11 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     class SPINIQL(IQL, name="spin_iql", policy=SPINEncoderFactory): ...
 
     Its config has that policy as default and accepts the policy's fields:
-    `SPINIQL(transformer=TransformerConfig(width=64))`.
+    `SPINIQL(transformer=TransformerConfig(width=64))`. Arguments are those of `ActingAlgo` and:
 
     Args:
-        config: defaults if None.
-        device: as in d3rlpy.
-        enable_ddp: several processes train one model.
         asm: pre-trained Action Structure Model or its file, for policies made from one; without it,
             `fit` pre-trains one.
-        recipe: `"published"` (the classes' defaults) or `"tuned"`, see `spin_d3rlpy.recipes`.
-        **fields: fields of the config and of the policy's encoder factory.
 
     Raises:
         ValueError: an encoder factory of another policy.
@@ -116,12 +111,12 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 f"not {observation_shape[0]}."
             )
         super().create_impl(observation_shape, action_size)
-        if self._asm is not None:
-            self._load_asm(self._asm)
+        self._load_asm()
 
-    def _load_asm(self, asm: ActionStructureModel) -> None:
-        cast(Any, self.policy).load_asm(asm)
-        cast(PolicyImpl, self._impl).sync_average()
+    def _load_asm(self) -> None:
+        if self._asm is not None and self._impl is not None:
+            cast(Any, self.policy).load_asm(self._asm)
+            cast(PolicyImpl, self._impl).sync_average()
 
     def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
         policy = self._create_policy(observation_shape)
@@ -136,13 +131,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 f"{type(self).__name__} trains its policy, and nothing of a "
                 f"{type(policy).__name__} is trained. Expected another policy, or IDQL."
             )
-        return self._create_optim(
-            self._config.actor_optim_factory,
-            policy.trainable_modules(),
-            self._config.actor_learning_rate,
-        )
-
-    # -- first stages ----------------------------------------------------------------------
+        config, modules = self._config, policy.trainable_modules()
+        return self._create_optim(config.actor_optim_factory, modules, config.actor_learning_rate)
 
     @property
     def is_pretrained(self) -> bool:
@@ -205,15 +195,14 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return factory.first_stages() if isinstance(factory, PolicyFactory) else ()
 
     def _stage_context(self, buffer: DeviceReplayBuffer, run: Run) -> StageContext:
-        scaler = self._config.observation_scaler
         return StageContext(
             policy=self.policy,
             factory=self._factory,
             buffer=buffer.for_imitation(self._config.trajectory_weights),
             device=self._device,
             run=run,
-            transform=None if scaler is None else scaler.transform,
-            scaler=scaler_to_dict(scaler),
+            transform=self._transform,
+            scaler=scaler_to_dict(self._config.observation_scaler),
             asm=self._asm,
             set_asm=self.set_asm,
         )
@@ -227,8 +216,6 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             if not stage.is_done(context):
                 self._train_on(stage, context)
 
-    # -- frozen features -------------------------------------------------------------------
-
     def _prepare_source(self, source: Any, progress: float) -> Any:
         source = super()._prepare_source(source, progress)
         wanted = getattr(self._factory, "cache_features", False)
@@ -237,10 +224,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         network = self.policy.frozen_features(self._grad_step)
         if network is None:
             return source
-        scaler = self._config.observation_scaler
-        transform = None if scaler is None else scaler.transform
         precision, bar = self._config.precision, self._show_progress
-        features = compute_features(network, source.observations, transform, precision, bar)
+        features = compute_features(network, source.observations, self._transform, precision, bar)
         return CachedFeatures(source, features)
 
     def _compute(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
@@ -253,8 +238,6 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
 
     def _frozen_parameters(self) -> list[torch.Tensor]:
         return [p for p in self.policy.parameters() if not p.requires_grad]
-
-    # -- the Action Structure Model --------------------------------------------------------
 
     @property
     def asm(self) -> ActionStructureModel | None:
@@ -298,8 +281,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         device = torch.empty(0, device=self._device).device  # "cpu:0" is "cpu"
         on_device = next(asm.parameters()).device == device
         self._asm = asm if on_device else copy.deepcopy(asm).to(self._device)
-        if self._impl is not None:
-            self._load_asm(asm)
+        self._load_asm()
 
     def _adopt_scaling(self, asm: ActionStructureModel) -> None:
         """Adopts the ASM's observation scaler, or checks that it is the one in use."""

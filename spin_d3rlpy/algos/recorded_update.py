@@ -18,16 +18,10 @@ Metrics = dict[str, torch.Tensor]
 
 
 class RecordedUpdate:
-    """The update of one built algorithm as long as it computes the same.
+    """The update `compute` of one built algorithm, as long as `phase` and `frozen` are the same.
 
-    There is one recording at a time: another batch size or another dataset replaces it.
-
-    Args:
-        compute: does one gradient step on a batch.
-        impl: networks and optimizers.
-        phase: what else `compute` depends on.
-        frozen: parameters that no step changes, of which recordings may hold products.
-        compile_graph: see `GraphedStep`.
+    There is one recording at a time: another batch size or another dataset replaces it. `frozen`
+    are parameters that no step changes, of which recordings may hold products.
     """
 
     def __init__(

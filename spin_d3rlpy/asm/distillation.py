@@ -20,10 +20,9 @@ Network = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclasses.dataclass()
 class DistillationConfig:
-    """How a student is trained; the settings are not published, the defaults are ours.
+    """How a student is trained: Adam, its rate decayed to zero along a cosine. Defaults are ours.
 
     Args:
-        learning_rate: of Adam, decayed to zero along a cosine.
         validation_share: share of the episodes that is held out.
         validation_interval: updates between measurements on held-out data.
         precision: number format of a step, see `spin_d3rlpy.precision.autocast`.
@@ -83,8 +82,6 @@ def distill(
         teacher: maps observations `(B, obs)` to `(B, N, D)`, without dropout.
         source: of observations for training.
         held_out: of observations for validation.
-        config: how to train.
-        run: progress bar, checkpoints, logs.
         transform: applied to observations (an observation scaler).
 
     Returns:

@@ -1,10 +1,8 @@
 """The Action Structure Model (ASM), bottom-up: attention, block, trunk, heads, model.
 
 Axes: `B` batch, `M` state tokens, `N` sub-actions (slots), `T = M + N` tokens, `D` width, `H`
-heads, `K` most choices of a slot, `S = sum(nvec)`.
-
-This is the paper's network; `spin_d3rlpy.fast` has its fast equivalent. SPIN and SAINT policies use
-it with queries in place of sub-action embeddings (`spin_d3rlpy.policies.features`).
+heads, `K` most choices of a slot, `S = sum(nvec)`. This is the paper's network; `spin_d3rlpy.fast`
+has its fast equivalent. Policies use it with queries in place of sub-action embeddings.
 """
 
 from __future__ import annotations
@@ -144,8 +142,7 @@ class SlotTransformer(nn.Module):
         Args:
             observations: `(B, obs)`.
             table: `(R, D)` tokens.
-            ids: `(B, N)` rows of the table; without it every row of the batch has the whole table
-                (R = N).
+            ids: `(B, N)` rows of the table; None: every row of the batch has all of it (R = N).
             rows: `(C, N)`: for slot i, only the features in rows `rows[:, i]` of the batch.
         """
         if fast.is_on():

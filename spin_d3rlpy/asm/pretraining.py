@@ -34,15 +34,12 @@ VALIDATION_ROWS = 4096
 
 @dataclasses.dataclass()
 class PretrainingConfig:
-    """How the ASM is pre-trained; the defaults are those of SPIN's published code.
+    """How the ASM is pre-trained, by Adam; the defaults are those of SPIN's published code.
 
     Args:
         objective: `"masked"` (MAM, SPIN's own), `"variational"` (VAM) or `"contrastive"` (CAM).
         n_epochs: passes of `ceil(n / batch_size)` updates, rows drawn with replacement. 0 leaves
             the trunk untrained (the paper's ablation).
-        batch_size: rows of an update.
-        learning_rate: of Adam.
-        clip_grad_norm: largest gradient norm.
         masking: MAM: `"bernoulli"` (published) selects slots independently, with the next four
             fields, and averages the loss over the batch. `"any_order"` hides any number of a row's
             slots, each row counting the same (`spin_d3rlpy.asm.objectives.masked`).
@@ -171,8 +168,6 @@ def pretrain(
     Args:
         asm: on the source's device.
         source: of rows; to be recorded as a CUDA graph it must draw without waiting for the device.
-        config: how to train.
-        run: progress bar, checkpoints, logs.
         transform: applied to observations (an observation scaler).
         held_out: 4,096 fixed rows of it are predicted after each epoch.
         on_row: called with each epoch's row and the log's folder, e.g. to save the model.

@@ -1,8 +1,8 @@
 """Rules for sampling: which choices are allowed in view of those that are made already.
 
-A rule maps partial actions `(R, N)`, -1 where open, to a mask `(R, N, K)`: True where a choice may
-still be made. Any function of this form is a rule. A rule that looks ahead allows only what can be
-completed; then sampling never ends without a choice.
+A rule is any function from partial actions `(R, N)`, -1 where open, to a mask `(R, N, K)`, True
+where a choice may still be made. One that looks ahead allows only what can be completed; then
+sampling never ends without a choice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Whole actions from a structure model: samples slot by slot, completions, log-probabilities.
 
-A model that was pre-trained with any number of hidden slots (`masking="any_order"`) knows each
-slot's distribution given any others. Chosen one after the other, in any order, they make a sample
-of the joint distribution.
+After pre-training with `masking="any_order"`, choices made one after the other, in any order, are a
+sample of the joint distribution.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def sample(
     slots_per_pass: int = 1,
     noise: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    r"""Samples n actions per state, one slot after the other.
+    r"""Samples n actions per state `(n, B, N)`, int64, one slot after the other.
 
     .. math:: a_{\sigma(t)} \sim p(\cdot \, | \, s, a_{\sigma(1)}, .., a_{\sigma(t-1)})^{1 / T}
 
@@ -58,9 +57,6 @@ def sample(
         slots_per_pass: slots that are chosen from one pass of the network. Above 1 they are
             independent given the earlier ones, which is faster and not exact; rules still hold.
         noise: Gumbel noise `(n, B, S)` by which choices are drawn; fresh noise if None.
-
-    Returns:
-        `(n, B, N)` int64.
 
     Raises:
         InvalidActionSpaceError: `given` holds neither choices of this action space nor -1.
@@ -184,22 +180,13 @@ def complete(
 def log_prob(
     asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor, n_orders: int = 8
 ) -> torch.Tensor:
-    r"""Log-probability of whole actions under sampling in random order.
+    r"""Log-probability `(B,)` of whole actions `(B, N)` under sampling in random order.
 
     .. math:: \log \frac{1}{|\Sigma|} \sum_{\sigma \in \Sigma}
         \prod_t p(a_{\sigma(t)} | s, a_{\sigma(1)}, .., a_{\sigma(t-1)})
 
     Exact if `n_orders` is at least N!: then all orders are taken. Otherwise they are `n_orders`
-    random ones, the same each time.
-
-    Args:
-        asm: a model that was pre-trained with `masking="any_order"`.
-        observations: `(B, obs)`, scaled as in pre-training.
-        actions: `(B, N)` choices.
-        n_orders: orders of the slots to average over.
-
-    Returns:
-        `(B,)`.
+    random ones, the same each time. The model and its observations are as of `sample`.
 
     Raises:
         InvalidActionSpaceError: the actions are not choices of this action space.

@@ -22,26 +22,18 @@ class MaskedModel(Protocol):
     mask_ids: torch.Tensor
     training: bool
 
-    def __call__(self, observations: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits of all slots `(B, S)`."""
+    def __call__(self, observations: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor: ...
 
-    def train(self, mode: bool = True) -> Any:
-        """Switches dropout on or off."""
+    def train(self, mode: bool = True) -> Any: ...
 
-    def slot_by_slot(self, observations: torch.Tensor) -> Any:
-        """What gives one slot's logits after the other."""
+    def slot_by_slot(self, observations: torch.Tensor) -> Any: ...
 
 
 class LogLikelihood(NamedTuple):
-    """Masked pseudo-log-likelihood of actions.
+    """Masked pseudo-log-likelihood of actions."""
 
-    Args:
-        per_slot: `(B, N)`, `log p(a_i | s, all other sub-actions)`.
-        total: `(B,)`, the sum.
-    """
-
-    per_slot: torch.Tensor
-    total: torch.Tensor
+    per_slot: torch.Tensor  # (B, N), `log p(a_i | s, all other sub-actions)`
+    total: torch.Tensor  # (B,), the sum
 
 
 def in_parts(
@@ -67,15 +59,11 @@ def log_likelihood(
     .. math:: \sum_i \log p(a_i | s, a_{-i})
 
     Low for a sub-action that the data never combine with the others, even if it is common by
-    itself. Without dropout.
+    itself. Without dropout, for observations `(B, obs)` scaled as in pre-training and actions
+    `(B, N)`.
 
     References:
         * Salazar et al., Masked Language Model Scoring, 2020, equation 2.
-
-    Args:
-        asm: a model pre-trained by masked action modeling.
-        observations: `(B, obs)`, scaled as in pre-training.
-        actions: `(B, N)` choices.
 
     Raises:
         InvalidActionSpaceError: actions outside the action space.

@@ -26,10 +26,8 @@ class AutoregressiveConfig:
     """Sizes of the autoregressive policy; the defaults are those of SPIN's published code.
 
     Args:
-        state_width: width of the state embedding.
-        action_width: width of the embedding of the previous slot's choice.
-        lstm_width: hidden width of the LSTM.
-        n_layers: layers of the LSTM.
+        state_width: of the state embedding.
+        action_width: of the embedding of the previous slot's choice.
     """
 
     state_width: int = 128
@@ -39,11 +37,7 @@ class AutoregressiveConfig:
 
 
 class SlotLinear(nn.Module):
-    """One linear layer per slot, `D -> m_i`, all computed in one batched product.
-
-    Args:
-        width: of the features (D).
-    """
+    """One linear layer per slot, `D -> m_i`, all computed in one batched product."""
 
     keep: torch.Tensor  # (S,)
 

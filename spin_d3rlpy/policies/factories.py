@@ -1,8 +1,7 @@
 """d3rlpy encoder factories: `actor_encoder_factory` chooses the policy.
 
 A `PolicyFactory` creates a policy and names its first stages; any other d3rlpy factory creates the
-encoder of a factored policy. All are serialized with the algorithm under the name given to d3rlpy's
-`register_encoder_factory`. In stock d3rlpy algorithms, slot policies' factories create an encoder
+encoder of a factored policy. In stock d3rlpy algorithms, slot policies' factories create an encoder
 with flat features `(B, N * D)`.
 """
 
@@ -74,11 +73,7 @@ class PolicyFactory(EncoderFactory):
 
 
 class SlotEncoderFactory(PolicyFactory):
-    """Base class of the factories of slot policies.
-
-    Args:
-        nvec: number of choices of each sub-action; only stock d3rlpy algorithms need it given.
-    """
+    """Base class of slot policies' factories; only stock d3rlpy algorithms need `nvec` given."""
 
     nvec: list[int] | None
 
@@ -86,11 +81,7 @@ class SlotEncoderFactory(PolicyFactory):
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy: ...
 
     def create(self, observation_shape: Shape) -> SlotEncoder:
-        """Returns an encoder with flat features for stock d3rlpy algorithms.
-
-        Raises:
-            InvalidActionSpaceError: `nvec` is not set.
-        """
+        """Returns an encoder with flat features for stock d3rlpy algorithms, which need `nvec`."""
         if self.nvec is None:
             raise InvalidActionSpaceError(
                 f"{type(self).__name__} outside this package's algorithms needs nvec=[...], "
@@ -130,11 +121,7 @@ class ASMEncoderFactory(SlotEncoderFactory):
         return self.transformer
 
     def fields_for(self, structure: StructureConfig) -> dict[str, Any]:
-        """Returns the fields of a policy made from an ASM of these sizes.
-
-        Raises:
-            NvecMismatchError: the sizes do not fit.
-        """
+        """Returns the fields of a policy made from an ASM of these sizes, if they fit."""
         if isinstance(structure, MLPConfig):
             raise NvecMismatchError(
                 f"{type(self).__name__} needs an ASM with a Transformer, got {structure}."
@@ -171,13 +158,8 @@ class _AnyArchitecture(ASMEncoderFactory):
 class JointEncoderFactory(_AnyArchitecture):
     """The Action Structure Model itself, which acts by whole actions from the joint distribution.
 
-    Args:
-        transformer: sizes.
-        nvec: not needed.
-        pretraining: the first stage, the ASM's pre-training. Give it `masking="any_order"`: only
-            then are choices in view of any others what the model learned.
-        architecture: `"transformer"` or `"mlp"`.
-        mlp: sizes if it is `"mlp"`.
+    Give its `pretraining` `masking="any_order"`: only then are choices in view of any others what
+    the model learned. `architecture` is `"transformer"` or `"mlp"`, with sizes of the same name.
     """
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Any:
@@ -197,8 +179,6 @@ class SPINEncoderFactory(_AnyArchitecture):
     """A pre-trained, frozen trunk with trained heads (SPIN, section 4.2).
 
     Args:
-        transformer: sizes.
-        nvec: see `SlotEncoderFactory`.
         frozen_dropout: keep dropout inside the frozen trunk active in training (published).
         train_queries: True (published), False, or the number of gradient steps after which queries
             are fixed.
@@ -207,13 +187,11 @@ class SPINEncoderFactory(_AnyArchitecture):
         asm_path: file from `save_asm`, whose trunk is loaded when the network is built. If None or
             missing (as when a saved policy is loaded elsewhere), the trunk starts untrained, and
             `SPIN...` algorithms pre-train it in `fit` unless weights are loaded first.
-        pretraining: the first stage, the ASM's pre-training.
         cache_features: once queries are fixed (`train_queries` False or a number of steps), compute
             the trunk's features of the whole dataset and train heads and critics on them, without
             trunk dropout and rounded to bfloat16.
         architecture: of the ASM: `"transformer"` (published) or the attention-free `"mlp"`, with
             linear heads and without trained queries.
-        mlp: sizes of `"mlp"`.
         train_trunk: train the pre-trained trunk together with the heads.
 
     Raises:
@@ -275,11 +253,7 @@ class SPINDistillEncoderFactory(ASMEncoderFactory):
 
     Args:
         transformer: sizes of the teacher, an ASM.
-        hidden_units: hidden layers of the student.
         query_init: the teacher's queries: `"mask"` (the ASM's mask tokens) or `"random"`.
-        head_init: `"random"` or `"asm"`.
-        pretraining: the first stage, the teacher's pre-training.
-        distillation: the second stage.
         cache_features: compute the student's features of the whole dataset once, rounded to
             bfloat16, and train heads and critics on them.
     """
@@ -304,13 +278,7 @@ class SPINDistillEncoderFactory(ASMEncoderFactory):
 
 @dataclasses.dataclass()
 class RePreMEncoderFactory(SlotEncoderFactory):
-    """A frozen state encoder, pre-trained on trajectories (RePreM).
-
-    Args:
-        pretraining: the first stage.
-        cache_features: compute the encoder's features of the whole dataset once, rounded to
-            bfloat16, and train heads and critics on them.
-    """
+    """A frozen state encoder, pre-trained on trajectories (RePreM)."""
 
     sizes: RePreMConfig = dataclasses.field(default_factory=RePreMConfig)
     nvec: list[int] | None = None

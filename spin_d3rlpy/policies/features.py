@@ -34,12 +34,7 @@ def require_same_sizes(config: StructureConfig, asm: ActionStructureModel) -> No
 class SlotFeatures(nn.Module):
     """Maps observations `(B, obs)` to slot features `(B, N, D)`, or `(B, 1, D)` for all slots.
 
-    Subclasses with features fixed in stage 2 need only `forward`.
-
-    Args:
-        n_slots: number of sub-actions (N), or 1 if all share their features.
-        width: length of a slot's features (D).
-        frozen: whether its parameters get no gradients.
+    Subclasses with features fixed in stage 2 (`frozen`: without gradients) need only `forward`.
     """
 
     pretrained: torch.Tensor
@@ -72,16 +67,8 @@ class QueryFeatures(SlotFeatures):
     """Trunk and queries: features of the state and N learned tokens.
 
     An MLP's queries are the ASM's mask tokens (weights of mask bits), so that its features are
-    those of the fully masked action, shared by all slots. They are never trained.
-
-    Args:
-        observation_size: length of an observation.
-        n_slots: number of sub-actions (N).
-        config: sizes of the trunk; their type is its architecture.
-        frozen: SPIN: the trunk's parameters get no gradients.
-        frozen_dropout: keep a frozen trunk's dropout active in training (published).
-        train_queries: whether the queries are trained, or for how many gradient steps.
-        query_init: `"random"` (N(0, 1), published) or `"mask"` (the ASM's mask tokens).
+    those of the fully masked action, shared by all slots. They are never trained. For the options
+    see `SPINEncoderFactory`.
 
     Raises:
         ValueError: an unknown initialization.
@@ -132,11 +119,7 @@ class QueryFeatures(SlotFeatures):
         return self
 
     def load_asm(self, asm: ActionStructureModel) -> None:
-        """Copies the ASM's trunk and, with `query_init="mask"`, its mask tokens.
-
-        Raises:
-            NvecMismatchError: the ASM has other sizes.
-        """
+        """Copies the ASM's trunk and, with `query_init="mask"`, its mask tokens."""
         require_same_sizes(self.config, asm)
         self.trunk.load_state_dict(asm.trunk.state_dict())
         if self.query_init == "mask":

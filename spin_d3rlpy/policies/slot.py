@@ -17,12 +17,7 @@ HeadInit = Literal["random", "asm"]
 
 
 class SlotPolicy(IndependentPolicy):
-    """Slot features and one small head per slot.
-
-    Args:
-        features: maps observations to slot features.
-        config: sizes of the heads.
-        head_init: `"random"` (published) or `"asm"` (the ASM's prediction heads).
+    """Slot features and one small head per slot, at first `"random"` (published) or the `"asm"`'s.
 
     Raises:
         ValueError: an unknown initialization.

@@ -28,38 +28,23 @@ ASM_FILE = "asm.safetensors"  # in a run's folder of checkpoints
 
 @dataclasses.dataclass
 class StageContext:
-    """Inputs of a stage.
+    """Inputs of a stage."""
 
-    Args:
-        policy: the network, on `device`.
-        factory: the encoder factory, with the stage's settings.
-        buffer: the dataset, on `device`.
-        run: progress bar, checkpoints, logs.
-        transform: the algorithm's observation scaling, if any.
-        scaler: its type and parameters, for an ASM's file.
-        asm: the Action Structure Model, if any.
-        set_asm: passes a new one to the algorithm.
-    """
-
-    policy: Policy
-    factory: Any
-    buffer: DeviceReplayBuffer
+    policy: Policy  # the network, on `device`
+    factory: Any  # the encoder factory, with the stage's settings
+    buffer: DeviceReplayBuffer  # the dataset, on `device`
     device: str
-    run: Run
-    transform: Callable[[torch.Tensor], torch.Tensor] | None
-    scaler: dict[str, Any] | None
+    run: Run  # progress bar, checkpoints, logs
+    transform: Callable[[torch.Tensor], torch.Tensor] | None  # the observation scaling
+    scaler: dict[str, Any] | None  # its type and parameters, for an ASM's file
     asm: ActionStructureModel | None
-    set_asm: Callable[[ActionStructureModel], None]
+    set_asm: Callable[[ActionStructureModel], None]  # passes a new one to the algorithm
 
 
 class Stage(ABC):
-    """One first stage.
+    """One first stage."""
 
-    Attributes:
-        name: in checkpoints and the log folder.
-    """
-
-    name: str
+    name: str  # in checkpoints and the log folder
 
     def is_done(self, context: StageContext) -> bool:
         """Whether `fit` skips this stage although the policy is not pre-trained."""

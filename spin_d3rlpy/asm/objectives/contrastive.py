@@ -24,16 +24,12 @@ class ContrastiveActionModeling(PretrainingObjective):
             {\sum_{b'} \exp(u_{ib} \cdot v_{ib'} / \tau)}
 
     f are the trunk's slot features of the unmasked action; u and v are normalized projections of
-    f_i and c_i by one head each. Sizes and tau are not published; the defaults are ours.
+    f_i and c_i by one head each. Sizes and tau (`temperature`) are not published; the defaults are
+    ours. The ASM's prediction heads are not trained.
 
     References:
         * van den Oord et al., Representation Learning with Contrastive Predictive Coding, 2018,
           equation 4.
-
-    Args:
-        asm: the model; its prediction heads are not trained.
-        projection_size: length of the projections.
-        temperature: tau.
 
     Raises:
         ValueError: there is only one sub-action.

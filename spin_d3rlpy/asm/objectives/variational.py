@@ -35,15 +35,11 @@ class VariationalActionModeling(PretrainingObjective):
         L = -\frac{1}{N} \sum_i \log p(a_i | s, z) + \beta \, KL(q \,\|\, \mathcal{N}(0, I))
 
     f are the trunk's slot features of the unmasked action, p is an MLP on z and the encoded state.
-    Sizes and beta are not published; the defaults are ours.
+    Sizes and beta (`kl_weight`) are not published; the defaults are ours. The ASM's prediction
+    heads are not trained.
 
     References:
         * Kingma and Welling, Auto-Encoding Variational Bayes, 2014, equation 10.
-
-    Args:
-        asm: the model; its prediction heads are not trained.
-        latent_size: length of z.
-        kl_weight: beta.
     """
 
     def __init__(
