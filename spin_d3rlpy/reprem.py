@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize, scaled_dot_product_attention
 
 from spin_d3rlpy.distributed import share_training
+from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.graphs import recorded
 from spin_d3rlpy.loop import Loop, Metrics, Row, Run
@@ -42,10 +43,11 @@ class RePreMConfig:
     head_hidden: int = 128
 
     def __post_init__(self) -> None:
-        if self.width % self.n_heads:
-            raise ValueError(f"Expected n_heads={self.n_heads} to divide width={self.width}.")
-        if self.window < 2:
-            raise ValueError(f"Expected a window of at least 2 steps, got {self.window}.")
+        require_fields(
+            self,
+            n_heads=(self.width % self.n_heads == 0, f"to divide width={self.width}"),
+            window=(self.window >= 2, "of at least 2 steps"),
+        )
 
 
 class Gate(nn.Module):
@@ -182,8 +184,7 @@ class TrajectorySource(Protocol):
     episode_starts: torch.Tensor  # (episodes + 1,) first step of each episode, and n
 
     @property
-    def transition_count(self) -> int:
-        """Number of steps (n)."""
+    def transition_count(self) -> int: ...  # number of steps (n)
 
     def sample_index(self, batch_size: int) -> torch.Tensor:
         """Draws steps `(B,)`."""
@@ -231,8 +232,7 @@ class RePreMPretrainingConfig:
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
-        if not 0.0 < self.mask_prob < 1.0:
-            raise ValueError(f"Expected mask_prob in (0, 1), got {self.mask_prob}.")
+        require_fields(self, mask_prob=(0.0 < self.mask_prob < 1.0, "in (0, 1)"))
 
     def n_updates(self, n_transitions: int, window: int) -> int:
         """Gradient steps for a dataset of this size, each row counted once an epoch."""

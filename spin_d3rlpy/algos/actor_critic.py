@@ -17,6 +17,7 @@ from torch import nn
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
 from spin_d3rlpy.critics import Decomposition, FactoredCritic, squared_error
+from spin_d3rlpy.errors import require_fields
 
 
 @dataclasses.dataclass()
@@ -93,8 +94,8 @@ class ActorCriticConfig(CriticConfig, PolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.weight_ess is not None and not 0.0 < self.weight_ess < 1.0:
-            raise ValueError(f"Expected weight_ess between 0 and 1 or None, got {self.weight_ess}.")
+        ess = self.weight_ess
+        require_fields(self, weight_ess=(ess is None or 0.0 < ess < 1.0, "between 0 and 1"))
 
 
 @dataclasses.dataclass(frozen=True)

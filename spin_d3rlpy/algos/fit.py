@@ -23,7 +23,7 @@ from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.distributed import ProcessGroup
-from spin_d3rlpy.errors import InvalidCheckpointError
+from spin_d3rlpy.errors import InvalidCheckpointError, require_fields
 from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.loop import Loop, Metrics, StageLog
 from spin_d3rlpy.schedules import Schedule
@@ -123,24 +123,19 @@ class FitSettings:
     budget: Budget
 
     def __post_init__(self) -> None:
-        if self.n_steps < 1 or self.n_steps_per_epoch < 1:
-            raise ValueError(
-                f"Expected n_steps and n_steps_per_epoch of at least 1, got {self.n_steps} and "
-                f"{self.n_steps_per_epoch}."
-            )
-        if self.best_is not in get_args(BestIs):
-            raise ValueError(f"Expected best_is 'highest' or 'lowest', got {self.best_is!r}.")
-        if self.patience is not None and self.patience < 1:
-            raise ValueError(f"Expected patience of at least 1, got {self.patience}.")
-        if self.best_by is None:
-            if self.patience is not None:
-                raise ValueError("patience needs best_by=, the evaluator that it waits for.")
-        elif self.best_by not in self.evaluators:
-            raise ValueError(
-                f"Expected best_by to be one of the evaluators "
-                f"({', '.join(self.evaluators) or 'none'}), got {self.best_by!r}."
-            )
-        elif self.patience is None and self.checkpoint_dir is None:
+        needs_best = self.patience is not None or self.best_by is not None
+        require_fields(
+            self,
+            n_steps=(self.n_steps >= 1, "of at least 1"),
+            n_steps_per_epoch=(self.n_steps_per_epoch >= 1, "of at least 1"),
+            best_is=(self.best_is in get_args(BestIs), "'highest' or 'lowest'"),
+            patience=(self.patience is None or self.patience >= 1, "of at least 1"),
+            best_by=(
+                not needs_best or self.best_by in self.evaluators,
+                f"to be one of the evaluators ({', '.join(self.evaluators) or 'none'})",
+            ),
+        )
+        if needs_best and self.patience is None and self.checkpoint_dir is None:
             raise ValueError(
                 "best_by needs checkpoint_dir=, where the best policy is kept, or patience=."
             )

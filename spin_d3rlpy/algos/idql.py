@@ -14,6 +14,7 @@ from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.critics import best_of
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise, gumbel_noise
 from spin_d3rlpy.policies.joint import JointPolicy
@@ -53,13 +54,12 @@ class IDQLConfig(IQLConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        temperatures = self.candidate_temperature, self.value_temperature
-        if self.n_action_samples < 1 or min(temperatures) < 0.0:
-            raise ValueError(
-                "Expected n_action_samples of at least 1, candidate_temperature and "
-                "value_temperature of at least 0; got "
-                f"{self.n_action_samples}, {temperatures[0]} and {temperatures[1]}."
-            )
+        require_fields(
+            self,
+            n_action_samples=(self.n_action_samples >= 1, "of at least 1"),
+            candidate_temperature=(self.candidate_temperature >= 0.0, "of at least 0"),
+            value_temperature=(self.value_temperature >= 0.0, "of at least 0"),
+        )
 
 
 class IDQLImpl(IQLImpl):

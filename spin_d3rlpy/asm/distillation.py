@@ -11,6 +11,7 @@ from torch import nn
 
 from spin_d3rlpy.asm.pretraining import VALIDATION_ROWS, StateActionSource
 from spin_d3rlpy.distributed import share_training
+from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.loop import Loop, Metrics, Row, Run
 from spin_d3rlpy.precision import Precision, autocast, backward, check_precision, in_float32
@@ -37,8 +38,7 @@ class DistillationConfig:
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
-        if not 0.0 < self.validation_share < 1.0:
-            raise ValueError(f"Expected validation_share in (0, 1), got {self.validation_share}.")
+        require_fields(self, validation_share=(0.0 < self.validation_share < 1.0, "in (0, 1)"))
 
 
 class Student(nn.Module):
@@ -77,12 +77,8 @@ def distill(
 ) -> list[Row]:
     """Regresses the student in place onto the teacher's features by mean squared error.
 
-    Args:
-        student: on the source's device.
-        teacher: maps observations `(B, obs)` to `(B, N, D)`, without dropout.
-        source: of observations for training.
-        held_out: of observations for validation.
-        transform: applied to observations (an observation scaler).
+    It is on the source's device. The teacher maps observations `(B, obs)` to `(B, N, D)`, without
+    dropout. `held_out` is for validation, `transform` an observation scaler.
 
     Returns:
         One row per measurement: `epoch`, `step`, `loss` (training error since the last one),
