@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import torch
 from d3rlpy.algos.utility import build_scalers_with_env
@@ -38,21 +38,6 @@ from spin_d3rlpy.loop import Run
 from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch
 from spin_d3rlpy.precision import autocast
 
-TAlgo = TypeVar("TAlgo", bound="type[MultiDiscreteAlgo[Any, Any]]")
-
-
-def register(type_name: str) -> Callable[[TAlgo], TAlgo]:
-    """Class decorator: registers an algorithm with its config under a d3rlpy name."""
-
-    def decorate(algo_class: TAlgo) -> TAlgo:
-        config_class: Any = vars(algo_class)["config_class"]
-        config_class.type_name = type_name
-        config_class.algo_class = algo_class
-        register_learnable(config_class)
-        return algo_class
-
-    return decorate
-
 
 class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     """Base class of algorithms whose actions are integer arrays `(B, N)`; adds training.
@@ -65,6 +50,14 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
 
     _recorded: RecordedUpdate | None = None
     _said: str | None = None  # why there is none
+
+    def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
+        """Registers a named algorithm with its config, for saved files."""
+        super().__init_subclass__(**kwargs)
+        if name is not None:
+            config_class: Any = cls.config_class
+            config_class.type_name, config_class.algo_class = name, cls
+            register_learnable(config_class)
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         modules = self.modules_class(**self._create_networks(cast_flat_shape(observation_shape)))

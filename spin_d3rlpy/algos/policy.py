@@ -17,7 +17,7 @@ from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation, Shape
 
-from spin_d3rlpy.algos.base import MultiDiscreteAlgo, register
+from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.impl import (
     MultiDiscreteImpl,
     PolicyConfig,
@@ -69,10 +69,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         policy: Callable[[], EncoderFactory] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init_subclass__(**kwargs)
-        if name is not None and policy is not None:
+        if policy is not None:
             cls.config_class = cast(Any, _config_with_policy(cls, policy))
-            register(name)(cls)
+        super().__init_subclass__(name, **kwargs)
 
     def __init__(
         self,

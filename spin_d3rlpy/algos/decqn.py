@@ -1,4 +1,4 @@
-"""DecQN variants with a behavior-cloned policy: DecQN-BCQ, DecQN-IQL and DecQN-OneStep."""
+"""DecQN and its offline variants: factored Q-learning without a policy gradient."""
 
 from __future__ import annotations
 
@@ -7,17 +7,191 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from d3rlpy.optimizers.optimizers import OptimizerWrapper
+from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
+from d3rlpy.optimizers import OptimizerFactory
+from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
 from d3rlpy.preprocessing import ObservationScaler
 from d3rlpy.torch_utility import TorchMiniBatch
+from torch import nn
+from torch.nn.functional import smooth_l1_loss
 
-from spin_d3rlpy.algos.base import register
-from spin_d3rlpy.algos.decqn.base import DecQN, DecQNConfig, DecQNImpl, DecQNModules
-from spin_d3rlpy.critics import ValueFunction, combine_slots, expectile_loss
+from spin_d3rlpy.algos.actor_critic import CriticConfig, CriticImpl, CriticModules
+from spin_d3rlpy.algos.base import MultiDiscreteAlgo
+from spin_d3rlpy.algos.impl import encoder_field
+from spin_d3rlpy.critics import (
+    Decomposition,
+    FactoredCritic,
+    ValueFunction,
+    combine_slots,
+    expectile_loss,
+    polyak_update,
+)
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.policies.base import keep_supported
 from spin_d3rlpy.scalers import standardized_states
+
+__all__ = [
+    "DecQN",
+    "DecQNBCQ",
+    "DecQNBCQConfig",
+    "DecQNCQL",
+    "DecQNCQLConfig",
+    "DecQNConfig",
+    "DecQNIQL",
+    "DecQNIQLConfig",
+    "DecQNOneStep",
+    "DecQNOneStepConfig",
+]
+
+
+@dataclasses.dataclass()
+class DecQNConfig(CriticConfig):
+    r"""DecQN: factored double Q-learning.
+
+    .. math::
+
+        Q(s, a) = \frac{1}{N} \sum_i U_i(s, a_i), \qquad
+        y = \sum_{k<n} \gamma^k r_k + \gamma^n (1 - d)\,
+            \bar Q(s', \operatorname{argmax}_{a'} \tilde Q(s', a'))
+
+    where :math:`\tilde Q` is the mean of the online ensemble and :math:`\bar Q` that of the
+    target ensemble. The maximum over the joint space is N independent maxima.
+
+    States are not standardized by default, because online training starts without data. For
+    differences from the published offline code see docs/explanation/differences.md.
+
+    References:
+        * Seyde et al., Solving Continuous Control via Q-learning, 2023, equation 3.
+        * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.
+    """
+
+    learning_rate: float = 3e-4
+    optim_factory: OptimizerFactory = make_optimizer_field()
+    encoder_factory: EncoderFactory = encoder_field(
+        lambda: VectorEncoderFactory(hidden_units=[512, 512])
+    )
+    decomposition: Decomposition = "mean"
+
+
+@dataclasses.dataclass(frozen=True)
+class DecQNModules(CriticModules):
+    """Networks and optimizer of DecQN."""
+
+    optim: OptimizerWrapper
+
+
+class DecQNImpl(CriticImpl):
+    """The update of DecQN; variants override next values and losses."""
+
+    _modules: DecQNModules
+    _config: DecQNConfig
+
+    def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
+        """Returns the actions `(B, N)` that are best by utilities `(B, S)`."""
+        return self._layout.argmax(utilities)
+
+    def compute_next_values(self, observations: Any) -> torch.Tensor:
+        """Returns bootstrap values `(B,)` by double Q-learning."""
+        online = self._modules.q_funcs.utilities(observations).mean(0)
+        target = self._modules.targ_q_funcs.utilities(observations).mean(0)
+        chosen = self._layout.gather(target, self.choose(observations, online))
+        return combine_slots(chosen, self._config.decomposition)
+
+    def compute_loss(self, batch: TorchMiniBatch, utilities: torch.Tensor) -> torch.Tensor:
+        """Huber loss of utilities `(E, B, S)`, averaged over rows and summed over the ensemble."""
+        with torch.no_grad():
+            y = self.bootstrap(batch, self.compute_next_values(batch.next_observations))
+        values = self._modules.q_funcs.values(self._layout, utilities, batch.actions)
+        return smooth_l1_loss(values, y.expand_as(values)) * len(values)
+
+    def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
+        utilities = self._modules.q_funcs.utilities(batch.observations)
+        loss = self.minimize(self.compute_loss(batch, utilities), self._modules.optim)
+        polyak_update(self._modules.targ_q_funcs, self._modules.q_funcs, self._config.tau)
+        return {"loss": loss}
+
+    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
+        return self.choose(x, self._modules.q_funcs.utilities(x).mean(0))
+
+    def inner_sample_action(self, x: Any) -> torch.Tensor:
+        return self.inner_predict_best_action(x)
+
+    @property
+    def q_function_optim(self) -> torch.optim.Optimizer:
+        return self._modules.optim.optim
+
+
+class DecQN(MultiDiscreteAlgo[DecQNImpl, DecQNConfig], name="spin_decqn"):
+    """DecQN, for online training and (as a baseline that ignores the support) offline."""
+
+    config_class: type[DecQNConfig] = DecQNConfig
+    impl_class: type[DecQNImpl] = DecQNImpl
+    modules_class: type[DecQNModules] = DecQNModules
+
+    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
+        config = self._config
+        online, target = (
+            FactoredCritic(
+                observation_shape,
+                config.encoder_factory,
+                self._nvec,
+                config.n_critics,
+                config.decomposition,
+            ).to(self._device)
+            for _ in range(2)
+        )
+        return {"q_funcs": online, "targ_q_funcs": target, "optim": self._create_optim_of(online)}
+
+    def _create_optim_of(self, network: nn.Module) -> OptimizerWrapper:
+        config = self._config
+        return self._create_optim(
+            config.optim_factory, network.named_modules(), config.learning_rate
+        )
+
+
+@dataclasses.dataclass()
+class DecQNCQLConfig(DecQNConfig):
+    r"""DecQN-CQL: DecQN's loss, plus for every member of the ensemble a penalty.
+
+    .. math::
+
+        \alpha\, \mathbb{E} \frac{1}{N} \sum_i
+            \Big[ \log \sum_k \exp U_i(s, k) - U_i(s, a_i) \Big]
+
+    States are standardized by default. The published code has one penalty, on the ensemble's mean
+    utilities (docs/explanation/differences.md).
+
+    References:
+        * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.
+        * Kumar et al., Conservative Q-Learning for Offline RL, 2020, equation 4.
+
+    Args:
+        alpha: weight of the penalty. The source tunes it; the default is d3rlpy's.
+    """
+
+    alpha: float = 1.0
+    observation_scaler: ObservationScaler | None = standardized_states()
+
+
+class DecQNCQLImpl(DecQNImpl):
+    """The update of DecQN-CQL."""
+
+    _config: DecQNCQLConfig
+
+    def compute_loss(self, batch: TorchMiniBatch, utilities: torch.Tensor) -> torch.Tensor:
+        everything = self._layout.split(utilities).logsumexp(-1)  # (E, B, N)
+        actions = batch.actions.expand(len(utilities), *batch.actions.shape)
+        chosen = self._layout.gather(utilities, actions)  # (E, B, N)
+        penalty = (everything - chosen).mean((1, 2)).sum()
+        return super().compute_loss(batch, utilities) + self._config.alpha * penalty
+
+
+class DecQNCQL(DecQN, name="spin_decqn_cql"):
+    """DecQN with conservative utilities, for offline training."""
+
+    config_class = DecQNCQLConfig
+    impl_class = DecQNCQLImpl
 
 
 @dataclasses.dataclass()
@@ -80,13 +254,9 @@ class WeighingDecQNImpl(ImitatingDecQNImpl):
 
 @dataclasses.dataclass()
 class WeighingDecQNConfig(ImitatingDecQNConfig):
-    """Fields of variants that act by `U_i / lambda + log pi_i`.
+    """Fields of variants that act by `U_i / lambda + log pi_i`."""
 
-    Args:
-        lam: temperature lambda; larger is closer to imitation. The source tunes it.
-    """
-
-    lam: float = 1.0
+    lam: float = 1.0  # larger is closer to imitation; the source tunes it
 
 
 class ImitatingDecQN(DecQN):
@@ -104,14 +274,11 @@ class ImitatingDecQN(DecQN):
 
 @dataclasses.dataclass()
 class DecQNBCQConfig(ImitatingDecQNConfig):
-    r"""DecQN-BCQ: DecQN whose maxima, in targets and in acting, are over supported choices.
+    r"""DecQN-BCQ: maxima in targets and acting are over supported choices (Beeson et al., 2024).
 
     .. math::
 
         \mathcal{S}_i(s) = \{ k : \pi_i(k|s) \ge \epsilon \max_j \pi_i(j|s) \}
-
-    References:
-        * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.
 
     Args:
         action_flexibility: epsilon, least probability relative to the slot's most likely choice;
@@ -132,8 +299,7 @@ class DecQNBCQImpl(ImitatingDecQNImpl):
         return keep_supported(self._layout, utilities, logits, share).argmax(-1)
 
 
-@register("spin_decqn_bcq")
-class DecQNBCQ(ImitatingDecQN):
+class DecQNBCQ(ImitatingDecQN, name="spin_decqn_bcq"):
     """DecQN with batch constraints, for offline training."""
 
     config_class = DecQNBCQConfig
@@ -142,7 +308,7 @@ class DecQNBCQ(ImitatingDecQN):
 
 @dataclasses.dataclass()
 class DecQNIQLConfig(WeighingDecQNConfig):
-    r"""DecQN-IQL: a state value by expectile regression instead of a maximum.
+    r"""DecQN-IQL: a state value by expectile regression instead of a maximum (Beeson et al., 2024).
 
     .. math::
 
@@ -154,15 +320,9 @@ class DecQNIQLConfig(WeighingDecQNConfig):
     published code's Huber loss (docs/explanation/differences.md). Actions are
     :math:`\operatorname{argmax}_k U_i(s, k) / \lambda + \log \pi_i(k|s)` with the
     behavior-cloned policy.
-
-    References:
-        * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.
-
-    Args:
-        expectile: tau of the expectile regression.
     """
 
-    expectile: float = 0.8
+    expectile: float = 0.8  # tau
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,8 +354,7 @@ class DecQNIQLImpl(WeighingDecQNImpl):
         return {**super().compute_update(batch, grad_step), "value_loss": value_loss}
 
 
-@register("spin_decqn_iql")
-class DecQNIQL(ImitatingDecQN):
+class DecQNIQL(ImitatingDecQN, name="spin_decqn_iql"):
     """DecQN with expectile values, for offline training."""
 
     config_class = DecQNIQLConfig
@@ -236,8 +395,7 @@ class DecQNOneStepImpl(WeighingDecQNImpl):
         return combine_slots(slots, self._config.decomposition)
 
 
-@register("spin_decqn_one_step")
-class DecQNOneStep(ImitatingDecQN):
+class DecQNOneStep(ImitatingDecQN, name="spin_decqn_one_step"):
     """DecQN with a single step of policy improvement, for offline training."""
 
     config_class = DecQNOneStepConfig
