@@ -166,10 +166,8 @@ class ActorCriticAlgo(PolicyAlgo[TImpl, TActorCriticConfig]):
         ).to(self._device)
 
     def _create_critic_optim(self, network: nn.Module) -> OptimizerWrapper:
-        config = self._config
-        return self._create_optim(
-            config.critic_optim_factory, network.named_modules(), config.critic_learning_rate
-        )
+        config, modules = self._config, network.named_modules()
+        return self._create_optim(config.critic_optim_factory, modules, config.critic_learning_rate)
 
 
 def weights_of_sample_size(advantage: torch.Tensor, share: float) -> torch.Tensor:

@@ -144,10 +144,8 @@ class DecQN(MultiDiscreteAlgo[DecQNImpl, DecQNConfig], name="spin_decqn"):
         return {"q_funcs": online, "targ_q_funcs": target, "optim": self._create_optim_of(online)}
 
     def _create_optim_of(self, network: nn.Module) -> OptimizerWrapper:
-        config = self._config
-        return self._create_optim(
-            config.optim_factory, network.named_modules(), config.learning_rate
-        )
+        config, modules = self._config, network.named_modules()
+        return self._create_optim(config.optim_factory, modules, config.learning_rate)
 
 
 @dataclasses.dataclass()

@@ -12,7 +12,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from d3rlpy.dataset import cast_flat_shape
@@ -25,7 +25,7 @@ from spin_d3rlpy.asm.files import load_asm
 from spin_d3rlpy.asm.mlp import MLPConfig
 from spin_d3rlpy.asm.model import StructureConfig, TransformerConfig
 from spin_d3rlpy.asm.pretraining import PretrainingConfig
-from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
+from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError, require_fields
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from spin_d3rlpy.policies.base import FactoredPolicy, Policy
@@ -62,6 +62,25 @@ class PolicyFactory(EncoderFactory):
     """Base class of factories of policies. A new policy is a network and one of these."""
 
     cache_features: bool = False  # whether frozen features are computed once per dataset
+    type_name: ClassVar[str]
+
+    def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
+        """Registers a named factory with d3rlpy, for saved files."""
+        super().__init_subclass__(**kwargs)
+        if name is not None:
+            cls.type_name = name
+            register_encoder_factory(cls)
+
+    @classmethod
+    def get_type(cls) -> str:
+        return cls.type_name
+
+    def create(self, observation_shape: Shape) -> Encoder:
+        raise InvalidActionSpaceError(
+            f"{type(self).__name__} chooses the policy of this package's algorithms "
+            "(actor_encoder_factory); it cannot encode observations alone. Use another encoder "
+            "factory here."
+        )
 
     @abstractmethod
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
@@ -80,7 +99,7 @@ class SlotEncoderFactory(PolicyFactory):
     @abstractmethod
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy: ...
 
-    def create(self, observation_shape: Shape) -> SlotEncoder:
+    def create(self, observation_shape: Shape) -> Encoder:
         """Returns an encoder with flat features for stock d3rlpy algorithms, which need `nvec`."""
         if self.nvec is None:
             raise InvalidActionSpaceError(
@@ -92,7 +111,7 @@ class SlotEncoderFactory(PolicyFactory):
 
 
 @dataclasses.dataclass()
-class SAINTEncoderFactory(SlotEncoderFactory):
+class SAINTEncoderFactory(SlotEncoderFactory, name="saint"):
     """Transformer over slot queries, trained end to end (SAINT, as in the SPIN paper)."""
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
@@ -101,10 +120,6 @@ class SAINTEncoderFactory(SlotEncoderFactory):
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
         features = QueryFeatures(observation_size, len(nvec), self.transformer, frozen=False)
         return SlotPolicy(nvec, features, self.transformer)
-
-    @staticmethod
-    def get_type() -> str:
-        return "saint"
 
 
 @dataclasses.dataclass()
@@ -140,10 +155,8 @@ class _AnyArchitecture(ASMEncoderFactory):
     mlp: MLPConfig = dataclasses.field(default_factory=MLPConfig)
 
     def __post_init__(self) -> None:
-        if self.architecture not in get_args(Architecture):
-            raise ValueError(
-                f"Expected architecture 'transformer' or 'mlp', got {self.architecture!r}."
-            )
+        is_known = self.architecture in get_args(Architecture)
+        require_fields(self, architecture=(is_known, "'transformer' or 'mlp'"))
 
     @property
     def structure(self) -> StructureConfig:
@@ -155,7 +168,7 @@ class _AnyArchitecture(ASMEncoderFactory):
 
 
 @dataclasses.dataclass()
-class JointEncoderFactory(_AnyArchitecture):
+class JointEncoderFactory(_AnyArchitecture, name="spin_joint"):
     """The Action Structure Model itself, which acts by whole actions from the joint distribution.
 
     Give its `pretraining` `masking="any_order"`: only then are choices in view of any others what
@@ -165,17 +178,11 @@ class JointEncoderFactory(_AnyArchitecture):
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Any:
         return JointPolicy(observation_size, nvec, self.structure)
 
-    def create(self, observation_shape: Shape) -> NoReturn:
-        """Raises InvalidActionSpaceError: it has no features of observations alone."""
-        raise _no_encoder(self)
-
-    @staticmethod
-    def get_type() -> str:
-        return "spin_joint"
+    create = PolicyFactory.create  # it has no features of observations alone
 
 
 @dataclasses.dataclass()
-class SPINEncoderFactory(_AnyArchitecture):
+class SPINEncoderFactory(_AnyArchitecture, name="spin"):
     """A pre-trained, frozen trunk with trained heads (SPIN, section 4.2).
 
     Args:
@@ -242,13 +249,9 @@ class SPINEncoderFactory(_AnyArchitecture):
                 )
         return policy
 
-    @staticmethod
-    def get_type() -> str:
-        return "spin"
-
 
 @dataclasses.dataclass()
-class SPINDistillEncoderFactory(ASMEncoderFactory):
+class SPINDistillEncoderFactory(ASMEncoderFactory, name="spin_distill"):
     """An attention-free student of SPIN's frozen trunk (SPIN-Distill).
 
     Args:
@@ -271,13 +274,9 @@ class SPINDistillEncoderFactory(ASMEncoderFactory):
         features = StudentFeatures(observation_size, len(nvec), self.transformer, self.hidden_units)
         return SlotPolicy(nvec, features, self.transformer, self.head_init)
 
-    @staticmethod
-    def get_type() -> str:
-        return "spin_distill"
-
 
 @dataclasses.dataclass()
-class RePreMEncoderFactory(SlotEncoderFactory):
+class RePreMEncoderFactory(SlotEncoderFactory, name="reprem"):
     """A frozen state encoder, pre-trained on trajectories (RePreM)."""
 
     sizes: RePreMConfig = dataclasses.field(default_factory=RePreMConfig)
@@ -299,35 +298,15 @@ class RePreMEncoderFactory(SlotEncoderFactory):
         )
         return SlotPolicy(nvec, TrajectoryFeatures(observation_size, self.sizes), heads)
 
-    @staticmethod
-    def get_type() -> str:
-        return "reprem"
-
 
 @dataclasses.dataclass()
-class AutoregressiveEncoderFactory(PolicyFactory):
+class AutoregressiveEncoderFactory(PolicyFactory, name="autoregressive"):
     """LSTM over slots, each conditioned on the previous ones (AR-)."""
 
     sizes: AutoregressiveConfig = dataclasses.field(default_factory=AutoregressiveConfig)
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> AutoregressivePolicy:
         return AutoregressivePolicy(observation_size, nvec, self.sizes)
-
-    def create(self, observation_shape: Shape) -> NoReturn:
-        """Raises InvalidActionSpaceError: it needs previous slots, which stock algorithms lack."""
-        raise _no_encoder(self)
-
-    @staticmethod
-    def get_type() -> str:
-        return "autoregressive"
-
-
-def _no_encoder(factory: PolicyFactory) -> InvalidActionSpaceError:
-    return InvalidActionSpaceError(
-        f"{type(factory).__name__} chooses the policy of this package's algorithms "
-        "(actor_encoder_factory); it cannot encode observations alone. Use another encoder "
-        "factory here."
-    )
 
 
 def create_policy(
@@ -337,11 +316,3 @@ def create_policy(
     if isinstance(factory, PolicyFactory):
         return factory.create_policy(observation_shape[0], nvec)
     return FactoredPolicy(observation_shape, factory.create(observation_shape), nvec)
-
-
-register_encoder_factory(AutoregressiveEncoderFactory)
-register_encoder_factory(JointEncoderFactory)
-register_encoder_factory(SAINTEncoderFactory)
-register_encoder_factory(SPINEncoderFactory)
-register_encoder_factory(SPINDistillEncoderFactory)
-register_encoder_factory(RePreMEncoderFactory)
