@@ -44,9 +44,7 @@ class AWACConfig(ActorCriticConfig):
         * SPIN (Landers et al., ICLR 2026), section 5.
 
     Args:
-        value_encoder_factory: hidden layers of the value function.
         lam: temperature lambda of the advantage weights.
-        max_weight: largest advantage weight.
         n_action_samples: actions sampled for V's target where it is not exact.
     """
 

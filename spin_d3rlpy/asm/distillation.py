@@ -49,13 +49,10 @@ class Student(nn.Module):
     ) -> None:
         super().__init__()
         sizes = [observation_size, *hidden_units]
-        self.hidden = nn.Sequential(
-            *(
-                layer
-                for size, following in itertools.pairwise(sizes)
-                for layer in (nn.Linear(size, following), nn.GELU())
-            )
-        )
+        layers: list[nn.Module] = []
+        for size, following in itertools.pairwise(sizes):
+            layers += [nn.Linear(size, following), nn.GELU()]
+        self.hidden = nn.Sequential(*layers)
         self.out = nn.Linear(sizes[-1], n_slots * width)
         self.shape = (n_slots, width)
 

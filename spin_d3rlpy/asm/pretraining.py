@@ -96,13 +96,16 @@ class PretrainingConfig:
         p, largest = self.mask_prob, self.mask_prob_max
         require_fields(
             self,
-            objective=(self.objective in get_args(ObjectiveName), f"of {get_args(ObjectiveName)}"),
-            masking=(self.masking in get_args(Masking), f"of {get_args(Masking)}"),
+            objective=(
+                self.objective in get_args(ObjectiveName),
+                "'masked', 'variational' or 'contrastive'",
+            ),
+            masking=(self.masking in get_args(Masking), "'bernoulli' or 'any_order'"),
             mask_prob=(0.0 < p <= 1.0, "in (0, 1]"),
             mask_prob_max=(largest is None or p <= largest <= 1.0, f"between mask_prob={p} and 1"),
-            random_share=(
+            mask_token_share=(
                 self.mask_token_share + self.random_share <= 1.0,
-                f"of at most 1 with mask_token_share={self.mask_token_share}",
+                f"of at most 1 with random_share={self.random_share}",
             ),
             validation_share=(0.0 <= self.validation_share < 1.0, "in [0, 1)"),
             patience=(

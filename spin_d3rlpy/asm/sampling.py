@@ -90,12 +90,34 @@ def sample(
 
     def draw(
         x: torch.Tensor,
-        partial: torch.Tensor,
+        actions: torch.Tensor,
         mask: torch.Tensor | None,
         noise: torch.Tensor | None,
     ) -> torch.Tensor:
-        ranks = _ranks(order, partial)
-        return _draw(asm, x, partial, temperature, mask, rule, ranks, slots_per_pass, noise)
+        """Fills in the open slots of `(R, N)` actions."""
+        layout, row = asm.layout, torch.arange(len(actions), device=actions.device)
+        ranks = _ranks(order, actions)
+        while bool((actions == OPEN).any()):
+            logits = layout.split(asm(x, torch.where(actions == OPEN, asm.mask_ids, actions)))
+            for _ in range(slots_per_pass):
+                is_open = actions == OPEN
+                scores = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
+                if callable(rule):
+                    scores = scores.masked_fill(~rule(actions), -torch.inf)
+                urgency = scores.log_softmax(-1).amax(-1) if ranks is None else -ranks
+                slot = urgency.masked_fill(~is_open, -torch.inf).argmax(1)
+                chosen = scores[row, slot]  # (R, K)
+                unfinished = is_open.any(1)
+                _require_choice(chosen, unfinished, slot, actions)
+                if temperature > 0.0:
+                    if noise is None:
+                        gumbel = -torch.log(torch.empty_like(chosen).exponential_())
+                    else:
+                        gumbel = layout.split(noise)[row, slot]
+                    chosen = chosen / temperature + gumbel
+                choice = torch.where(unfinished, chosen.argmax(1), actions[row, slot])
+                actions = actions.index_put((row, slot), choice)
+        return actions
 
     rows = observations.repeat(n, 1), given.long().repeat(n, 1)
     flat_noise = None if noise is None else noise.flatten(0, 1)
@@ -109,47 +131,6 @@ def _ranks(order: Order, partial: torch.Tensor) -> torch.Tensor | None:
     ranks = torch.empty(len(order), device=partial.device)
     ranks[list(order)] = torch.arange(len(order), dtype=ranks.dtype, device=partial.device)
     return ranks.expand_as(partial)
-
-
-def _draw(
-    asm: MaskedModel,
-    observations: torch.Tensor,
-    actions: torch.Tensor,
-    temperature: float,
-    mask: torch.Tensor | None,
-    rule: Rule | torch.Tensor | None,
-    ranks: torch.Tensor | None,
-    slots_per_pass: int,
-    noise: torch.Tensor | None,
-) -> torch.Tensor:
-    """Fills in the open slots of `(R, N)` actions."""
-    layout = asm.layout
-    row = torch.arange(len(actions), device=actions.device)
-    while bool((actions == OPEN).any()):
-        logits = layout.split(
-            asm(observations, torch.where(actions == OPEN, asm.mask_ids, actions))
-        )
-        for _ in range(slots_per_pass):
-            is_open = actions == OPEN
-            scores = logits
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -torch.inf)
-            if callable(rule):
-                scores = scores.masked_fill(~rule(actions), -torch.inf)
-            urgency = scores.log_softmax(-1).amax(-1) if ranks is None else -ranks
-            slot = urgency.masked_fill(~is_open, -torch.inf).argmax(1)
-            chosen = scores[row, slot]  # (R, K)
-            unfinished = is_open.any(1)
-            _require_choice(chosen, unfinished, slot, actions)
-            if temperature > 0.0:
-                if noise is None:
-                    gumbel = -torch.log(torch.empty_like(chosen).exponential_())
-                else:
-                    gumbel = layout.split(noise)[row, slot]
-                chosen = chosen / temperature + gumbel
-            choice = torch.where(unfinished, chosen.argmax(1), actions[row, slot])
-            actions = actions.index_put((row, slot), choice)
-    return actions
 
 
 def _require_choice(
