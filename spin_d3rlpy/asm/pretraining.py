@@ -96,10 +96,7 @@ class PretrainingConfig:
         p, largest = self.mask_prob, self.mask_prob_max
         require_fields(
             self,
-            objective=(
-                self.objective in get_args(ObjectiveName),
-                "'masked', 'variational' or 'contrastive'",
-            ),
+            objective=(self.objective in get_args(ObjectiveName), f"of {get_args(ObjectiveName)}"),
             masking=(self.masking in get_args(Masking), "'bernoulli' or 'any_order'"),
             mask_prob=(0.0 < p <= 1.0, "in (0, 1]"),
             mask_prob_max=(largest is None or p <= largest <= 1.0, f"between mask_prob={p} and 1"),
