@@ -53,3 +53,10 @@ class DivergenceError(SpinError, ArithmeticError):
 
 class RemoteError(SpinError, RuntimeError):
     """The shared storage of datasets is unusable: not set, no token, name taken, no network."""
+
+
+def require_fields(config: object, **rules: tuple[bool, str]) -> None:
+    """Raises ValueError for the first field of a config whose rule `(holds, expected)` does not."""
+    for name, (holds, expected) in rules.items():
+        if not holds:
+            raise ValueError(f"Expected {name} {expected}, got {getattr(config, name)!r}.")

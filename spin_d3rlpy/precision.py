@@ -11,7 +11,7 @@ from torch import nn
 
 from spin_d3rlpy import fast
 from spin_d3rlpy._compat import cpu_multiplies_bfloat16
-from spin_d3rlpy.fast.onednn import float32_products_by_onednn, onednn_multiplies_float32
+from spin_d3rlpy.fast.cpu import float32_products_by_onednn, onednn_multiplies_float32
 
 Precision = Literal["float32", "bfloat16", "tf32", "auto"]
 
@@ -86,7 +86,7 @@ def backward(loss: torch.Tensor) -> None:
     Autocast would also round factors of output layers' gradients.
     """
     with torch.autocast(loss.device.type, enabled=False):
-        loss.backward(fast.losses.one(loss.device) if fast.switch.counts_launches(loss) else None)
+        loss.backward()
 
 
 def in_float32(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 
 from spin_d3rlpy import SPINIQL, DecQN, FactoredIQL, precision
 from spin_d3rlpy.asm import PretrainingConfig
-from spin_d3rlpy.fast import onednn
+from spin_d3rlpy.fast import cpu
 from spin_d3rlpy.precision import autocast, backward, in_float32
 from tests.algos.problems import (
     NVEC,
@@ -82,9 +82,9 @@ def test_gradients_of_output_layers_are_computed_in_float32() -> None:
 
 @pytest.fixture
 def _forget() -> Iterator[None]:
-    onednn.onednn_multiplies_float32.cache_clear()
+    cpu.onednn_multiplies_float32.cache_clear()
     yield
-    onednn.onednn_multiplies_float32.cache_clear()
+    cpu.onednn_multiplies_float32.cache_clear()
 
 
 def test_float32_products_are_float32_products_whoever_computes_them() -> None:
@@ -101,7 +101,7 @@ def test_only_amds_processors_leave_float32_products_to_onednn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for vendor, is_asked in (("GenuineIntel", False), ("AuthenticAMD", True)):
-        onednn.onednn_multiplies_float32.cache_clear()
+        cpu.onednn_multiplies_float32.cache_clear()
         text = f"vendor_id : {vendor}"
         monkeypatch.setattr(Path, "read_text", lambda _path, text=text: text)
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
@@ -112,8 +112,8 @@ def test_only_amds_processors_leave_float32_products_to_onednn(
             asked.append(True)
             yield
 
-        monkeypatch.setattr(onednn, "float32_products_by_onednn", choosing)
-        assert onednn.onednn_multiplies_float32() == is_asked == bool(asked)
+        monkeypatch.setattr(cpu, "float32_products_by_onednn", choosing)
+        assert cpu.onednn_multiplies_float32() == is_asked == bool(asked)
 
 
 @pytest.mark.usefixtures("_forget")
@@ -121,9 +121,9 @@ def test_products_that_lose_digits_are_not_taken(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Path, "read_text", lambda _path: "AuthenticAMD")
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     monkeypatch.setattr(
-        onednn, "float32_products_by_onednn", lambda: torch.autocast("cpu", torch.bfloat16)
+        cpu, "float32_products_by_onednn", lambda: torch.autocast("cpu", torch.bfloat16)
     )
-    assert not onednn.onednn_multiplies_float32()
+    assert not cpu.onednn_multiplies_float32()
 
 
 def test_weights_that_an_update_changes_are_rounded_anew() -> None:
@@ -186,10 +186,10 @@ def test_values_of_many_rows_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -
     @contextlib.contextmanager
     def choosing() -> Iterator[None]:
         chosen.append(True)
-        with onednn.float32_products_by_onednn():
+        with cpu.float32_products_by_onednn():
             yield
 
-    chooses = onednn.onednn_multiplies_float32()
+    chooses = cpu.onednn_multiplies_float32()
     if chooses:  # elsewhere it would round to bfloat16
         monkeypatch.setattr(precision, "float32_products_by_onednn", choosing)
     actions = algo.predict(observations)

@@ -2,31 +2,20 @@
 
 from typing import Any
 
-from spin_d3rlpy.algos import decqn, named
-from spin_d3rlpy.algos.awac import AWAC, AWACConfig
-from spin_d3rlpy.algos.base import MultiDiscreteAlgo
-from spin_d3rlpy.algos.bc import BC, BCConfig
-from spin_d3rlpy.algos.bcq import BCQ, BCQConfig
+from spin_d3rlpy.algos import named
+from spin_d3rlpy.algos.awac import AWAC as AWAC
+from spin_d3rlpy.algos.awac import AWACConfig as AWACConfig
+from spin_d3rlpy.algos.base import MultiDiscreteAlgo as MultiDiscreteAlgo
+from spin_d3rlpy.algos.bc import BC as BC
+from spin_d3rlpy.algos.bc import BCConfig as BCConfig
+from spin_d3rlpy.algos.bcq import BCQ as BCQ
+from spin_d3rlpy.algos.bcq import BCQConfig as BCQConfig
 from spin_d3rlpy.algos.decqn import *  # noqa: F403
-from spin_d3rlpy.algos.idql import IDQL, IDQLConfig
-from spin_d3rlpy.algos.iql import IQL, IQLConfig
+from spin_d3rlpy.algos.idql import IDQL as IDQL
+from spin_d3rlpy.algos.idql import IDQLConfig as IDQLConfig
+from spin_d3rlpy.algos.iql import IQL as IQL
+from spin_d3rlpy.algos.iql import IQLConfig as IQLConfig
 from spin_d3rlpy.algos.named import *  # noqa: F403
-
-__all__ = [
-    "AWAC",
-    "BC",
-    "BCQ",
-    "IDQL",
-    "IQL",
-    "AWACConfig",
-    "BCConfig",
-    "BCQConfig",
-    "IDQLConfig",
-    "IQLConfig",
-    "MultiDiscreteAlgo",
-]
-__all__ += named.__all__
-__all__ += decqn.__all__
 
 
 def __getattr__(name: str) -> Any:

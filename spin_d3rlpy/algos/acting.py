@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -77,8 +78,6 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         assert self._config.nvec is not None
         return self._config.nvec
 
-    # -- building --------------------------------------------------------------------------
-
     def create_impl(self, observation_shape: Shape, action_size: int) -> None:
         """Builds the networks; `action_size` is ignored in favor of the config's `nvec`.
 
@@ -115,8 +114,8 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def build_with_env(self, env: GymEnv) -> None:
         """Builds the networks for an environment with a MultiDiscrete action space.
 
-        Scalers that need data (most `DecQN` variants standardize states by default) stay unfitted:
-        acting and updating then raise a `RuntimeError` with advice.
+        Scalers that need data (of most `DecQN` variants, by default) stay unfitted: acting and
+        updating then raise a `RuntimeError` with advice.
         """
         space: Any = env.action_space
         self._adopt_nvec(nvec_from_space(space), "the environment")
@@ -146,11 +145,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             )
 
     def _require_built(self, *scalers: str) -> TImpl:
-        """Returns the impl.
-
-        Raises:
-            RuntimeError: the networks are not built, or a named scaler is not fitted.
-        """
+        """Returns the impl; a RuntimeError says what is not built, or which scaler not fitted."""
         if self._impl is None:
             raise RuntimeError("Call fit, build_with_dataset or build_with_env first.")
         for name in scalers:
@@ -163,8 +158,6 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 )
         return self._impl
 
-    # -- acting ----------------------------------------------------------------------------
-
     def predict(self, x: Observation) -> NDArray:
         """Returns greedy actions `(B, N)` for observations `(B, obs)`.
 
@@ -176,11 +169,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             return super().predict(observations)
 
     def sample_action(self, x: Observation) -> NDArray:
-        """Returns sampled actions `(B, N)` for observations `(B, obs)`.
-
-        Raises:
-            InvalidObservationError: wrong shape, or not finite.
-        """
+        """Returns sampled actions `(B, N)`; observations and errors as of `predict`."""
         observations = self._check_observations(x)
         with self._acting_on(len(observations)):
             return super().sample_action(observations)
@@ -189,7 +178,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """Returns `Q(s, a)` of shape `(B,)` for observations `(B, obs)`, actions `(B, N)`.
 
         Raises:
-            InvalidObservationError: observations of the wrong shape, or not finite.
+            InvalidObservationError: as of `predict`.
             InvalidActionSpaceError: actions that are not in the action space.
         """
         observations = self._check_observations(x)
@@ -227,6 +216,16 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             row = int((~np.isfinite(array)).any(1).argmax())
             raise InvalidObservationError(f"Row {row} of the observations is not finite.")
         return array
+
+    def _scaled(self, observations: NDArray) -> torch.Tensor:
+        """The networks' input `(B, obs)`, on their device."""
+        inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
+        return inputs if self._transform is None else self._transform(inputs)
+
+    @property
+    def _transform(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        scaler = self._config.observation_scaler
+        return None if scaler is None else scaler.transform
 
     def save_policy(self, fname: str) -> None:
         """Exports the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`).

@@ -1,8 +1,4 @@
-"""Common parts of objectives that train a factored critic, with or without a policy.
-
-An objective is one file that subclasses config, impl and algorithm; the config's
-`actor_encoder_factory` chooses the policy.
-"""
+"""Objectives that train a factored critic, with or without a policy, which the config chooses."""
 
 from __future__ import annotations
 
@@ -15,15 +11,13 @@ from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
 from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
-from d3rlpy.types import Shape, TorchObservation
+from d3rlpy.types import TorchObservation
 from torch import nn
 
-from spin_d3rlpy import fast
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
 from spin_d3rlpy.critics import Decomposition, FactoredCritic, squared_error
-
-# -- a factored critic -----------------------------------------------------------------------
+from spin_d3rlpy.errors import require_fields
 
 
 @dataclasses.dataclass()
@@ -31,7 +25,6 @@ class CriticConfig(MultiDiscreteConfig):
     """Fields of objectives that train a factored critic.
 
     Args:
-        gamma: discount factor.
         tau: Polyak coefficient of target networks, applied every step.
         n_critics: Q functions in the ensemble.
         decomposition: joint value as `"sum"` or `"mean"` of per-slot utilities.
@@ -57,14 +50,11 @@ class CriticImpl(MultiDiscreteImpl):
     """Values of a factored ensemble and their targets."""
 
     _modules: CriticModules
+    _config: CriticConfig
 
-    def __init__(
-        self, observation_shape: Shape, modules: CriticModules, config: CriticConfig, device: str
-    ) -> None:
-        super().__init__(observation_shape, modules, config, device)
-        self._tau = config.tau
-        self._decomposition = config.decomposition
-        hard_sync(modules.targ_q_funcs, modules.q_funcs)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        hard_sync(self._modules.targ_q_funcs, self._modules.q_funcs)
 
     def q_values(
         self, critic: FactoredCritic, observations: TorchObservation, actions: torch.Tensor
@@ -84,23 +74,17 @@ class CriticImpl(MultiDiscreteImpl):
         return self._modules.targ_q_funcs
 
 
-# -- both ------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass()
 class ActorCriticConfig(CriticConfig, PolicyConfig):
     """Fields of objectives that train a policy and a factored critic.
 
     Args:
         critic_learning_rate: of Q functions and value functions.
-        critic_optim_factory: optimizer of Q functions and value functions.
+        critic_optim_factory: likewise.
         critic_encoder_factory: hidden layers of each Q function.
-        weight_ess: if given, the temperature of advantage weights is set per batch so that their
-            effective sample size is this share of the batch; replaces the objective's own
-            temperature and largest weight.
-
-    Raises:
-        ValueError: `weight_ess` is not between 0 and 1.
+        weight_ess: if given, between 0 and 1, the temperature of advantage weights is set per batch
+            so that their effective sample size is this share of the batch; replaces the objective's
+            own temperature and largest weight.
     """
 
     critic_learning_rate: float = 3e-4
@@ -110,8 +94,8 @@ class ActorCriticConfig(CriticConfig, PolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.weight_ess is not None and not 0.0 < self.weight_ess < 1.0:
-            raise ValueError(f"Expected weight_ess between 0 and 1 or None, got {self.weight_ess}.")
+        ess = self.weight_ess
+        require_fields(self, weight_ess=(ess is None or 0.0 < ess < 1.0, "between 0 and 1"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,16 +109,7 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
     """Acting, values and common losses; subclasses add `compute_update`."""
 
     _modules: ActorCriticModules
-
-    def __init__(
-        self,
-        observation_shape: Shape,
-        modules: ActorCriticModules,
-        config: ActorCriticConfig,
-        device: str,
-    ) -> None:
-        super().__init__(observation_shape, modules, config, device)
-        self._weight_ess = config.weight_ess
+    _config: ActorCriticConfig
 
     def compute_critic_loss(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
         """Squared errors against the bootstrapped target, added over the ensemble."""
@@ -146,16 +121,13 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
         self, advantage: torch.Tensor, scale: float, max_weight: float
     ) -> torch.Tensor:
         """Returns `min(exp(scale * advantage), max_weight)`, or weights by `weight_ess`, `(B,)`."""
-        if self._weight_ess is None:
+        if self._config.weight_ess is None:
             return (scale * advantage).exp().clamp(max=max_weight)
-        return weights_of_sample_size(advantage, self._weight_ess)
+        return weights_of_sample_size(advantage, self._config.weight_ess)
 
     def weighted_imitation_loss(self, batch: TorchMiniBatch, weight: torch.Tensor) -> torch.Tensor:
         """Mean negative log-likelihood, weighted by `(B,)`."""
-        log_prob = self.log_prob(batch)
-        if fast.switch.counts_launches(log_prob):
-            return fast.losses.weighted_mean(log_prob, weight, -1.0)
-        return -(weight * log_prob).mean()
+        return -(weight * self.log_prob(batch)).mean()
 
     @property
     def q_function_optim(self) -> torch.optim.Optimizer:
@@ -169,21 +141,33 @@ TActorCriticConfig = TypeVar("TActorCriticConfig", bound=ActorCriticConfig)
 class ActorCriticAlgo(PolicyAlgo[TImpl, TActorCriticConfig]):
     """Builds a policy and critics from the config."""
 
+    modules_class: type[ActorCriticModules] = ActorCriticModules
+
+    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
+        policy = super()._create_networks(observation_shape)
+        q_funcs = self._create_critic(observation_shape)
+        values = self._create_values(observation_shape)
+        target = self._create_critic(observation_shape)
+        optim = self._create_critic_optim(q_funcs)
+        return {"q_funcs": q_funcs, "targ_q_funcs": target, "critic_optim": optim} | policy | values
+
+    def _create_values(self, observation_shape: Sequence[int]) -> dict[str, Any]:
+        """Hook: value functions and their optimizers, by their names in `modules_class`."""
+        return {}
+
     def _create_critic(self, observation_shape: Sequence[int]) -> Any:
+        config = self._config
         return FactoredCritic(
             observation_shape,
-            self._config.critic_encoder_factory,
+            config.critic_encoder_factory,
             self._nvec,
-            self._config.n_critics,
-            self._config.decomposition,
+            config.n_critics,
+            config.decomposition,
         ).to(self._device)
 
     def _create_critic_optim(self, network: nn.Module) -> OptimizerWrapper:
-        return self._create_optim(
-            self._config.critic_optim_factory,
-            network.named_modules(),
-            self._config.critic_learning_rate,
-        )
+        config, modules = self._config, network.named_modules()
+        return self._create_optim(config.critic_optim_factory, modules, config.critic_learning_rate)
 
 
 def weights_of_sample_size(advantage: torch.Tensor, share: float) -> torch.Tensor:

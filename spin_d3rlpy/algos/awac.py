@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
-from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.actor_critic import (
     ActorCriticAlgo,
@@ -45,9 +44,7 @@ class AWACConfig(ActorCriticConfig):
         * SPIN (Landers et al., ICLR 2026), section 5.
 
     Args:
-        value_encoder_factory: hidden layers of the value function.
         lam: temperature lambda of the advantage weights.
-        max_weight: largest advantage weight.
         n_action_samples: actions sampled for V's target where it is not exact.
     """
 
@@ -70,28 +67,17 @@ class AWACImpl(ActorCriticImpl):
     """The update of AWAC."""
 
     _modules: AWACModules
-
-    def __init__(
-        self, observation_shape: Shape, modules: AWACModules, config: AWACConfig, device: str
-    ) -> None:
-        super().__init__(observation_shape, modules, config, device)
-        self._lam = config.lam
-        self._max_weight = config.max_weight
-        self._n_action_samples = config.n_action_samples
-        hard_sync(modules.targ_value_func, modules.value_func)
+    _config: AWACConfig
 
     def compute_expected_values(self, observations: Any, inputs: Any) -> torch.Tensor:
-        """Returns V's target, the policy's value `(B,)` under the target ensemble.
-
-        `inputs` are the policy's inputs for observations `(B, obs)`, see `policy_input`.
-        """
+        """Returns V's target, the policy's value `(B,)` under the target ensemble."""
         policy = self._modules.policy
         utilities = self._modules.targ_q_funcs.utilities(observations)  # (E, B, S)
         if isinstance(policy, IndependentPolicy):
             probs = self._layout.split(policy(inputs)).softmax(-1)  # (B, N, K)
             slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)  # (E, B, N)
-            return combine_slots(slots, self._decomposition).amin(0)
-        actions = policy.sample_several(inputs, self._n_action_samples)  # (A, B, N)
+            return combine_slots(slots, self._config.decomposition).amin(0)
+        actions = policy.sample_several(inputs, self._config.n_action_samples)  # (A, B, N)
         values = self._modules.targ_q_funcs.values_of_several(self._layout, utilities, actions)
         return values.amin(0).mean(0)
 
@@ -109,52 +95,38 @@ class AWACImpl(ActorCriticImpl):
         with torch.no_grad():
             next_values = modules.targ_value_func(batch.next_observations)
         critic_loss = self.compute_critic_loss(batch, next_values)
-        self.minimize(critic_loss, modules.critic_optim)
+        critic_loss = self.minimize(critic_loss, modules.critic_optim)
 
         with torch.no_grad():
             q = self.q_values(modules.q_funcs, observations, actions).amin(0)
         values = modules.value_func(observations)
         imitated = imitation_batch(batch)
         advantage = q - values.detach() if imitated is batch else self._advantage(imitated)
-        weight = self.advantage_weights(advantage, 1.0 / self._lam, self._max_weight)
+        weight = self.advantage_weights(advantage, 1.0 / self._config.lam, self._config.max_weight)
         actor_loss = self.weighted_imitation_loss(imitated, weight)
-        self.minimize(actor_loss, modules.actor_optim)
+        actor_loss = self.minimize(actor_loss, modules.actor_optim)
 
         with torch.no_grad():
             expected = self.compute_expected_values(observations, policy_input(batch))
-        value_loss = (expected - values).square().mean()
-        self.minimize(value_loss, modules.value_optim)
+        value_loss = self.minimize((expected - values).square().mean(), modules.value_optim)
 
-        polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
-        polyak_update(modules.targ_value_func, modules.value_func, self._tau)
-        return {
-            "critic_loss": critic_loss.detach(),
-            "actor_loss": actor_loss.detach(),
-            "value_loss": value_loss.detach(),
-        }
+        polyak_update(modules.targ_q_funcs, modules.q_funcs, self._config.tau)
+        polyak_update(modules.targ_value_func, modules.value_func, self._config.tau)
+        return {"critic_loss": critic_loss, "actor_loss": actor_loss, "value_loss": value_loss}
 
 
 class AWAC(ActorCriticAlgo[AWACImpl, AWACConfig]):
     """AWAC; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
     config_class = AWACConfig
+    impl_class = AWACImpl
+    modules_class = AWACModules
 
-    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        shape = cast_flat_shape(observation_shape)
-        policy = self._create_policy(shape)
-        q_funcs = self._create_critic(shape)
-        values = [
-            ValueFunction(shape, self._config.value_encoder_factory).to(self._device)
+    def _create_values(self, observation_shape: Sequence[int]) -> dict[str, Any]:
+        value_func, target = (
+            ValueFunction(observation_shape, self._config.value_encoder_factory).to(self._device)
             for _ in range(2)
-        ]
-        modules = AWACModules(
-            policy=policy,
-            q_funcs=q_funcs,
-            targ_q_funcs=self._create_critic(shape),
-            value_func=values[0],
-            targ_value_func=values[1],
-            actor_optim=self._create_actor_optim(policy),
-            critic_optim=self._create_critic_optim(q_funcs),
-            value_optim=self._create_critic_optim(values[0]),
         )
-        self._impl = AWACImpl(observation_shape, modules, self._config, self._device)
+        hard_sync(target, value_func)
+        optim = self._create_critic_optim(value_func)
+        return {"value_func": value_func, "targ_value_func": target, "value_optim": optim}

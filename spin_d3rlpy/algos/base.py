@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import torch
 from d3rlpy.algos.utility import build_scalers_with_env
 from d3rlpy.base import register_learnable
 from d3rlpy.constants import LoggingStrategy
-from d3rlpy.dataset import ReplayBufferBase
+from d3rlpy.dataset import ReplayBufferBase, cast_flat_shape
 from d3rlpy.logging import LOG, FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.metrics import EvaluatorProtocol
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import GymEnv
+from d3rlpy.types import GymEnv, Shape
 from gymnasium.spaces import Box
 from torch import nn
 
 from spin_d3rlpy._compat import DiscreteView, fuse_adam
 from spin_d3rlpy.algos.acting import ActingAlgo, TConfig, TImpl
-from spin_d3rlpy.algos.fit import BestIs, FitSettings, train
-from spin_d3rlpy.algos.logs import stage_log
+from spin_d3rlpy.algos.fit import BestIs, FitSettings, stage_log, train
+from spin_d3rlpy.algos.impl import MultiDiscreteModules
 from spin_d3rlpy.algos.recorded_update import RecordedUpdate
 from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import DEFAULT_KEEP, Checkpoints
@@ -38,21 +38,6 @@ from spin_d3rlpy.loop import Run
 from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch
 from spin_d3rlpy.precision import autocast
 
-TAlgo = TypeVar("TAlgo", bound="type[MultiDiscreteAlgo[Any, Any]]")
-
-
-def register(type_name: str) -> Callable[[TAlgo], TAlgo]:
-    """Class decorator: registers an algorithm with its config under a d3rlpy name."""
-
-    def decorate(algo_class: TAlgo) -> TAlgo:
-        config_class: Any = vars(algo_class)["config_class"]
-        config_class.type_name = type_name
-        config_class.algo_class = algo_class
-        register_learnable(config_class)
-        return algo_class
-
-    return decorate
-
 
 class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     """Base class of algorithms whose actions are integer arrays `(B, N)`; adds training.
@@ -60,8 +45,27 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     Arguments are those of `ActingAlgo`.
     """
 
+    impl_class: type[TImpl]
+    modules_class: type[MultiDiscreteModules]
+
     _recorded: RecordedUpdate | None = None
     _said: str | None = None  # why there is none
+
+    def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
+        """Registers a named algorithm with its config, for saved files."""
+        super().__init_subclass__(**kwargs)
+        if name is not None:
+            config_class: Any = cls.config_class
+            config_class.type_name, config_class.algo_class = name, cls
+            register_learnable(config_class)
+
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        modules = self.modules_class(**self._create_networks(cast_flat_shape(observation_shape)))
+        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)
+
+    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
+        """Hook: the networks and optimizers that `modules_class` takes."""
+        raise NotImplementedError
 
     @property
     def compiled(self) -> bool:
@@ -98,7 +102,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         overridden = getattr(self.update, "__func__", None) is not MultiDiscreteAlgo.update
         recorded = self.compiled and source.is_on_one_device and not overridden
         if not recorded and self._config.compile_graph and can_record(self._device):
-            self._say_why_not(source, overridden)
+            self._say_why_not(overridden)
         with measure("sample_batch"):  # a recording draws its batches itself
             batch = None if recorded else source.sample_transition_batch(self.batch_size)
         with measure("algorithm_update"):
@@ -109,7 +113,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
                 return {k: torch.tensor(v, dtype=torch.float64) for k, v in metrics.items()}
             return self._count(self._compute(batch))
 
-    def _say_why_not(self, source: Any, overridden: bool) -> None:
+    def _say_why_not(self, overridden: bool) -> None:
         reason = "observations or cached features are in host memory"
         if self._enable_ddp or overridden:
             ddp = "several processes train one model"
@@ -154,11 +158,9 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
 
     def _scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:
         changes: dict[str, Any] = {}
-        observations: Any = batch.observations
-        next_observations: Any = batch.next_observations
         if scaler := self._config.observation_scaler:
-            changes["observations"] = scaler.transform(observations)
-            changes["next_observations"] = scaler.transform(next_observations)
+            for name in ("observations", "next_observations"):
+                changes[name] = scaler.transform(getattr(batch, name))
         if reward_scaler := self._config.reward_scaler:
             changes["rewards"] = reward_scaler.transform(batch.rewards)
         if changes and imitation_batch(batch) is not batch:
@@ -246,7 +248,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             evaluators: d3rlpy evaluators by metric name. They get `dataset` if it is a replay
                 buffer, otherwise the buffer made of it.
             callback: called with (algo, epoch, step) after every step.
-            epoch_callback: called with (algo, epoch, step) after every epoch.
+            epoch_callback: the same after every epoch.
             checkpoint_dir: folder of checkpoints, written at an interval, at SIGINT (Ctrl-C) and
                 SIGTERM and at the end; None for no checkpoints. With `enable_ddp`, process 0 reads
                 and writes them, not at signals.
@@ -277,28 +279,13 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             InvalidDatasetError: the dataset is unusable.
             NvecMismatchError: the dataset has another action space than the algorithm.
         """
-        settings = FitSettings(
-            n_steps=self._config.n_steps if n_steps is None else n_steps,
-            n_steps_per_epoch=n_steps_per_epoch,
-            logging_steps=logging_steps,
-            logging_strategy=logging_strategy,
-            experiment_name=experiment_name or type(self).__name__,
-            with_timestamp=with_timestamp,
-            logger_adapter=logger_adapter or FileAdapterFactory(),
-            show_progress=show_progress,
-            save_interval=save_interval,
-            evaluators=evaluators or {},
-            callback=callback,
-            epoch_callback=epoch_callback,
-            checkpoint_dir=checkpoint_dir,
-            resume=resume,
-            checkpoint_interval=checkpoint_interval,
-            keep_checkpoints=keep_checkpoints,
-            best_by=best_by,
-            best_is=best_is,
-            patience=patience,
-            budget=self._budget(seconds),
-        )
+        n_steps = self._config.n_steps if n_steps is None else n_steps
+        experiment_name = experiment_name or type(self).__name__
+        logger_adapter = logger_adapter or FileAdapterFactory()
+        evaluators = evaluators or {}
+        budget = self._budget(seconds)
+        given = {**locals()}
+        settings = FitSettings(**{f.name: given[f.name] for f in dataclasses.fields(FitSettings)})
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
         # Evaluators get what they would get from d3rlpy.
@@ -314,22 +301,19 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         checkpoints: Checkpoints | None = None,
         budget: Budget | None = None,
     ) -> Run:
-        """Returns how this algorithm's stages are run."""
-        log = functools.partial(stage_log, self, logger_adapter, experiment_name, with_timestamp)
-        budget = budget or Budget()
+        log = functools.partial(stage_log, self, experiment_name, with_timestamp, logger_adapter)
         graph: Any = self.compiled and self._config.compile_graph
-        return Run(show_progress, checkpoints, self._enable_ddp, graph, log, budget)
+        return Run(show_progress, checkpoints, self._enable_ddp, graph, log, budget or Budget())
 
     def _budget(self, seconds: float | Budget | None) -> Budget:
-        is_timed = seconds.seconds if isinstance(seconds, Budget) else seconds
-        if self._enable_ddp and is_timed:
+        budget = seconds if isinstance(seconds, Budget) else Budget(seconds)
+        if self._enable_ddp and budget.seconds:
             raise ValueError("seconds= is for one process: each would count its own steps.")
-        return seconds if isinstance(seconds, Budget) else Budget(seconds)
+        return budget
 
     def _create_optim(
         self, factory: OptimizerFactory, modules: Iterable[tuple[str, nn.Module]], rate: float
     ) -> OptimizerWrapper:
-        """Returns the optimizer of named modules with learning rate `rate`."""
         return fuse_adam(factory.create(modules, lr=rate, compiled=self.compiled))
 
     def _after_resume(self, checkpoints: Checkpoints) -> None:
@@ -352,8 +336,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     def collect(self, env: GymEnv, *args: Any, **kwargs: Any) -> ReplayBufferBase:
         """Collects data in an environment with MultiDiscrete actions; arguments as in d3rlpy.
 
-        Raises:
-            RuntimeError: a scaler must first be fitted to data.
+        Errors are those of `fit_online`.
         """
         self._build_for_acting(env)
         return super().collect(DiscreteView(env), *args, **kwargs)  # type: ignore[arg-type]
@@ -376,9 +359,6 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         return buffer.for_imitation(self._config.trajectory_weights, rows)
 
     def _prepare_source(self, source: Any, progress: float) -> Any:
-        """Hook before every step: returns the source of batches (e.g. cached features).
-
-        `source` is the last batch's source, a `DeviceReplayBuffer` first.
-        """
+        """Hook before every step: the source of batches, given the last one's."""
         share = getattr(self._config, "monte_carlo_share", 0.0)
         return source.with_horizon(self._config.gamma if progress < share else None)

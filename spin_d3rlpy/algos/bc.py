@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import Shape
 
-from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
+from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import imitation_batch
 
@@ -31,14 +29,14 @@ class BCImpl(PolicyImpl):
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         loss = -self.log_prob(imitation_batch(batch)).mean()
-        self.minimize(loss, self._modules.actor_optim)
-        return {"loss": loss.detach()}
+        return {"loss": self.minimize(loss, self._modules.actor_optim)}
 
 
 class BC(PolicyAlgo[BCImpl, BCConfig]):
     """Behavior cloning; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
     config_class = BCConfig
+    impl_class = BCImpl
 
     def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """There is one batch a step: no critic draws another."""
@@ -49,8 +47,3 @@ class BC(PolicyAlgo[BCImpl, BCConfig]):
     def batch_size(self) -> int:
         """Rows of a mini-batch."""
         return self._config.imitation_batch_size or self._config.batch_size
-
-    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        policy = self._create_policy(cast_flat_shape(observation_shape))
-        modules = PolicyModules(policy=policy, actor_optim=self._create_actor_optim(policy))
-        self._impl = BCImpl(observation_shape, modules, self._config, self._device)

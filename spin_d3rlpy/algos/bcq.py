@@ -6,15 +6,12 @@ import dataclasses
 from typing import Any
 
 import torch
-from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.actor_critic import (
     ActorCriticAlgo,
     ActorCriticConfig,
     ActorCriticImpl,
-    ActorCriticModules,
 )
 from spin_d3rlpy.critics import FactoredCritic, best_of, combine_slots, polyak_update
 from spin_d3rlpy.data.batches import imitation_batch
@@ -56,27 +53,22 @@ class BCQConfig(ActorCriticConfig):
 class BCQImpl(ActorCriticImpl):
     """The update of BCQ."""
 
-    def __init__(
-        self, observation_shape: Shape, modules: ActorCriticModules, config: BCQConfig, device: str
-    ) -> None:
-        super().__init__(observation_shape, modules, config, device)
-        self._action_flexibility = config.action_flexibility
-        self._n_action_samples = config.n_action_samples
-        self._candidate_noise = candidate_noise(self._layout, config.n_action_samples, device)
+    _config: BCQConfig
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        n = self._config.n_action_samples
+        self._candidate_noise = candidate_noise(self._layout, n, self.device)
 
     def compute_next_values(self, observations: Any, inputs: Any) -> torch.Tensor:
-        """Returns the largest supported value `(B,)` under the target ensemble.
-
-        `inputs` are the policy's inputs for observations `(B, obs)`, see `policy_input`.
-        """
+        """Returns the largest supported value `(B,)` under the target ensemble."""
         critic, policy = self._modules.targ_q_funcs, self._modules.policy
         utilities = critic.utilities(observations)  # (E, B, S)
         if isinstance(policy, IndependentPolicy):
-            supported = keep_supported(
-                self._layout, utilities, policy(inputs), self._action_flexibility
-            )
-            return combine_slots(supported.amax(-1), self._decomposition).amin(0)
-        actions = policy.sample_several(inputs, self._n_action_samples)
+            share = self._config.action_flexibility
+            supported = keep_supported(self._layout, utilities, policy(inputs), share)
+            return combine_slots(supported.amax(-1), self._config.decomposition).amin(0)
+        actions = policy.sample_several(inputs, self._config.n_action_samples)
         values = critic.values_of_several(self._layout, utilities, actions)  # (E, A, B)
         return values.amin(0).amax(0)
 
@@ -88,32 +80,30 @@ class BCQImpl(ActorCriticImpl):
                 batch.next_observations, next_policy_input(batch)
             )
         critic_loss = self.compute_critic_loss(batch, next_values)
-        self.minimize(critic_loss, modules.critic_optim)
+        critic_loss = self.minimize(critic_loss, modules.critic_optim)
 
         actor_loss = -self.log_prob(imitation_batch(batch)).mean()
-        self.minimize(actor_loss, modules.actor_optim)
+        actor_loss = self.minimize(actor_loss, modules.actor_optim)
 
-        polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
-        return {"critic_loss": critic_loss.detach(), "actor_loss": actor_loss.detach()}
+        polyak_update(modules.targ_q_funcs, modules.q_funcs, self._config.tau)
+        return {"critic_loss": critic_loss, "actor_loss": actor_loss}
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        """Best supported actions `(B, N)`."""
         return self._best_action(x, self._candidate_noise)
 
     def inner_sample_action(self, x: Any) -> torch.Tensor:
-        """The same, with fresh candidates where they are sampled."""
         return self._best_action(x, None)
 
     def _best_action(self, observations: Any, noise: torch.Tensor | None) -> torch.Tensor:
+        """Best supported actions `(B, N)`; candidates are fresh without noise."""
         critic: FactoredCritic = self._modules.q_funcs
         policy = self.acting_policy
         if isinstance(policy, IndependentPolicy):
-            utilities = critic.utilities(observations)
-            supported = keep_supported(
-                self._layout, utilities.amin(0), policy(observations), self._action_flexibility
-            )
-            return supported.argmax(-1)
-        actions = policy.sample_several(observations, self._n_action_samples, noise)  # (A, B, N)
+            utilities, logits = critic.utilities(observations).amin(0), policy(observations)
+            share = self._config.action_flexibility
+            return keep_supported(self._layout, utilities, logits, share).argmax(-1)
+        n = self._config.n_action_samples
+        actions = policy.sample_several(observations, n, noise)  # (A, B, N)
         return best_of(actions, critic.q_values_of_several(self._layout, observations, actions))
 
 
@@ -121,16 +111,4 @@ class BCQ(ActorCriticAlgo[BCQImpl, BCQConfig]):
     """BCQ; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
     config_class = BCQConfig
-
-    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        shape = cast_flat_shape(observation_shape)
-        policy = self._create_policy(shape)
-        q_funcs = self._create_critic(shape)
-        modules = ActorCriticModules(
-            policy=policy,
-            q_funcs=q_funcs,
-            targ_q_funcs=self._create_critic(shape),
-            actor_optim=self._create_actor_optim(policy),
-            critic_optim=self._create_critic_optim(q_funcs),
-        )
-        self._impl = BCQImpl(observation_shape, modules, self._config, self._device)
+    impl_class = BCQImpl

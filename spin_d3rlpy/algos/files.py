@@ -1,7 +1,6 @@
-"""Trained algorithms as files without code: safetensors weights and a JSON configuration.
+"""Trained algorithms as safetensors weights and a JSON configuration.
 
-Unlike d3rlpy's format (`algo.save`, `d3rlpy.load_learnable`), a pickle that can execute code, these
-files can be loaded from untrusted sources.
+Unlike d3rlpy's format, a pickle that can execute code, these files can be untrusted.
 """
 
 from __future__ import annotations
@@ -34,12 +33,8 @@ def save_policy(algo: Any, path: str | Path) -> None:
     The loaded algorithm acts and values the same. Optimizers are not saved: to resume training
     exactly, use `checkpoint_dir`.
 
-    Args:
-        algo: any algorithm of this package.
-        path: e.g. `policy.safetensors`.
-
     Raises:
-        TypeError: another kind of algorithm.
+        TypeError: `algo` is not an algorithm of this package.
         RuntimeError: it is not built, or a scaler is not fitted.
     """
     if not isinstance(getattr(algo, "config", None), MultiDiscreteConfig):
@@ -66,15 +61,7 @@ def load_policy(path: str | Path, device: DeviceArg = False, max_bytes: int = MA
     """Reads an algorithm that `save_policy` wrote; the file may be untrusted.
 
     Nothing in it is executed, and memory is allocated only if the file holds all weights of its
-    configuration.
-
-    Args:
-        path: the file.
-        device: as in d3rlpy (`"cuda:0"`, `True`, ...).
-        max_bytes: larger files are refused.
-
-    Returns:
-        An algorithm of the saved class.
+    configuration. Files of more than `max_bytes` are refused.
 
     Raises:
         FileNotFoundError: there is no such file.

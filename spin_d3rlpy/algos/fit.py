@@ -4,26 +4,92 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from d3rlpy.base import save_config
 from d3rlpy.constants import LoggingStrategy
-from d3rlpy.logging import LoggerAdapterFactory
+from d3rlpy.logging import D3RLPyLogger, LoggerAdapterFactory
 
-from spin_d3rlpy._compat import has_schedule
+from spin_d3rlpy._compat import has_schedule, log_folders
 from spin_d3rlpy.algos.files import save_policy
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig
-from spin_d3rlpy.algos.logs import open_logger
 from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.distributed import ProcessGroup
-from spin_d3rlpy.errors import InvalidCheckpointError
-from spin_d3rlpy.loop import Loop, Metrics
+from spin_d3rlpy.errors import InvalidCheckpointError, require_fields
+from spin_d3rlpy.locks import exclusive_folder
+from spin_d3rlpy.loop import Loop, Metrics, StageLog
 from spin_d3rlpy.schedules import Schedule
+
+
+@contextmanager
+def open_logger(
+    algo: Any, name: str, with_timestamp: bool, factory: LoggerAdapterFactory, epoch_steps: int
+) -> Iterator[D3RLPyLogger]:
+    """Yields a logger that has logged the configuration.
+
+    Raises:
+        FolderInUseError: another run is logging to this folder.
+    """
+    if with_timestamp:
+        name = _new_name(factory, f"{name}_{datetime.now():%Y%m%d%H%M%S}")
+    with ExitStack() as stack:
+        for folder in log_folders(factory, name):
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(exclusive_folder(folder, wait=False))
+        logger = D3RLPyLogger(algo, factory, name, epoch_steps, with_timestamp=False)
+        save_config(algo, logger)
+        yield stack.enter_context(closing(logger))
+
+
+class _LoggerLog(StageLog):
+    """Logs rows as prefixed metrics of a d3rlpy logger."""
+
+    def __init__(self, logger: D3RLPyLogger, prefix: str) -> None:
+        self._logger, self._prefix = logger, prefix
+        folder = getattr(logger.adapter, "logdir", None)
+        self.folder = None if folder is None else Path(folder)
+
+    def add(self, row: Mapping[str, float]) -> None:
+        for name, value in row.items():
+            if name not in ("epoch", "step"):  # the logger's own columns
+                self._logger.add_metric(f"{self._prefix}_{name}", value)
+        self._logger.commit(int(row["epoch"]), int(row["step"]))
+
+
+@contextmanager
+def stage_log(
+    algo: Any,
+    name: str,
+    with_timestamp: bool,
+    factory: LoggerAdapterFactory,
+    stage: str,
+    prefix: str,
+    epoch_steps: int,
+) -> Iterator[StageLog]:
+    """Yields the log of a first stage, in its own folder `<name>_<stage>`."""
+    with open_logger(algo, f"{name}_{stage}", with_timestamp, factory, epoch_steps) as logger:
+        yield _LoggerLog(logger, prefix)
+
+
+def _new_name(factory: LoggerAdapterFactory, name: str) -> str:
+    """Returns `name`, numbered if needed, after creating its folders."""
+    candidate = name
+    for number in itertools.count(2):
+        with suppress(FileExistsError):
+            for folder in log_folders(factory, candidate):
+                folder.mkdir(parents=True)
+            break
+        candidate = f"{name}_{number}"
+    return candidate
+
 
 BestIs = Literal["highest", "lowest"]
 BEST_FILE = "best.safetensors"  # in a run's folder of checkpoints
@@ -33,11 +99,7 @@ IDENTITY_ROWS = 4096
 
 @dataclasses.dataclass(frozen=True)
 class FitSettings:
-    """The arguments of `MultiDiscreteAlgo.fitter`, see there.
-
-    Raises:
-        ValueError: as `fitter`.
-    """
+    """The arguments of `MultiDiscreteAlgo.fitter`, see there."""
 
     n_steps: int
     n_steps_per_epoch: int
@@ -61,24 +123,19 @@ class FitSettings:
     budget: Budget
 
     def __post_init__(self) -> None:
-        if self.n_steps < 1 or self.n_steps_per_epoch < 1:
-            raise ValueError(
-                f"Expected n_steps and n_steps_per_epoch of at least 1, got {self.n_steps} and "
-                f"{self.n_steps_per_epoch}."
-            )
-        if self.best_is not in get_args(BestIs):
-            raise ValueError(f"Expected best_is 'highest' or 'lowest', got {self.best_is!r}.")
-        if self.patience is not None and self.patience < 1:
-            raise ValueError(f"Expected patience of at least 1, got {self.patience}.")
-        if self.best_by is None:
-            if self.patience is not None:
-                raise ValueError("patience needs best_by=, the evaluator that it waits for.")
-        elif self.best_by not in self.evaluators:
-            raise ValueError(
-                f"Expected best_by to be one of the evaluators "
-                f"({', '.join(self.evaluators) or 'none'}), got {self.best_by!r}."
-            )
-        elif self.patience is None and self.checkpoint_dir is None:
+        needs_best = self.patience is not None or self.best_by is not None
+        require_fields(
+            self,
+            n_steps=(self.n_steps >= 1, "of at least 1"),
+            n_steps_per_epoch=(self.n_steps_per_epoch >= 1, "of at least 1"),
+            best_is=(self.best_is in get_args(BestIs), "'highest' or 'lowest'"),
+            patience=(self.patience is None or self.patience >= 1, "of at least 1"),
+            best_by=(
+                not needs_best or self.best_by in self.evaluators,
+                f"to be one of the evaluators ({', '.join(self.evaluators) or 'none'})",
+            ),
+        )
+        if needs_best and self.patience is None and self.checkpoint_dir is None:
             raise ValueError(
                 "best_by needs checkpoint_dir=, where the best policy is kept, or patience=."
             )
@@ -89,11 +146,7 @@ def train(
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Trains a built algorithm, yielding `(epoch, metrics)`, those of resumed epochs first.
 
-    Args:
-        algo: a `MultiDiscreteAlgo`.
-        buffer: the dataset, on the algorithm's device.
-        shown: the dataset for evaluators.
-        settings: see `FitSettings`.
+    `buffer` is the dataset on the algorithm's device, `shown` the one for evaluators.
 
     Raises:
         ValueError: learning rates have two schedules.
@@ -104,19 +157,12 @@ def train(
             "An optimizer has a scheduler (lr_scheduler_factory) and the algorithm another "
             f"(lr_schedule={schedule.name!r}, lr_warmup={schedule.warmup}): leave one out."
         )
+    log_place = settings.experiment_name, settings.with_timestamp, settings.logger_adapter
     with ExitStack() as stack:
         checkpoints = None
         if settings.checkpoint_dir is not None:
             checkpoints = stack.enter_context(_open_checkpoints(algo, buffer, settings))
-        name, adapter = settings.experiment_name, settings.logger_adapter
-        run = algo._run(
-            settings.show_progress,
-            name,
-            settings.with_timestamp,
-            adapter,
-            checkpoints,
-            settings.budget,
-        )
+        run = algo._run(settings.show_progress, *log_place, checkpoints, settings.budget)
         if checkpoints is None or checkpoints.stage != "training":
             algo._before_training(buffer, run)
         loop = Loop(
@@ -131,9 +177,7 @@ def train(
         )
         stack.callback(algo.forget_recording)
         yield from list(enumerate(loop.rows, 1))
-        logger = stack.enter_context(
-            open_logger(algo, adapter, name, settings.n_steps_per_epoch, settings.with_timestamp)
-        )
+        logger = stack.enter_context(open_logger(algo, *log_place, settings.n_steps_per_epoch))
         by_epoch = settings.logging_strategy == LoggingStrategy.EPOCH
         source: Any = algo._source(buffer)
 

@@ -8,12 +8,13 @@ from typing import Any, cast
 import torch
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import NDArray, Observation, Shape
+from d3rlpy.types import NDArray, Observation
 
-from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl, IQLModules
+from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.critics import best_of
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise, gumbel_noise
 from spin_d3rlpy.policies.joint import JointPolicy
@@ -53,26 +54,23 @@ class IDQLConfig(IQLConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        temperatures = self.candidate_temperature, self.value_temperature
-        if self.n_action_samples < 1 or min(temperatures) < 0.0:
-            raise ValueError(
-                "Expected n_action_samples of at least 1, candidate_temperature and "
-                "value_temperature of at least 0; got "
-                f"{self.n_action_samples}, {temperatures[0]} and {temperatures[1]}."
-            )
+        require_fields(
+            self,
+            n_action_samples=(self.n_action_samples >= 1, "of at least 1"),
+            candidate_temperature=(self.candidate_temperature >= 0.0, "of at least 0"),
+            value_temperature=(self.value_temperature >= 0.0, "of at least 0"),
+        )
 
 
 class IDQLImpl(IQLImpl):
     """The update of IDQL."""
 
-    def __init__(
-        self, observation_shape: Shape, modules: IQLModules, config: IDQLConfig, device: str
-    ) -> None:
-        super().__init__(observation_shape, modules, config, device)
-        self._n_action_samples = config.n_action_samples
-        self._value_temperature = config.value_temperature
-        self._candidate_temperature = config.candidate_temperature
-        self._candidate_noise = candidate_noise(self._layout, config.n_action_samples, device)
+    _config: IDQLConfig
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        n = self._config.n_action_samples
+        self._candidate_noise = candidate_noise(self._layout, n, self.device)
 
     def imitation_weight(
         self, batch: TorchMiniBatch, imitated: TorchMiniBatch, advantage: torch.Tensor
@@ -81,12 +79,10 @@ class IDQLImpl(IQLImpl):
         return torch.ones_like(imitated.rewards[:, 0])
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        """The best of candidates that are drawn with the same noise each time, `(B, N)`."""
         return self._choose(x, self._candidate_noise, 0.0)
 
     def inner_sample_action(self, x: Any) -> torch.Tensor:
-        """One of new candidates, `(B, N)`."""
-        return self._choose(x, None, self._value_temperature)
+        return self._choose(x, None, self._config.value_temperature)
 
     @torch.no_grad()
     def choose_with(
@@ -101,8 +97,8 @@ class IDQLImpl(IQLImpl):
             )
         actions = policy.asm.sample(
             x,
-            self._n_action_samples,
-            temperature=self._candidate_temperature,
+            self._config.n_action_samples,
+            temperature=self._config.candidate_temperature,
             given=given,
             allowed=allowed,
             order=range(self._layout.n_slots),
@@ -112,7 +108,7 @@ class IDQLImpl(IQLImpl):
 
     def _choose(self, x: Any, noise: torch.Tensor | None, temperature: float) -> torch.Tensor:
         actions = self.acting_policy.sample_several(
-            x, self._n_action_samples, noise, self._candidate_temperature
+            x, self._config.n_action_samples, noise, self._config.candidate_temperature
         )
         return self._best(x, actions, temperature)
 
@@ -150,21 +146,14 @@ class IDQL(IQL):
             NoAllowedChoiceError: no choice is left for a slot.
             ValueError: the policy is not a structure model.
         """
-        inputs = torch.as_tensor(
-            self._check_observations(x), dtype=torch.float32, device=self._device
-        )
-        scaler = self._config.observation_scaler
+        inputs = self._scaled(self._check_observations(x))
         made = None if given is None else torch.as_tensor(given, device=self._device)
-        impl = cast(IDQLImpl, self._impl)
-        scaled = inputs if scaler is None else scaler.transform(inputs)
-        return impl.choose_with(scaled, made, allowed).cpu().numpy()
+        return cast(IDQLImpl, self._impl).choose_with(inputs, made, allowed).cpu().numpy()
 
     def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Nothing imitates with a policy that is not trained: no batch for it is drawn."""
-        weights = self._config.trajectory_weights
-        if self.policy.trainable_modules() or weights.critics:
-            return super()._source(buffer)
-        return buffer
+        is_used = self.policy.trainable_modules() or self._config.trajectory_weights.critics
+        return super()._source(buffer) if is_used else buffer
 
     def _create_actor_optim(self, policy: Policy) -> OptimizerWrapper | None:
         return super()._create_actor_optim(policy) if policy.trainable_modules() else None

@@ -1,17 +1,18 @@
-"""What algorithms are made of: a config with `nvec`, networks, and an update without host syncs."""
+"""Parts of algorithms: configs, networks, acting, and an update without host syncs."""
 
 from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
 from d3rlpy.algos.qlearning.base import QLearningAlgoImplBase
 from d3rlpy.base import DeviceArg, LearnableConfig
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
-from d3rlpy.optimizers.optimizers import OptimizerWrapper
+from d3rlpy.optimizers import OptimizerFactory
+from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
 from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
 from d3rlpy.types import Shape
 
@@ -20,8 +21,9 @@ from spin_d3rlpy.data.weights import TrajectoryWeights
 from spin_d3rlpy.graphs import CompileGraph
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies import Policy
+from spin_d3rlpy.policies.feature_cache import policy_input
 from spin_d3rlpy.precision import Precision, backward, check_precision
-from spin_d3rlpy.schedules import Schedule, ScheduleName
+from spin_d3rlpy.schedules import Schedule, ScheduleName, WeightAverage
 
 
 @dataclasses.dataclass()
@@ -69,7 +71,6 @@ class MultiDiscreteConfig(LearnableConfig):
 
     @classmethod
     def get_type(cls) -> str:
-        """Name under which d3rlpy saves it."""
         return cls.type_name
 
 
@@ -84,7 +85,6 @@ class MultiDiscreteModules(Modules):
     """Networks and optimizers; what SPIN froze stays frozen."""
 
     def unfreeze(self) -> None:
-        """Lets parameters have gradients again after an export, but not what SPIN froze."""
         super().unfreeze()
         for network in self.get_torch_modules().values():
             if isinstance(network, Policy):
@@ -92,14 +92,9 @@ class MultiDiscreteModules(Modules):
 
 
 class MultiDiscreteImpl(QLearningAlgoImplBase):
-    """Base class of the updates, which return tensors so that no step waits for the device.
+    """Base class of the updates, which return tensors so that no step waits for the device."""
 
-    Args:
-        observation_shape: shape of one observation.
-        modules: networks and optimizers.
-        config: the algorithm's configuration, its `nvec` known.
-        device: where the networks are.
-    """
+    _config: MultiDiscreteConfig
 
     def __init__(
         self,
@@ -111,8 +106,7 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         assert config.nvec is not None
         layout = SlotLayout(config.nvec).to(device)
         super().__init__(observation_shape, layout.max_choices, modules, device)
-        self._layout = layout
-        self._gamma = config.gamma
+        self._layout, self._config = layout, config
 
     @property
     def n_tokens(self) -> int:
@@ -121,17 +115,18 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
 
     def bootstrap(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
         """Returns `r + gamma^n (1 - terminal) next_values` for next values `(..., B)`."""
-        discount = self._gamma ** batch.intervals.squeeze(-1)
+        discount = self._config.gamma ** batch.intervals.squeeze(-1)
         not_over = 1.0 - batch.terminals.squeeze(-1)
         return batch.rewards.squeeze(-1) + discount * not_over * next_values
 
-    def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper | None) -> None:
-        """Does one step of `optim` down the gradient of `loss`, at the learning rate it has."""
+    def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper | None) -> torch.Tensor:
+        """Does one step of `optim` down the gradient of `loss`, and returns that detached."""
         assert optim is not None
         # d3rlpy's wrapper would fill gradients with zeros, and backward would add to these.
         optim.optim.zero_grad(set_to_none=True)
         backward(loss)
         step_without_schedule(optim)
+        return loss.detach()
 
     @abstractmethod
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
@@ -149,9 +144,7 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
     @property
     def optimizers(self) -> list[OptimizerWrapper]:
         """All optimizers."""
-        return [
-            value for value in vars(self.modules).values() if isinstance(value, OptimizerWrapper)
-        ]
+        return [v for v in vars(self.modules).values() if isinstance(v, OptimizerWrapper)]
 
     def after_update(self, grad_step: int) -> None:
         """Does what follows every step, recorded or not: d3rlpy's learning-rate schedulers move."""
@@ -159,7 +152,127 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
             advance_schedule(optim)
 
     def inner_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, float]:
-        """Does one gradient step and returns metrics as numbers."""
         metrics = self.compute_update(batch, grad_step)
         self.after_update(grad_step)
         return {k: v.item() for k, v in metrics.items()}
+
+
+@dataclasses.dataclass()
+class PolicyConfig(MultiDiscreteConfig):
+    """Fields of objectives that train a policy.
+
+    Args:
+        actor_encoder_factory: chooses the policy, its sizes and first stages: `SPINEncoderFactory`,
+            `SAINTEncoderFactory`, `AutoregressiveEncoderFactory`, another `PolicyFactory`, or any
+            d3rlpy encoder factory for a factored policy.
+        imitation_batch_size: rows of a separate mini-batch for the policy; None uses the critics'.
+        ema_decay: if above 0, an exponential moving average of the policy's weights with this decay
+            acts, is saved and exported.
+    """
+
+    actor_learning_rate: float = 3e-4
+    actor_optim_factory: OptimizerFactory = make_optimizer_field()
+    actor_encoder_factory: EncoderFactory = make_encoder_field()
+    imitation_batch_size: int | None = None
+    ema_decay: float = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        """Reads the policy's fields, e.g. `config.pretraining`."""
+        factory = vars(self).get("actor_encoder_factory")
+        if name.startswith("_") or factory is None or name not in vars(factory):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(factory, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets the policy's fields, too."""
+        factory = vars(self).get("actor_encoder_factory")
+        own = {field.name for field in dataclasses.fields(self)}
+        if name not in own and factory is not None and name in vars(factory):
+            setattr(factory, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    @classmethod
+    def deserialize_from_dict(cls, dict_config: dict[str, Any]) -> Any:
+        """Reads a saved config; in older files policy fields are part of the objective's."""
+        own = {field.name for field in dataclasses.fields(cls)}
+        others = {k: v for k, v in dict_config.items() if k not in own}
+        params = {k: v for k, v in dict_config.items() if k in own}
+        factory = params.get("actor_encoder_factory")
+        if others and isinstance(factory, Mapping):
+            inner = {**factory.get("params", {}), **others}
+            params["actor_encoder_factory"] = {**factory, "params": inner}
+        return super().deserialize_from_dict(params)
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyModules(MultiDiscreteModules):
+    """A policy, its optimizer (None if nothing is trained), optionally an average of weights."""
+
+    policy: Policy
+    actor_optim: OptimizerWrapper | None
+    average_policy: Policy | None = dataclasses.field(default=None, kw_only=True)
+
+
+class PolicyImpl(MultiDiscreteImpl):
+    """Acting by a policy."""
+
+    _modules: PolicyModules
+
+    def __init__(
+        self,
+        observation_shape: Shape,
+        modules: PolicyModules,
+        config: PolicyConfig,
+        device: str,
+    ) -> None:
+        self._average: WeightAverage | None = None
+        if config.ema_decay and modules.actor_optim is not None:
+            self._average = WeightAverage(modules.policy, config.ema_decay)
+            average: Any = self._average.average
+            modules = dataclasses.replace(modules, average_policy=average)
+        super().__init__(observation_shape, modules, config, device)
+
+    @property
+    def acting_policy(self) -> Policy:
+        """The trained policy or the average of its weights."""
+        return self._modules.average_policy or self._modules.policy
+
+    def sync_average(self) -> None:
+        """Sets the average to the policy's weights."""
+        if self._average is not None:
+            self._average.sync()
+
+    def after_update(self, grad_step: int) -> None:
+        super().after_update(grad_step)
+        if self._average is not None:
+            self._average.update(grad_step)
+
+    @property
+    def n_tokens(self) -> int:
+        return self._modules.policy.n_tokens
+
+    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
+        return self.acting_policy.greedy(x)
+
+    def inner_sample_action(self, x: Any) -> torch.Tensor:
+        return self.acting_policy.sample(x)
+
+    def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError("Behavior cloning learns no values.")
+
+    def log_prob(self, batch: TorchMiniBatch) -> torch.Tensor:
+        """Log-probability `(B,)` of the batch's actions under the trained policy."""
+        return self._modules.policy.log_prob(policy_input(batch), batch.actions)
+
+    @property
+    def policy(self) -> Policy:  # type: ignore[override]
+        """The trained policy."""
+        return self._modules.policy
+
+    @property
+    def policy_optim(self) -> torch.optim.Optimizer:
+        """The policy's optimizer; a ValueError if nothing of the policy is trained."""
+        if self._modules.actor_optim is None:
+            raise ValueError(f"Nothing of a {type(self.policy).__name__} is trained.")
+        return self._modules.actor_optim.optim

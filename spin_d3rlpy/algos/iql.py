@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.actor_critic import (
     ActorCriticAlgo,
@@ -42,10 +40,8 @@ class IQLConfig(ActorCriticConfig):
         * SPIN (Landers et al., ICLR 2026), section 5.
 
     Args:
-        value_encoder_factory: hidden layers of the value function.
         expectile: tau of the expectile regression.
         weight_temp: inverse temperature beta of the advantage weights.
-        max_weight: largest advantage weight.
         joint_critic: Q functions of the state and the whole action, which can value how choices
             go together, instead of utilities that are combined over slots.
     """
@@ -69,69 +65,55 @@ class IQLImpl(ActorCriticImpl):
     """The update of IQL."""
 
     _modules: IQLModules
+    _config: IQLConfig
 
-    def __init__(
-        self, observation_shape: Shape, modules: IQLModules, config: IQLConfig, device: str
-    ) -> None:
-        super().__init__(observation_shape, modules, config, device)
-        self._expectile = config.expectile
-        self._weight_temp = config.weight_temp
-        self._max_weight = config.max_weight
-
-    @torch.no_grad()
     def _advantage(self, batch: TorchMiniBatch) -> torch.Tensor:
-        """Returns `min_e Q_e(s, a) - V(s)` under the target ensemble, `(B,)`."""
-        target = self._modules.targ_q_funcs
-        target_q = self.q_values(target, batch.observations, batch.actions).amin(0)
-        advantage: torch.Tensor = target_q - self._modules.value_func(batch.observations)
+        """`min_e Q_e(s, a) - V(s)` under the target ensemble, `(B,)`, with V's gradient."""
+        with torch.no_grad():
+            q = self.q_values(self._modules.targ_q_funcs, batch.observations, batch.actions)
+        advantage: torch.Tensor = q.amin(0) - self._modules.value_func(batch.observations)
         return advantage
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One step of V, then Q, then the policy, then the target critic."""
         modules = self._modules
-        observations, actions = batch.observations, batch.actions
-        with torch.no_grad():
-            target_q = self.q_values(modules.targ_q_funcs, observations, actions).amin(0)
-        advantage = target_q - modules.value_func(observations)
+        advantage = self._advantage(batch)
         imitated = imitation_batch(batch)
         weight = self.imitation_weight(batch, imitated, advantage.detach())
-        value_loss = expectile_loss(advantage, self._expectile)
-        self.minimize(value_loss, modules.value_optim)
+        value_loss = expectile_loss(advantage, self._config.expectile)
+        value_loss = self.minimize(value_loss, modules.value_optim)
 
         with torch.no_grad():
             next_values = modules.value_func(batch.next_observations)
         critic_loss = self.compute_critic_loss(batch, next_values)
-        self.minimize(critic_loss, modules.critic_optim)
+        critic_loss = self.minimize(critic_loss, modules.critic_optim)
+        metrics = {"critic_loss": critic_loss, "value_loss": value_loss}
 
-        metrics = {"critic_loss": critic_loss.detach(), "value_loss": value_loss.detach()}
         if modules.actor_optim is not None:
             actor_loss = self.weighted_imitation_loss(imitated, weight)
-            self.minimize(actor_loss, modules.actor_optim)
-            metrics["actor_loss"] = actor_loss.detach()
+            metrics["actor_loss"] = self.minimize(actor_loss, modules.actor_optim)
 
-        polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
+        polyak_update(modules.targ_q_funcs, modules.q_funcs, self._config.tau)
         return metrics
 
     def imitation_weight(
         self, batch: TorchMiniBatch, imitated: TorchMiniBatch, advantage: torch.Tensor
     ) -> torch.Tensor:
-        """Returns the weights of the policy's loss, `(B,)`.
+        """Returns the weights of the policy's loss on `imitated`, `(B,)`.
 
-        Args:
-            batch: the critics' batch.
-            imitated: the policy's batch, often the same.
-            advantage: of the former, `(B,)`.
+        `advantage` is that of the critics' batch, often the same.
         """
         if imitated is not batch:
-            advantage = self._advantage(imitated)
-        return self.advantage_weights(advantage, self._weight_temp, self._max_weight)
+            advantage = self._advantage(imitated).detach()
+        return self.advantage_weights(advantage, self._config.weight_temp, self._config.max_weight)
 
 
 class IQL(ActorCriticAlgo[IQLImpl, IQLConfig]):
     """IQL; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
     config_class = IQLConfig
-    impl_class: ClassVar[type[IQLImpl]] = IQLImpl
+    impl_class: type[IQLImpl] = IQLImpl
+    modules_class = IQLModules
 
     def _create_critic(self, observation_shape: Sequence[int]) -> Any:
         if not self._config.joint_critic:
@@ -141,18 +123,7 @@ class IQL(ActorCriticAlgo[IQLImpl, IQLConfig]):
             observation_shape, config.critic_encoder_factory, self._nvec, config.n_critics
         ).to(self._device)
 
-    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        shape = cast_flat_shape(observation_shape)
-        policy = self._create_policy(shape)
-        q_funcs = self._create_critic(shape)
-        value_func = ValueFunction(shape, self._config.value_encoder_factory).to(self._device)
-        modules = IQLModules(
-            policy=policy,
-            q_funcs=q_funcs,
-            targ_q_funcs=self._create_critic(shape),
-            value_func=value_func,
-            actor_optim=self._create_actor_optim(policy),
-            critic_optim=self._create_critic_optim(q_funcs),
-            value_optim=self._create_critic_optim(value_func),
-        )
-        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)
+    def _create_values(self, observation_shape: Sequence[int]) -> dict[str, Any]:
+        value_func = ValueFunction(observation_shape, self._config.value_encoder_factory)
+        value_func.to(self._device)
+        return {"value_func": value_func, "value_optim": self._create_critic_optim(value_func)}

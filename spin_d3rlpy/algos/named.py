@@ -1,10 +1,7 @@
 """The named algorithms {policy}{objective}, one line each.
 
-Policies: `SPIN`, `SPINDistill`, `RePreM`, `SAINT`, `Factored`, `Autoregressive`. Objectives: `IQL`,
-`AWAC`, `BCQ` and, except for `SPINDistill` and `RePreM`, `BC` and `IDQL`; the policy of `SPINIDQL`
-is the Action Structure Model itself. An objective's file defines the loss, a policy's encoder
-factory the network and its first stages. `SPINIQLConfig` and the like are the classes'
-`config_class`.
+An objective's file defines the loss, a policy's encoder factory the network and its first stages.
+`SPINIQLConfig` and the like are the classes' `config_class`.
 """
 
 from __future__ import annotations

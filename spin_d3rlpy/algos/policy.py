@@ -17,12 +17,14 @@ from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation, Shape
 
-from spin_d3rlpy.algos.base import MultiDiscreteAlgo, register
+from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.impl import (
     MultiDiscreteImpl,
+    PolicyConfig,
+    PolicyImpl,
+    PolicyModules,
     encoder_field,
 )
-from spin_d3rlpy.algos.policy_impl import PolicyConfig, PolicyImpl, PolicyModules
 from spin_d3rlpy.asm import ActionStructureModel, load_asm
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -49,20 +51,17 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     class SPINIQL(IQL, name="spin_iql", policy=SPINEncoderFactory): ...
 
     Its config has that policy as default and accepts the policy's fields:
-    `SPINIQL(transformer=TransformerConfig(width=64))`.
+    `SPINIQL(transformer=TransformerConfig(width=64))`. Arguments are those of `ActingAlgo` and:
 
     Args:
-        config: defaults if None.
-        device: as in d3rlpy.
-        enable_ddp: several processes train one model.
         asm: pre-trained Action Structure Model or its file, for policies made from one; without it,
             `fit` pre-trains one.
-        recipe: `"published"` (the classes' defaults) or `"tuned"`, see `spin_d3rlpy.recipes`.
-        **fields: fields of the config and of the policy's encoder factory.
 
     Raises:
         ValueError: an encoder factory of another policy.
     """
+
+    modules_class: type[PolicyModules] = PolicyModules
 
     def __init_subclass__(
         cls,
@@ -70,10 +69,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         policy: Callable[[], EncoderFactory] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init_subclass__(**kwargs)
-        if name is not None and policy is not None:
+        if policy is not None:
             cls.config_class = cast(Any, _config_with_policy(cls, policy))
-            register(name)(cls)
+        super().__init_subclass__(name, **kwargs)
 
     def __init__(
         self,
@@ -102,11 +100,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
 
     @property
     def policy(self) -> Policy:
-        """The policy network.
-
-        Raises:
-            RuntimeError: it is not built.
-        """
+        """The policy network; a RuntimeError if it is not built."""
         return cast(PolicyImpl, self._require_built()).policy
 
     def create_impl(self, observation_shape: Shape, action_size: int) -> None:
@@ -116,12 +110,16 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 f"not {observation_shape[0]}."
             )
         super().create_impl(observation_shape, action_size)
-        if self._asm is not None:
-            self._load_asm(self._asm)
+        self._load_asm()
 
-    def _load_asm(self, asm: ActionStructureModel) -> None:
-        cast(Any, self.policy).load_asm(asm)
-        cast(PolicyImpl, self._impl).sync_average()
+    def _load_asm(self) -> None:
+        if self._asm is not None and self._impl is not None:
+            cast(Any, self.policy).load_asm(self._asm)
+            cast(PolicyImpl, self._impl).sync_average()
+
+    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
+        policy = self._create_policy(observation_shape)
+        return {"policy": policy, "actor_optim": self._create_actor_optim(policy)}
 
     def _create_policy(self, observation_shape: Sequence[int]) -> Policy:
         return create_policy(self._factory, observation_shape, self._nvec).to(self._device)
@@ -132,13 +130,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 f"{type(self).__name__} trains its policy, and nothing of a "
                 f"{type(policy).__name__} is trained. Expected another policy, or IDQL."
             )
-        return self._create_optim(
-            self._config.actor_optim_factory,
-            policy.trainable_modules(),
-            self._config.actor_learning_rate,
-        )
-
-    # -- first stages ----------------------------------------------------------------------
+        config, modules = self._config, policy.trainable_modules()
+        return self._create_optim(config.actor_optim_factory, modules, config.actor_learning_rate)
 
     @property
     def is_pretrained(self) -> bool:
@@ -187,8 +180,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             )
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
-        name = experiment_name or type(self).__name__
-        run = self._run(show_progress, name, with_timestamp, logger_adapter or FileAdapterFactory())
+        name, adapter = experiment_name or type(self).__name__, logger_adapter
+        run = self._run(show_progress, name, with_timestamp, adapter or FileAdapterFactory())
         return self._train_on(stages[number], self._stage_context(buffer, run))
 
     def _train_on(self, stage: Stage, context: StageContext) -> list[Row]:
@@ -201,15 +194,14 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return factory.first_stages() if isinstance(factory, PolicyFactory) else ()
 
     def _stage_context(self, buffer: DeviceReplayBuffer, run: Run) -> StageContext:
-        scaler = self._config.observation_scaler
         return StageContext(
             policy=self.policy,
             factory=self._factory,
             buffer=buffer.for_imitation(self._config.trajectory_weights),
             device=self._device,
             run=run,
-            transform=None if scaler is None else scaler.transform,
-            scaler=scaler_to_dict(scaler),
+            transform=self._transform,
+            scaler=scaler_to_dict(self._config.observation_scaler),
             asm=self._asm,
             set_asm=self.set_asm,
         )
@@ -223,8 +215,6 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             if not stage.is_done(context):
                 self._train_on(stage, context)
 
-    # -- frozen features -------------------------------------------------------------------
-
     def _prepare_source(self, source: Any, progress: float) -> Any:
         source = super()._prepare_source(source, progress)
         wanted = getattr(self._factory, "cache_features", False)
@@ -233,14 +223,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         network = self.policy.frozen_features(self._grad_step)
         if network is None:
             return source
-        scaler = self._config.observation_scaler
-        features = compute_features(
-            network,
-            source.observations,
-            None if scaler is None else scaler.transform,
-            self._config.precision,
-            self._show_progress,
-        )
+        precision, bar = self._config.precision, self._show_progress
+        features = compute_features(network, source.observations, self._transform, precision, bar)
         return CachedFeatures(source, features)
 
     def _compute(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
@@ -253,8 +237,6 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
 
     def _frozen_parameters(self) -> list[torch.Tensor]:
         return [p for p in self.policy.parameters() if not p.requires_grad]
-
-    # -- the Action Structure Model --------------------------------------------------------
 
     @property
     def asm(self) -> ActionStructureModel | None:
@@ -298,8 +280,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         device = torch.empty(0, device=self._device).device  # "cpu:0" is "cpu"
         on_device = next(asm.parameters()).device == device
         self._asm = asm if on_device else copy.deepcopy(asm).to(self._device)
-        if self._impl is not None:
-            self._load_asm(asm)
+        self._load_asm()
 
     def _adopt_scaling(self, asm: ActionStructureModel) -> None:
         """Adopts the ASM's observation scaler, or checks that it is the one in use."""
@@ -320,13 +301,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     def support(self, x: Observation, action: NDArray) -> NDArray:
         """Returns log-probabilities of each sub-action given the state and the other sub-actions.
 
-        Args:
-            x: observations `(B, obs)`.
-            action: `(B, N)`.
-
-        Returns:
-            `log p(a_i | s, all other sub-actions)`, `(B, N)`; the sum is the masked
-            pseudo-log-likelihood (`spin_d3rlpy.asm.support`).
+        For observations `(B, obs)` and actions `(B, N)` they are `(B, N)`; the sum is the masked
+        pseudo-log-likelihood (`spin_d3rlpy.asm.support`).
 
         Raises:
             InvalidObservationError: wrong shape, or not finite.
@@ -341,13 +317,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 "There is no ASM in this process; a saved policy contains only its trunk. Call "
                 "set_asm with the file of its ASM."
             )
-        inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
-        scaler = self._config.observation_scaler
-        scores = self._asm.log_likelihood(
-            inputs if scaler is None else scaler.transform(inputs),
-            torch.as_tensor(actions, dtype=torch.int64, device=self._device),
-        )
-        return scores.per_slot.cpu().numpy()
+        chosen = torch.as_tensor(actions, dtype=torch.int64, device=self._device)
+        return self._asm.log_likelihood(self._scaled(observations), chosen).per_slot.cpu().numpy()
 
     def _after_resume(self, checkpoints: Checkpoints) -> None:
         # The policy has its weights already; the model itself is kept for the user.

@@ -18,16 +18,10 @@ Metrics = dict[str, torch.Tensor]
 
 
 class RecordedUpdate:
-    """The update of one built algorithm as long as it computes the same.
+    """The update `compute` of one built algorithm, as long as `phase` and `frozen` are the same.
 
-    There is one recording at a time: another batch size or another dataset replaces it.
-
-    Args:
-        compute: does one gradient step on a batch.
-        impl: networks and optimizers.
-        phase: what else `compute` depends on.
-        frozen: parameters that no step changes, of which recordings may hold products.
-        compile_graph: see `GraphedStep`.
+    There is one recording at a time: another batch size or another dataset replaces it. `frozen`
+    are parameters that no step changes, of which recordings may hold products.
     """
 
     def __init__(
@@ -55,11 +49,11 @@ class RecordedUpdate:
 
     def on_source(self, source: DeviceReplayBuffer, batch_size: int) -> Metrics:
         """One step on a batch that the recording itself draws."""
-        step = self._step_for(
-            (source, batch_size),
-            lambda: self._compute(source.sample_transition_batch(batch_size)),
-        )
-        return step()
+
+        def step() -> Metrics:
+            return self._compute(source.sample_transition_batch(batch_size))
+
+        return self._step_for((source, batch_size), step)()
 
     def on_batch(self, batch: TorchMiniBatch) -> Metrics:
         """One step on a batch, which is copied to where the recording reads it."""
@@ -71,16 +65,13 @@ class RecordedUpdate:
         static = self._batch
         assert static is not None
         torch._foreach_copy_(list(_tensors(static).values()), list(tensors.values()))
-        step = self._step_for(key, lambda: self._compute(static))
-        return step()
+        return self._step_for(key, lambda: self._compute(static))()
 
     def _step_for(self, key: Hashable, step: Callable[[], Metrics]) -> GraphedStep[Metrics]:
         if self._step is None or key != self._key:
             optimizers = [optim.optim for optim in self._impl.optimizers]
-            self._key, self._step = (
-                key,
-                GraphedStep(step, optimizers, self._recorder, self._compile_graph),
-            )
+            self._key = key
+            self._step = GraphedStep(step, optimizers, self._recorder, self._compile_graph)
         return self._step
 
 

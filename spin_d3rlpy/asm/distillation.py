@@ -11,6 +11,7 @@ from torch import nn
 
 from spin_d3rlpy.asm.pretraining import VALIDATION_ROWS, StateActionSource
 from spin_d3rlpy.distributed import share_training
+from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.loop import Loop, Metrics, Row, Run
 from spin_d3rlpy.precision import Precision, autocast, backward, check_precision, in_float32
@@ -20,10 +21,9 @@ Network = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclasses.dataclass()
 class DistillationConfig:
-    """How a student is trained; the settings are not published, the defaults are ours.
+    """How a student is trained: Adam, its rate decayed to zero along a cosine. Defaults are ours.
 
     Args:
-        learning_rate: of Adam, decayed to zero along a cosine.
         validation_share: share of the episodes that is held out.
         validation_interval: updates between measurements on held-out data.
         precision: number format of a step, see `spin_d3rlpy.precision.autocast`.
@@ -38,8 +38,7 @@ class DistillationConfig:
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
-        if not 0.0 < self.validation_share < 1.0:
-            raise ValueError(f"Expected validation_share in (0, 1), got {self.validation_share}.")
+        require_fields(self, validation_share=(0.0 < self.validation_share < 1.0, "in (0, 1)"))
 
 
 class Student(nn.Module):
@@ -50,13 +49,10 @@ class Student(nn.Module):
     ) -> None:
         super().__init__()
         sizes = [observation_size, *hidden_units]
-        self.hidden = nn.Sequential(
-            *(
-                layer
-                for size, following in itertools.pairwise(sizes)
-                for layer in (nn.Linear(size, following), nn.GELU())
-            )
-        )
+        layers: list[nn.Module] = []
+        for size, following in itertools.pairwise(sizes):
+            layers += [nn.Linear(size, following), nn.GELU()]
+        self.hidden = nn.Sequential(*layers)
         self.out = nn.Linear(sizes[-1], n_slots * width)
         self.shape = (n_slots, width)
 
@@ -78,14 +74,8 @@ def distill(
 ) -> list[Row]:
     """Regresses the student in place onto the teacher's features by mean squared error.
 
-    Args:
-        student: on the source's device.
-        teacher: maps observations `(B, obs)` to `(B, N, D)`, without dropout.
-        source: of observations for training.
-        held_out: of observations for validation.
-        config: how to train.
-        run: progress bar, checkpoints, logs.
-        transform: applied to observations (an observation scaler).
+    It is on the source's device. The teacher maps observations `(B, obs)` to `(B, N, D)`, without
+    dropout. `held_out` is for validation, `transform` an observation scaler.
 
     Returns:
         One row per measurement: `epoch`, `step`, `loss` (training error since the last one),

@@ -1,8 +1,4 @@
-"""The attention-free trunk of an Action Structure Model, and its heads.
-
-All slots share one feature vector, `(B, 1, D)`, of the state and all visible sub-actions. Axes are
-those of `spin_d3rlpy.asm.model`.
-"""
+"""The attention-free trunk of an Action Structure Model, whose slots share one feature vector."""
 
 from __future__ import annotations
 
@@ -17,12 +13,7 @@ from spin_d3rlpy.precision import in_float32
 
 @dataclasses.dataclass()
 class MLPConfig:
-    """Sizes of an attention-free trunk.
-
-    Args:
-        width: of the hidden layers.
-        n_layers: number of hidden layers.
-    """
+    """Sizes of an attention-free trunk: width and number of its hidden layers."""
 
     width: int = 256
     n_layers: int = 2

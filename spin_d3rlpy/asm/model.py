@@ -1,11 +1,8 @@
 """The Action Structure Model (ASM), bottom-up: attention, block, trunk, heads, model.
 
 Axes: `B` batch, `M` state tokens, `N` sub-actions (slots), `T = M + N` tokens, `D` width, `H`
-heads, `K` most choices of a slot, `S = sum(nvec)`.
-
-This is the paper's network; `spin_d3rlpy.fast` has its fast equivalent. SPIN and SAINT policies use
-the same `SlotTransformer` and `SlotHeads`, with queries in place of sub-action embeddings
-(`spin_d3rlpy.policies.slot`).
+heads, `K` most choices of a slot, `S = sum(nvec)`. This is the paper's network; `spin_d3rlpy.fast`
+has its fast equivalent. Policies use it with queries in place of sub-action embeddings.
 """
 
 from __future__ import annotations
@@ -145,8 +142,7 @@ class SlotTransformer(nn.Module):
         Args:
             observations: `(B, obs)`.
             table: `(R, D)` tokens.
-            ids: `(B, N)` rows of the table; without it every row of the batch has the whole table
-                (R = N).
+            ids: `(B, N)` rows of the table; None: every row of the batch has all of it (R = N).
             rows: `(C, N)`: for slot i, only the features in rows `rows[:, i]` of the batch.
         """
         if fast.is_on():
@@ -243,11 +239,7 @@ class ActionStructureModel(nn.Module):
 
     @property
     def transformer(self) -> SlotTransformer:
-        """The trunk.
-
-        Raises:
-            ValueError: the trunk is no Transformer.
-        """
+        """The trunk; a ValueError if it is no Transformer."""
         if not isinstance(self.trunk, SlotTransformer):
             raise ValueError(
                 f"Expected a model with attention between slots, got {self.config}. "
@@ -306,10 +298,6 @@ class SlotBySlot:
 
     A model without attention only adds what a choice changes in its first layer, and computes one
     slot's logits. Nothing is written in place, so that exports can follow.
-
-    Args:
-        asm: the model.
-        observations: `(B, obs)`, scaled as in pre-training.
     """
 
     def __init__(self, asm: ActionStructureModel, observations: torch.Tensor) -> None:

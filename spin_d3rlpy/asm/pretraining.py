@@ -21,6 +21,7 @@ from spin_d3rlpy.asm.objectives import (
     VariationalActionModeling,
 )
 from spin_d3rlpy.distributed import share_training
+from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.graphs import recorded
 from spin_d3rlpy.loop import Loop, Metrics, Row, Run
@@ -34,18 +35,15 @@ VALIDATION_ROWS = 4096
 
 @dataclasses.dataclass()
 class PretrainingConfig:
-    """How the ASM is pre-trained; the defaults are those of SPIN's published code.
+    """How the ASM is pre-trained, by Adam; the defaults are those of SPIN's published code.
 
     Args:
         objective: `"masked"` (MAM, SPIN's own), `"variational"` (VAM) or `"contrastive"` (CAM).
         n_epochs: passes of `ceil(n / batch_size)` updates, rows drawn with replacement. 0 leaves
             the trunk untrained (the paper's ablation).
-        batch_size: rows of an update.
-        learning_rate: of Adam.
-        clip_grad_norm: largest gradient norm.
         masking: MAM: `"bernoulli"` (published) selects slots independently, with the next four
             fields, and averages the loss over the batch. `"any_order"` hides any number of a row's
-            slots, each row counting the same (`spin_d3rlpy.asm.objectives.any_order`).
+            slots, each row counting the same (`spin_d3rlpy.asm.objectives.masked`).
         mask_prob: MAM: probability that a slot is selected (the paper's p).
         mask_token_share: MAM: share of selected slots that become the mask token.
         random_share: MAM: share of selected slots that become a random choice; the rest stay.
@@ -95,31 +93,23 @@ class PretrainingConfig:
     def __post_init__(self) -> None:
         check_precision(self.precision)
         Schedule(self.lr_schedule, self.lr_warmup)
-        if self.objective not in get_args(ObjectiveName):
-            raise ValueError(
-                f"Expected objective {', '.join(get_args(ObjectiveName))}; got {self.objective!r}."
-            )
-        if self.masking not in get_args(Masking):
-            raise ValueError(f"Expected masking 'bernoulli' or 'any_order', got {self.masking!r}.")
-        if not 0.0 < self.mask_prob <= 1.0:
-            raise ValueError(f"Expected mask_prob in (0, 1], got {self.mask_prob}.")
-        if self.mask_token_share + self.random_share > 1.0:
-            raise ValueError(
-                "Expected mask_token_share + random_share to be at most 1, got "
-                f"{self.mask_token_share} + {self.random_share}."
-            )
-        if self.mask_prob_max is not None and not self.mask_prob <= self.mask_prob_max <= 1.0:
-            raise ValueError(
-                f"Expected mask_prob_max between mask_prob={self.mask_prob} and 1, got "
-                f"{self.mask_prob_max}."
-            )
-        if not 0.0 <= self.validation_share < 1.0:
-            raise ValueError(f"Expected validation_share in [0, 1), got {self.validation_share}.")
-        if self.patience is not None and (self.patience < 1 or not self.validation_share):
-            raise ValueError(
-                "Expected patience of at least 1 and, a validation_share "
-                f"above 0; got {self.patience} and {self.validation_share}."
-            )
+        p, largest = self.mask_prob, self.mask_prob_max
+        require_fields(
+            self,
+            objective=(self.objective in get_args(ObjectiveName), f"of {get_args(ObjectiveName)}"),
+            masking=(self.masking in get_args(Masking), "'bernoulli' or 'any_order'"),
+            mask_prob=(0.0 < p <= 1.0, "in (0, 1]"),
+            mask_prob_max=(largest is None or p <= largest <= 1.0, f"between mask_prob={p} and 1"),
+            mask_token_share=(
+                self.mask_token_share + self.random_share <= 1.0,
+                f"of at most 1 with random_share={self.random_share}",
+            ),
+            validation_share=(0.0 <= self.validation_share < 1.0, "in [0, 1)"),
+            patience=(
+                self.patience is None or (self.patience >= 1 and self.validation_share > 0.0),
+                "of at least 1 and a validation_share above 0",
+            ),
+        )
 
     def create_objective(self, asm: ActionStructureModel) -> PretrainingObjective:
         """Returns the objective for `asm`, on its device."""
@@ -127,13 +117,8 @@ class PretrainingConfig:
         if self.objective == "masked" and self.masking == "any_order":
             objective = AnyOrderActionModeling(asm)
         elif self.objective == "masked":
-            objective = MaskedActionModeling(
-                asm,
-                self.mask_prob,
-                self.mask_token_share,
-                self.random_share,
-                self.mask_prob_max,
-            )
+            shares = self.mask_token_share, self.random_share
+            objective = MaskedActionModeling(asm, self.mask_prob, *shares, self.mask_prob_max)
         elif self.objective == "variational":
             objective = VariationalActionModeling(asm, self.latent_size, self.kl_weight)
         else:
@@ -150,8 +135,7 @@ class StateActionSource(Protocol):
     """Source of pre-training data, such as `spin_d3rlpy.data.DeviceReplayBuffer`."""
 
     @property
-    def transition_count(self) -> int:
-        """Number of rows."""
+    def transition_count(self) -> int: ...  # number of rows
 
     def sample_observations_and_actions(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns observations `(B, obs)` and integer actions `(B, N)` on the device."""
@@ -168,14 +152,10 @@ def pretrain(
 ) -> list[Row]:
     """Trains `asm` in place by the config's objective and leaves it in evaluation mode.
 
-    Args:
-        asm: on the source's device.
-        source: of rows; to be recorded as a CUDA graph it must draw without waiting for the device.
-        config: how to train.
-        run: progress bar, checkpoints, logs.
-        transform: applied to observations (an observation scaler).
-        held_out: 4,096 fixed rows of it are predicted after each epoch.
-        on_row: called with each epoch's row and the log's folder, e.g. to save the model.
+    Both are on one device; to be recorded as a CUDA graph, the source must draw without waiting for
+    it. Observations are transformed first (an observation scaler). 4,096 fixed rows of `held_out`
+    are predicted after each epoch. `on_row` is called with each epoch's row and the log's folder,
+    e.g. to save the model.
 
     Returns:
         One row per epoch: `epoch`, `step`, `loss`, `accuracy`, `seconds`, `samples` (rows so far)

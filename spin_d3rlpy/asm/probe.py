@@ -16,12 +16,7 @@ from spin_d3rlpy.asm.pretraining import StateActionSource
 
 @dataclasses.dataclass(frozen=True)
 class ProbeConfig:
-    """How the probe is trained.
-
-    Args:
-        learning_rate: of Adam, decayed to zero along a cosine.
-        test_rows: rows of held-out data that accuracy is measured on.
-    """
+    """How the probe is trained: Adam, decayed to zero along a cosine, and the rows of its test."""
 
     n_updates: int = 2_000
     batch_size: int = 1024
@@ -31,21 +26,14 @@ class ProbeConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ProbeResult:
-    """Accuracies on held-out data, from 0 to 1.
+    """Accuracies on held-out data, from 0 to 1."""
 
-    Args:
-        slot: share of sub-actions predicted right.
-        exact: share of rows with all sub-actions right.
-        independent: `exact` if slots were right independently: the product of their accuracies. A
-            larger `exact` shows structure.
-        uniform_slot: `slot` of uniform guessing.
-        uniform_exact: `exact` of uniform guessing.
-    """
-
-    slot: float
-    exact: float
+    slot: float  # share of sub-actions predicted right
+    exact: float  # share of rows with all sub-actions right
+    # `exact` if slots were right independently, the product of their accuracies: less than `exact`
+    # shows structure.
     independent: float
-    uniform_slot: float
+    uniform_slot: float  # `slot` of uniform guessing
     uniform_exact: float
 
 
@@ -75,13 +63,7 @@ def linear_probe(
     """Predicts actions linearly from slot features of the fully masked action (SPIN, section 6).
 
     The trunk's input is the state and the mask tokens, as at the start of stage 2. The trunk does
-    not change; observations are not scaled.
-
-    Args:
-        asm: the model, on the sources' device.
-        source: training data.
-        held_out: test data.
-        config: how to train the probe.
+    not change; observations are not scaled. `held_out` is the test data.
     """
     config = config or ProbeConfig()
     was_training = asm.training
@@ -134,12 +116,7 @@ def attention_maps(
     """Returns attention weights `(blocks, H, T, T)`, averaged over the batch, without dropout.
 
     Entry `[l, h, i, j]` is the weight of token j in head h's output for token i in block l. The
-    first M tokens are the state's, the others the slots'.
-
-    Args:
-        asm: the model.
-        observations: `(B, obs)`.
-        tokens: `(B, N)`, choices or mask tokens.
+    first M tokens are the state's, the others the slots'. `tokens` `(B, N)` are choices or masks.
     """
     was_training = asm.training
     asm.eval()

@@ -44,18 +44,10 @@ def load_published_asm(
 ) -> ActionStructureModel:
     """Reads a checkpoint of the published code; `save_asm` writes it in this package's format.
 
-    Sizes and `nvec` follow from the shapes of the weights, other values from the file's `args`,
-    else the published defaults. Nothing in the file is executed: only tensors, plain values and
-    NumPy integers are accepted.
-
-    Args:
-        path: a torch file with the weights under `model_state_dict`.
-        n_heads: attention heads if the file has no `args` (4 in the published code).
-        dropout: of blocks and heads, instead of the file's (0.1).
-        attention_dropout: on attention weights, instead of the file's single rate.
-
-    Returns:
-        The model in evaluation mode, on the CPU.
+    The file holds the weights under `model_state_dict`. Sizes and `nvec` follow from their shapes,
+    other values from the arguments here, the file's `args`, or the published defaults. Nothing in
+    the file is executed: only tensors, plain values and NumPy integers are accepted. The model is
+    in evaluation mode, on the CPU.
 
     Raises:
         FileNotFoundError: there is no such file.

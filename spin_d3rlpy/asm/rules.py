@@ -1,8 +1,8 @@
 """Rules for sampling: which choices are allowed in view of those that are made already.
 
-A rule maps partial actions `(R, N)`, -1 where open, to a mask `(R, N, K)`: True where a choice may
-still be made. Any function of this form is a rule. A rule that looks ahead allows only what can be
-completed; then sampling never ends without a choice.
+A rule is any function from partial actions `(R, N)`, -1 where open, to a mask `(R, N, K)`, True
+where a choice may still be made. One that looks ahead allows only what can be completed; then
+sampling never ends without a choice.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ OPEN = -1
 
 
 def all_different(n_choices: int, except_for: Sequence[int] = ()) -> Rule:
-    """No two slots make the same choice.
-
-    Args:
-        n_choices: most choices of a slot (K).
-        except_for: choices that any number of slots may make, e.g. "none".
-    """
+    """No two slots make the same of `n_choices` (K), except for those that any number may make."""
 
     def rule(partial: torch.Tensor) -> torch.Tensor:
         # Open slots mark an entry past the last choice.
@@ -36,13 +31,7 @@ def all_different(n_choices: int, except_for: Sequence[int] = ()) -> Rule:
 
 
 def at_most_changed(default: Sequence[int], k: int, n_choices: int) -> Rule:
-    """At most k slots differ from a default action.
-
-    Args:
-        default: one choice per slot.
-        k: slots that may differ.
-        n_choices: most choices of a slot (K).
-    """
+    """At most k slots differ from a default action; slots have up to `n_choices` (K)."""
 
     def rule(partial: torch.Tensor) -> torch.Tensor:
         usual = torch.as_tensor(list(default), device=partial.device)
@@ -54,13 +43,10 @@ def at_most_changed(default: Sequence[int], k: int, n_choices: int) -> Rule:
 
 
 def within_budget(costs: Sequence[Sequence[float]], budget: float) -> Rule:
-    """The costs of the choices add up to at most a budget.
+    """The costs `(N, K)` of the choices add up to at most a budget.
 
     Choices after which even the cheapest ones of the open slots would exceed it are not allowed.
-
-    Args:
-        costs: `(N, K)`; for slots with fewer choices any numbers past the last one.
-        budget: largest sum.
+    Costs past a slot's last choice are not read.
     """
 
     def rule(partial: torch.Tensor) -> torch.Tensor:

@@ -1,15 +1,14 @@
 """Whole actions from a structure model: samples slot by slot, completions, log-probabilities.
 
-A model that was pre-trained with any number of hidden slots (`masking="any_order"`) knows each
-slot's distribution given any others. Chosen one after the other, in any order, they make a sample
-of the joint distribution.
+After pre-training with `masking="any_order"`, choices made one after the other, in any order, are a
+sample of the joint distribution.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 import torch
@@ -34,7 +33,7 @@ def sample(
     slots_per_pass: int = 1,
     noise: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    r"""Samples n actions per state, one slot after the other.
+    r"""Samples n actions per state `(n, B, N)`, int64, one slot after the other.
 
     .. math:: a_{\sigma(t)} \sim p(\cdot \, | \, s, a_{\sigma(1)}, .., a_{\sigma(t-1)})^{1 / T}
 
@@ -58,9 +57,6 @@ def sample(
         slots_per_pass: slots that are chosen from one pass of the network. Above 1 they are
             independent given the earlier ones, which is faster and not exact; rules still hold.
         noise: Gumbel noise `(n, B, S)` by which choices are drawn; fresh noise if None.
-
-    Returns:
-        `(n, B, N)` int64.
 
     Raises:
         InvalidActionSpaceError: `given` holds neither choices of this action space nor -1.
@@ -91,19 +87,41 @@ def sample(
             )
         mask = mask.to(given.device).expand(shape).repeat(n, 1, 1)
     rule = allowed if mask is None else None
-    rows = [observations.repeat(n, 1), given.long().repeat(n, 1)]
-    rows += [] if mask is None else [mask]
-    rows += [] if noise is None else [noise.flatten(0, 1)]
 
-    def draw(x: torch.Tensor, partial: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
-        part_mask = rest[0] if mask is not None else None
-        part_noise = rest[-1] if noise is not None else None
-        ranks = _ranks(order, partial)
-        return _draw(
-            asm, x, partial, temperature, part_mask, rule, ranks, slots_per_pass, part_noise
-        )
+    def draw(
+        x: torch.Tensor,
+        actions: torch.Tensor,
+        mask: torch.Tensor | None,
+        noise: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Fills in the open slots of `(R, N)` actions."""
+        layout, row = asm.layout, torch.arange(len(actions), device=actions.device)
+        ranks = _ranks(order, actions)
+        while bool((actions == OPEN).any()):
+            logits = layout.split(asm(x, torch.where(actions == OPEN, asm.mask_ids, actions)))
+            for _ in range(slots_per_pass):
+                is_open = actions == OPEN
+                scores = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
+                if callable(rule):
+                    scores = scores.masked_fill(~rule(actions), -torch.inf)
+                urgency = scores.log_softmax(-1).amax(-1) if ranks is None else -ranks
+                slot = urgency.masked_fill(~is_open, -torch.inf).argmax(1)
+                chosen = scores[row, slot]  # (R, K)
+                unfinished = is_open.any(1)
+                _require_choice(chosen, unfinished, slot, actions)
+                if temperature > 0.0:
+                    if noise is None:
+                        gumbel = -torch.log(torch.empty_like(chosen).exponential_())
+                    else:
+                        gumbel = layout.split(noise)[row, slot]
+                    chosen = chosen / temperature + gumbel
+                choice = torch.where(unfinished, chosen.argmax(1), actions[row, slot])
+                actions = actions.index_put((row, slot), choice)
+        return actions
 
-    return in_parts(asm, draw, *rows).reshape(n, batch, slots)
+    rows = observations.repeat(n, 1), given.long().repeat(n, 1)
+    flat_noise = None if noise is None else noise.flatten(0, 1)
+    return in_parts(asm, draw, *rows, mask, flat_noise).reshape(n, batch, slots)
 
 
 def _ranks(order: Order, partial: torch.Tensor) -> torch.Tensor | None:
@@ -113,47 +131,6 @@ def _ranks(order: Order, partial: torch.Tensor) -> torch.Tensor | None:
     ranks = torch.empty(len(order), device=partial.device)
     ranks[list(order)] = torch.arange(len(order), dtype=ranks.dtype, device=partial.device)
     return ranks.expand_as(partial)
-
-
-def _draw(
-    asm: MaskedModel,
-    observations: torch.Tensor,
-    actions: torch.Tensor,
-    temperature: float,
-    mask: torch.Tensor | None,
-    rule: Rule | torch.Tensor | None,
-    ranks: torch.Tensor | None,
-    slots_per_pass: int,
-    noise: torch.Tensor | None,
-) -> torch.Tensor:
-    """Fills in the open slots of `(R, N)` actions."""
-    layout = asm.layout
-    row = torch.arange(len(actions), device=actions.device)
-    while bool((actions == OPEN).any()):
-        logits = layout.split(
-            asm(observations, torch.where(actions == OPEN, asm.mask_ids, actions))
-        )
-        for _ in range(slots_per_pass):
-            is_open = actions == OPEN
-            scores = logits
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -torch.inf)
-            if callable(rule):
-                scores = scores.masked_fill(~rule(actions), -torch.inf)
-            urgency = scores.log_softmax(-1).amax(-1) if ranks is None else -ranks
-            slot = urgency.masked_fill(~is_open, -torch.inf).argmax(1)
-            chosen = scores[row, slot]  # (R, K)
-            unfinished = is_open.any(1)
-            _require_choice(chosen, unfinished, slot, actions)
-            if temperature > 0.0:
-                if noise is None:
-                    gumbel = -torch.log(torch.empty_like(chosen).exponential_())
-                else:
-                    gumbel = layout.split(noise)[row, slot]
-                chosen = chosen / temperature + gumbel
-            choice = torch.where(unfinished, chosen.argmax(1), actions[row, slot])
-            actions = actions.index_put((row, slot), choice)
-    return actions
 
 
 def _require_choice(
@@ -174,16 +151,8 @@ def complete(
 ) -> torch.Tensor:
     """Fills in the open sub-actions, each time the most likely choice of the surest slot.
 
-    Args:
-        asm: a model that was pre-trained by masked action modeling.
-        observations: `(B, obs)`, scaled as in pre-training.
-        partial_actions: `(B, N)` choices, -1 where open.
-
-    Returns:
-        `(B, N)` int64 choices; those that were given are as they were.
-
-    Raises:
-        InvalidActionSpaceError: the actions are neither choices of this action space nor -1.
+    `partial_actions` are `(B, N)` choices, -1 where open; the result is `(B, N)` int64. For the
+    arguments and errors see `sample`.
     """
     return sample(asm, observations, temperature=0.0, given=partial_actions, order="confidence")[0]
 
@@ -192,22 +161,13 @@ def complete(
 def log_prob(
     asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor, n_orders: int = 8
 ) -> torch.Tensor:
-    r"""Log-probability of whole actions under sampling in random order.
+    r"""Log-probability `(B,)` of whole actions `(B, N)` under sampling in random order.
 
     .. math:: \log \frac{1}{|\Sigma|} \sum_{\sigma \in \Sigma}
         \prod_t p(a_{\sigma(t)} | s, a_{\sigma(1)}, .., a_{\sigma(t-1)})
 
     Exact if `n_orders` is at least N!: then all orders are taken. Otherwise they are `n_orders`
-    random ones, the same each time.
-
-    Args:
-        asm: a model that was pre-trained with `masking="any_order"`.
-        observations: `(B, obs)`, scaled as in pre-training.
-        actions: `(B, N)` choices.
-        n_orders: orders of the slots to average over.
-
-    Returns:
-        `(B,)`.
+    random ones, the same each time. The model and its observations are as of `sample`.
 
     Raises:
         InvalidActionSpaceError: the actions are not choices of this action space.
@@ -225,15 +185,20 @@ def log_prob(
         orders = [tuple(order.tolist()) for order in drawn]
 
     def score(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        totals = []
-        for order in orders:
-            chain = asm.slot_by_slot(x)
-            total = torch.zeros(len(chosen), device=chosen.device)
-            for slot in order:
-                choice = chosen[:, slot]
-                total = total - cross_entropy(chain.logits(slot), choice, reduction="none")
-                chain.choose(slot, choice)
-            totals.append(total)
+        totals = [log_prob_in_order(asm, x, chosen, order) for order in orders]
         return torch.stack(totals).logsumexp(0) - math.log(len(orders))
 
     return in_parts(asm, score, observations, actions.long())
+
+
+def log_prob_in_order(
+    asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor, order: Iterable[int]
+) -> torch.Tensor:
+    """Log-probability `(B,)` of actions `(B, N)` whose slots are sampled in this order."""
+    chain = asm.slot_by_slot(observations)
+    total = torch.zeros(len(actions), device=actions.device)
+    for slot in order:
+        choice = actions[:, slot]
+        total = total - cross_entropy(chain.logits(slot), choice, reduction="none")
+        chain.choose(slot, choice)
+    return total

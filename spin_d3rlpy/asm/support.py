@@ -22,37 +22,30 @@ class MaskedModel(Protocol):
     mask_ids: torch.Tensor
     training: bool
 
-    def __call__(self, observations: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits of all slots `(B, S)`."""
+    def __call__(self, observations: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor: ...
 
-    def train(self, mode: bool = True) -> Any:
-        """Switches dropout on or off."""
+    def train(self, mode: bool = True) -> Any: ...
 
-    def slot_by_slot(self, observations: torch.Tensor) -> Any:
-        """What gives one slot's logits after the other."""
+    def slot_by_slot(self, observations: torch.Tensor) -> Any: ...
 
 
 class LogLikelihood(NamedTuple):
-    """Masked pseudo-log-likelihood of actions.
+    """Masked pseudo-log-likelihood of actions."""
 
-    Args:
-        per_slot: `(B, N)`, `log p(a_i | s, all other sub-actions)`.
-        total: `(B,)`, the sum.
-    """
-
-    per_slot: torch.Tensor
-    total: torch.Tensor
+    per_slot: torch.Tensor  # (B, N), `log p(a_i | s, all other sub-actions)`
+    total: torch.Tensor  # (B,), the sum
 
 
 def in_parts(
-    asm: MaskedModel, compute: Callable[..., torch.Tensor], *rows: torch.Tensor
+    asm: MaskedModel, compute: Callable[..., torch.Tensor], *rows: torch.Tensor | None
 ) -> torch.Tensor:
     """Computes something row by row, without dropout, some thousand rows at a time."""
+    n = max(len(x) for x in rows if x is not None)
     was_training = asm.training
     asm.train(False)
     try:
-        parts = zip(*(x.split(_ROWS_AT_ONCE) for x in rows), strict=True)
-        return torch.cat([compute(*part) for part in parts])
+        parts = [slice(i, i + _ROWS_AT_ONCE) for i in range(0, max(1, n), _ROWS_AT_ONCE)]
+        return torch.cat([compute(*(None if x is None else x[p] for x in rows)) for p in parts])
     finally:
         asm.train(was_training)
 
@@ -66,15 +59,11 @@ def log_likelihood(
     .. math:: \sum_i \log p(a_i | s, a_{-i})
 
     Low for a sub-action that the data never combine with the others, even if it is common by
-    itself. Without dropout.
+    itself. Without dropout, for observations `(B, obs)` scaled as in pre-training and actions
+    `(B, N)`.
 
     References:
         * Salazar et al., Masked Language Model Scoring, 2020, equation 2.
-
-    Args:
-        asm: a model pre-trained by masked action modeling.
-        observations: `(B, obs)`, scaled as in pre-training.
-        actions: `(B, N)` choices.
 
     Raises:
         InvalidActionSpaceError: actions outside the action space.

@@ -4,21 +4,12 @@ Networks ask `is_on()` where they have a fast twin; what they compute without it
 of this folder compare with and what the speed benchmark measures against.
 """
 
-from spin_d3rlpy.fast import losses, mlp, switch, transformer
-from spin_d3rlpy.fast.critics import sum_of_outputs
-from spin_d3rlpy.fast.dropout import Dropout, replace_dropout
-from spin_d3rlpy.fast.memory import keep_freed_memory
-from spin_d3rlpy.fast.switch import is_on, plain
-
-__all__ = [
-    "Dropout",
-    "is_on",
-    "keep_freed_memory",
-    "losses",
-    "mlp",
-    "plain",
-    "replace_dropout",
-    "sum_of_outputs",
-    "switch",
-    "transformer",
-]
+from spin_d3rlpy.fast import mlp as mlp
+from spin_d3rlpy.fast import switch as switch
+from spin_d3rlpy.fast import transformer as transformer
+from spin_d3rlpy.fast.cpu import keep_freed_memory as keep_freed_memory
+from spin_d3rlpy.fast.dropout import Dropout as Dropout
+from spin_d3rlpy.fast.dropout import replace_dropout as replace_dropout
+from spin_d3rlpy.fast.mlp import sum_of_outputs as sum_of_outputs
+from spin_d3rlpy.fast.switch import is_on as is_on
+from spin_d3rlpy.fast.switch import plain as plain

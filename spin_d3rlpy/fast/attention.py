@@ -1,8 +1,7 @@
 """Attention among few tokens, fast on a CPU.
 
-With some dozen tokens, torch's CPU kernels for attention take longer than plain batched products,
-and autograd spends time on re-ordering the gradients of queries, keys and values. Here both
-directions are written out. Elsewhere torch's attention is used.
+There torch's kernels take longer than plain batched products, and autograd spends time on
+re-ordering gradients. Here both directions are written out.
 """
 
 from __future__ import annotations
@@ -19,16 +18,10 @@ from spin_d3rlpy.fast.dropout import dropout_factor, is_on_cpu
 def attend(
     projected: torch.Tensor, n_heads: int, dropout: float, heads_first: bool = False
 ) -> torch.Tensor:
-    """Multi-head scaled dot-product attention of all tokens to all.
+    """Multi-head scaled dot-product attention of all tokens to all: mixed values `(B, T, D)`.
 
-    Args:
-        projected: `(B, T, 3D)` queries, keys and values, side by side.
-        n_heads: number of heads (H).
-        dropout: probability of dropping an attention weight.
-        heads_first: draw dropout's random numbers head after head instead of row after row.
-
-    Returns:
-        Mixed values `(B, T, D)`.
+    `projected` `(B, T, 3D)` are queries, keys and values, side by side. `heads_first` draws
+    dropout's random numbers head after head instead of row after row.
     """
     if is_on_cpu(projected):
         mixed: torch.Tensor = _Attend.apply(projected, n_heads, dropout, heads_first)  # type: ignore[no-untyped-call]

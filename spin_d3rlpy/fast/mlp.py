@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import embedding_bag
 
 from spin_d3rlpy.fast.dropout import Dropout
 
@@ -39,14 +39,10 @@ def linear_layers(network: nn.Module, head: nn.Linear) -> tuple[Member, float] |
 
 
 def relu_mlps(x: torch.Tensor, members: Sequence[Member], dropout: float = 0.0) -> torch.Tensor:
-    """Returns the outputs of networks of the same sizes, `(E, B, out)` in float32.
+    """Returns the outputs of E networks of the same sizes for `(B, in)`: `(E, B, out)` in float32.
 
-    As in `spin_d3rlpy.precision`, autocast's type is that of all products but the last layer's.
-
-    Args:
-        x: `(B, in)`.
-        members: the E networks' linear layers, between which there are ReLUs.
-        dropout: rate of dropout after each ReLU.
+    `members` are their linear layers, between which there are ReLUs and dropout. As in
+    `spin_d3rlpy.precision`, autocast's type is that of all products but the last layer's.
     """
     device = x.device.type
     on = torch.is_autocast_enabled(device)
@@ -68,63 +64,37 @@ class _ReluMLPs(torch.autograd.Function):
         n = len(layers) // 2
         stacked = _side_by_side(layers, [*[dtype] * (n - 1), torch.float32] * 2)
         weights, biases = stacked[:n], stacked[n:]
-        scale = 1.0 / (1.0 - dropout)
-        inputs = [_rounded(x, dtype)]
-        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-            h = inputs[-1]
-            if h.dim() == 2:  # the same rows for all: one product
-                flat = torch._addmm_activation(bias.flatten(), h, weight.flatten(0, 1).T)
-                h = flat if e == 1 else flat.unflatten(1, (e, -1)).transpose(0, 1)
+        inputs = [x.to(dtype)]
+        for i, (weight, bias) in enumerate(zip(weights[:-1], biases[:-1], strict=True)):
+            if i == 0:  # the same rows for all: one product
+                h = torch._addmm_activation(bias.flatten(), inputs[0], weight.flatten(0, 1).T)
+                h = h.unflatten(1, (e, -1)).transpose(0, 1)
             else:
-                h = torch.baddbmm(bias[:, None], h, weight.mT).relu_()
+                h = torch.baddbmm(bias[:, None], inputs[-1], weight.mT).relu_()
             if dropout:  # its scale is left to the next product
                 h = torch.native_dropout(h, dropout, True)[0]
             inputs.append(h)
-        last = inputs[-1].float()
-        if last.dim() == 2:
-            out = torch.addmm(biases[-1][0], last, weights[-1][0].T)[None]
-        else:
-            out = torch.baddbmm(biases[-1][:, None], last, weights[-1].mT)
-        ctx.save_for_backward(*inputs, last, *weights)
-        ctx.e, ctx.dtype, ctx.scale = e, dtype, scale
-        return out
+        inputs.append(inputs.pop().float())
+        ctx.save_for_backward(*inputs, *weights)
+        ctx.dtype, ctx.scale = dtype, 1.0 / (1.0 - dropout)
+        return torch.baddbmm(biases[-1][:, None], inputs[-1], weights[-1].mT)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        saved = ctx.saved_tensors
-        n = len(saved) // 2
-        inputs, last, weights = saved[:n], saved[n], saved[n + 1 :]
+        n = len(ctx.saved_tensors) // 2
+        inputs, weights = ctx.saved_tensors[:n], ctx.saved_tensors[n:]
         of_weights: list[Any] = [None] * n
         of_biases: list[Any] = [None] * n
-        sums = None
-        if len({h.shape for h in inputs[1:]}) == 1:
-            shape = inputs[1].expand(ctx.e, -1, -1).shape
-            sums = gradient.new_empty(n - 1, *shape, dtype=ctx.dtype)
         for i in reversed(range(n)):
-            h, weight = last if i == n - 1 else inputs[i], weights[i]
-            if sums is None or i == n - 1:
-                of_biases[i] = gradient.sum(1)
-            if ctx.e == 1:
-                of_weights[i] = (gradient[0].T @ h)[None]
-            else:
-                of_weights[i] = gradient.mT @ (h.expand(ctx.e, -1, -1) if h.dim() == 2 else h)
-            if i == 0:
-                break
-            # A zero in `h` is what ReLU cut or dropout dropped.
-            empty = gradient.new_empty(1, 1, 1)
-            if ctx.e == 1:
-                below = torch.addmm(empty[0], gradient[0], weight[0], beta=0, alpha=ctx.scale)[None]
-            else:
+            h, weight = inputs[i].expand(len(gradient), -1, -1), weights[i]
+            of_biases[i] = gradient.sum(1)
+            of_weights[i] = gradient.mT @ h
+            if i > 0:  # a zero in `h` is what ReLU cut or dropout dropped
+                empty = gradient.new_empty(1, 1, 1)
                 below = torch.baddbmm(empty, gradient, weight, beta=0, alpha=ctx.scale)
-            below, h = below.to(ctx.dtype), inputs[i].expand(ctx.e, -1, -1)
-            if sums is None:
+                below, h = below.to(ctx.dtype), h.to(ctx.dtype)
                 gradient = torch.ops.aten.threshold_backward(below, h, 0)
-            else:  # biases' gradients in one sum
-                gradient = sums[i - 1]
-                torch.ops.aten.threshold_backward.grad_input(below, h, 0, grad_input=gradient)
-        if sums is not None:
-            of_biases[: n - 1] = sums.sum(2).unbind()
         of_x = (gradient @ weights[0]).sum(0) if ctx.needs_input_grad[0] else None
         found = _in_float32([*of_weights, *of_biases])
         return of_x, None, None, None, *(g for layer in found for g in layer)
@@ -148,19 +118,6 @@ def _side_by_side(
     return stacked
 
 
-def _rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The tensor in a type; several networks in turn take one batch's observations."""
-    if x.dtype == dtype or x.requires_grad:
-        return x.to(dtype)
-    known = _last.get("x")
-    if known is None or known[0]() is not x or known[1] != x._version or known[2].dtype != dtype:
-        known = _last["x"] = ref(x), x._version, x.to(dtype)
-    return known[2]
-
-
-_last: dict[str, tuple[ref[torch.Tensor], int, torch.Tensor]] = {}
-
-
 def _in_float32(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     rounded = [t for t in tensors if t.dtype != torch.float32]
     if not rounded:
@@ -169,3 +126,11 @@ def _in_float32(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     torch._foreach_copy_(exact, rounded)
     replaced = iter(exact)
     return [t if t.dtype == torch.float32 else next(replaced) for t in tensors]
+
+
+def sum_of_outputs(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, outputs: torch.Tensor
+) -> torch.Tensor:
+    """`linear(x, weight, bias).gather(1, outputs).sum(1)`, `(B,)`, without the other outputs."""
+    added = embedding_bag(outputs, weight, mode="sum")  # (B, in)
+    return (x * added).sum(1) + bias[outputs].sum(1)

@@ -26,10 +26,8 @@ class AutoregressiveConfig:
     """Sizes of the autoregressive policy; the defaults are those of SPIN's published code.
 
     Args:
-        state_width: width of the state embedding.
-        action_width: width of the embedding of the previous slot's choice.
-        lstm_width: hidden width of the LSTM.
-        n_layers: layers of the LSTM.
+        state_width: of the state embedding.
+        action_width: of the embedding of the previous slot's choice.
     """
 
     state_width: int = 128
@@ -39,11 +37,7 @@ class AutoregressiveConfig:
 
 
 class SlotLinear(nn.Module):
-    """One linear layer per slot, `D -> m_i`, all computed in one batched product.
-
-    Args:
-        width: of the features (D).
-    """
+    """One linear layer per slot, `D -> m_i`, all computed in one batched product."""
 
     keep: torch.Tensor  # (S,)
 
@@ -111,12 +105,12 @@ class AutoregressivePolicy(Policy):
     def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
         state = self.state_encoder(observations)
         previous = torch.full_like(observations[:, 0], self.start).long()
-        noises = (
-            [None] * self.layout.n_slots if noise is None else noise.split(self.layout.nvec, -1)
-        )
-        step: Callable[[torch.Tensor, Any], tuple[torch.Tensor, Any]] = self._step
-        if _by_cells(state):
-            step = self._step_by_cells
+        n = self.layout.n_slots
+        noises = [None] * n if noise is None else noise.split(self.layout.nvec, -1)
+        on_cpu = state.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        # Exports contain the LSTM as one operation.
+        by_cells = on_cpu and not is_exporting() and len(state) < MANY_ROWS
+        step = self._step_by_cells if by_cells else self._step
         memory: Any = None
         choices = []
         for i, slot_noise in enumerate(noises):
@@ -134,7 +128,7 @@ class AutoregressivePolicy(Policy):
 
     def _step_by_cells(
         self, token: torch.Tensor, memory: Memory | None
-    ) -> tuple[torch.Tensor, Memory]:
+    ) -> tuple[torch.Tensor, Any]:
         """`_step` layer by layer, for few rows."""
         if memory is None:
             zeros = token.new_zeros(len(token), self.lstm.hidden_size)
@@ -161,9 +155,3 @@ def _without_half(
     with torch.autocast(kind, enabled=False):
         found = lstm(tokens.float(), *arguments)
     return found
-
-
-def _by_cells(rows: torch.Tensor) -> bool:
-    """Whether cells are faster for these rows; exports contain the LSTM as one operation."""
-    on_cpu = rows.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-    return on_cpu and not is_exporting() and len(rows) < MANY_ROWS

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 
 import torch
+from d3rlpy.models.torch.encoders import Encoder, compute_output_size
 from d3rlpy.types import TorchObservation
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from spin_d3rlpy import fast
+from spin_d3rlpy.fast import replace_dropout
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.features import SlotFeatures
+from spin_d3rlpy.precision import outputs_of
 
 
 class Policy(nn.Module):
@@ -32,11 +35,7 @@ class Policy(nn.Module):
 
     @abstractmethod
     def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
-        """Returns each slot's largest logit plus noise, `(B, N)`.
-
-        `noise` `(B, S)` is added to the logits: Gumbel noise gives a sample, None the greedy
-        action.
-        """
+        """Each slot's largest logit plus noise `(B, S)`, `(B, N)`: a sample if it is Gumbel's."""
 
     def greedy(self, observations: torch.Tensor) -> torch.Tensor:
         """The greedy action `(B, N)`; the mode if slots are independent given the state."""
@@ -58,11 +57,8 @@ class Policy(nn.Module):
     ) -> torch.Tensor:
         """Samples `n` actions per state, `(n, B, N)`.
 
-        Args:
-            observations: `(B, obs)`.
-            n: actions per state.
-            noise: Gumbel noise `(n, S)` shared by all states; fresh noise if None.
-            temperature: of every slot's distribution; 0 makes all actions the greedy one.
+        Gumbel noise `(n, S)` is shared by all states; fresh if None. `temperature` is that of every
+        slot's distribution; 0 makes all actions the greedy one.
         """
         batch, device = observations.shape[0], observations.device
         if noise is None:
@@ -77,8 +73,6 @@ class Policy(nn.Module):
     def trainable_modules(self) -> list[tuple[str, nn.Module]]:
         """Named modules for the actor's optimizer."""
         return [("policy", self)]
-
-    # -- first stages, for policies that have some -------------------------------------------
 
     @property
     def is_pretrained(self) -> bool:
@@ -107,8 +101,6 @@ class IndependentPolicy(Policy):
 def joint_log_prob(layout: SlotLayout, logits: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
     """Sum over slots of log-probabilities: flat logits `(B, S)`, actions `(B, N)` give `(B,)`."""
     split = layout.split(logits)  # (B, N, K)
-    if fast.switch.counts_launches(logits):
-        return fast.losses.slot_log_prob(split, actions.long())
     negative = cross_entropy(split.flatten(0, 1), actions.long().flatten(), reduction="none")
     log_probs: torch.Tensor = -negative.unflatten(0, (-1, layout.n_slots)).sum(-1)
     return log_probs
@@ -119,8 +111,8 @@ def keep_supported(
 ) -> torch.Tensor:
     """Splits utilities `(..., B, S)` to `(..., B, N, K)`, `-inf` for unsupported choices.
 
-    `least_share` is the smallest supported probability relative to the slot's most likely choice,
-    under the policy's `logits` `(B, S)`.
+    `least_share` is the smallest supported probability under the policy's `logits` `(B, S)`,
+    relative to the slot's most likely choice.
     """
     split = layout.split(logits)
     share = (split - split.amax(-1, keepdim=True)).exp()
@@ -141,3 +133,19 @@ def candidate_noise(layout: SlotLayout, n: int, device: str) -> torch.Tensor:
 def gumbel_noise(like: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
     """Standard Gumbel noise of a tensor's shape: `argmax(logits + noise)` draws from softmax."""
     return -torch.log(torch.empty_like(like).exponential_(generator=generator))
+
+
+class FactoredPolicy(IndependentPolicy):
+    """Any d3rlpy encoder followed by one linear head per slot."""
+
+    def __init__(
+        self, observation_shape: Sequence[int], encoder: Encoder, nvec: Sequence[int]
+    ) -> None:
+        super().__init__(SlotLayout(nvec))
+        self.encoder = replace_dropout(encoder)
+        # All heads side by side: row block i of the weight is slot i's head.
+        self.heads = nn.Linear(compute_output_size([observation_shape], encoder), sum(nvec))
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns logits, flat `(B, S)`."""
+        return outputs_of([(self.encoder, self.heads)], observations).squeeze(0)

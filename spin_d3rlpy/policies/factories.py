@@ -1,8 +1,7 @@
 """d3rlpy encoder factories: `actor_encoder_factory` chooses the policy.
 
 A `PolicyFactory` creates a policy and names its first stages; any other d3rlpy factory creates the
-encoder of a factored policy. All are serialized with the algorithm under the name given to d3rlpy's
-`register_encoder_factory`. In stock d3rlpy algorithms, slot policies' factories create an encoder
+encoder of a factored policy. In stock d3rlpy algorithms, slot policies' factories create an encoder
 with flat features `(B, N * D)`.
 """
 
@@ -13,7 +12,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from d3rlpy.dataset import cast_flat_shape
@@ -26,17 +25,20 @@ from spin_d3rlpy.asm.files import load_asm
 from spin_d3rlpy.asm.mlp import MLPConfig
 from spin_d3rlpy.asm.model import StructureConfig, TransformerConfig
 from spin_d3rlpy.asm.pretraining import PretrainingConfig
-from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
+from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError, require_fields
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
-from spin_d3rlpy.policies.base import Policy
-from spin_d3rlpy.policies.factored import FactoredPolicy
-from spin_d3rlpy.policies.features import SlotFeatures
+from spin_d3rlpy.policies.base import FactoredPolicy, Policy
+from spin_d3rlpy.policies.features import (
+    QueryFeatures,
+    QueryInit,
+    SlotFeatures,
+    StudentFeatures,
+    TrajectoryFeatures,
+)
 from spin_d3rlpy.policies.joint import JointPolicy
-from spin_d3rlpy.policies.slot import HeadInit, QueryFeatures, QueryInit, SlotPolicy
+from spin_d3rlpy.policies.slot import HeadInit, SlotPolicy
 from spin_d3rlpy.policies.stages import Distill, PretrainASM, PretrainTrajectories, Stage
-from spin_d3rlpy.policies.student import StudentFeatures
-from spin_d3rlpy.policies.trajectory import TrajectoryFeatures
 from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
 
 Architecture = Literal["transformer", "mlp"]
@@ -57,13 +59,28 @@ class SlotEncoder(Encoder):
 
 
 class PolicyFactory(EncoderFactory):
-    """Base class of factories of policies. A new policy is a network and one of these.
+    """Base class of factories of policies. A new policy is a network and one of these."""
 
-    Attributes:
-        cache_features: whether the policy's frozen features are computed once per dataset.
-    """
+    cache_features: bool = False  # whether frozen features are computed once per dataset
+    type_name: ClassVar[str]
 
-    cache_features: bool = False
+    def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
+        """Registers a named factory with d3rlpy, for saved files."""
+        super().__init_subclass__(**kwargs)
+        if name is not None:
+            cls.type_name = name
+            register_encoder_factory(cls)
+
+    @classmethod
+    def get_type(cls) -> str:
+        return cls.type_name
+
+    def create(self, observation_shape: Shape) -> Encoder:
+        raise InvalidActionSpaceError(
+            f"{type(self).__name__} chooses the policy of this package's algorithms "
+            "(actor_encoder_factory); it cannot encode observations alone. Use another encoder "
+            "factory here."
+        )
 
     @abstractmethod
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
@@ -75,24 +92,15 @@ class PolicyFactory(EncoderFactory):
 
 
 class SlotEncoderFactory(PolicyFactory):
-    """Base class of the factories of slot policies.
-
-    Args:
-        nvec: number of choices of each sub-action; only stock d3rlpy algorithms need it given.
-    """
+    """Base class of slot policies' factories; only stock d3rlpy algorithms need `nvec` given."""
 
     nvec: list[int] | None
 
     @abstractmethod
-    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
-        """Returns the policy network."""
+    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy: ...
 
-    def create(self, observation_shape: Shape) -> SlotEncoder:
-        """Returns an encoder with flat features for stock d3rlpy algorithms.
-
-        Raises:
-            InvalidActionSpaceError: `nvec` is not set.
-        """
+    def create(self, observation_shape: Shape) -> Encoder:
+        """Returns an encoder with flat features for stock d3rlpy algorithms, which need `nvec`."""
         if self.nvec is None:
             raise InvalidActionSpaceError(
                 f"{type(self).__name__} outside this package's algorithms needs nvec=[...], "
@@ -103,7 +111,7 @@ class SlotEncoderFactory(PolicyFactory):
 
 
 @dataclasses.dataclass()
-class SAINTEncoderFactory(SlotEncoderFactory):
+class SAINTEncoderFactory(SlotEncoderFactory, name="saint"):
     """Transformer over slot queries, trained end to end (SAINT, as in the SPIN paper)."""
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
@@ -113,19 +121,14 @@ class SAINTEncoderFactory(SlotEncoderFactory):
         features = QueryFeatures(observation_size, len(nvec), self.transformer, frozen=False)
         return SlotPolicy(nvec, features, self.transformer)
 
-    @staticmethod
-    def get_type() -> str:
-        return "saint"
 
-
+@dataclasses.dataclass()
 class ASMEncoderFactory(SlotEncoderFactory):
-    """Base class of the factories of policies made from an Action Structure Model.
+    """Base class of the factories of policies made from an Action Structure Model."""
 
-    Args:
-        transformer: sizes of the ASM.
-    """
-
-    transformer: TransformerConfig
+    transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
+    nvec: list[int] | None = None
+    pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
 
     @property
     def structure(self) -> StructureConfig:
@@ -133,84 +136,56 @@ class ASMEncoderFactory(SlotEncoderFactory):
         return self.transformer
 
     def fields_for(self, structure: StructureConfig) -> dict[str, Any]:
-        """Returns the fields of a policy made from an ASM of these sizes.
-
-        Raises:
-            NvecMismatchError: the sizes do not fit.
-        """
+        """Returns the fields of a policy made from an ASM of these sizes, if they fit."""
         if isinstance(structure, MLPConfig):
             raise NvecMismatchError(
                 f"{type(self).__name__} needs an ASM with a Transformer, got {structure}."
             )
         return {"transformer": structure}
 
-
-@dataclasses.dataclass()
-class _AnyArchitecture(ASMEncoderFactory):
-    """Made from an ASM of either architecture; the fields are those of `SPINEncoderFactory`."""
-
-    transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
-    nvec: list[int] | None = None
-    pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
-    architecture: Architecture = "transformer"
-    mlp: MLPConfig = dataclasses.field(default_factory=MLPConfig)
-
-    def __post_init__(self) -> None:
-        if self.architecture not in get_args(Architecture):
-            raise ValueError(
-                f"Expected architecture 'transformer' or 'mlp', got {self.architecture!r}."
-            )
-
-    @property
-    def structure(self) -> StructureConfig:
-        """Sizes of the ASM, whose type says its architecture."""
-        return self.mlp if self.architecture == "mlp" else self.transformer
-
-    def fields_for(self, structure: StructureConfig) -> dict[str, Any]:
-        """Fields with which the policy is made from an ASM of these sizes."""
-        if isinstance(structure, MLPConfig):
-            return {"architecture": "mlp", "mlp": structure}
-        return {"architecture": "transformer", "transformer": structure}
-
     def first_stages(self) -> Sequence[Stage]:
-        """Returns the ASM's pre-training."""
         return (PretrainASM(),)
 
 
 @dataclasses.dataclass()
-class JointEncoderFactory(_AnyArchitecture):
-    """The Action Structure Model itself, which acts by whole actions from the joint distribution.
+class _AnyArchitecture(ASMEncoderFactory):
+    """Made from an ASM of either architecture."""
 
-    Args:
-        transformer: sizes.
-        nvec: not needed.
-        pretraining: the first stage, the ASM's pre-training. Give it `masking="any_order"`: only
-            then are choices in view of any others what the model learned.
-        architecture: `"transformer"` or `"mlp"`.
-        mlp: sizes if it is `"mlp"`.
-    """
+    architecture: Architecture = "transformer"
+    mlp: MLPConfig = dataclasses.field(default_factory=MLPConfig)
 
-    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Any:
-        """Returns the policy, a `JointPolicy`."""
-        return JointPolicy(observation_size, nvec, self.structure)
+    def __post_init__(self) -> None:
+        is_known = self.architecture in get_args(Architecture)
+        require_fields(self, architecture=(is_known, "'transformer' or 'mlp'"))
 
-    def create(self, observation_shape: Shape) -> NoReturn:
-        """Raises InvalidActionSpaceError: it has no features of observations alone."""
-        raise _no_encoder(self)
+    @property
+    def structure(self) -> StructureConfig:
+        return self.mlp if self.architecture == "mlp" else self.transformer
 
-    @staticmethod
-    def get_type() -> str:
-        """Name under which d3rlpy saves it."""
-        return "spin_joint"
+    def fields_for(self, structure: StructureConfig) -> dict[str, Any]:
+        architecture = "mlp" if isinstance(structure, MLPConfig) else "transformer"
+        return {"architecture": architecture, architecture: structure}
 
 
 @dataclasses.dataclass()
-class SPINEncoderFactory(_AnyArchitecture):
+class JointEncoderFactory(_AnyArchitecture, name="spin_joint"):
+    """The Action Structure Model itself, which acts by whole actions from the joint distribution.
+
+    Give its `pretraining` `masking="any_order"`: only then are choices in view of any others what
+    the model learned. `architecture` is `"transformer"` or `"mlp"`, with sizes of the same name.
+    """
+
+    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Any:
+        return JointPolicy(observation_size, nvec, self.structure)
+
+    create = PolicyFactory.create  # it has no features of observations alone
+
+
+@dataclasses.dataclass()
+class SPINEncoderFactory(_AnyArchitecture, name="spin"):
     """A pre-trained, frozen trunk with trained heads (SPIN, section 4.2).
 
     Args:
-        transformer: sizes.
-        nvec: see `SlotEncoderFactory`.
         frozen_dropout: keep dropout inside the frozen trunk active in training (published).
         train_queries: True (published), False, or the number of gradient steps after which queries
             are fixed.
@@ -219,13 +194,11 @@ class SPINEncoderFactory(_AnyArchitecture):
         asm_path: file from `save_asm`, whose trunk is loaded when the network is built. If None or
             missing (as when a saved policy is loaded elsewhere), the trunk starts untrained, and
             `SPIN...` algorithms pre-train it in `fit` unless weights are loaded first.
-        pretraining: the first stage, the ASM's pre-training.
         cache_features: once queries are fixed (`train_queries` False or a number of steps), compute
             the trunk's features of the whole dataset and train heads and critics on them, without
             trunk dropout and rounded to bfloat16.
         architecture: of the ASM: `"transformer"` (published) or the attention-free `"mlp"`, with
             linear heads and without trained queries.
-        mlp: sizes of `"mlp"`.
         train_trunk: train the pre-trained trunk together with the heads.
 
     Raises:
@@ -233,17 +206,12 @@ class SPINEncoderFactory(_AnyArchitecture):
             architecture.
     """
 
-    transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
-    nvec: list[int] | None = None
     frozen_dropout: bool = True
     train_queries: bool | int = True
     query_init: QueryInit = "random"
     head_init: HeadInit = "random"
     asm_path: str | None = None
-    pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
     cache_features: bool = False
-    architecture: Architecture = "transformer"
-    mlp: MLPConfig = dataclasses.field(default_factory=MLPConfig)
     train_trunk: bool = False
 
     def __post_init__(self) -> None:
@@ -281,32 +249,21 @@ class SPINEncoderFactory(_AnyArchitecture):
                 )
         return policy
 
-    @staticmethod
-    def get_type() -> str:
-        return "spin"
-
 
 @dataclasses.dataclass()
-class SPINDistillEncoderFactory(ASMEncoderFactory):
+class SPINDistillEncoderFactory(ASMEncoderFactory, name="spin_distill"):
     """An attention-free student of SPIN's frozen trunk (SPIN-Distill).
 
     Args:
         transformer: sizes of the teacher, an ASM.
-        hidden_units: hidden layers of the student.
         query_init: the teacher's queries: `"mask"` (the ASM's mask tokens) or `"random"`.
-        head_init: `"random"` or `"asm"`.
-        pretraining: the first stage, the teacher's pre-training.
-        distillation: the second stage.
         cache_features: compute the student's features of the whole dataset once, rounded to
             bfloat16, and train heads and critics on them.
     """
 
-    transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
-    nvec: list[int] | None = None
     hidden_units: list[int] = dataclasses.field(default_factory=lambda: [512, 512])
     query_init: QueryInit = "mask"
     head_init: HeadInit = "random"
-    pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
     distillation: DistillationConfig = dataclasses.field(default_factory=DistillationConfig)
     cache_features: bool = True
 
@@ -317,20 +274,10 @@ class SPINDistillEncoderFactory(ASMEncoderFactory):
         features = StudentFeatures(observation_size, len(nvec), self.transformer, self.hidden_units)
         return SlotPolicy(nvec, features, self.transformer, self.head_init)
 
-    @staticmethod
-    def get_type() -> str:
-        return "spin_distill"
-
 
 @dataclasses.dataclass()
-class RePreMEncoderFactory(SlotEncoderFactory):
-    """A frozen state encoder, pre-trained on trajectories (RePreM).
-
-    Args:
-        pretraining: the first stage.
-        cache_features: compute the encoder's features of the whole dataset once, rounded to
-            bfloat16, and train heads and critics on them.
-    """
+class RePreMEncoderFactory(SlotEncoderFactory, name="reprem"):
+    """A frozen state encoder, pre-trained on trajectories (RePreM)."""
 
     sizes: RePreMConfig = dataclasses.field(default_factory=RePreMConfig)
     nvec: list[int] | None = None
@@ -351,35 +298,15 @@ class RePreMEncoderFactory(SlotEncoderFactory):
         )
         return SlotPolicy(nvec, TrajectoryFeatures(observation_size, self.sizes), heads)
 
-    @staticmethod
-    def get_type() -> str:
-        return "reprem"
-
 
 @dataclasses.dataclass()
-class AutoregressiveEncoderFactory(PolicyFactory):
+class AutoregressiveEncoderFactory(PolicyFactory, name="autoregressive"):
     """LSTM over slots, each conditioned on the previous ones (AR-)."""
 
     sizes: AutoregressiveConfig = dataclasses.field(default_factory=AutoregressiveConfig)
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> AutoregressivePolicy:
         return AutoregressivePolicy(observation_size, nvec, self.sizes)
-
-    def create(self, observation_shape: Shape) -> NoReturn:
-        """Raises InvalidActionSpaceError: it needs previous slots, which stock algorithms lack."""
-        raise _no_encoder(self)
-
-    @staticmethod
-    def get_type() -> str:
-        return "autoregressive"
-
-
-def _no_encoder(factory: PolicyFactory) -> InvalidActionSpaceError:
-    return InvalidActionSpaceError(
-        f"{type(factory).__name__} chooses the policy of this package's algorithms "
-        "(actor_encoder_factory); it cannot encode observations alone. Use another encoder "
-        "factory here."
-    )
 
 
 def create_policy(
@@ -389,11 +316,3 @@ def create_policy(
     if isinstance(factory, PolicyFactory):
         return factory.create_policy(observation_shape[0], nvec)
     return FactoredPolicy(observation_shape, factory.create(observation_shape), nvec)
-
-
-register_encoder_factory(AutoregressiveEncoderFactory)
-register_encoder_factory(JointEncoderFactory)
-register_encoder_factory(SAINTEncoderFactory)
-register_encoder_factory(SPINEncoderFactory)
-register_encoder_factory(SPINDistillEncoderFactory)
-register_encoder_factory(RePreMEncoderFactory)

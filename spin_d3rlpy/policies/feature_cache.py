@@ -26,13 +26,9 @@ LARGEST_SHARE = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class FeatureMiniBatch(MiniBatch):
-    """A mini-batch with the policy's features of its observations.
+    """A mini-batch with the policy's features of its observations."""
 
-    Args:
-        cache: `(n, N, D)` features of all observations.
-    """
-
-    cache: torch.Tensor = dataclasses.field(kw_only=True)
+    cache: torch.Tensor = dataclasses.field(kw_only=True)  # (n, N, D) of all observations
 
     @property
     def features(self) -> torch.Tensor:
@@ -61,9 +57,7 @@ def next_policy_input(batch: TorchMiniBatch) -> Any:
 class CachedFeatures:
     """A dataset with a policy's features of its observations, as a source of batches.
 
-    Args:
-        buffer: the dataset.
-        features: `(sum(T + 1), N, D)`, on the buffer's device or in host memory.
+    Features `(sum(T + 1), N, D)` are on the buffer's device or in host memory.
     """
 
     def __init__(self, buffer: DeviceReplayBuffer, features: torch.Tensor) -> None:
@@ -98,20 +92,11 @@ def compute_features(
     precision: Precision = "float32",
     show_progress: bool = True,
 ) -> torch.Tensor:
-    """Returns features of every observation in bfloat16, without dropout.
+    """Returns features `(n, N, D)` of every observation in bfloat16, without dropout.
 
     They stay on the device if they take less than half of its free memory, else in host memory
-    (pinned for a GPU), else in an unnamed memory-mapped file in the temporary folder.
-
-    Args:
-        network: computes the features.
-        observations: `(n, obs)`, on the network's device or in host memory.
-        transform: applied to observations (an observation scaler).
-        precision: number format of the computation.
-        show_progress: draw a progress bar.
-
-    Returns:
-        `(n, N, D)`, or `(n, 1, D)` if all slots share them.
+    (pinned for a GPU), else in an unnamed memory-mapped file in the temporary folder. Observations
+    `(n, obs)` may be in host memory; `transform`, an observation scaler, is applied to them.
 
     Raises:
         OSError: neither memory nor the temporary folder has room; the message gives the size.

@@ -6,24 +6,19 @@ from collections.abc import Sequence
 
 import torch
 from d3rlpy.types import TorchObservation
-from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig
+from spin_d3rlpy.asm.sampling import log_prob_in_order
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies.base import Policy
-from spin_d3rlpy.policies.slot import require_same_sizes
+from spin_d3rlpy.policies.features import require_same_sizes
 
 
 class JointPolicy(Policy):
     """Acts by an Action Structure Model, slot after slot, each in view of those before it.
 
-    It is learned in pre-training alone; no objective changes it. `greedy` and `decode` choose
-    slots in their order; `sample` does so, too.
-
-    Args:
-        observation_size: length of an observation.
-        nvec: number of choices of each sub-action.
-        structure: sizes of the model.
+    It is learned in pre-training alone; no objective changes it. `greedy`, `decode` and `sample`
+    choose slots in their order.
     """
 
     pretrained: torch.Tensor  # ()
@@ -39,11 +34,9 @@ class JointPolicy(Policy):
 
     @property
     def is_pretrained(self) -> bool:
-        """Whether the model was pre-trained."""
         return bool(self.pretrained)
 
     def freeze(self, grad_step: int) -> None:
-        """Withholds gradients from the model (d3rlpy's exports thaw all)."""
         self.asm.requires_grad_(False)
 
     def train(self, mode: bool = True) -> JointPolicy:
@@ -53,34 +46,21 @@ class JointPolicy(Policy):
         return self
 
     def load_asm(self, asm: ActionStructureModel) -> None:
-        """Takes over the model.
-
-        Raises:
-            NvecMismatchError: it is of another action space or size.
-        """
+        """Takes over the model; NvecMismatchError if it is of another action space or size."""
         require_same_nvec(self.layout.nvec, asm.nvec, "The policy", "the ASM")
         require_same_sizes(self.asm.config, asm)
         self.asm.load_state_dict(asm.state_dict())
         self.pretrained.fill_(True)
 
     def trainable_modules(self) -> list[tuple[str, torch.nn.Module]]:
-        """None."""
         return []
 
     def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
-        """Joint log-probability `(B,)` of actions `(B, N)`, slot after slot in their order."""
         assert isinstance(observations, torch.Tensor)
-        actions = actions.long()
-        chain = self.asm.slot_by_slot(observations)
-        total = torch.zeros(len(actions), device=actions.device)
-        for slot in range(self.layout.n_slots):
-            choice = actions[:, slot]
-            total = total - cross_entropy(chain.logits(slot), choice, reduction="none")
-            chain.choose(slot, choice)
-        return total
+        slots = range(self.layout.n_slots)
+        return log_prob_in_order(self.asm, observations, actions.long(), slots)
 
     def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
-        """Chooses slot after slot, `(B, N)`."""
         chain = self.asm.slot_by_slot(observations)
         added = None if noise is None else noise.split(self.layout.nvec, dim=-1)
         for slot in range(self.layout.n_slots):

@@ -19,9 +19,8 @@ from spin_d3rlpy.asm.distillation import distill
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.loop import Row, Run
 from spin_d3rlpy.policies.base import Policy
-from spin_d3rlpy.policies.slot import QueryFeatures, SlotPolicy
-from spin_d3rlpy.policies.student import StudentFeatures
-from spin_d3rlpy.policies.trajectory import TrajectoryFeatures
+from spin_d3rlpy.policies.features import QueryFeatures, StudentFeatures, TrajectoryFeatures
+from spin_d3rlpy.policies.slot import SlotPolicy
 from spin_d3rlpy.reprem import RePreM, pretrain_reprem
 
 ASM_FILE = "asm.safetensors"  # in a run's folder of checkpoints
@@ -29,39 +28,23 @@ ASM_FILE = "asm.safetensors"  # in a run's folder of checkpoints
 
 @dataclasses.dataclass
 class StageContext:
-    """Inputs of a stage.
+    """Inputs of a stage."""
 
-    Args:
-        policy: the network, on `device`.
-        factory: the encoder factory, with the stage's settings.
-        buffer: the dataset, on `device`.
-        device: e.g. `"cuda:0"`.
-        run: progress bar, checkpoints, logs.
-        transform: the algorithm's observation scaling, if any.
-        scaler: its type and parameters, for an ASM's file.
-        asm: the Action Structure Model, if any.
-        set_asm: passes a new one to the algorithm.
-    """
-
-    policy: Policy
-    factory: Any
-    buffer: DeviceReplayBuffer
+    policy: Policy  # the network, on `device`
+    factory: Any  # the encoder factory, with the stage's settings
+    buffer: DeviceReplayBuffer  # the dataset, on `device`
     device: str
-    run: Run
-    transform: Callable[[torch.Tensor], torch.Tensor] | None
-    scaler: dict[str, Any] | None
+    run: Run  # progress bar, checkpoints, logs
+    transform: Callable[[torch.Tensor], torch.Tensor] | None  # the observation scaling
+    scaler: dict[str, Any] | None  # its type and parameters, for an ASM's file
     asm: ActionStructureModel | None
-    set_asm: Callable[[ActionStructureModel], None]
+    set_asm: Callable[[ActionStructureModel], None]  # passes a new one to the algorithm
 
 
 class Stage(ABC):
-    """One first stage.
+    """One first stage."""
 
-    Attributes:
-        name: in checkpoints and the log folder.
-    """
-
-    name: str
+    name: str  # in checkpoints and the log folder
 
     def is_done(self, context: StageContext) -> bool:
         """Whether `fit` skips this stage although the policy is not pre-trained."""
@@ -120,11 +103,7 @@ class Distill(Stage):
     name = "student"
 
     def train(self, context: StageContext) -> list[Row]:
-        """Trains the policy's student.
-
-        Raises:
-            RuntimeError: there is no ASM yet.
-        """
+        """Trains the policy's student; RuntimeError if there is no ASM yet."""
         asm, factory = context.asm, context.factory
         if asm is None:
             raise RuntimeError("There is no teacher: call pretrain or set_asm first.")

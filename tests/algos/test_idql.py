@@ -139,7 +139,7 @@ def test_candidates_of_temperature_zero_are_the_greedy_action() -> None:
     greedy = impl.policy.greedy(x if scaler is None else scaler.transform(x)).numpy()
     for actions in (algo.predict(STATES), algo.sample_action(STATES), algo.predict_with(STATES)):
         assert np.array_equal(actions, greedy)
-    impl._candidate_temperature = 1.0
+    impl._config.candidate_temperature = 1.0
     assert not np.array_equal(algo.predict(STATES), greedy)
     with pytest.raises(ValueError, match="candidate_temperature"):
         SPINIDQL(candidate_temperature=-1.0)

@@ -16,7 +16,7 @@ from spin_d3rlpy.asm import ActionStructureModel, MLPConfig, PretrainingConfig, 
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.policies import SlotPolicy
 from spin_d3rlpy.policies.feature_cache import compute_features
-from spin_d3rlpy.policies.slot import QueryFeatures
+from spin_d3rlpy.policies.features import QueryFeatures
 from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,

@@ -31,12 +31,12 @@ from spin_d3rlpy import (
     MultiDiscreteFQEConfig,
     graphs,
     precision,
+    reprem,
     training,
 )
 from spin_d3rlpy.algos import base, impl, recorded_update
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast import dropout
-from spin_d3rlpy.reprem import pretraining
 from spin_d3rlpy.run_settings import train_settings
 from spin_d3rlpy.settings import format_settings
 from tests.algos.problems import (
@@ -62,7 +62,7 @@ def gpu_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the paths that other devices than CPUs take."""
     monkeypatch.setattr(dropout, "_BITS", {})
     monkeypatch.setattr(precision, "onednn_multiplies_float32", lambda: False)
-    monkeypatch.setattr(pretraining, "contrastive_loss", pretraining.masked_contrastive_loss)
+    monkeypatch.setattr(reprem, "contrastive_loss", reprem.masked_contrastive_loss)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from spin_d3rlpy import SPINIQL, SPINEncoderFactory, load_asm, save_asm
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, TransformerConfig
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.policies import SAINTEncoderFactory, SlotPolicy
-from spin_d3rlpy.policies.slot import QueryFeatures
+from spin_d3rlpy.policies.features import QueryFeatures
 from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
 from tests.algos.problems import (
     NVEC,

@@ -27,8 +27,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from spin_d3rlpy.fast import attention, losses
-from spin_d3rlpy.reprem import model as reprem_model
+from spin_d3rlpy import reprem
+from spin_d3rlpy.fast import attention
 from tests.fake_cuda import stubs
 
 aten = torch.ops.aten
@@ -419,7 +419,7 @@ def machine_with_gpu(patch: pytest.MonkeyPatch) -> Iterator[FakeGPU]:
     patch.setattr(fake_tensor, "init_gpu_context", lambda _: None)
     patch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
     patch.setattr(attention, "scaled_dot_product_attention", _attention)
-    patch.setattr(reprem_model, "scaled_dot_product_attention", _attention)
+    patch.setattr(reprem, "scaled_dot_product_attention", _attention)
     patch.setattr(nn.LSTM, "forward", _lstm)
     patch.setattr(nn.LSTM, "flatten_parameters", lambda _: None)
     patch.setattr(FakeTensor, "data_ptr", lambda x: id(x), raising=False)
@@ -428,12 +428,10 @@ def machine_with_gpu(patch: pytest.MonkeyPatch) -> Iterator[FakeGPU]:
     patch.setattr(nn.Module, "_apply", _apply)
     patch.setattr(QLearningAlgoBase, "save_policy", _export)
     patch.setattr(torch, "save", _save_contents)
-    losses.one.cache_clear()
     torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor` makes them there and copies
     with torch.autograd.set_multithreading_enabled(False), gpu:  # its threads are a real GPU's
         try:
             yield gpu
         finally:
-            losses.one.cache_clear()
             torch._C._set_only_lift_cpu_tensors(False)
             stubs.set_device_count(0)

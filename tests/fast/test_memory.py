@@ -6,7 +6,7 @@ import platform
 import pytest
 
 from spin_d3rlpy import fast
-from spin_d3rlpy.fast import memory
+from spin_d3rlpy.fast import cpu
 from tests.subprocesses import run_python
 
 
@@ -37,7 +37,7 @@ def test_freed_memory_is_kept_and_used_again() -> None:
 
 def test_the_hosts_memory_settings_can_be_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bool] = []
-    monkeypatch.setattr(memory, "_set_thresholds", lambda: calls.append(True))
+    monkeypatch.setattr(cpu, "_set_thresholds", lambda: calls.append(True))
     monkeypatch.setenv("SPIN_D3RLPY_MALLOC", "0")
     fast.keep_freed_memory()
     monkeypatch.delenv("SPIN_D3RLPY_MALLOC")

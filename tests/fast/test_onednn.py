@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from spin_d3rlpy.fast.onednn import float32_products_by_onednn, onednn_multiplies_float32
+from spin_d3rlpy.fast.cpu import float32_products_by_onednn, onednn_multiplies_float32
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from spin_d3rlpy.policies import (
     create_policy,
 )
 from spin_d3rlpy.policies.base import gumbel_noise
-from spin_d3rlpy.policies.slot import QueryFeatures
+from spin_d3rlpy.policies.features import QueryFeatures
 
 NVEC = [3, 4, 2]
 TINY = TransformerConfig(width=8, n_blocks=1, n_heads=2, head_hidden=8)

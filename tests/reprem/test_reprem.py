@@ -8,9 +8,16 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.loop import Run
 from spin_d3rlpy.precision import Precision
-from spin_d3rlpy.reprem import RePreM, RePreMConfig, RePreMPretrainingConfig, pretrain_reprem
-from spin_d3rlpy.reprem.model import Gate
-from spin_d3rlpy.reprem.pretraining import contrastive_loss, masked_contrastive_loss, sample_windows
+from spin_d3rlpy.reprem import (
+    Gate,
+    RePreM,
+    RePreMConfig,
+    RePreMPretrainingConfig,
+    contrastive_loss,
+    masked_contrastive_loss,
+    pretrain_reprem,
+    sample_windows,
+)
 
 NVEC = [3, 2]
 SMALL = RePreMConfig(width=16, n_blocks=2, n_heads=2, window=4, dropout=0.0)

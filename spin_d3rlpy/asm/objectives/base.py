@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from spin_d3rlpy.asm.model import ActionStructureModel
-from spin_d3rlpy.precision import Precision, is_bfloat16
+from spin_d3rlpy.precision import Precision, autocast, backward, is_bfloat16
 
 # Of the largest array of a part. Larger parts mean fewer calls, but memory of more than 32 MiB
 # glibc gives back to the system each time, and touching new pages can take longer still.
@@ -46,13 +46,7 @@ class PretrainingObjective(nn.Module):
     def add_gradients(
         self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
     ) -> ObjectiveLoss:
-        """Computes the loss and adds its gradients to the parameters' `grad`.
-
-        Args:
-            observations: `(B, obs)`.
-            actions: `(B, N)` choices.
-            precision: number format, see `spin_d3rlpy.precision.autocast`.
-        """
+        """Adds the gradients of the loss on `(B, obs)`, `(B, N)` to the parameters' `grad`."""
 
     @abstractmethod
     def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
@@ -60,10 +54,7 @@ class PretrainingObjective(nn.Module):
 
 
 def parts_of_batch(
-    asm: ActionStructureModel,
-    n_rows: int,
-    device: torch.device,
-    precision: Precision = "float32",
+    asm: ActionStructureModel, n_rows: int, device: torch.device, precision: Precision = "float32"
 ) -> Iterator[slice]:
     """Yields slices of equal parts of a batch on a CPU; a single slice on a GPU."""
     size = n_rows
@@ -74,3 +65,26 @@ def parts_of_batch(
     size = math.ceil(n_rows / math.ceil(n_rows / size))
     for start in range(0, n_rows, size):
         yield slice(start, start + size)
+
+
+def add_gradients_of_parts(
+    asm: ActionStructureModel,
+    actions: torch.Tensor,
+    precision: Precision,
+    loss_of: Callable[[slice], ObjectiveLoss],
+    is_mean: bool = True,
+) -> ObjectiveLoss:
+    """Adds the gradients of a batch's loss, part after part, so that memory is reused.
+
+    The batch's loss is the sum of `loss_of` its parts, or their mean over rows.
+    """
+    results = []
+    for part in parts_of_batch(asm, len(actions), actions.device, precision):
+        with autocast(actions.device, precision):
+            loss, accuracy = loss_of(part)
+            if is_mean:
+                share = len(actions[part]) / len(actions)
+                loss, accuracy = share * loss, share * accuracy
+            backward(loss)
+        results.append(torch.stack([loss.detach(), accuracy]))
+    return ObjectiveLoss(*torch.stack(results).sum(0))

@@ -1,4 +1,4 @@
-"""Masked action modeling (MAM): hide some sub-actions, predict them from the rest."""
+"""Masked action modeling (MAM): hide some sub-actions, or any number, and predict them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,18 @@ from spin_d3rlpy.asm.objectives.base import (
     ObjectiveLoss,
     PretrainingObjective,
     Validation,
+    add_gradients_of_parts,
     parts_of_batch,
 )
-from spin_d3rlpy.precision import Precision, autocast, backward
+from spin_d3rlpy.precision import Precision
 
 
 class MaskedActions(NamedTuple):
-    """Input and targets of masked modeling.
+    """Input and targets of masked modeling."""
 
-    Args:
-        tokens: `(B, N)` input tokens.
-        selected: `(B, N)` True where the slot carries loss.
-        mask_prob: mean probability of selection over rows.
-    """
-
-    tokens: torch.Tensor
-    selected: torch.Tensor
-    mask_prob: float
+    tokens: torch.Tensor  # (B, N)
+    selected: torch.Tensor  # (B, N) True where the slot carries loss
+    mask_prob: float  # mean probability of selection over rows
 
     @property
     def capacity(self) -> int:
@@ -50,19 +45,11 @@ def mask_actions(
     random_share: float = 0.1,
     mask_prob_max: float | None = None,
 ) -> MaskedActions:
-    """Selects slots at random and corrupts their tokens (SPIN, section 4.1).
+    """Selects slots of actions `(B, N)` and corrupts their tokens (SPIN, section 4.1).
 
-    Each slot of each row is selected with probability `mask_prob`, at least one per batch. A
-    selected slot's token becomes the mask token, a uniformly random choice, or stays.
-
-    Args:
-        actions: `(B, N)` integer choices.
-        mask_ids: each slot's mask token, `(N,)`.
-        mask_prob: probability of selection.
-        mask_token_share: share of selected slots that get the mask token.
-        random_share: share of selected slots that get a random choice.
-        mask_prob_max: if given, each row's probability is uniform between `mask_prob` and this; at
-            1 the fully masked input of stage 2 occurs.
+    Each slot of each row is selected with probability `mask_prob`, at least one per batch; up to
+    `mask_prob_max` see `PretrainingConfig`. Of the selected slots, `mask_token_share` get the mask
+    token of `mask_ids` `(N,)`, `random_share` a uniformly random choice, and the rest stay.
     """
     n_rows = len(actions)
     mean_prob = mask_prob
@@ -99,10 +86,9 @@ def masked_action_loss(
     masked: MaskedActions,
     n_selected: torch.Tensor | None = None,
 ) -> ObjectiveLoss:
-    """Mean cross-entropy over the selected slots (the paper's text has the sum).
+    """Mean cross-entropy over the selected slots of `(B, obs)`, `(B, N)` (the paper has the sum).
 
-    Data are `(B, obs)` and `(B, N)`, `masked` is from `mask_actions`; `n_selected` is the divisor,
-    the number of selected slots if None.
+    `n_selected` is the divisor, the number of selected slots if None.
     """
     # Only what carries loss goes through the last block's second half and the heads.
     selected, rows = masked.selected.float().topk(masked.capacity, dim=0, sorted=False)  # (C, N)
@@ -132,21 +118,12 @@ class MaskedActionModeling(PretrainingObjective):
     ) -> None:
         super().__init__(asm)
         self.mask_prob = mask_prob
-        self.mask_token_share = mask_token_share
-        self.random_share = random_share
-        self.mask_prob_max = mask_prob_max
+        self.masking = (mask_prob, mask_token_share, random_share, mask_prob_max)
 
     def add_gradients(
         self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
     ) -> ObjectiveLoss:
-        masked = mask_actions(
-            actions,
-            self.asm.mask_ids,
-            self.mask_prob,
-            self.mask_token_share,
-            self.random_share,
-            self.mask_prob_max,
-        )
+        masked = mask_actions(actions, self.asm.mask_ids, *self.masking)
         return add_masked_gradients(self.asm, observations, actions, masked, precision)
 
     def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
@@ -161,15 +138,10 @@ VALIDATION_RATIOS = (0.15, 0.5, 1.0)
 
 
 class MaskedAccuracy(NamedTuple):
-    """Accuracy on hidden sub-actions.
+    """Accuracy on hidden sub-actions."""
 
-    Args:
-        slot: share of hidden sub-actions predicted right.
-        exact: share of rows with hidden sub-actions where all of them are right.
-    """
-
-    slot: float
-    exact: float
+    slot: float  # share of hidden sub-actions predicted right
+    exact: float  # share of rows with hidden sub-actions where all of them are right
 
 
 @torch.no_grad()
@@ -181,7 +153,7 @@ def masked_accuracy(
 ) -> MaskedAccuracy:
     """Hides each slot with probability `mask_prob` (0 exclusive to 1) and predicts it.
 
-    Dropout is as the mode of `asm`; data are `(B, obs)` and `(B, N)`.
+    Data are `(B, obs)` and `(B, N)`; dropout is as the mode of `asm`.
     """
     hidden = mask_actions(actions, asm.mask_ids, mask_prob, 1.0, 0.0)
     right = []
@@ -216,19 +188,71 @@ def add_masked_gradients(
     masked: MaskedActions,
     precision: Precision = "float32",
 ) -> ObjectiveLoss:
-    """Computes `masked_action_loss` and adds its gradients to the parameters' `grad`.
-
-    On a CPU, large batches are computed in parts, so that memory is reused. `precision`: see
-    `spin_d3rlpy.precision.autocast`.
-    """
+    """Adds the gradients of `masked_action_loss` to the parameters' `grad`."""
     n_selected = masked.selected.sum()
-    results = []
-    for part in parts_of_batch(asm, len(observations), observations.device, precision):
-        with autocast(observations.device, precision):
-            result = masked_action_loss(
-                asm, observations[part], actions[part], masked.rows(part), n_selected
-            )
-            backward(result.loss)
-        results.append(torch.stack([result.loss.detach(), result.accuracy]))
-    loss, accuracy = torch.stack(results).sum(0)
-    return ObjectiveLoss(loss, accuracy)
+
+    def loss_of(part: slice) -> ObjectiveLoss:
+        rows = masked.rows(part)
+        return masked_action_loss(asm, observations[part], actions[part], rows, n_selected)
+
+    return add_gradients_of_parts(asm, actions, precision, loss_of, is_mean=False)
+
+
+def mask_any_number(actions: torch.Tensor, mask_ids: torch.Tensor) -> MaskedActions:
+    """Masks k random slots of each row of actions `(B, N)`, k uniform from 1 to N."""
+    n_rows, n = actions.shape
+    u = torch.rand(actions.shape, device=actions.device)
+    last = torch.randint(n, (n_rows, 1), device=actions.device)  # k - 1
+    selected = u <= u.sort(1).values.gather(1, last)
+    return MaskedActions(torch.where(selected, mask_ids, actions), selected, (n + 1) / (2 * n))
+
+
+class AnyOrderActionModeling(PretrainingObjective):
+    r"""Masked action modeling in which every number of hidden slots counts the same.
+
+    .. math::
+
+        L = E_{k, M} \Big[ \frac{1}{k} \sum_{i \in M} -\log p(a_i | s, a_{\setminus M}) \Big],
+        \quad k \sim U\{1..N\}, \; |M| = k
+
+    N L is the mean, over orders of the slots, of the joint negative log-likelihood of actions drawn
+    slot by slot in that order, an upper bound of the mixture's. k = N is stage 2's masked input.
+
+    References:
+        * Uria et al., A Deep and Tractable Density Estimator, 2014, equation 7.
+    """
+
+    def loss(
+        self, observations: torch.Tensor, actions: torch.Tensor, masked: MaskedActions
+    ) -> ObjectiveLoss:
+        """The loss of a batch `(B, obs)`, `(B, N)` with input `masked`."""
+        # Half of all slots carry loss: leaving the others out would save little.
+        logits = self.asm.layout.split(self.asm(observations, masked.tokens))  # (B, N, K)
+        losses = cross_entropy(logits.flatten(0, 1), actions.flatten(), reduction="none")
+        weights = masked.selected / (masked.selected.sum(1, keepdim=True) * len(actions))
+        with torch.no_grad():
+            accuracy = ((logits.argmax(-1) == actions) * weights).sum()
+        return ObjectiveLoss((losses * weights.flatten()).sum(), accuracy)
+
+    def add_gradients(
+        self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
+    ) -> ObjectiveLoss:
+        masked = mask_any_number(actions, self.asm.mask_ids)
+
+        def loss_of(part: slice) -> ObjectiveLoss:
+            return self.loss(observations[part], actions[part], masked.rows(part))
+
+        return add_gradients_of_parts(self.asm, actions, precision, loss_of)
+
+    @torch.no_grad()
+    def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
+        """Joint negative log-likelihood per slot (nats, the negative score) and accuracies."""
+        masked = mask_any_number(actions, self.asm.mask_ids)
+        total = sum(
+            len(actions[part])
+            * float(self.loss(observations[part], actions[part], masked.rows(part)).loss)
+            for part in parts_of_batch(self.asm, len(actions), actions.device)
+        )
+        nll = total / len(actions)
+        metrics = accuracies(self.asm, observations, actions, VALIDATION_RATIOS)
+        return Validation(-nll, {"nll_per_slot": nll, **metrics})
