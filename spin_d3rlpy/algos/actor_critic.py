@@ -14,6 +14,7 @@ from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
 from d3rlpy.types import TorchObservation
 from torch import nn
 
+from spin_d3rlpy import fast
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
 from spin_d3rlpy.critics import Decomposition, FactoredCritic, squared_error
@@ -127,7 +128,10 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
 
     def weighted_imitation_loss(self, batch: TorchMiniBatch, weight: torch.Tensor) -> torch.Tensor:
         """Mean negative log-likelihood, weighted by `(B,)`."""
-        return -(weight * self.log_prob(batch)).mean()
+        log_prob = self.log_prob(batch)
+        if fast.switch.counts_launches(log_prob):
+            return fast.losses.weighted_mean(log_prob, weight, -1.0)
+        return -(weight * log_prob).mean()
 
     @property
     def q_function_optim(self) -> torch.optim.Optimizer:

@@ -4,6 +4,7 @@ Networks ask `is_on()` where they have a fast twin; what they compute without it
 of this folder compare with and what the speed benchmark measures against.
 """
 
+from spin_d3rlpy.fast import losses as losses
 from spin_d3rlpy.fast import mlp as mlp
 from spin_d3rlpy.fast import switch as switch
 from spin_d3rlpy.fast import transformer as transformer

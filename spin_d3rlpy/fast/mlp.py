@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
@@ -64,37 +65,63 @@ class _ReluMLPs(torch.autograd.Function):
         n = len(layers) // 2
         stacked = _side_by_side(layers, [*[dtype] * (n - 1), torch.float32] * 2)
         weights, biases = stacked[:n], stacked[n:]
-        inputs = [x.to(dtype)]
-        for i, (weight, bias) in enumerate(zip(weights[:-1], biases[:-1], strict=True)):
-            if i == 0:  # the same rows for all: one product
-                h = torch._addmm_activation(bias.flatten(), inputs[0], weight.flatten(0, 1).T)
-                h = h.unflatten(1, (e, -1)).transpose(0, 1)
+        scale = 1.0 / (1.0 - dropout)
+        inputs = [_rounded(x, dtype)]
+        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+            h = inputs[-1]
+            if h.dim() == 2:  # the same rows for all: one product
+                flat = torch._addmm_activation(bias.flatten(), h, weight.flatten(0, 1).T)
+                h = flat if e == 1 else flat.unflatten(1, (e, -1)).transpose(0, 1)
             else:
-                h = torch.baddbmm(bias[:, None], inputs[-1], weight.mT).relu_()
+                h = torch.baddbmm(bias[:, None], h, weight.mT).relu_()
             if dropout:  # its scale is left to the next product
                 h = torch.native_dropout(h, dropout, True)[0]
             inputs.append(h)
-        inputs.append(inputs.pop().float())
-        ctx.save_for_backward(*inputs, *weights)
-        ctx.dtype, ctx.scale = dtype, 1.0 / (1.0 - dropout)
-        return torch.baddbmm(biases[-1][:, None], inputs[-1], weights[-1].mT)
+        last = inputs[-1].float()
+        if last.dim() == 2:
+            out = torch.addmm(biases[-1][0], last, weights[-1][0].T)[None]
+        else:
+            out = torch.baddbmm(biases[-1][:, None], last, weights[-1].mT)
+        ctx.save_for_backward(*inputs, last, *weights)
+        ctx.e, ctx.dtype, ctx.scale = e, dtype, scale
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        n = len(ctx.saved_tensors) // 2
-        inputs, weights = ctx.saved_tensors[:n], ctx.saved_tensors[n:]
+        saved = ctx.saved_tensors
+        n = len(saved) // 2
+        inputs, last, weights = saved[:n], saved[n], saved[n + 1 :]
         of_weights: list[Any] = [None] * n
         of_biases: list[Any] = [None] * n
+        sums = None
+        if len({h.shape for h in inputs[1:]}) == 1:
+            shape = inputs[1].expand(ctx.e, -1, -1).shape
+            sums = gradient.new_empty(n - 1, *shape, dtype=ctx.dtype)
         for i in reversed(range(n)):
-            h, weight = inputs[i].expand(len(gradient), -1, -1), weights[i]
-            of_biases[i] = gradient.sum(1)
-            of_weights[i] = gradient.mT @ h
-            if i > 0:  # a zero in `h` is what ReLU cut or dropout dropped
-                empty = gradient.new_empty(1, 1, 1)
+            h, weight = last if i == n - 1 else inputs[i], weights[i]
+            if sums is None or i == n - 1:
+                of_biases[i] = gradient.sum(1)
+            if ctx.e == 1:
+                of_weights[i] = (gradient[0].T @ h)[None]
+            else:
+                of_weights[i] = gradient.mT @ (h.expand(ctx.e, -1, -1) if h.dim() == 2 else h)
+            if i == 0:
+                break
+            # A zero in `h` is what ReLU cut or dropout dropped.
+            empty = gradient.new_empty(1, 1, 1)
+            if ctx.e == 1:
+                below = torch.addmm(empty[0], gradient[0], weight[0], beta=0, alpha=ctx.scale)[None]
+            else:
                 below = torch.baddbmm(empty, gradient, weight, beta=0, alpha=ctx.scale)
-                below, h = below.to(ctx.dtype), h.to(ctx.dtype)
+            below, h = below.to(ctx.dtype), inputs[i].expand(ctx.e, -1, -1)
+            if sums is None:
                 gradient = torch.ops.aten.threshold_backward(below, h, 0)
+            else:  # biases' gradients in one sum
+                gradient = sums[i - 1]
+                torch.ops.aten.threshold_backward.grad_input(below, h, 0, grad_input=gradient)
+        if sums is not None:
+            of_biases[: n - 1] = sums.sum(2).unbind()
         of_x = (gradient @ weights[0]).sum(0) if ctx.needs_input_grad[0] else None
         found = _in_float32([*of_weights, *of_biases])
         return of_x, None, None, None, *(g for layer in found for g in layer)
@@ -116,6 +143,19 @@ def _side_by_side(
     for copies in pairs.values():
         torch._foreach_copy_([to for to, _ in copies], [p for _, p in copies])
     return stacked
+
+
+def _rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The tensor in a type; several networks in turn take one batch's observations."""
+    if x.dtype == dtype or x.requires_grad:
+        return x.to(dtype)
+    known = _last.get("x")
+    if known is None or known[0]() is not x or known[1] != x._version or known[2].dtype != dtype:
+        known = _last["x"] = ref(x), x._version, x.to(dtype)
+    return known[2]
+
+
+_last: dict[str, tuple[ref[torch.Tensor], int, torch.Tensor]] = {}
 
 
 def _in_float32(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ from d3rlpy.types import TorchObservation
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from spin_d3rlpy import fast
 from spin_d3rlpy.fast import replace_dropout
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.features import SlotFeatures
@@ -101,6 +102,8 @@ class IndependentPolicy(Policy):
 def joint_log_prob(layout: SlotLayout, logits: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
     """Sum over slots of log-probabilities: flat logits `(B, S)`, actions `(B, N)` give `(B,)`."""
     split = layout.split(logits)  # (B, N, K)
+    if fast.switch.counts_launches(logits):
+        return fast.losses.slot_log_prob(split, actions.long())
     negative = cross_entropy(split.flatten(0, 1), actions.long().flatten(), reduction="none")
     log_probs: torch.Tensor = -negative.unflatten(0, (-1, layout.n_slots)).sum(-1)
     return log_probs

@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from spin_d3rlpy import reprem
-from spin_d3rlpy.fast import attention
+from spin_d3rlpy.fast import attention, losses
 from tests.fake_cuda import stubs
 
 aten = torch.ops.aten
@@ -428,10 +428,12 @@ def machine_with_gpu(patch: pytest.MonkeyPatch) -> Iterator[FakeGPU]:
     patch.setattr(nn.Module, "_apply", _apply)
     patch.setattr(QLearningAlgoBase, "save_policy", _export)
     patch.setattr(torch, "save", _save_contents)
+    losses.one.cache_clear()
     torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor` makes them there and copies
     with torch.autograd.set_multithreading_enabled(False), gpu:  # its threads are a real GPU's
         try:
             yield gpu
         finally:
+            losses.one.cache_clear()
             torch._C._set_only_lift_cpu_tensors(False)
             stubs.set_device_count(0)

@@ -25,15 +25,15 @@ FIXED = {"train_queries": False}
 CACHED = {"train_queries": False, "cache_features": True}
 # Counted when this was written, in float32 and in bfloat16.
 COUNTED: list[tuple[str, dict[str, Any], int, int]] = [
-    ("SPINIQL", {}, 221, 248),
-    ("SPINIQL", FIXED, 169, 195),
-    ("SPINIQL", CACHED, 126, 149),
-    ("SAINTIQL", {}, 272, 301),
-    ("FactoredIQL", {}, 128, 152),
-    ("AutoregressiveIQL", {}, 199, 223),
-    ("DecQN", {}, 61, 73),
+    ("SPINIQL", {}, 194, 218),
+    ("SPINIQL", FIXED, 142, 165),
+    ("SPINIQL", CACHED, 99, 119),
+    ("SAINTIQL", {}, 245, 271),
+    ("FactoredIQL", {}, 99, 118),
+    ("AutoregressiveIQL", {}, 172, 201),
+    ("DecQN", {}, 59, 69),
 ]
-ASM = [("float32", 220), ("bfloat16", 231)]
+ASM = [("float32", 219), ("bfloat16", 230)]
 TOLERANCE = 1.01
 
 
@@ -91,4 +91,4 @@ def test_pretraining_takes_no_more_kernels_than_it_did(
 def test_the_plain_formulation_takes_many_more(gpu: FakeGPU) -> None:
     buffer = random_buffer(CHEETAH, 2).to(GPU)
     with fast.plain():
-        assert kernels(gpu, update_of("SPINIQL", {}, buffer)) > 1.2 * COUNTED[0][2]
+        assert kernels(gpu, update_of("SPINIQL", {}, buffer)) > 1.4 * COUNTED[0][2]

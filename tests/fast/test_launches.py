@@ -13,10 +13,11 @@ from torch import nn
 
 from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
 from spin_d3rlpy.asm.objectives import mask_actions
-from spin_d3rlpy.critics import FactoredCritic, ValueFunction
-from spin_d3rlpy.fast import switch
+from spin_d3rlpy.critics import FactoredCritic, ValueFunction, expectile_loss, squared_error
+from spin_d3rlpy.fast import losses, switch
 from spin_d3rlpy.fast.mlp import linear_layers
-from spin_d3rlpy.policies.base import FactoredPolicy
+from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.policies.base import FactoredPolicy, joint_log_prob
 from spin_d3rlpy.policies.features import QueryFeatures
 from spin_d3rlpy.policies.slot import SlotPolicy
 from spin_d3rlpy.precision import autocast, backward
@@ -118,6 +119,30 @@ def test_other_encoders_are_left_alone(
     assert linear_layers(critic[0].encoder, critic[0].head) is None  # type: ignore[arg-type]
     x = torch.randn(B, OBS)
     assert_same(both_ways(monkeypatch, critic, lambda: critic.utilities(x)), 0.0)
+
+
+def test_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    module = nn.Linear(1, 2 * B)
+    targets, weight, one = torch.randn(B), torch.rand(B), torch.ones(1)
+    logits = nn.Linear(1, B * sum(NVEC))
+    actions = torch.stack([torch.randint(m, (B,)) for m in NVEC], 1)
+
+    def values() -> torch.Tensor:
+        return module(one).view(2, B)  # type: ignore[no-any-return]
+
+    def log_prob() -> torch.Tensor:
+        return joint_log_prob(SlotLayout(NVEC), logits(one).view(B, -1), actions)
+
+    for network, call in (
+        (module, lambda: squared_error(values(), targets)),
+        (module, lambda: expectile_loss(values().flatten(), 0.8)),
+        (logits, log_prob),
+    ):
+        assert_same(both_ways(monkeypatch, network, call), 1e-5)
+    torch.testing.assert_close(
+        losses.weighted_mean(targets, weight, -1.0), -(targets * weight).mean()
+    )
 
 
 CONFIG = TransformerConfig(
