@@ -119,7 +119,7 @@ class PlayedChunks:
             with self._path(seeds).open("rb") as raw, np.load(raw) as file:
                 arrays = dict(file)
         # What a machine that lost power left is read as if it were not there.
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
         return [
             EpisodeRecord(
