@@ -123,7 +123,8 @@ class FitSettings:
     budget: Budget
 
     def __post_init__(self) -> None:
-        needs_best = self.patience is not None or self.best_by is not None
+        if self.patience is not None and self.best_by is None:
+            raise ValueError("patience needs best_by=, the evaluator that it waits for.")
         require_fields(
             self,
             n_steps=(self.n_steps >= 1, "of at least 1"),
@@ -131,11 +132,11 @@ class FitSettings:
             best_is=(self.best_is in get_args(BestIs), "'highest' or 'lowest'"),
             patience=(self.patience is None or self.patience >= 1, "of at least 1"),
             best_by=(
-                not needs_best or self.best_by in self.evaluators,
+                self.best_by is None or self.best_by in self.evaluators,
                 f"to be one of the evaluators ({', '.join(self.evaluators) or 'none'})",
             ),
         )
-        if needs_best and self.patience is None and self.checkpoint_dir is None:
+        if self.best_by is not None and self.patience is None and self.checkpoint_dir is None:
             raise ValueError(
                 "best_by needs checkpoint_dir=, where the best policy is kept, or patience=."
             )

@@ -19,7 +19,8 @@ from d3rlpy.logging import FileAdapterFactory
 from d3rlpy.optimizers import SGDFactory
 
 from spin_d3rlpy import SPINIQL, FactoredIQL, load_policy
-from spin_d3rlpy.algos import SPINDistillIQL, logs
+from spin_d3rlpy.algos import SPINDistillIQL
+from spin_d3rlpy.algos import fit as fitting
 from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.checkpoints import (
@@ -221,7 +222,7 @@ class Clock(datetime):
 def test_runs_that_start_together_log_into_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "datetime", Clock)
+    monkeypatch.setattr(fitting, "datetime", Clock)
     for _ in range(3):
         fit(make(FactoredIQL), None, logger_adapter=FileAdapterFactory(str(tmp_path)))
     folders = sorted(path.name for path in tmp_path.iterdir())
