@@ -373,7 +373,7 @@ def check_export(algo_class: Any, path: Path) -> None:
 
 
 # A product, candidates, values; the rest differ in training only and are among the slow tests.
-ACTING = {"SPINIQL", "SPINIDQL", "DecQNIQL"}
+ACTING = {"SPINIQL", "DecQNIQL"}
 
 
 @pytest.mark.parametrize(
