@@ -23,8 +23,10 @@ def check_action(
     shape = nvec.shape if num_envs is None else (num_envs, *nvec.shape)
     try:
         array = np.asarray(action)
-    except ValueError:  # a ragged list
-        array = np.asarray(action, dtype=object)
+    except ValueError as error:  # a ragged list
+        raise InvalidActionError(
+            f"Expected an action of shape {shape}, one integer per sub-action, got {action!r}."
+        ) from error
     if array.shape != shape:
         hint = " Pass a batch of actions to a vector environment." if num_envs is None else ""
         raise InvalidActionError(

@@ -48,7 +48,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
 
     A subclass with a policy is a named algorithm, registered for saved files:
 
-    class SPINIQL(IQL, name="spin_iql", policy=SPINEncoderFactory): ...
+        class SPINIQL(IQL, name="spin_iql", policy=SPINEncoderFactory): ...
 
     Its config has that policy as default and accepts the policy's fields:
     `SPINIQL(transformer=TransformerConfig(width=64))`. Arguments are those of `ActingAlgo` and:

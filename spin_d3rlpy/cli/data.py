@@ -32,15 +32,15 @@ def list_datasets(json: Json = False) -> None:
 def build(name: Dataset, size: Size = None, jobs: Jobs = None, json: Json = False) -> None:
     """Build a dataset, resuming a stopped build; reports a dataset that exists."""
     from spin_d3rlpy.data.loader import open_dataset
+    from spin_d3rlpy.data.writing import dataset_bytes
 
     dataset = open_dataset(name, size=size, jobs=jobs)
-    files = [path for path in dataset.storage.data_path.rglob("*") if path.is_file()]
     seconds = dataset.storage.metadata.get("build_seconds")
     result = {
         "dataset": dataset.id,
         "transitions": int(dataset.total_steps),
         "episodes": int(dataset.total_episodes),
-        "bytes": sum(path.stat().st_size for path in files),
+        "bytes": dataset_bytes(dataset),
         "build_seconds": seconds,
     }
     text = "{dataset}: {transitions:,} transitions, {episodes} episodes, {bytes:,} bytes"

@@ -12,6 +12,7 @@ import gymnasium
 import minari
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
+from minari import MinariDataset
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 from numpy.typing import NDArray
@@ -22,6 +23,11 @@ from spin_envs import reference_scores
 from spin_envs.tasks import BenchmarkTask
 
 _EPISODES_PER_WRITE = 100
+
+
+def dataset_bytes(dataset: MinariDataset) -> int:
+    """Returns the size of a dataset's files."""
+    return sum(p.stat().st_size for p in dataset.storage.data_path.rglob("*") if p.is_file())
 
 
 class Checksum:
@@ -62,7 +68,15 @@ def episode_buffer(
     """Returns an episode of T steps in Minari's form, truncated unless terminated."""
     flags = np.zeros((2, len(rewards)), dtype=bool)
     flags[0 if terminated else 1, -1] = True
-    return EpisodeBuffer(None, seed, None, observations, actions, rewards, *flags, infos={})
+    return EpisodeBuffer(
+        seed=seed,
+        observations=observations,
+        actions=actions,
+        rewards=rewards,
+        terminations=flags[0],
+        truncations=flags[1],
+        infos={},
+    )
 
 
 class DatasetWriter:

@@ -115,7 +115,7 @@ def curves(cells: Sequence[Cell], column: str) -> dict[str, dict[str, Curve]]:
 
 def curve_rows(cells: Sequence[Cell]) -> list[Row]:
     """Every evaluation of every seed."""
-    digits = {"seconds": 2, "return": 2, "greedy_return": 2, "update_seconds": 1}
+    digits = {"seconds": 2, "return": 2, "return_std": 2, "greedy_return": 2, "update_seconds": 1}
     return [
         {
             **cell.names,

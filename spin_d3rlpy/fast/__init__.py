@@ -9,8 +9,8 @@ from spin_d3rlpy.fast import mlp as mlp
 from spin_d3rlpy.fast import switch as switch
 from spin_d3rlpy.fast import transformer as transformer
 from spin_d3rlpy.fast.cpu import keep_freed_memory as keep_freed_memory
+from spin_d3rlpy.fast.cpu import sum_of_outputs as sum_of_outputs
 from spin_d3rlpy.fast.dropout import Dropout as Dropout
 from spin_d3rlpy.fast.dropout import replace_dropout as replace_dropout
-from spin_d3rlpy.fast.mlp import sum_of_outputs as sum_of_outputs
 from spin_d3rlpy.fast.switch import is_on as is_on
 from spin_d3rlpy.fast.switch import plain as plain

@@ -1,4 +1,4 @@
-"""Settings of libraries on CPUs: products by oneDNN, and freed memory that is kept."""
+"""For CPUs: products by oneDNN, freed memory that is kept, sums of few outputs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch.nn.functional import embedding_bag
 
 from spin_d3rlpy.fast.switch import is_on
 
@@ -75,3 +76,11 @@ def _set_thresholds() -> None:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         mallopt(mmap_threshold, 32 * 2**20)  # the largest value that glibc accepts
         mallopt(trim_threshold, 2**31 - 1)
+
+
+def sum_of_outputs(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, outputs: torch.Tensor
+) -> torch.Tensor:
+    """`linear(x, weight, bias).gather(1, outputs).sum(1)`, `(B,)`, without the other outputs."""
+    added = embedding_bag(outputs, weight, mode="sum")  # (B, in)
+    return (x * added).sum(1) + bias[outputs].sum(1)

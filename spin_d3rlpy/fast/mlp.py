@@ -15,7 +15,6 @@ from weakref import ref
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import embedding_bag
 
 from spin_d3rlpy.fast.dropout import Dropout
 
@@ -166,11 +165,3 @@ def _in_float32(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     torch._foreach_copy_(exact, rounded)
     replaced = iter(exact)
     return [t if t.dtype == torch.float32 else next(replaced) for t in tensors]
-
-
-def sum_of_outputs(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, outputs: torch.Tensor
-) -> torch.Tensor:
-    """`linear(x, weight, bias).gather(1, outputs).sum(1)`, `(B,)`, without the other outputs."""
-    added = embedding_bag(outputs, weight, mode="sum")  # (B, in)
-    return (x * added).sum(1) + bias[outputs].sum(1)

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import minari
 import typer
-from minari.storage import get_dataset_path
 
 from spin_d3rlpy.data.specs import LEVELS, NAMESPACE
+from spin_d3rlpy.data.writing import dataset_bytes
 from spin_d3rlpy.reports import format_table, write_csv
 from spin_envs import normalized_score, reference_scores
 from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
@@ -47,7 +47,6 @@ def _split(name: str) -> tuple[BenchmarkTask, str]:
 def _row(name: str, record: Mapping[str, Any]) -> dict[str, Any]:
     task, level = _split(name)
     returns = record["returns"]
-    files = (get_dataset_path(name) / "data").rglob("*")
     known = reference_scores(name) is not None
     return {
         "dataset": name,
@@ -59,7 +58,7 @@ def _row(name: str, record: Mapping[str, Any]) -> dict[str, Any]:
         "transitions": record["total_steps"],
         **{f"{k}_return": f"{returns[k]:.2f}" for k in ("mean", "std", "min", "max")},
         "normalized_score": f"{normalized_score(name, returns['mean']):.2f}" if known else "",
-        "bytes": sum(p.stat().st_size for p in files if p.is_file()),
+        "bytes": dataset_bytes(minari.load_dataset(name)),
         "build_seconds": record.get("build_seconds", ""),
         "checksum": record.get("checksum", ""),
     }
