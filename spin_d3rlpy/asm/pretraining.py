@@ -44,6 +44,7 @@ class PretrainingConfig:
         masking: MAM: `"bernoulli"` (published) selects slots independently, with the next four
             fields, and averages the loss over the batch. `"any_order"` hides any number of a row's
             slots, each row counting the same (`spin_d3rlpy.asm.objectives.masked`).
+        full_mask_share: with `"any_order"`, share of the rows that are fully masked in addition.
         mask_prob: MAM: probability that a slot is selected (the paper's p).
         mask_token_share: MAM: share of selected slots that become the mask token.
         random_share: MAM: share of selected slots that become a random choice; the rest stay.
@@ -72,6 +73,7 @@ class PretrainingConfig:
     learning_rate: float = 4e-4
     clip_grad_norm: float = 1.0
     masking: Masking = "bernoulli"
+    full_mask_share: float = 0.0
     mask_prob: float = 0.15
     mask_token_share: float = 0.8
     random_share: float = 0.1
@@ -104,6 +106,7 @@ class PretrainingConfig:
                 self.mask_token_share + self.random_share <= 1.0,
                 f"of at most 1 with random_share={self.random_share}",
             ),
+            full_mask_share=(0.0 <= self.full_mask_share <= 1.0, "in [0, 1]"),
             validation_share=(0.0 <= self.validation_share < 1.0, "in [0, 1)"),
             patience=(
                 self.patience is None or (self.patience >= 1 and self.validation_share > 0.0),
@@ -115,7 +118,7 @@ class PretrainingConfig:
         """Returns the objective for `asm`, on its device."""
         objective: PretrainingObjective
         if self.objective == "masked" and self.masking == "any_order":
-            objective = AnyOrderActionModeling(asm)
+            objective = AnyOrderActionModeling(asm, self.full_mask_share)
         elif self.objective == "masked":
             shares = self.mask_token_share, self.random_share
             objective = MaskedActionModeling(asm, self.mask_prob, *shares, self.mask_prob_max)

@@ -68,17 +68,23 @@ def test_log_probabilities_equal_those_of_one_hot_inputs() -> None:
         torch.testing.assert_close(a.log_softmax(1), b.log_softmax(1))
 
 
-def test_every_number_of_slots_and_every_slot_is_hidden_equally_often() -> None:
+@pytest.mark.parametrize(
+    ("full_share", "shares"),
+    [(0.0, [0.2, 0.2, 0.2, 0.2, 0.2]), (0.5, [0.1, 0.1, 0.1, 0.1, 0.6]), (1.0, [0, 0, 0, 0, 1])],
+)
+def test_every_number_of_slots_and_every_slot_is_hidden_equally_often(
+    full_share: float, shares: list[float]
+) -> None:
     n, slots = 40_000, 5
     actions = torch.zeros(n, slots, dtype=torch.long)
     torch.manual_seed(0)
-    tokens, selected, mean = mask_any_number(actions, torch.full((slots,), 2))
+    tokens, selected, mean = mask_any_number(actions, torch.full((slots,), 2), full_share)
     assert torch.equal(tokens, 2 * selected)  # hidden, never random
     counts = torch.bincount(selected.sum(1), minlength=slots + 1)
     assert counts[0] == 0
-    bound = 5 * math.sqrt(n * 0.2 * 0.8)
-    assert (counts[1:] - n / slots).abs().max() < bound
-    assert mean == pytest.approx(0.6)
+    bound = 5 * math.sqrt(n * 0.25)
+    assert (counts[1:] - n * torch.tensor(shares)).abs().max() < bound
+    assert mean == pytest.approx(sum(k * share / slots for k, share in enumerate(shares, 1)))
     assert selected.double().mean(0).tolist() == pytest.approx([mean] * slots, abs=0.015)
 
 
@@ -207,3 +213,17 @@ def test_impossible_sizes_are_refused(fields: dict[str, int]) -> None:
 def test_impossible_masking_is_refused() -> None:
     with pytest.raises(ValueError, match="'bernoulli' or 'any_order'"):
         PretrainingConfig(masking="all")  # type: ignore[arg-type]
+
+
+def test_an_impossible_share_of_full_masks_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"in \[0, 1\]"):
+        PretrainingConfig(masking="any_order", full_mask_share=1.5)
+
+
+def test_pretraining_sees_the_wanted_share_of_full_masks() -> None:
+    asm, x, actions, _ = problem(17)
+    config = PretrainingConfig(masking="any_order", full_mask_share=1.0)
+    found = config.create_objective(asm).add_gradients(x, actions).loss
+    masked = mask_any_number(actions, asm.mask_ids, full_share=1.0)
+    expected = AnyOrderActionModeling(asm).loss(x, actions, masked).loss
+    torch.testing.assert_close(found, expected)

@@ -198,13 +198,22 @@ def add_masked_gradients(
     return add_gradients_of_parts(asm, actions, precision, loss_of, is_mean=False)
 
 
-def mask_any_number(actions: torch.Tensor, mask_ids: torch.Tensor) -> MaskedActions:
-    """Masks k random slots of each row of actions `(B, N)`, k uniform from 1 to N."""
+def mask_any_number(
+    actions: torch.Tensor, mask_ids: torch.Tensor, full_share: float = 0.0
+) -> MaskedActions:
+    """Masks k random slots of each row of actions `(B, N)`, k uniform from 1 to N.
+
+    A share `full_share` of the rows is fully masked instead.
+    """
     n_rows, n = actions.shape
     u = torch.rand(actions.shape, device=actions.device)
     last = torch.randint(n, (n_rows, 1), device=actions.device)  # k - 1
+    if full_share:
+        is_full = torch.rand(n_rows, 1, device=actions.device) < full_share
+        last = torch.where(is_full, n - 1, last)
     selected = u <= u.sort(1).values.gather(1, last)
-    return MaskedActions(torch.where(selected, mask_ids, actions), selected, (n + 1) / (2 * n))
+    mean = full_share + (1.0 - full_share) * (n + 1) / (2 * n)
+    return MaskedActions(torch.where(selected, mask_ids, actions), selected, mean)
 
 
 class AnyOrderActionModeling(PretrainingObjective):
@@ -216,11 +225,16 @@ class AnyOrderActionModeling(PretrainingObjective):
         \quad k \sim U\{1..N\}, \; |M| = k
 
     N L is the mean, over orders of the slots, of the joint negative log-likelihood of actions drawn
-    slot by slot in that order, an upper bound of the mixture's. k = N is stage 2's masked input.
+    slot by slot in that order, an upper bound of the mixture's. k = N is stage 2's masked input,
+    which only one row in N sees; `full_mask_share` of the training's rows get it in addition.
 
     References:
         * Uria et al., A Deep and Tractable Density Estimator, 2014, equation 7.
     """
+
+    def __init__(self, asm: ActionStructureModel, full_mask_share: float = 0.0) -> None:
+        super().__init__(asm)
+        self.full_mask_share = full_mask_share
 
     def loss(
         self, observations: torch.Tensor, actions: torch.Tensor, masked: MaskedActions
@@ -237,7 +251,7 @@ class AnyOrderActionModeling(PretrainingObjective):
     def add_gradients(
         self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
     ) -> ObjectiveLoss:
-        masked = mask_any_number(actions, self.asm.mask_ids)
+        masked = mask_any_number(actions, self.asm.mask_ids, self.full_mask_share)
 
         def loss_of(part: slice) -> ObjectiveLoss:
             return self.loss(observations[part], actions[part], masked.rows(part))
