@@ -95,57 +95,32 @@ class FactoredCritic(nn.ModuleList):
     def values(
         self, layout: SlotLayout, utilities: torch.Tensor, actions: torch.Tensor
     ) -> torch.Tensor:
-        """Returns `Q_e(s, a)` of shape `(E, B)` for utilities `(E, B, S)`, actions `(B, N)`."""
-        chosen = layout.gather(utilities, actions.expand(len(utilities), *actions.shape))
+        """Returns `Q_e(s, a)`, `(E, [A,] B)`, by utilities `(E, B, S)` of actions `([A,] B, N)`."""
+        shape = len(utilities), *actions.shape[:-1]
+        if actions.dim() == 3:  # A actions of each row
+            utilities = utilities[:, None]
+        chosen = layout.gather(utilities.expand(*shape, -1), actions.expand(*shape, -1))
         return combine_slots(chosen, self.decomposition)
 
     def q_values(
         self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
     ) -> torch.Tensor:
-        """Returns `Q_e(s, a)`, `(E, B)`, for actions `(B, N)`.
+        """Returns `Q_e(s, a)`, `(E, [A,] B)`, for actions `([A,] B, N)`.
 
         On CPUs utilities of choices that were not taken are not computed.
         """
-        if not fast.is_on() or layout.offsets.device.type != "cpu":
+        if actions.dim() == 3 or not fast.is_on() or layout.offsets.device.type != "cpu":
             return self.values(layout, self.utilities(observations), actions)
         outputs = layout.positions(actions)
         members = cast("list[FactoredQFunction]", list(self))
         values = torch.stack([q.sum_of(observations, outputs) for q in members])
         return values if self.decomposition == "sum" else values / layout.n_slots
 
-    def values_of_several(
-        self, layout: SlotLayout, utilities: torch.Tensor, actions: torch.Tensor
-    ) -> torch.Tensor:
-        """Returns `Q_e(s, a)` of A actions per row, `(E, A, B)`.
-
-        Args:
-            layout: of the action space.
-            utilities: `(E, B, S)`.
-            actions: `(A, B, N)`.
-        """
-        e, a = len(utilities), len(actions)
-        chosen = layout.gather(
-            utilities[:, None].expand(-1, a, -1, -1), actions[None].expand(e, -1, -1, -1)
-        )
-        return combine_slots(chosen, self.decomposition)
-
-    def q_values_of_several(
-        self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
-    ) -> torch.Tensor:
-        """Returns `Q_e(s, a)` of A actions `(A, B, N)` per observation, `(E, A, B)`."""
-        return self.values_of_several(layout, self.utilities(observations), actions)
-
 
 class JointCritic(nn.ModuleList):
-    """An ensemble of E functions of the state and the whole action, `Q(s, a)`.
+    """An ensemble of E functions `Q(s, a)` of the observation and the action's one-hot choices.
 
-    The action enters as one-hot choices next to the observation.
-
-    Args:
-        observation_shape: shape of one observation.
-        encoder_factory: d3rlpy factory of each member's hidden layers.
-        nvec: number of choices of each sub-action.
-        n_critics: number of members (E).
+    Arguments are those of `FactoredCritic`.
     """
 
     def __init__(
@@ -161,21 +136,13 @@ class JointCritic(nn.ModuleList):
     def q_values(
         self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
     ) -> torch.Tensor:
-        """Returns `Q_e(s, a)`, `(E, B)`, for actions `(B, N)`."""
+        """Returns `Q_e(s, a)`, `(E, [A,] B)`, for actions `([A,] B, N)`."""
         assert isinstance(observations, torch.Tensor)
-        chosen = torch.zeros(len(actions), layout.total, device=actions.device)
-        chosen = chosen.scatter(1, layout.positions(actions), 1.0)
-        inputs = torch.cat([observations, chosen], dim=1)
-        return torch.stack([q(inputs) for q in self])
-
-    def q_values_of_several(
-        self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
-    ) -> torch.Tensor:
-        """Returns `Q_e(s, a)` of A actions `(A, B, N)` per observation, `(E, A, B)`."""
-        assert isinstance(observations, torch.Tensor)
-        repeated = observations.repeat(len(actions), 1)
-        values = self.q_values(layout, repeated, actions.flatten(0, 1))
-        return values.reshape(len(values), *actions.shape[:2])
+        shape = actions.shape[:-1]
+        chosen = torch.zeros(*shape, layout.total, device=actions.device)
+        chosen = chosen.scatter(-1, layout.positions(actions), 1.0)
+        inputs = torch.cat([observations.expand(*shape, -1), chosen], dim=-1).flatten(0, -2)
+        return torch.stack([q(inputs).unflatten(0, shape) for q in self])
 
 
 class ValueFunction(nn.Module):

@@ -78,7 +78,7 @@ class AWACImpl(ActorCriticImpl):
             slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)  # (E, B, N)
             return combine_slots(slots, self._config.decomposition).amin(0)
         actions = policy.sample_several(inputs, self._config.n_action_samples)  # (A, B, N)
-        values = self._modules.targ_q_funcs.values_of_several(self._layout, utilities, actions)
+        values = self._modules.targ_q_funcs.values(self._layout, utilities, actions)
         return values.amin(0).mean(0)
 
     @torch.no_grad()

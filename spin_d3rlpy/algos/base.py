@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -26,8 +27,7 @@ from torch import nn
 from spin_d3rlpy._compat import DiscreteView, fuse_adam
 from spin_d3rlpy.algos.acting import ActingAlgo, TConfig, TImpl
 from spin_d3rlpy.algos.fit import BestIs, FitSettings, stage_log, train
-from spin_d3rlpy.algos.impl import MultiDiscreteModules
-from spin_d3rlpy.algos.recorded_update import RecordedUpdate
+from spin_d3rlpy.algos.impl import MultiDiscreteModules, RecordedUpdate
 from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import DEFAULT_KEEP, Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -172,31 +172,15 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         dataset: Any,
         n_steps: int | None = None,
         n_steps_per_epoch: int = 10_000,
-        experiment_name: str | None = None,
-        with_timestamp: bool = True,
-        logging_steps: int = 500,
-        logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH,
         *args: Any,
         **kwargs: Any,
     ) -> list[tuple[int, dict[str, float]]]:
         """Trains on a dataset and returns `(epoch, metrics)` pairs; for arguments see `fitter`.
 
-        Positional arguments are in d3rlpy's order: `experiment_name` and `with_timestamp` precede
-        `logging_steps` here and follow `logging_strategy` in `fitter`.
+        Positional ones are in d3rlpy's order, which differs between its `fit` and its `fitter`.
         """
-        return list(
-            self.fitter(
-                dataset,
-                n_steps,
-                n_steps_per_epoch,
-                logging_steps,
-                logging_strategy,
-                experiment_name,
-                with_timestamp,
-                *args,
-                **kwargs,
-            )
-        )
+        given = inspect.signature(super().fit).bind(dataset, n_steps, n_steps_per_epoch, *args)
+        return list(self.fitter(**given.arguments, **kwargs))
 
     def fitter(
         self,

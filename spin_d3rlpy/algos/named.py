@@ -24,35 +24,6 @@ from spin_d3rlpy.policies import (
     SPINEncoderFactory,
 )
 
-__all__ = [
-    "SAINTAWAC",
-    "SAINTBC",
-    "SAINTBCQ",
-    "SAINTIDQL",
-    "SAINTIQL",
-    "SPINAWAC",
-    "SPINBC",
-    "SPINBCQ",
-    "SPINIDQL",
-    "SPINIQL",
-    "AutoregressiveAWAC",
-    "AutoregressiveBC",
-    "AutoregressiveBCQ",
-    "AutoregressiveIDQL",
-    "AutoregressiveIQL",
-    "FactoredAWAC",
-    "FactoredBC",
-    "FactoredBCQ",
-    "FactoredIDQL",
-    "FactoredIQL",
-    "RePreMAWAC",
-    "RePreMBCQ",
-    "RePreMIQL",
-    "SPINDistillAWAC",
-    "SPINDistillBCQ",
-    "SPINDistillIQL",
-]
-
 
 def factored_encoder() -> VectorEncoderFactory:
     """The factored policy's hidden layers in SPIN's published code."""

@@ -302,7 +302,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         """Returns log-probabilities of each sub-action given the state and the other sub-actions.
 
         For observations `(B, obs)` and actions `(B, N)` they are `(B, N)`; the sum is the masked
-        pseudo-log-likelihood (`spin_d3rlpy.asm.support`).
+        pseudo-log-likelihood (`spin_d3rlpy.asm.sampling`).
 
         Raises:
             InvalidObservationError: wrong shape, or not finite.

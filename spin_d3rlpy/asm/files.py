@@ -9,8 +9,12 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from spin_d3rlpy.asm.mlp import MLPConfig
-from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig, TransformerConfig
+from spin_d3rlpy.asm.model import (
+    ActionStructureModel,
+    MLPConfig,
+    StructureConfig,
+    TransformerConfig,
+)
 from spin_d3rlpy.atomic import atomic_write
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.untrusted import MAX_BYTES, open_untrusted

@@ -15,8 +15,7 @@ from d3rlpy.models.torch.encoders import Encoder
 from d3rlpy.types import Shape
 
 from spin_d3rlpy.asm.distillation import DistillationConfig
-from spin_d3rlpy.asm.mlp import MLPConfig
-from spin_d3rlpy.asm.model import StructureConfig, TransformerConfig
+from spin_d3rlpy.asm.model import MLPConfig, StructureConfig, TransformerConfig
 from spin_d3rlpy.asm.pretraining import PretrainingConfig
 from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError, require_fields
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy

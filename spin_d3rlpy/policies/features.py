@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from spin_d3rlpy.asm.distillation import Student
-from spin_d3rlpy.asm.mlp import MLPConfig
 from spin_d3rlpy.asm.model import (
     ActionStructureModel,
+    MLPConfig,
     StructureConfig,
     TransformerConfig,
     create_trunk,
@@ -96,6 +96,7 @@ class QueryFeatures(SlotFeatures):
         self.trunk = create_trunk(observation_size, config)
         self.queries = nn.Embedding(n_slots, config.width)
         self.freeze(0)
+        self.train()
 
     def freeze(self, grad_step: int) -> None:
         self.trunk.requires_grad_(not self.frozen)

@@ -31,6 +31,7 @@ class JointPolicy(Policy):
         self.asm = asm
         self.register_buffer("pretrained", torch.tensor(False))
         self.freeze(0)
+        self.train()
 
     @property
     def is_pretrained(self) -> bool:

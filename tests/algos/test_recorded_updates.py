@@ -34,7 +34,7 @@ from spin_d3rlpy import (
     reprem,
     training,
 )
-from spin_d3rlpy.algos import base, impl, recorded_update
+from spin_d3rlpy.algos import base, impl
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast import dropout
 from spin_d3rlpy.run_settings import train_settings
@@ -69,7 +69,7 @@ def gpu_code(monkeypatch: pytest.MonkeyPatch) -> None:
 def _tape(gpu_code: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (base, graphs):
         monkeypatch.setattr(module, "can_record", lambda _device: True)
-    for module in (recorded_update, graphs):
+    for module in (impl, graphs):
         monkeypatch.setattr(module, "CudaRecorder", TapeRecorder)
     TapeRecorder.made = 0
 

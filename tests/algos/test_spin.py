@@ -219,7 +219,6 @@ def test_dropout_of_the_frozen_trunk_is_a_switch(frozen_dropout: bool) -> None:
     algo.build_with_dataset(random_buffer())
     features = features_of(algo)
     observations = torch.randn(4, OBSERVATION_SIZE)
-    features.train()
     differs = not torch.equal(features(observations), features(observations))
     assert differs == frozen_dropout
     features.eval()

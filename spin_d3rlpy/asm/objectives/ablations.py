@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -9,14 +10,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 from spin_d3rlpy.asm.model import ActionStructureModel
-from spin_d3rlpy.asm.objectives.base import (
-    ObjectiveLoss,
-    PretrainingObjective,
-    Validation,
-    add_gradients_of_parts,
-    parts_of_batch,
-)
-from spin_d3rlpy.precision import Precision, autocast, backward, in_float32
+from spin_d3rlpy.asm.objectives.base import ObjectiveLoss, PretrainingObjective, Validation
+from spin_d3rlpy.precision import in_float32
 
 
 class Posterior(NamedTuple):
@@ -78,26 +73,19 @@ class VariationalActionModeling(PretrainingObjective):
         accuracy = (split.detach().argmax(-1) == actions).float().mean()
         return ObjectiveLoss(reconstruction + self.kl_weight * kl, accuracy)
 
-    def add_gradients(
-        self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
-    ) -> ObjectiveLoss:
+    def loss_of_parts(
+        self, observations: torch.Tensor, actions: torch.Tensor
+    ) -> Callable[[slice], ObjectiveLoss]:
         noise = torch.randn(len(actions), self.latent_size, device=actions.device)
-
-        def loss_of(part: slice) -> ObjectiveLoss:
-            return self.loss(observations[part], actions[part], noise[part])
-
-        return add_gradients_of_parts(self.asm, actions, precision, loss_of)
+        return lambda part: self.loss(observations[part], actions[part], noise[part])
 
     @torch.no_grad()
     def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
         """Reconstruction from the posterior's mean; the score is the negative loss."""
         noise = torch.zeros(len(actions), self.latent_size, device=actions.device)
-        results = [
-            torch.stack(self.loss(observations[part], actions[part], noise[part]))
-            * len(noise[part])
-            for part in parts_of_batch(self.asm, len(noise), noise.device)
-        ]
-        loss, accuracy = (torch.stack(results).sum(0) / len(noise)).tolist()
+        loss, accuracy = self.mean_of_parts(
+            len(noise), lambda part: self.loss(observations[part], actions[part], noise[part])
+        )
         return Validation(-loss, {"loss": loss, "slot_accuracy": accuracy})
 
 
@@ -125,6 +113,8 @@ class ContrastiveActionModeling(PretrainingObjective):
     Raises:
         ValueError: there is only one sub-action.
     """
+
+    has_parts = False  # every row is compared with all others
 
     def __init__(
         self, asm: ActionStructureModel, projection_size: int = 128, temperature: float = 0.1
@@ -157,14 +147,10 @@ class ContrastiveActionModeling(PretrainingObjective):
         accuracy = (similarity.detach().flatten(0, 1).argmax(-1) == own).float().mean()
         return ObjectiveLoss(loss, accuracy)
 
-    def add_gradients(
-        self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
-    ) -> ObjectiveLoss:
-        # Not in parts: every row is compared with all others.
-        with autocast(observations.device, precision):
-            result = self.loss(observations, actions)
-            backward(result.loss)
-        return ObjectiveLoss(result.loss.detach(), result.accuracy)
+    def loss_of_parts(
+        self, observations: torch.Tensor, actions: torch.Tensor
+    ) -> Callable[[slice], ObjectiveLoss]:
+        return lambda part: self.loss(observations[part], actions[part])
 
     @torch.no_grad()
     def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
