@@ -127,21 +127,14 @@ class StageTime:
 
 
 class _Threads:
-    """Number of CPU threads, doubled in the first steps for as long as that makes them faster.
+    """Number of CPU threads, doubled in the first steps for as long as that makes them faster."""
 
-    Small networks gain little from several threads. If other programs use the cores, threads wait
-    for each other: on two cores, one of them busy, steps took 25 times as long with two threads.
-
-    Args:
-        seconds: of the stage.
-
-    Attributes:
-        best: the number; None until known.
-    """
+    # Small networks gain little from several threads. If other programs use the cores, threads wait
+    # for each other: on two cores, one of them busy, steps took 25 times as long with two threads.
 
     def __init__(self, seconds: float) -> None:
-        self.best: int | None = None
-        self._seconds = seconds
+        self.best: int | None = None  # until known
+        self._seconds = seconds  # of the stage
         self._most = self._tried = self._winner = 0
         self._times: list[float] = []
         self._fastest = math.inf  # seconds per step

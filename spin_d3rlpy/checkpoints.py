@@ -1,8 +1,6 @@
 """Checkpoints from which an interrupted run resumes exactly.
 
-A file holds weights, optimizers, counters and random states as torch saves them, after a line with
-format version and checksum. Files are written atomically and loaded with `weights_only=True`.
-States with NaN or infinite entries are never written.
+After a line with format version and checksum, a file is torch's, loaded with `weights_only=True`.
 """
 
 from __future__ import annotations
@@ -10,15 +8,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import math
 import os
 import random
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +36,7 @@ State = dict[str, Any]
 _KEYS = {"identity", "stage", "step", "shared", "state", "random"}
 
 
-class Checkpoints:
+class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     """The checkpoints of one run in one folder, locked from `start` to `close`.
 
     With several processes, process 0 reads and writes the files and all processes call the same
@@ -82,9 +79,6 @@ class Checkpoints:
         self._resumed: State | None = None
         self._signal: int | None = None
         self._handlers: dict[int, Any] = {}  # the handlers before this run's
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -265,22 +259,6 @@ class Checkpoints:
     def _paths(self) -> list[Path]:
         # "pretraining" comes before "training", also in the alphabet.
         return sorted(self.folder.glob("*.ckpt"))
-
-
-def require_finite(
-    losses: Mapping[str, float], stage: str, step: int, checkpoints: Checkpoints | None = None
-) -> None:
-    """Stops a run whose logged losses are not finite.
-
-    Raises:
-        DivergenceError: a loss is NaN or infinite.
-    """
-    for name, value in losses.items():
-        if not math.isfinite(value):
-            raise DivergenceError(
-                f"The run diverged: {name} is {value} at step {step} of {stage} or before. "
-                f"{ADVICE if checkpoints is None else checkpoints.advice}"
-            )
 
 
 def _not_finite(content: State) -> str | None:

@@ -91,29 +91,21 @@ class SlotLayout(nn.Module):
 
     def __init__(self, nvec: Sequence[int]) -> None:
         super().__init__()
+        self.nvec = check_nvec(nvec)
+        self.n_slots, self.total, self.max_choices = len(self.nvec), sum(self.nvec), max(self.nvec)
+        self.is_uniform = len(set(self.nvec)) == 1
         # Real numbers also where networks are made on the meta device, for their shapes.
         with torch.device("cpu"):
-            self._lay_out(torch.tensor(check_nvec(nvec)))
-
-    def _lay_out(self, sizes: torch.Tensor) -> None:
-        self.nvec = sizes.tolist()
-        self.n_slots = len(self.nvec)
-        self.total = int(sizes.sum())
-        self.max_choices = int(sizes.max())
-        self.is_uniform = len(set(self.nvec)) == 1
-        offsets = sizes.cumsum(0) - sizes
-        choice = torch.arange(self.max_choices)
-        # They follow from nvec, so they are not saved with the weights.
-        self.register_buffer("offsets", offsets, persistent=False)
-        self.register_buffer(
-            "padded_index",
-            offsets[:, None] + torch.minimum(choice[None], sizes[:, None] - 1),
-            persistent=False,
-        )
-        self.register_buffer("padding", choice[None] >= sizes[:, None], persistent=False)
-        self.register_buffer(
-            "slot_of", torch.repeat_interleave(torch.arange(self.n_slots), sizes), persistent=False
-        )
+            sizes, choice = torch.tensor(self.nvec)[:, None], torch.arange(self.max_choices)
+            offsets = sizes.cumsum(0) - sizes
+            buffers = {
+                "offsets": offsets[:, 0],
+                "padded_index": offsets + torch.minimum(choice, sizes - 1),
+                "padding": choice >= sizes,
+                "slot_of": torch.arange(self.n_slots).repeat_interleave(sizes[:, 0]),
+            }
+        for name, buffer in buffers.items():  # they follow from nvec, so they are not saved
+            self.register_buffer(name, buffer, persistent=False)
 
     def split(self, flat: torch.Tensor, fill: float = -torch.inf) -> torch.Tensor:
         """Reshapes `(..., S)` to `(..., N, K)`, padded with `fill` past a slot's last choice."""

@@ -1,7 +1,4 @@
-"""RePreM: a gated Transformer over a window of states and actions, and its pre-training.
-
-Axes: `B` batch, `W` window, `N` sub-actions, `D` width, `obs` observation length.
-"""
+"""RePreM: a gated Transformer over a window (`W`) of states and actions, and its pre-training."""
 
 from __future__ import annotations
 
@@ -240,17 +237,10 @@ class RePreMPretrainingConfig:
         return updates if self.max_updates is None else min(updates, self.max_updates)
 
 
-class ContrastiveLoss(NamedTuple):
-    """The loss and how often the right embedding is the most similar one."""
-
-    loss: torch.Tensor
-    accuracy: torch.Tensor
-
-
 def contrastive_loss(
     predicted: torch.Tensor, targets: torch.Tensor, hidden: torch.Tensor, temperature: float
-) -> ContrastiveLoss:
-    """InfoNCE over the batch's hidden entries, states and actions separately.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """InfoNCE over the batch's hidden entries, states and actions separately, and its accuracy.
 
     Predictions and targets are `(B, W, 2, D)`, `hidden` is `(B, W, 2)`.
     """
@@ -266,12 +256,12 @@ def contrastive_loss(
         losses.append(cross_entropy(similarity, own, reduction="sum"))
         hits.append((similarity.detach().argmax(-1) == own).sum())
     n = hidden.sum()
-    return ContrastiveLoss((losses[0] + losses[1]) / n, (hits[0] + hits[1]) / n)
+    return (losses[0] + losses[1]) / n, (hits[0] + hits[1]) / n
 
 
 def masked_contrastive_loss(
     predicted: torch.Tensor, targets: torch.Tensor, hidden: torch.Tensor, temperature: float
-) -> ContrastiveLoss:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The same among all entries, those that are shown masked: a GPU need not be asked how many."""
     u, v = (
         normalize(x.flatten(0, 1).transpose(0, 1).float(), dim=-1) for x in (predicted, targets)
@@ -284,7 +274,7 @@ def masked_contrastive_loss(
     losses = cross_entropy(similarity.transpose(1, 2), chosen, reduction="none")
     hits = (similarity.detach().argmax(-1) == own) & mask
     n = mask.sum()
-    return ContrastiveLoss((losses * mask).sum() / n, hits.sum() / n)
+    return (losses * mask).sum() / n, hits.sum() / n
 
 
 def pretrain_reprem(
@@ -325,11 +315,11 @@ def pretrain_reprem(
         with autocast(device, config.precision):
             embeddings = model.embed(observations, windows.actions)
             predicted = model(embeddings, hidden, windows.valid)
-            result = contrastive_loss(predicted, embeddings, hidden, config.temperature)
-            backward(result.loss)
+            loss, accuracy = contrastive_loss(predicted, embeddings, hidden, config.temperature)
+            backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_grad_norm)
         optimizer.step()
-        return {"loss": result.loss.detach(), "accuracy": result.accuracy}
+        return {"loss": loss.detach(), "accuracy": accuracy}
 
     loop = Loop(
         run,

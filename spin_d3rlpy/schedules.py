@@ -57,17 +57,7 @@ class WeightAverage:
     """Exponential moving average of a network's weights.
 
     Step t (from 0) keeps the share `min(decay, (1 + t) / (10 + t))`, so that early averages do not
-    contain the random initial weights.
-
-    Args:
-        source: the network in training.
-        decay: share of the average that a step keeps.
-
-    Attributes:
-        average: copy of the network with the averaged weights, in evaluation mode.
-
-    Raises:
-        ValueError: `decay` is not in (0, 1).
+    contain the random initial weights. `average` is a copy of `source` in evaluation mode.
     """
 
     def __init__(self, source: nn.Module, decay: float) -> None:

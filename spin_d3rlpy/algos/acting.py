@@ -29,7 +29,7 @@ from spin_d3rlpy.errors import (
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
 from spin_d3rlpy.precision import fast_products
 from spin_d3rlpy.recipes import recipe_fields
-from spin_d3rlpy.scalers import fit_observation_scaler, fit_reward_scaler
+from spin_d3rlpy.scalers import fit_scaler
 
 TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
@@ -133,8 +133,8 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         require_same_nvec(self._config.nvec, nvec, type(self).__name__, source)
 
     def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
-        fit_observation_scaler(self._config.observation_scaler, buffer)
-        fit_reward_scaler(self._config.reward_scaler, buffer)
+        fit_scaler(self._config.observation_scaler, buffer)
+        fit_scaler(self._config.reward_scaler, buffer)
         shape = (buffer.observations.shape[1],)
         if self._impl is None:
             self.create_impl(shape, 0)

@@ -137,11 +137,8 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         return metrics
 
     def _recorded_update(self) -> RecordedUpdate:
-        impl = self._require_built()
-        if self._recorded is None or not self._recorded.is_for(impl, self._phase()):
-            frozen = self._frozen_parameters()
-            graph: Any = self._config.compile_graph
-            self._recorded = RecordedUpdate(self._compute, impl, self._phase(), frozen, graph)
+        self._require_built()
+        self._recorded = self._recorded or RecordedUpdate(self)
         return self._recorded
 
     def forget_recording(self) -> None:
@@ -151,10 +148,6 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     def _phase(self) -> object:
         """Hook: a change of this value causes a new recording (SPIN's queries no longer train)."""
         return None
-
-    def _frozen_parameters(self) -> list[torch.Tensor]:
-        """Hook: what an update is recorded again after a change of, though no step makes one."""
-        return []
 
     def _scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:
         changes: dict[str, Any] = {}

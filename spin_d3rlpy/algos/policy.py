@@ -29,6 +29,7 @@ from spin_d3rlpy.asm import ActionStructureModel, load_asm
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import NvecMismatchError
+from spin_d3rlpy.fast.transformer import state_of
 from spin_d3rlpy.loop import Row, Run
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies import Policy, PolicyFactory, create_policy
@@ -233,10 +234,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return super()._compute(batch)
 
     def _phase(self) -> object:
-        return self.policy.frozen_features(self._grad_step) is None
-
-    def _frozen_parameters(self) -> list[torch.Tensor]:
-        return [p for p in self.policy.parameters() if not p.requires_grad]
+        # A recording holds products of parameters that no step changes.
+        frozen = state_of(p for p in self.policy.parameters() if not p.requires_grad)
+        return self.policy.frozen_features(self._grad_step) is None, frozen
 
     @property
     def asm(self) -> ActionStructureModel | None:

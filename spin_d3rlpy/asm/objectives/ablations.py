@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -12,13 +11,6 @@ from torch.nn.functional import cross_entropy, normalize
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.objectives.base import ObjectiveLoss, PretrainingObjective, Validation
 from spin_d3rlpy.precision import in_float32
-
-
-class Posterior(NamedTuple):
-    """Gaussian latent of an action: mean and log-variance, `(B, Z)` each."""
-
-    mean: torch.Tensor
-    log_variance: torch.Tensor
 
 
 class VariationalActionModeling(PretrainingObjective):
@@ -47,12 +39,11 @@ class VariationalActionModeling(PretrainingObjective):
         self.decoder = nn.Sequential(nn.Linear(latent_size + m * d, 2 * d), nn.GELU())
         self.decoder_out = nn.Linear(2 * d, asm.layout.total)
 
-    def encode(self, observations: torch.Tensor, actions: torch.Tensor) -> Posterior:
-        """Encodes actions `(B, N)` in states `(B, obs)`."""
+    def encode(self, observations: torch.Tensor, actions: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Returns mean and log-variance, `(B, Z)` each, of the latents of `(B, obs)`, `(B, N)`."""
         asm = self.asm
         features = asm.transformer(observations, asm.embedding.weight, actions + asm.row_offsets)
-        mean, log_variance = in_float32(self.posterior, features.mean(1)).chunk(2, dim=-1)
-        return Posterior(mean, log_variance)
+        return in_float32(self.posterior, features.mean(1)).chunk(2, dim=-1)
 
     def decode(self, observations: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`, of states `(B, obs)` and latents `(B, Z)`."""
