@@ -37,7 +37,7 @@ _KEYS = {"identity", "stage", "step", "shared", "state", "random"}
 
 
 class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
-    """The checkpoints of one run in one folder, locked from `start` to `close`.
+    """The checkpoints of one run in one folder, locked from `start` to the end of the context.
 
     With several processes, process 0 reads and writes the files and all processes call the same
     methods at the same steps. A file holds the random states of all processes and the rest of
@@ -45,15 +45,11 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
     Args:
         folder: created if missing.
-        interval: steps between checkpoints.
-        identity: JSON-like values (configuration, dataset); only a checkpoint with the same
-            identity is resumed.
+        interval: steps between checkpoints, of which the newest `keep` are kept.
+        identity: JSON-like values; only a checkpoint with the same identity is resumed.
         shared_state: returns the part of the state that all stages share.
         processes: the processes that train the model.
-        keep: number of newest checkpoints to keep.
-
-    Raises:
-        ValueError: `interval` or `keep` is less than 1.
+        keep: number of checkpoints.
     """
 
     def __init__(
@@ -81,28 +77,13 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         self._handlers: dict[int, Any] = {}  # the handlers before this run's
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Unlocks the folder."""
         self._lock.close()
 
     # -- resuming --------------------------------------------------------------------------
 
     def start(self, resume: bool) -> State | None:
-        """Returns the newest checkpoint's shared state; None for a new run.
-
-        Raises:
-            InvalidCheckpointError: no checkpoint is readable, they belong to another run, or some
-                exist and `resume` is False.
-            FolderInUseError: another run is using the folder.
-            CheckpointWriteError: the folder is not writable.
-        """
-        try:
-            self._resumed = self._processes.from_first(lambda: self._newest(resume))
-        except BaseException:
-            self.close()
-            raise
+        """Returns the newest checkpoint's shared state; None for a new run."""
+        self._resumed = self._processes.from_first(lambda: self._newest(resume))
         return None if self._resumed is None else self._resumed["shared"]
 
     def _newest(self, resume: bool) -> State | None:
@@ -179,13 +160,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         self._raise_deferred_signal()
 
     def save(self, stage: str, step: int, state: State) -> None:
-        """Writes a checkpoint and removes old ones.
-
-        Raises:
-            DivergenceError: the state has NaN or infinite entries.
-            CheckpointWriteError: the disk is full or the folder read-only; earlier checkpoints
-                remain.
-        """
+        """Writes a checkpoint and removes old ones."""
         shared = self._shared_state()
         # The same in all processes, but for the means in their logs, so all stop here or none.
         if broken := _not_finite({**shared, **state}):
@@ -293,11 +268,7 @@ def write_checkpoint(path: Path, content: State) -> None:
 
 
 def read_checkpoint(path: Path) -> State:
-    """Reads a checkpoint, its tensors on the CPU.
-
-    Raises:
-        InvalidCheckpointError: the file is damaged, of another version or no checkpoint.
-    """
+    """Reads a checkpoint, its tensors on the CPU; InvalidCheckpointError if it is damaged."""
     try:
         header, _, payload = path.read_bytes().partition(b"\n")
     except OSError as error:
@@ -329,16 +300,11 @@ def _difference(found: State, expected: State) -> str:
 def random_state() -> State:
     """Returns the random states of torch (all devices), NumPy and Python."""
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002
+    words = torch.from_numpy(np.asarray(keys).astype(np.int64))
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": [
-            str(name),
-            torch.from_numpy(np.asarray(keys).astype(np.int64)),
-            int(position),
-            int(has_gauss),
-            float(gauss),
-        ],
+        "numpy": [str(name), words, int(position), int(has_gauss), float(gauss)],
         "python": random.getstate(),
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast, get_args
+from typing import Literal, cast
 
 import torch
 from d3rlpy.models.encoders import EncoderFactory
@@ -12,6 +12,7 @@ from d3rlpy.types import TorchObservation
 from torch import nn
 
 from spin_d3rlpy import fast
+from spin_d3rlpy.errors import require_one_of
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.precision import in_float32, outputs_of
 
@@ -24,13 +25,7 @@ def combine_slots(values: torch.Tensor, decomposition: Decomposition) -> torch.T
 
 
 class FactoredQFunction(nn.Module):
-    """Maps observations `(B, obs)` to the utilities `U_i(s, k)` of every choice, flat `(B, S)`.
-
-    Args:
-        observation_shape: shape of one observation.
-        encoder_factory: d3rlpy factory of the hidden layers.
-        nvec: number of choices of each sub-action.
-    """
+    """Maps observations `(B, obs)` to the utilities `U_i(s, k)` of every choice, flat `(B, S)`."""
 
     def __init__(
         self, observation_shape: Sequence[int], encoder_factory: EncoderFactory, nvec: Sequence[int]
@@ -44,12 +39,7 @@ class FactoredQFunction(nn.Module):
         return outputs_of([(self.encoder, self.head)], observations).squeeze(0)
 
     def sum_of(self, observations: TorchObservation, outputs: torch.Tensor) -> torch.Tensor:
-        """Returns the sum of some utilities of each row, `(B,)`, without computing the others.
-
-        Args:
-            observations: `(B, obs)`.
-            outputs: `(B, N)` their positions, different ones in a row.
-        """
+        """Returns the sum of each row's utilities at `outputs` `(B, N)`, `(B,)`, and no others."""
         weight, bias = self.head.weight, self.head.bias
         return in_float32(
             lambda x: fast.sum_of_outputs(x, weight, bias, outputs), self.encoder(observations)
@@ -67,9 +57,6 @@ class FactoredCritic(nn.ModuleList):
         nvec: number of choices of each sub-action.
         n_critics: number of members (E).
         decomposition: `"sum"` (SPIN's code) or `"mean"` (DecQN, Seyde et al. 2023) over slots.
-
-    Raises:
-        ValueError: an unknown decomposition.
     """
 
     def __init__(
@@ -80,8 +67,7 @@ class FactoredCritic(nn.ModuleList):
         n_critics: int = 2,
         decomposition: Decomposition = "sum",
     ) -> None:
-        if decomposition not in get_args(Decomposition):
-            raise ValueError(f"Expected decomposition 'sum' or 'mean', got {decomposition!r}.")
+        require_one_of("decomposition", decomposition, Decomposition)
         super().__init__(
             FactoredQFunction(observation_shape, encoder_factory, nvec) for _ in range(n_critics)
         )

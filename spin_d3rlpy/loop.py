@@ -97,17 +97,13 @@ class Loop:
     """Gradient steps of one stage, in epochs; resumes from the run's checkpoints.
 
     Args:
-        run: how to run it.
         stage: name in checkpoints and messages.
         n_steps: gradient steps, unless the run has a budget of seconds.
         epoch_steps: gradient steps per epoch, likewise; the last epoch may be shorter.
         parts: networks, optimizers and the like, saved in checkpoints.
-        device: of the metrics.
         patience: epochs without a better score before it stops, or None.
         keep_best: network that ends with the weights of its best epoch.
-        label: of the progress bar.
         optimizers: whose learning rates follow the schedule.
-        schedule: of learning rates.
         average: of weights, updated after each step.
         share: share of the run's remaining seconds.
 
@@ -178,7 +174,7 @@ class Loop:
             ) as bar,
             self._time.fastest_threads(self._device.type == "cpu"),
         ):
-            while not self._is_over(epoch):
+            while not self.is_over(epoch):
                 epoch += 1
                 began = time.monotonic()
                 with checkpoints.saving_on_interrupt() if checkpoints else nullcontext():
@@ -212,11 +208,7 @@ class Loop:
         return self._time.progress(self.step)
 
     def take_losses(self) -> Row:
-        """Returns the mean of each loss since the last call.
-
-        Raises:
-            DivergenceError: one is NaN or infinite.
-        """
+        """Returns each loss's mean since the last call; DivergenceError if one is not finite."""
         means = self._losses.take()
         for name, value in means.items():
             if not math.isfinite(value):
@@ -245,7 +237,7 @@ class Loop:
             if self._keep_best is not None and self.is_best(score):
                 self._best_weights = copy.deepcopy(self._keep_best.state_dict())
             self._scores.append(score)
-        if self._run.checkpoints is not None and self.is_over:
+        if self._run.checkpoints is not None and self.is_over(len(self.rows)):
             self._run.checkpoints.save(self._stage, self.step, self._state())
         return row
 
@@ -264,16 +256,11 @@ class Loop:
         return [-math.inf, *(-math.inf if math.isnan(s) else s for s in self._scores)]
 
     @property
-    def is_over(self) -> bool:
-        """Whether the last row's epoch is the last one."""
-        return self._is_over(len(self.rows))
-
-    @property
     def seconds(self) -> float:
         """Wall-clock time of the run, without the time between interruption and resumption."""
         return time.monotonic() - self._started
 
-    def _is_over(self, epoch: int) -> bool:
+    def is_over(self, epoch: int) -> bool:
         """Whether this epoch is the last one."""
         gave_up = self._patience is not None and len(self._scores) - self.best >= self._patience
         return gave_up or self._time.is_last(epoch)

@@ -1,8 +1,4 @@
-"""`nvec`, the number of choices of each sub-action, and the layout that follows from it.
-
-Network outputs are flat, `S = sum(nvec)` numbers per row, slot after slot. Only `SlotLayout` knows
-where each slot begins, so equal and ragged `nvec` share all other code.
-"""
+"""`nvec`, the number of choices of each sub-action, and the layout that follows from it."""
 
 from __future__ import annotations
 
@@ -20,11 +16,7 @@ from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
 
 
 def check_nvec(nvec: Sequence[int]) -> list[int]:
-    """Returns `nvec` as a list of Python integers.
-
-    Raises:
-        InvalidActionSpaceError: it is empty or a sub-action has no choice.
-    """
+    """Returns `nvec` as a list; InvalidActionSpaceError if empty or a sub-action has no choice."""
     values = [int(m) for m in nvec]
     if not values or min(values) < 1:
         raise InvalidActionSpaceError(
@@ -82,7 +74,10 @@ def require_same_nvec(
 
 
 class SlotLayout(nn.Module):
-    """Position of each slot's choices in a flat vector of `S = sum(nvec)` numbers."""
+    """Position of each slot's choices in a flat vector of `S = sum(nvec)` numbers.
+
+    Nothing else knows where a slot begins, so equal and ragged `nvec` share all other code.
+    """
 
     offsets: torch.Tensor  # (N,)
     padded_index: torch.Tensor  # (N, K): positions in the flat vector; padding repeats the last

@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize, scaled_dot_product_attention
 
 from spin_d3rlpy.distributed import share_training
-from spin_d3rlpy.errors import require_fields
+from spin_d3rlpy.errors import require_fields, require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.graphs import recorded
 from spin_d3rlpy.loop import Loop, Metrics, Row, Run
 from spin_d3rlpy.nvec import SlotLayout
-from spin_d3rlpy.precision import Precision, autocast, backward, check_precision
+from spin_d3rlpy.precision import Precision, autocast, backward
 
 
 @dataclasses.dataclass()
@@ -228,7 +228,7 @@ class RePreMPretrainingConfig:
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        check_precision(self.precision)
+        require_one_of("precision", self.precision, Precision)
         require_fields(self, mask_prob=(0.0 < self.mask_prob < 1.0, "in (0, 1)"))
 
     def n_updates(self, n_transitions: int, window: int) -> int:
@@ -288,11 +288,7 @@ def pretrain_reprem(
 
     Returns:
         One row per `log_interval` updates and one at the end: `epoch`, `step`, `loss`, `accuracy`
-        (share of hidden entries nearest to their own prediction), `seconds` and `samples` (steps so
-        far).
-
-    Raises:
-        DivergenceError: losses or weights are no longer finite.
+        (share of hidden entries nearest to their prediction), `seconds`, `samples` (steps so far).
     """
     run = run or Run()
     keep_freed_memory()

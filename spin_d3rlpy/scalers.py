@@ -81,11 +81,7 @@ def scaler_to_dict(scaler: ObservationScaler | None) -> dict[str, Any] | None:
 
 
 def scaler_from_dict(encoded: dict[str, Any], observation_size: int) -> ObservationScaler:
-    """Inverse of `scaler_to_dict`, for observations of this length.
-
-    Raises:
-        InvalidCheckpointError: not a scaler, or one for other observations.
-    """
+    """Inverse of `scaler_to_dict`; InvalidCheckpointError if it is none for such observations."""
     try:
         text = json.dumps({"observation_scaler": encoded})
         scaler, unused = (_ScalerHolder.deserialize(text).observation_scaler for _ in range(2))

@@ -208,9 +208,9 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         impl = self._require_built("observation_scaler")
         array = np.asarray(x)
         if array.ndim != 2 or array.shape[1:] != tuple(impl.observation_shape):
+            size = impl.observation_shape[0]
             raise InvalidObservationError(
-                f"Expected a batch of observations of shape (B, "
-                f"{impl.observation_shape[0]}), got shape {array.shape}."
+                f"Expected observations of shape (B, {size}), got shape {array.shape}."
             )
         if not np.isfinite(array).all():
             row = int((~np.isfinite(array)).any(1).argmax())

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,7 +25,7 @@ from torch import nn
 
 from spin_d3rlpy._compat import DiscreteView, fuse_adam
 from spin_d3rlpy.algos.acting import ActingAlgo, TConfig, TImpl
-from spin_d3rlpy.algos.fit import BestIs, FitSettings, stage_log, train
+from spin_d3rlpy.algos.fit import BestIs, FitSettings, LoggerLog, open_logger, train
 from spin_d3rlpy.algos.impl import MultiDiscreteModules, RecordedUpdate
 from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import DEFAULT_KEEP, Checkpoints
@@ -34,7 +33,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.graphs import can_record
-from spin_d3rlpy.loop import Run
+from spin_d3rlpy.loop import Run, StageLog
 from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch
 from spin_d3rlpy.precision import autocast
 
@@ -145,8 +144,8 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         """Frees a recorded update, with the dataset and features that it reads."""
         self._recorded = None
 
-    def _phase(self) -> object:
-        """Hook: a change of this value causes a new recording (SPIN's queries no longer train)."""
+    def _frozen_state(self) -> object:
+        """Hook: a change of this value causes a new recording."""
         return None
 
     def _scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:
@@ -246,7 +245,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             `(epoch, metrics)`; metrics include `step` and `seconds` (of all steps so far).
 
         Raises:
-            ValueError: step counts are not positive, or `best_by` is no evaluator.
+            ValueError: arguments do not fit each other, or learning rates have two schedules.
             InvalidCheckpointError: checkpoints are damaged, of another run, or exist although
                 `resume` is False.
             CheckpointWriteError: a checkpoint cannot be written; earlier ones remain.
@@ -278,7 +277,12 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         checkpoints: Checkpoints | None = None,
         budget: Budget | None = None,
     ) -> Run:
-        log = functools.partial(stage_log, self, experiment_name, with_timestamp, logger_adapter)
+        @contextmanager
+        def log(stage: str, prefix: str, epoch_steps: int) -> Iterator[StageLog]:
+            name = f"{experiment_name}_{stage}"
+            with open_logger(self, name, with_timestamp, logger_adapter, epoch_steps) as logger:
+                yield LoggerLog(logger, prefix)
+
         graph: Any = self.compiled and self._config.compile_graph
         return Run(show_progress, checkpoints, self._enable_ddp, graph, log, budget or Budget())
 

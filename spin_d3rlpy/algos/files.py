@@ -1,7 +1,4 @@
-"""Trained algorithms as safetensors weights and a JSON configuration.
-
-Unlike d3rlpy's format, a pickle that can execute code, these files can be untrusted.
-"""
+"""Trained algorithms as files that can be untrusted: safetensors weights, a JSON configuration."""
 
 from __future__ import annotations
 

@@ -81,9 +81,7 @@ class IDQLImpl(IQLImpl):
         return self._choose(x, None)
 
     @torch.no_grad()
-    def choose_with(
-        self, x: torch.Tensor, given: torch.Tensor | None, allowed: torch.Tensor | Rule | None
-    ) -> torch.Tensor:
+    def choose_with(self, x: torch.Tensor, **conditions: Any) -> torch.Tensor:
         """The best of candidates that keep what is given and break no rule, `(B, N)`."""
         policy = self.acting_policy
         if not isinstance(policy, JointPolicy):
@@ -95,10 +93,9 @@ class IDQLImpl(IQLImpl):
             x,
             self._config.n_action_samples,
             temperature=self._config.candidate_temperature,
-            given=given,
-            allowed=allowed,
             order=range(self._layout.n_slots),
             noise=self._candidate_noise[:, None].expand(-1, len(x), -1),
+            **conditions,
         )
         return best_of(actions, self.q_values(self._modules.q_funcs, x, actions))
 
@@ -136,7 +133,8 @@ class IDQL(IQL):
         """
         inputs = self._scaled(self._check_observations(x))
         made = None if given is None else torch.as_tensor(given, device=self._device)
-        return cast(IDQLImpl, self._impl).choose_with(inputs, made, allowed).cpu().numpy()
+        impl = cast(IDQLImpl, self._impl)
+        return impl.choose_with(inputs, given=made, allowed=allowed).cpu().numpy()
 
     def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Nothing imitates with a policy that is not trained: no batch for it is drawn."""

@@ -19,11 +19,12 @@ from d3rlpy.types import Shape
 from spin_d3rlpy._compat import advance_schedule, step_without_schedule
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.weights import TrajectoryWeights
-from spin_d3rlpy.graphs import CompileGraph, CudaRecorder, GraphedStep
+from spin_d3rlpy.errors import require_one_of
+from spin_d3rlpy.graphs import CompileGraph, GraphedStep
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.feature_cache import policy_input
-from spin_d3rlpy.precision import Precision, backward, check_precision
+from spin_d3rlpy.precision import Precision, backward
 from spin_d3rlpy.schedules import Schedule, ScheduleName, WeightAverage
 
 Metrics = dict[str, torch.Tensor]
@@ -64,7 +65,7 @@ class MultiDiscreteConfig(LearnableConfig):
     algo_class: ClassVar[type[Any]]  # the `MultiDiscreteAlgo` registered with it
 
     def __post_init__(self) -> None:
-        check_precision(self.precision)
+        require_one_of("precision", self.precision, Precision)
         Schedule(self.lr_schedule, self.lr_warmup)
         self.trajectory_weights = self.trajectory_weights or TrajectoryWeights()
 
@@ -91,7 +92,7 @@ class MultiDiscreteModules(Modules):
         super().unfreeze()
         for network in self.get_torch_modules().values():
             if isinstance(network, Policy):
-                network.freeze(0)
+                network.freeze()
 
 
 class MultiDiscreteImpl(QLearningAlgoImplBase):
@@ -163,7 +164,8 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
 class RecordedUpdate:
     """An algorithm's update as a CUDA graph, on batches that it is given or draws itself.
 
-    There is one recording at a time: another batch size, dataset or phase of training replaces it.
+    There is one recording at a time: another batch size or dataset replaces it, and
+    so does a change of frozen parameters, of which it holds products.
     """
 
     def __init__(self, algo: Any) -> None:
@@ -196,11 +198,11 @@ class RecordedUpdate:
 
     def _step_for(self, key: Hashable, step: Callable[[], Metrics]) -> GraphedStep[Metrics]:
         impl: MultiDiscreteImpl = self._algo._impl
-        key = key, impl, self._algo._phase()
+        key = key, impl, self._algo._frozen_state()
         if self._step is None or key != self._key:
             optimizers = [optim.optim for optim in impl.optimizers]
             graph = self._algo.config.compile_graph
-            self._step = GraphedStep(step, optimizers, CudaRecorder(impl.device), graph)
+            self._step = GraphedStep(step, optimizers, impl.device, graph)
             self._key = key
         return self._step
 

@@ -14,7 +14,6 @@ from d3rlpy.base import DeviceArg
 from d3rlpy.logging import FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
-from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
@@ -57,9 +56,6 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     Args:
         asm: pre-trained Action Structure Model or its file, for policies made from one; without it,
             `fit` pre-trains one.
-
-    Raises:
-        ValueError: an encoder factory of another policy.
     """
 
     modules_class: type[PolicyModules] = PolicyModules
@@ -71,6 +67,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         **kwargs: Any,
     ) -> None:
         if policy is not None:
+            made_of = f"`{cls.config_class.__name__}` with the policy of `{policy.__name__}`."
+            cls.__doc__ = cls.__doc__ or made_of
             cls.config_class = cast(Any, _config_with_policy(cls, policy))
         super().__init_subclass__(name, **kwargs)
 
@@ -221,22 +219,15 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         wanted = getattr(self._factory, "cache_features", False)
         if isinstance(source, CachedFeatures) or not wanted:
             return source
-        network = self.policy.frozen_features(self._grad_step)
+        network = self.policy.fixed_features
         if network is None:
             return source
         precision, bar = self._config.precision, self._show_progress
         features = compute_features(network, source.observations, self._transform, precision, bar)
         return CachedFeatures(source, features)
 
-    def _compute(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
-        if self._impl is not None:
-            self.policy.freeze(self._grad_step)
-        return super()._compute(batch)
-
-    def _phase(self) -> object:
-        # A recording holds products of parameters that no step changes.
-        frozen = state_of(p for p in self.policy.parameters() if not p.requires_grad)
-        return self.policy.frozen_features(self._grad_step) is None, frozen
+    def _frozen_state(self) -> object:
+        return state_of(p for p in self.policy.parameters() if not p.requires_grad)
 
     @property
     def asm(self) -> ActionStructureModel | None:

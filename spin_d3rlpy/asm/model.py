@@ -75,6 +75,10 @@ class MLPConfig:
 
 
 StructureConfig: TypeAlias = TransformerConfig | MLPConfig
+ARCHITECTURES: dict[str, type[StructureConfig]] = {
+    "transformer": TransformerConfig,
+    "mlp": MLPConfig,
+}
 
 
 def _check_sizes(config: StructureConfig) -> None:

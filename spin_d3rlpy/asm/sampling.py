@@ -1,8 +1,4 @@
-"""Whole actions and a structure model: samples slot by slot, completions, log-probabilities.
-
-After pre-training with `masking="any_order"`, choices made one after the other, in any order, are a
-sample of the joint distribution.
-"""
+"""Whole actions and a structure model: samples slot by slot, completions, log-probabilities."""
 
 from __future__ import annotations
 
@@ -126,10 +122,11 @@ def sample(
             "Expected n and slots_per_pass of at least 1 and a temperature of at least 0; got "
             f"n={n}, slots_per_pass={slots_per_pass}, temperature={temperature}."
         )
-    if not isinstance(order, str) and sorted(order) != list(range(slots)):
-        raise ValueError(f"Expected order to hold each of {slots} slots once, got {list(order)}.")
-    if isinstance(order, str) and order not in ("random", "confidence"):
-        raise ValueError(f"Expected order 'random', 'confidence' or slots, got {order!r}.")
+    is_complete = not isinstance(order, str) and sorted(order) == list(range(slots))
+    if not is_complete and order not in ("random", "confidence"):
+        raise ValueError(
+            f"Expected order 'random', 'confidence' or each of {slots} slots once, got {order!r}."
+        )
     batch = len(observations)
     if given is None:
         given = torch.full((batch, slots), OPEN, device=observations.device)
@@ -275,9 +272,6 @@ def log_likelihood(
 
     References:
         * Salazar et al., Masked Language Model Scoring, 2020, equation 2.
-
-    Raises:
-        InvalidActionSpaceError: actions outside the action space.
     """
     _check_actions(asm, observations, actions, least=0)
 

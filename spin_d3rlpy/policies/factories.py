@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from d3rlpy.models.encoders import EncoderFactory, register_encoder_factory
 from d3rlpy.models.torch.encoders import Encoder
@@ -17,17 +17,18 @@ from d3rlpy.types import Shape
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.asm.model import MLPConfig, StructureConfig, TransformerConfig
 from spin_d3rlpy.asm.pretraining import PretrainingConfig
-from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError, require_fields
+from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError, require_one_of
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from spin_d3rlpy.policies.base import FactoredPolicy, Policy
 from spin_d3rlpy.policies.features import (
+    HeadInit,
     QueryFeatures,
     QueryInit,
+    SlotPolicy,
     StudentFeatures,
     TrajectoryFeatures,
 )
 from spin_d3rlpy.policies.joint import JointPolicy
-from spin_d3rlpy.policies.slot import HeadInit, SlotPolicy
 from spin_d3rlpy.policies.stages import Distill, PretrainASM, PretrainTrajectories, Stage
 from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
 
@@ -110,8 +111,7 @@ class _AnyArchitecture(ASMEncoderFactory):
     mlp: MLPConfig = dataclasses.field(default_factory=MLPConfig)
 
     def __post_init__(self) -> None:
-        is_known = self.architecture in get_args(Architecture)
-        require_fields(self, architecture=(is_known, "'transformer' or 'mlp'"))
+        require_one_of("architecture", self.architecture, Architecture)
 
     @property
     def structure(self) -> StructureConfig:
@@ -140,24 +140,18 @@ class SPINEncoderFactory(_AnyArchitecture, name="spin"):
 
     Args:
         frozen_dropout: keep dropout inside the frozen trunk active in training (published).
-        train_queries: True (published), False, or the number of gradient steps after which queries
-            are fixed.
+        train_queries: train queries together with the heads (published).
         query_init: `"random"` (published) or `"mask"`.
         head_init: `"random"` (published) or `"asm"`.
-        cache_features: once queries are fixed (`train_queries` False or a number of steps), compute
-            the trunk's features of the whole dataset and train heads and critics on them, without
-            trunk dropout and rounded to bfloat16.
+        cache_features: with fixed queries, compute the trunk's features of the whole dataset and
+            train heads and critics on them, without trunk dropout and rounded to bfloat16.
         architecture: of the ASM: `"transformer"` (published) or the attention-free `"mlp"`, with
             linear heads and without trained queries.
         train_trunk: train the pre-trained trunk together with the heads.
-
-    Raises:
-        ValueError: cached features although queries or trunk are always trained, or an unknown
-            architecture.
     """
 
     frozen_dropout: bool = True
-    train_queries: bool | int = True
+    train_queries: bool = True
     query_init: QueryInit = "random"
     head_init: HeadInit = "random"
     cache_features: bool = False
@@ -165,12 +159,11 @@ class SPINEncoderFactory(_AnyArchitecture, name="spin"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.cache_features and self.train_trunk:
-            raise ValueError("cache_features needs a trunk that is not trained, or leave it out.")
-        if self.cache_features and self.train_queries is True and self.architecture != "mlp":
+        trains_queries = self.train_queries and self.architecture != "mlp"
+        if self.cache_features and (self.train_trunk or trains_queries):
             raise ValueError(
-                "cache_features needs queries that no longer change. Pass train_queries=False, or "
-                "train_queries=k to train them for the first k steps."
+                "cache_features needs features that do not change: pass train_queries=False and "
+                "no train_trunk."
             )
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:

@@ -4,9 +4,13 @@ import pytest
 import torch
 
 from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
-from spin_d3rlpy.asm.objectives import MaskedActionModeling, mask_actions, masked_accuracies
 from spin_d3rlpy.asm.objectives.base import parts_of_batch
-from spin_d3rlpy.asm.objectives.masked import MaskedActions
+from spin_d3rlpy.asm.objectives.masked import (
+    MaskedActionModeling,
+    MaskedActions,
+    mask_actions,
+    masked_accuracies,
+)
 
 NVEC = [7, 5]
 

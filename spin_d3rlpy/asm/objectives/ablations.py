@@ -77,7 +77,7 @@ class VariationalActionModeling(PretrainingObjective):
         loss, accuracy = self.mean_of_parts(
             len(noise), lambda part: self.loss(observations[part], actions[part], noise[part])
         )
-        return Validation(-loss, {"loss": loss, "slot_accuracy": accuracy})
+        return -loss, {"loss": loss, "slot_accuracy": accuracy}
 
 
 # Rows that are told apart from each other in validation.
@@ -152,4 +152,4 @@ class ContrastiveActionModeling(PretrainingObjective):
             for row in range(0, max(1, len(actions) - n + 1), n)
         ]
         loss, accuracy = torch.stack(results).mean(0).tolist()
-        return Validation(-loss, {"loss": loss, "context_accuracy": accuracy})
+        return -loss, {"loss": loss, "context_accuracy": accuracy}

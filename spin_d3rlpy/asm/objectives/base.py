@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -25,11 +25,8 @@ class ObjectiveLoss(NamedTuple):
     accuracy: torch.Tensor
 
 
-class Validation(NamedTuple):
-    """Prediction of held-out data: metrics by name, and the score that early stopping maximizes."""
-
-    score: float
-    metrics: Mapping[str, float]
+# Of held-out data: the score that early stopping maximizes, and metrics by name.
+Validation: TypeAlias = tuple[float, Mapping[str, float]]
 
 
 class PretrainingObjective(nn.Module):

@@ -136,7 +136,7 @@ class MaskedActionModeling(PretrainingObjective):
         """Accuracy at several mask ratios; the score is the per-slot one at the training ratio."""
         ratios = {self.mask_prob, *VALIDATION_RATIOS}
         metrics = masked_accuracies(self.asm, observations, actions, ratios)
-        return Validation(metrics[f"slot_accuracy_at_{self.mask_prob:g}"], metrics)
+        return metrics[f"slot_accuracy_at_{self.mask_prob:g}"], metrics
 
 
 # The published ratio, half of the slots, and the input of stage 2.
@@ -216,4 +216,4 @@ class AnyOrderActionModeling(PretrainingObjective):
         """Joint negative log-likelihood per slot (nats, the negative score) and accuracies."""
         nll, _ = self.mean_of_parts(len(actions), self.loss_of_parts(observations, actions))
         metrics = masked_accuracies(self.asm, observations, actions, VALIDATION_RATIOS)
-        return Validation(-nll, {"nll_per_slot": nll, **metrics})
+        return -nll, {"nll_per_slot": nll, **metrics}
