@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -11,11 +12,14 @@ from typing import Any
 import torch
 from d3rlpy.logging import LOG
 
+from spin_d3rlpy.errors import require_fields
+
 UNTIMED_STEPS = 3  # in which memory and caches are made
 TRIAL_SHARE = 0.01  # of the seconds, for each number of threads
 LEAST_GAIN = 1.25  # other programs may soon use the cores
 
 
+@dataclasses.dataclass(eq=False)
 class Budget:
     """Counts the seconds of a run's steps, limited to a total for all stages.
 
@@ -32,28 +36,17 @@ class Budget:
         ValueError: `seconds` is not positive.
     """
 
-    def __init__(
-        self,
-        seconds: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        n_epochs: int = 10,
-    ) -> None:
-        if seconds is not None and not seconds > 0.0:
-            raise ValueError(f"Expected seconds above 0, got {seconds}.")
-        self.seconds = seconds
-        self.spent = 0.0
-        self.clock = clock
-        self.n_epochs = n_epochs
+    seconds: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    n_epochs: int = 10
+    spent: float = dataclasses.field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        require_fields(self, seconds=(self.seconds is None or self.seconds > 0.0, "above 0"))
 
 
 class StageTime:
-    """Length of a stage: a number of steps, or a share of a budget's seconds.
-
-    Args:
-        budget: the run's.
-        share: share of the remaining budget.
-        n_steps: number of steps without a budget of seconds.
-        epoch_steps: steps per epoch without a budget; the last epoch may be shorter.
+    """Length of a stage: a share of the seconds that remain of a budget, or a number of steps.
 
     Attributes:
         seconds: of the stage; None without a budget of seconds.
@@ -127,21 +120,14 @@ class StageTime:
 
 
 class _Threads:
-    """Number of CPU threads, doubled in the first steps for as long as that makes them faster.
+    """Number of CPU threads, doubled in the first steps for as long as that makes them faster."""
 
-    Small networks gain little from several threads. If other programs use the cores, threads wait
-    for each other: on two cores, one of them busy, steps took 25 times as long with two threads.
-
-    Args:
-        seconds: of the stage.
-
-    Attributes:
-        best: the number; None until known.
-    """
+    # Small networks gain little from several threads. If other programs use the cores, threads wait
+    # for each other: on two cores, one of them busy, steps took 25 times as long with two threads.
 
     def __init__(self, seconds: float) -> None:
-        self.best: int | None = None
-        self._seconds = seconds
+        self.best: int | None = None  # until known
+        self._seconds = seconds  # of the stage
         self._most = self._tried = self._winner = 0
         self._times: list[float] = []
         self._fastest = math.inf  # seconds per step

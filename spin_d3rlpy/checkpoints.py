@@ -1,8 +1,6 @@
 """Checkpoints from which an interrupted run resumes exactly.
 
-A file holds weights, optimizers, counters and random states as torch saves them, after a line with
-format version and checksum. Files are written atomically and loaded with `weights_only=True`.
-States with NaN or infinite entries are never written.
+After a line with format version and checksum, a file is torch's, loaded with `weights_only=True`.
 """
 
 from __future__ import annotations
@@ -10,15 +8,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import math
 import os
 import random
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,8 +36,8 @@ State = dict[str, Any]
 _KEYS = {"identity", "stage", "step", "shared", "state", "random"}
 
 
-class Checkpoints:
-    """The checkpoints of one run in one folder, locked from `start` to `close`.
+class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
+    """The checkpoints of one run in one folder, locked from `start` to the end of the context.
 
     With several processes, process 0 reads and writes the files and all processes call the same
     methods at the same steps. A file holds the random states of all processes and the rest of
@@ -48,15 +45,11 @@ class Checkpoints:
 
     Args:
         folder: created if missing.
-        interval: steps between checkpoints.
-        identity: JSON-like values (configuration, dataset); only a checkpoint with the same
-            identity is resumed.
+        interval: steps between checkpoints, of which the newest `keep` are kept.
+        identity: JSON-like values; only a checkpoint with the same identity is resumed.
         shared_state: returns the part of the state that all stages share.
         processes: the processes that train the model.
-        keep: number of newest checkpoints to keep.
-
-    Raises:
-        ValueError: `interval` or `keep` is less than 1.
+        keep: number of checkpoints.
     """
 
     def __init__(
@@ -83,32 +76,14 @@ class Checkpoints:
         self._signal: int | None = None
         self._handlers: dict[int, Any] = {}  # the handlers before this run's
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Unlocks the folder."""
         self._lock.close()
 
     # -- resuming --------------------------------------------------------------------------
 
     def start(self, resume: bool) -> State | None:
-        """Returns the newest checkpoint's shared state; None for a new run.
-
-        Raises:
-            InvalidCheckpointError: no checkpoint is readable, they belong to another run, or some
-                exist and `resume` is False.
-            FolderInUseError: another run is using the folder.
-            CheckpointWriteError: the folder is not writable.
-        """
-        try:
-            self._resumed = self._processes.from_first(lambda: self._newest(resume))
-        except BaseException:
-            self.close()
-            raise
+        """Returns the newest checkpoint's shared state; None for a new run."""
+        self._resumed = self._processes.from_first(lambda: self._newest(resume))
         return None if self._resumed is None else self._resumed["shared"]
 
     def _newest(self, resume: bool) -> State | None:
@@ -185,13 +160,7 @@ class Checkpoints:
         self._raise_deferred_signal()
 
     def save(self, stage: str, step: int, state: State) -> None:
-        """Writes a checkpoint and removes old ones.
-
-        Raises:
-            DivergenceError: the state has NaN or infinite entries.
-            CheckpointWriteError: the disk is full or the folder read-only; earlier checkpoints
-                remain.
-        """
+        """Writes a checkpoint and removes old ones."""
         shared = self._shared_state()
         # The same in all processes, but for the means in their logs, so all stop here or none.
         if broken := _not_finite({**shared, **state}):
@@ -267,22 +236,6 @@ class Checkpoints:
         return sorted(self.folder.glob("*.ckpt"))
 
 
-def require_finite(
-    losses: Mapping[str, float], stage: str, step: int, checkpoints: Checkpoints | None = None
-) -> None:
-    """Stops a run whose logged losses are not finite.
-
-    Raises:
-        DivergenceError: a loss is NaN or infinite.
-    """
-    for name, value in losses.items():
-        if not math.isfinite(value):
-            raise DivergenceError(
-                f"The run diverged: {name} is {value} at step {step} of {stage} or before. "
-                f"{ADVICE if checkpoints is None else checkpoints.advice}"
-            )
-
-
 def _not_finite(content: State) -> str | None:
     """Returns the name of a tensor with NaN or infinite entries, or None."""
     found = dict(_tensors(content, ""))
@@ -315,11 +268,7 @@ def write_checkpoint(path: Path, content: State) -> None:
 
 
 def read_checkpoint(path: Path) -> State:
-    """Reads a checkpoint, its tensors on the CPU.
-
-    Raises:
-        InvalidCheckpointError: the file is damaged, of another version or no checkpoint.
-    """
+    """Reads a checkpoint, its tensors on the CPU; InvalidCheckpointError if it is damaged."""
     try:
         header, _, payload = path.read_bytes().partition(b"\n")
     except OSError as error:
@@ -351,16 +300,11 @@ def _difference(found: State, expected: State) -> str:
 def random_state() -> State:
     """Returns the random states of torch (all devices), NumPy and Python."""
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002
+    words = torch.from_numpy(np.asarray(keys).astype(np.int64))
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": [
-            str(name),
-            torch.from_numpy(np.asarray(keys).astype(np.int64)),
-            int(position),
-            int(has_gauss),
-            float(gauss),
-        ],
+        "numpy": [str(name), words, int(position), int(has_gauss), float(gauss)],
         "python": random.getstate(),
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast, get_args
+from typing import Literal, cast
 
 import torch
 from d3rlpy.models.encoders import EncoderFactory
@@ -12,6 +12,7 @@ from d3rlpy.types import TorchObservation
 from torch import nn
 
 from spin_d3rlpy import fast
+from spin_d3rlpy.errors import require_one_of
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.precision import in_float32, outputs_of
 
@@ -24,13 +25,7 @@ def combine_slots(values: torch.Tensor, decomposition: Decomposition) -> torch.T
 
 
 class FactoredQFunction(nn.Module):
-    """Maps observations `(B, obs)` to the utilities `U_i(s, k)` of every choice, flat `(B, S)`.
-
-    Args:
-        observation_shape: shape of one observation.
-        encoder_factory: d3rlpy factory of the hidden layers.
-        nvec: number of choices of each sub-action.
-    """
+    """Maps observations `(B, obs)` to the utilities `U_i(s, k)` of every choice, flat `(B, S)`."""
 
     def __init__(
         self, observation_shape: Sequence[int], encoder_factory: EncoderFactory, nvec: Sequence[int]
@@ -44,12 +39,7 @@ class FactoredQFunction(nn.Module):
         return outputs_of([(self.encoder, self.head)], observations).squeeze(0)
 
     def sum_of(self, observations: TorchObservation, outputs: torch.Tensor) -> torch.Tensor:
-        """Returns the sum of some utilities of each row, `(B,)`, without computing the others.
-
-        Args:
-            observations: `(B, obs)`.
-            outputs: `(B, N)` their positions, different ones in a row.
-        """
+        """Returns the sum of each row's utilities at `outputs` `(B, N)`, `(B,)`, and no others."""
         weight, bias = self.head.weight, self.head.bias
         return in_float32(
             lambda x: fast.sum_of_outputs(x, weight, bias, outputs), self.encoder(observations)
@@ -67,9 +57,6 @@ class FactoredCritic(nn.ModuleList):
         nvec: number of choices of each sub-action.
         n_critics: number of members (E).
         decomposition: `"sum"` (SPIN's code) or `"mean"` (DecQN, Seyde et al. 2023) over slots.
-
-    Raises:
-        ValueError: an unknown decomposition.
     """
 
     def __init__(
@@ -80,8 +67,7 @@ class FactoredCritic(nn.ModuleList):
         n_critics: int = 2,
         decomposition: Decomposition = "sum",
     ) -> None:
-        if decomposition not in get_args(Decomposition):
-            raise ValueError(f"Expected decomposition 'sum' or 'mean', got {decomposition!r}.")
+        require_one_of("decomposition", decomposition, Decomposition)
         super().__init__(
             FactoredQFunction(observation_shape, encoder_factory, nvec) for _ in range(n_critics)
         )
@@ -95,57 +81,32 @@ class FactoredCritic(nn.ModuleList):
     def values(
         self, layout: SlotLayout, utilities: torch.Tensor, actions: torch.Tensor
     ) -> torch.Tensor:
-        """Returns `Q_e(s, a)` of shape `(E, B)` for utilities `(E, B, S)`, actions `(B, N)`."""
-        chosen = layout.gather(utilities, actions.expand(len(utilities), *actions.shape))
+        """Returns `Q_e(s, a)`, `(E, [A,] B)`, by utilities `(E, B, S)` of actions `([A,] B, N)`."""
+        shape = len(utilities), *actions.shape[:-1]
+        if actions.dim() == 3:  # A actions of each row
+            utilities = utilities[:, None]
+        chosen = layout.gather(utilities.expand(*shape, -1), actions.expand(*shape, -1))
         return combine_slots(chosen, self.decomposition)
 
     def q_values(
         self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
     ) -> torch.Tensor:
-        """Returns `Q_e(s, a)`, `(E, B)`, for actions `(B, N)`.
+        """Returns `Q_e(s, a)`, `(E, [A,] B)`, for actions `([A,] B, N)`.
 
         On CPUs utilities of choices that were not taken are not computed.
         """
-        if not fast.is_on() or layout.offsets.device.type != "cpu":
+        if actions.dim() == 3 or not fast.is_on() or layout.offsets.device.type != "cpu":
             return self.values(layout, self.utilities(observations), actions)
         outputs = layout.positions(actions)
         members = cast("list[FactoredQFunction]", list(self))
         values = torch.stack([q.sum_of(observations, outputs) for q in members])
         return values if self.decomposition == "sum" else values / layout.n_slots
 
-    def values_of_several(
-        self, layout: SlotLayout, utilities: torch.Tensor, actions: torch.Tensor
-    ) -> torch.Tensor:
-        """Returns `Q_e(s, a)` of A actions per row, `(E, A, B)`.
-
-        Args:
-            layout: of the action space.
-            utilities: `(E, B, S)`.
-            actions: `(A, B, N)`.
-        """
-        e, a = len(utilities), len(actions)
-        chosen = layout.gather(
-            utilities[:, None].expand(-1, a, -1, -1), actions[None].expand(e, -1, -1, -1)
-        )
-        return combine_slots(chosen, self.decomposition)
-
-    def q_values_of_several(
-        self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
-    ) -> torch.Tensor:
-        """Returns `Q_e(s, a)` of A actions `(A, B, N)` per observation, `(E, A, B)`."""
-        return self.values_of_several(layout, self.utilities(observations), actions)
-
 
 class JointCritic(nn.ModuleList):
-    """An ensemble of E functions of the state and the whole action, `Q(s, a)`.
+    """An ensemble of E functions `Q(s, a)` of the observation and the action's one-hot choices.
 
-    The action enters as one-hot choices next to the observation.
-
-    Args:
-        observation_shape: shape of one observation.
-        encoder_factory: d3rlpy factory of each member's hidden layers.
-        nvec: number of choices of each sub-action.
-        n_critics: number of members (E).
+    Arguments are those of `FactoredCritic`.
     """
 
     def __init__(
@@ -161,21 +122,13 @@ class JointCritic(nn.ModuleList):
     def q_values(
         self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
     ) -> torch.Tensor:
-        """Returns `Q_e(s, a)`, `(E, B)`, for actions `(B, N)`."""
+        """Returns `Q_e(s, a)`, `(E, [A,] B)`, for actions `([A,] B, N)`."""
         assert isinstance(observations, torch.Tensor)
-        chosen = torch.zeros(len(actions), layout.total, device=actions.device)
-        chosen = chosen.scatter(1, layout.positions(actions), 1.0)
-        inputs = torch.cat([observations, chosen], dim=1)
-        return torch.stack([q(inputs) for q in self])
-
-    def q_values_of_several(
-        self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
-    ) -> torch.Tensor:
-        """Returns `Q_e(s, a)` of A actions `(A, B, N)` per observation, `(E, A, B)`."""
-        assert isinstance(observations, torch.Tensor)
-        repeated = observations.repeat(len(actions), 1)
-        values = self.q_values(layout, repeated, actions.flatten(0, 1))
-        return values.reshape(len(values), *actions.shape[:2])
+        shape = actions.shape[:-1]
+        chosen = torch.zeros(*shape, layout.total, device=actions.device)
+        chosen = chosen.scatter(-1, layout.positions(actions), 1.0)
+        inputs = torch.cat([observations.expand(*shape, -1), chosen], dim=-1).flatten(0, -2)
+        return torch.stack([q(inputs).unflatten(0, shape) for q in self])
 
 
 class ValueFunction(nn.Module):

@@ -1,8 +1,4 @@
-"""Several processes that train one model: `enable_ddp=True` under torchrun.
-
-Each parameter averages its own gradient. d3rlpy's `DistributedDataParallel` sees only calls of
-`forward` and renames saved weights; policies and critics here have further methods.
-"""
+"""Several processes that train one model: `enable_ddp=True` under torchrun."""
 
 from __future__ import annotations
 
@@ -27,13 +23,11 @@ def require_process_group() -> None:
 
 
 def share_training(module: nn.Module) -> None:
-    """Copies rank 0's weights to all processes and averages gradients from now on.
+    """Copies rank 0's weights to all processes; each parameter averages its gradient from now on.
 
     Call it in every process with the same module, after seeding each differently, e.g.
-    `d3rlpy.seed(seed + rank)`, so that mini-batches differ.
-
-    Raises:
-        RuntimeError: there is no process group.
+    `d3rlpy.seed(seed + rank)`, so that mini-batches differ. d3rlpy's `DistributedDataParallel` sees
+    only calls of `forward`; policies and critics here have further methods.
     """
     require_process_group()
     for parameter in module.parameters():
@@ -57,11 +51,7 @@ class Processes:
 
 
 class ProcessGroup(Processes):
-    """The processes of the initialized group; all call each method, in the same order.
-
-    Raises:
-        RuntimeError: there is no process group.
-    """
+    """The processes of the initialized group; all call each method, in the same order."""
 
     def __init__(self) -> None:
         require_process_group()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
 
 class SpinError(Exception):
     """Base class of this package's errors for bad input."""
@@ -60,3 +62,10 @@ def require_fields(config: object, **rules: tuple[bool, str]) -> None:
     for name, (holds, expected) in rules.items():
         if not holds:
             raise ValueError(f"Expected {name} {expected}, got {getattr(config, name)!r}.")
+
+
+def require_one_of(name: str, value: object, kind: Any) -> None:
+    """Raises ValueError unless a value is one of a `Literal`'s."""
+    if value not in get_args(kind):
+        expected = " or ".join(map(repr, get_args(kind)))
+        raise ValueError(f"Expected {name} {expected}, got {value!r}.")

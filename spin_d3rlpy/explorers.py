@@ -5,31 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from d3rlpy.algos.qlearning.explorers import Explorer
+from d3rlpy.algos.qlearning.explorers import LinearDecayEpsilonGreedy
 from d3rlpy.types import NDArray, Observation
 
 
-class MultiDiscreteEpsilonGreedy(Explorer):
+class MultiDiscreteEpsilonGreedy(LinearDecayEpsilonGreedy):
     """Replaces each sub-action by a uniformly random choice with probability epsilon.
 
     Epsilon falls linearly from `start_epsilon` to `end_epsilon` over `duration` environment steps,
     then stays. Uses NumPy's global random state, as d3rlpy's explorers do.
-
-    Raises:
-        ValueError: a probability outside [0, 1] or a duration below 1.
     """
-
-    def __init__(
-        self, start_epsilon: float = 1.0, end_epsilon: float = 0.1, duration: int = 1_000_000
-    ) -> None:
-        if not (0.0 <= start_epsilon <= 1.0 and 0.0 <= end_epsilon <= 1.0) or duration < 1:
-            raise ValueError(
-                "Expected probabilities in [0, 1] and a duration of at least 1, got "
-                f"start_epsilon={start_epsilon}, end_epsilon={end_epsilon}, duration={duration}."
-            )
-        self.start_epsilon = start_epsilon
-        self.end_epsilon = end_epsilon
-        self.duration = duration
 
     def sample(self, algo: Any, x: Observation, step: int) -> NDArray:
         """Returns actions `(B, N)` for observations `(B, obs)` after `step` environment steps."""
@@ -37,8 +22,3 @@ class MultiDiscreteEpsilonGreedy(Explorer):
         explore = np.random.random(greedy.shape) < self.compute_epsilon(step)  # noqa: NPY002
         choices = np.random.randint(algo.config.nvec, size=greedy.shape)  # noqa: NPY002
         return np.where(explore, choices, greedy)
-
-    def compute_epsilon(self, step: int) -> float:
-        """Returns epsilon after `step` environment steps."""
-        progress = min(step / self.duration, 1.0)
-        return self.start_epsilon + progress * (self.end_epsilon - self.start_epsilon)

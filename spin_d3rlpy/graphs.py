@@ -1,8 +1,4 @@
-"""Training steps as CUDA graphs: recorded once, then replayed without Python in between.
-
-A step here consists of a hundred or more small kernels, and Python takes longer to launch them
-than a GPU to run them. A graph launches all of them at once.
-"""
+"""Training steps as CUDA graphs: recorded once, then replayed without Python in between."""
 
 from __future__ import annotations
 
@@ -52,11 +48,7 @@ class CudaRecorder:
         return result
 
     def record(self, step: Callable[[], T]) -> tuple[Callable[[], object], T]:
-        """Records a step without running it.
-
-        Returns:
-            What replays it, and its result, whose tensors every replay overwrites.
-        """
+        """Returns what replays a step, and its result, whose tensors every replay overwrites."""
         # A recording that fails leaves its stream the current one; the outer context does not.
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             graph = torch.cuda.CUDAGraph()
@@ -91,7 +83,7 @@ def recorded(
 ) -> Callable[[], T]:
     """Returns a step that is recorded and replayed, or `step` itself where that cannot be."""
     if compile_graph and can_record(device):
-        return GraphedStep(step, optimizers, CudaRecorder(device), compile_graph)
+        return GraphedStep(step, optimizers, device, compile_graph)
     return step
 
 
@@ -103,25 +95,21 @@ class GraphedStep(Generic[T]):
     replaced (a loaded file, a reset) or one of its options changes. The learning rate of Adam and
     AdamW is handed over, so schedules need no new recording.
 
-    Args:
-        step: does one step. Its tensors keep their places, its shapes never change, and it neither
-            waits for the device nor copies from the host.
-        optimizers: those that it uses.
-        recorder: of the device it runs on.
-        compile_graph: `"auto"`: a step that cannot be recorded continues as it is, and the log says
-            so. True: it is an error.
+    The step's tensors keep their places, its shapes never change, and it neither waits for the
+    device nor copies from the host. One that cannot be recorded is an error, or if `compile_graph`
+    is `"auto"` continues as it is, and the log says so.
     """
 
     def __init__(
         self,
         step: Callable[[], T],
         optimizers: Sequence[torch.optim.Optimizer],
-        recorder: CudaRecorder,
+        device: str | torch.device,
         compile_graph: CompileGraph = True,
     ) -> None:
         self._step = step
         self._optimizers = list(optimizers)
-        self._recorder = recorder
+        self._recorder = CudaRecorder(device)
         self._is_optional = compile_graph == "auto"
         self._is_recorded = True  # or is to be
         self._calls = 0
@@ -133,8 +121,7 @@ class GraphedStep(Generic[T]):
     def __call__(self) -> T:
         """Does one step and returns its result; a later call may overwrite the result's tensors.
 
-        Raises:
-            RuntimeError: the step cannot be recorded, and has to be.
+        Raises RuntimeError if the step cannot be recorded and has to be.
         """
         if not self._is_recorded:
             return self._step()

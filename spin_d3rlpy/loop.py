@@ -1,13 +1,4 @@
-"""The training loop of every stage: steps, progress, checkpoints, losses and early stopping.
-
-A stage supplies its gradient step and the parts of its checkpoints, and adds measurements to each
-epoch's row:
-
-    loop = Loop(run, "pretraining", n_steps, epoch_steps, {"model": model, "optimizer": optimizer})
-    with run.log("pretraining", "asm", epoch_steps) as log:
-        for epoch in loop.epochs(step):
-            log.add(loop.add_row(loop.take_row() | measurements))
-"""
+"""The training loop of every stage: steps, progress, checkpoints, losses and early stopping."""
 
 from __future__ import annotations
 
@@ -19,14 +10,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from d3rlpy.logging import LOG
 from torch import nn
 
 from spin_d3rlpy.budget import Budget, StageTime
-from spin_d3rlpy.checkpoints import Checkpoints, require_finite
+from spin_d3rlpy.checkpoints import ADVICE, Checkpoints
+from spin_d3rlpy.errors import DivergenceError
 from spin_d3rlpy.graphs import CompileGraph
 from spin_d3rlpy.progress import progress_bar
 from spin_d3rlpy.schedules import Schedule, WeightAverage
@@ -37,13 +29,9 @@ Step = Callable[[], Metrics]
 
 
 class StageLog:
-    """Destination of a stage's rows; this base class discards them.
+    """Destination of a stage's rows; this base class discards them."""
 
-    Attributes:
-        folder: for files of the stage, if any.
-    """
-
-    folder: Path | None = None
+    folder: Path | None = None  # for files of the stage, if any
 
     def add(self, row: Mapping[str, float]) -> None:
         """Writes an epoch's row; `epoch` and `step` identify it."""
@@ -105,31 +93,17 @@ class MeanMetrics:
         self._counts = defaultdict(int, state["counts"])
 
 
-class Stateful(Protocol):
-    """Part of a checkpoint, such as a network or an optimizer."""
-
-    def state_dict(self) -> Any:
-        """Returns the state."""
-
-    def load_state_dict(self, state_dict: Any) -> Any:
-        """Inverse of `state_dict`."""
-
-
 class Loop:
     """Gradient steps of one stage, in epochs; resumes from the run's checkpoints.
 
     Args:
-        run: how to run it.
         stage: name in checkpoints and messages.
         n_steps: gradient steps, unless the run has a budget of seconds.
         epoch_steps: gradient steps per epoch, likewise; the last epoch may be shorter.
-        parts: contents of checkpoints in addition to counters and rows.
-        device: of the metrics.
+        parts: networks, optimizers and the like, saved in checkpoints.
         patience: epochs without a better score before it stops, or None.
         keep_best: network that ends with the weights of its best epoch.
-        label: of the progress bar.
         optimizers: whose learning rates follow the schedule.
-        schedule: of learning rates.
         average: of weights, updated after each step.
         share: share of the run's remaining seconds.
 
@@ -146,7 +120,7 @@ class Loop:
         stage: str,
         n_steps: int,
         epoch_steps: int,
-        parts: Mapping[str, Stateful] | None = None,
+        parts: Mapping[str, Any] | None = None,
         device: str | torch.device = "cpu",
         patience: int | None = None,
         keep_best: nn.Module | None = None,
@@ -200,7 +174,7 @@ class Loop:
             ) as bar,
             self._time.fastest_threads(self._device.type == "cpu"),
         ):
-            while not self._is_over(epoch):
+            while not self.is_over(epoch):
                 epoch += 1
                 began = time.monotonic()
                 with checkpoints.saving_on_interrupt() if checkpoints else nullcontext():
@@ -234,21 +208,19 @@ class Loop:
         return self._time.progress(self.step)
 
     def take_losses(self) -> Row:
-        """Returns the mean of each loss since the last call.
-
-        Raises:
-            DivergenceError: one is NaN or infinite.
-        """
+        """Returns each loss's mean since the last call; DivergenceError if one is not finite."""
         means = self._losses.take()
-        require_finite(means, self._stage, self.step, self._run.checkpoints)
+        for name, value in means.items():
+            if not math.isfinite(value):
+                checkpoints = self._run.checkpoints
+                raise DivergenceError(
+                    f"The run diverged: {name} is {value} at step {self.step} of {self._stage} or "
+                    f"before. {ADVICE if checkpoints is None else checkpoints.advice}"
+                )
         return means
 
     def take_row(self) -> Row:
-        """Returns the finished epoch's losses with `epoch`, `step` and `seconds` (since the start).
-
-        Raises:
-            DivergenceError: a loss is NaN or infinite.
-        """
+        """Returns `epoch`, `step`, `take_losses` and `seconds` (since the start)."""
         counters = {"epoch": len(self.rows) + 1, "step": self.step}
         return {**counters, **self.take_losses(), "seconds": self.seconds}
 
@@ -265,34 +237,30 @@ class Loop:
             if self._keep_best is not None and self.is_best(score):
                 self._best_weights = copy.deepcopy(self._keep_best.state_dict())
             self._scores.append(score)
-        if self._run.checkpoints is not None and self.is_over:
+        if self._run.checkpoints is not None and self.is_over(len(self.rows)):
             self._run.checkpoints.save(self._stage, self.step, self._state())
         return row
 
     def is_best(self, score: float) -> bool:
         """Whether a score beats those of all rows."""
-        return score > max((s for s in self._scores if not math.isnan(s)), default=-math.inf)
+        return score > self._comparable[self.best]
 
     @property
     def best(self) -> int:
         """First epoch with the best score; 0 if none."""
-        best, best_score = 0, -math.inf
-        for epoch, score in enumerate(self._scores, 1):
-            if score > best_score:
-                best, best_score = epoch, score
-        return best
+        return self._comparable.index(max(self._comparable))
 
     @property
-    def is_over(self) -> bool:
-        """Whether the last row's epoch is the last one."""
-        return self._is_over(len(self.rows))
+    def _comparable(self) -> list[float]:
+        """Scores by epoch, from 0; NaN is never better."""
+        return [-math.inf, *(-math.inf if math.isnan(s) else s for s in self._scores)]
 
     @property
     def seconds(self) -> float:
         """Wall-clock time of the run, without the time between interruption and resumption."""
         return time.monotonic() - self._started
 
-    def _is_over(self, epoch: int) -> bool:
+    def is_over(self, epoch: int) -> bool:
         """Whether this epoch is the last one."""
         gave_up = self._patience is not None and len(self._scores) - self.best >= self._patience
         return gave_up or self._time.is_last(epoch)
@@ -321,11 +289,8 @@ class Loop:
 
 
 def _groups(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
-    """Returns parameter groups, each with the base learning rate of its schedule.
-
-    The base rate is stored in the group, because a loaded optimizer state has its own current rate.
-    """
+    """Returns parameter groups, each with the base learning rate of its schedule."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     for group in groups:
-        group.setdefault("initial_lr", group["lr"])
+        group.setdefault("initial_lr", group["lr"])  # a loaded state has its own current rate
     return groups

@@ -1,8 +1,4 @@
-"""`nvec`, the number of choices of each sub-action, and the layout that follows from it.
-
-Network outputs are flat, `S = sum(nvec)` numbers per row, slot after slot. Only `SlotLayout` knows
-where each slot begins, so equal and ragged `nvec` share all other code.
-"""
+"""`nvec`, the number of choices of each sub-action, and the layout that follows from it."""
 
 from __future__ import annotations
 
@@ -20,11 +16,7 @@ from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
 
 
 def check_nvec(nvec: Sequence[int]) -> list[int]:
-    """Returns `nvec` as a list of Python integers.
-
-    Raises:
-        InvalidActionSpaceError: it is empty or a sub-action has no choice.
-    """
+    """Returns `nvec` as a list; InvalidActionSpaceError if empty or a sub-action has no choice."""
     values = [int(m) for m in nvec]
     if not values or min(values) < 1:
         raise InvalidActionSpaceError(
@@ -82,7 +74,10 @@ def require_same_nvec(
 
 
 class SlotLayout(nn.Module):
-    """Position of each slot's choices in a flat vector of `S = sum(nvec)` numbers."""
+    """Position of each slot's choices in a flat vector of `S = sum(nvec)` numbers.
+
+    Nothing else knows where a slot begins, so equal and ragged `nvec` share all other code.
+    """
 
     offsets: torch.Tensor  # (N,)
     padded_index: torch.Tensor  # (N, K): positions in the flat vector; padding repeats the last
@@ -91,29 +86,21 @@ class SlotLayout(nn.Module):
 
     def __init__(self, nvec: Sequence[int]) -> None:
         super().__init__()
+        self.nvec = check_nvec(nvec)
+        self.n_slots, self.total, self.max_choices = len(self.nvec), sum(self.nvec), max(self.nvec)
+        self.is_uniform = len(set(self.nvec)) == 1
         # Real numbers also where networks are made on the meta device, for their shapes.
         with torch.device("cpu"):
-            self._lay_out(torch.tensor(check_nvec(nvec)))
-
-    def _lay_out(self, sizes: torch.Tensor) -> None:
-        self.nvec = sizes.tolist()
-        self.n_slots = len(self.nvec)
-        self.total = int(sizes.sum())
-        self.max_choices = int(sizes.max())
-        self.is_uniform = len(set(self.nvec)) == 1
-        offsets = sizes.cumsum(0) - sizes
-        choice = torch.arange(self.max_choices)
-        # They follow from nvec, so they are not saved with the weights.
-        self.register_buffer("offsets", offsets, persistent=False)
-        self.register_buffer(
-            "padded_index",
-            offsets[:, None] + torch.minimum(choice[None], sizes[:, None] - 1),
-            persistent=False,
-        )
-        self.register_buffer("padding", choice[None] >= sizes[:, None], persistent=False)
-        self.register_buffer(
-            "slot_of", torch.repeat_interleave(torch.arange(self.n_slots), sizes), persistent=False
-        )
+            sizes, choice = torch.tensor(self.nvec)[:, None], torch.arange(self.max_choices)
+            offsets = sizes.cumsum(0) - sizes
+            buffers = {
+                "offsets": offsets[:, 0],
+                "padded_index": offsets + torch.minimum(choice, sizes - 1),
+                "padding": choice >= sizes,
+                "slot_of": torch.arange(self.n_slots).repeat_interleave(sizes[:, 0]),
+            }
+        for name, buffer in buffers.items():  # they follow from nvec, so they are not saved
+            self.register_buffer(name, buffer, persistent=False)
 
     def split(self, flat: torch.Tensor, fill: float = -torch.inf) -> torch.Tensor:
         """Reshapes `(..., S)` to `(..., N, K)`, padded with `fill` past a slot's last choice."""

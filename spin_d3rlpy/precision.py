@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -18,14 +18,6 @@ Precision = Literal["float32", "bfloat16", "tf32", "auto"]
 # From how many rows of products on oneDNN acts faster than MKL, where it does: with few rows
 # calling it costs more than the products. For a Transformer it is 60, for factored policies 128.
 MANY_ROWS = 64
-
-
-def check_precision(precision: str) -> None:
-    """Raises ValueError unless `precision` is one of `Precision`."""
-    if precision not in get_args(Precision):
-        raise ValueError(
-            f"Expected precision {', '.join(map(repr, get_args(Precision)))}; got {precision!r}."
-        )
 
 
 def is_bfloat16(device: torch.device | str, precision: Precision) -> bool:

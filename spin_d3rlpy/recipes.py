@@ -1,9 +1,4 @@
-"""Recipes: named sets of field values for every algorithm.
-
-`"published"` is the classes' own defaults, comparable with the paper after a million steps.
-`"tuned"` reaches good returns in minutes; its settings were chosen on cheetah-run and finger-spin
-only.
-"""
+"""Recipes: named sets of field values; `"tuned"`'s were chosen on cheetah-run and finger-spin."""
 
 from __future__ import annotations
 
@@ -117,13 +112,7 @@ def recipe_fields(
 ) -> dict[str, Any]:
     """Returns a recipe's values for the fields of a config and its policy's factory.
 
-    Args:
-        name: of the recipe.
-        config_class: of an algorithm.
-        given: fields given by the user, which win.
-
-    Raises:
-        ValueError: there is no such recipe.
+    Fields that are `given` by the user win. A ValueError if there is no such recipe.
     """
     if name not in RECIPES:
         raise ValueError(f"Expected a recipe of {', '.join(RECIPES)}; got {name!r}.")

@@ -1,7 +1,4 @@
-"""RePreM: a gated Transformer over a window of states and actions, and its pre-training.
-
-Axes: `B` batch, `W` window, `N` sub-actions, `D` width, `obs` observation length.
-"""
+"""RePreM: a gated Transformer over a window (`W`) of states and actions, and its pre-training."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize, scaled_dot_product_attention
 
 from spin_d3rlpy.distributed import share_training
-from spin_d3rlpy.errors import require_fields
+from spin_d3rlpy.errors import require_fields, require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.graphs import recorded
 from spin_d3rlpy.loop import Loop, Metrics, Row, Run
 from spin_d3rlpy.nvec import SlotLayout
-from spin_d3rlpy.precision import Precision, autocast, backward, check_precision
+from spin_d3rlpy.precision import Precision, autocast, backward
 
 
 @dataclasses.dataclass()
@@ -231,7 +228,7 @@ class RePreMPretrainingConfig:
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        check_precision(self.precision)
+        require_one_of("precision", self.precision, Precision)
         require_fields(self, mask_prob=(0.0 < self.mask_prob < 1.0, "in (0, 1)"))
 
     def n_updates(self, n_transitions: int, window: int) -> int:
@@ -240,17 +237,10 @@ class RePreMPretrainingConfig:
         return updates if self.max_updates is None else min(updates, self.max_updates)
 
 
-class ContrastiveLoss(NamedTuple):
-    """The loss and how often the right embedding is the most similar one."""
-
-    loss: torch.Tensor
-    accuracy: torch.Tensor
-
-
 def contrastive_loss(
     predicted: torch.Tensor, targets: torch.Tensor, hidden: torch.Tensor, temperature: float
-) -> ContrastiveLoss:
-    """InfoNCE over the batch's hidden entries, states and actions separately.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """InfoNCE over the batch's hidden entries, states and actions separately, and its accuracy.
 
     Predictions and targets are `(B, W, 2, D)`, `hidden` is `(B, W, 2)`.
     """
@@ -266,12 +256,12 @@ def contrastive_loss(
         losses.append(cross_entropy(similarity, own, reduction="sum"))
         hits.append((similarity.detach().argmax(-1) == own).sum())
     n = hidden.sum()
-    return ContrastiveLoss((losses[0] + losses[1]) / n, (hits[0] + hits[1]) / n)
+    return (losses[0] + losses[1]) / n, (hits[0] + hits[1]) / n
 
 
 def masked_contrastive_loss(
     predicted: torch.Tensor, targets: torch.Tensor, hidden: torch.Tensor, temperature: float
-) -> ContrastiveLoss:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The same among all entries, those that are shown masked: a GPU need not be asked how many."""
     u, v = (
         normalize(x.flatten(0, 1).transpose(0, 1).float(), dim=-1) for x in (predicted, targets)
@@ -284,7 +274,7 @@ def masked_contrastive_loss(
     losses = cross_entropy(similarity.transpose(1, 2), chosen, reduction="none")
     hits = (similarity.detach().argmax(-1) == own) & mask
     n = mask.sum()
-    return ContrastiveLoss((losses * mask).sum() / n, hits.sum() / n)
+    return (losses * mask).sum() / n, hits.sum() / n
 
 
 def pretrain_reprem(
@@ -298,11 +288,7 @@ def pretrain_reprem(
 
     Returns:
         One row per `log_interval` updates and one at the end: `epoch`, `step`, `loss`, `accuracy`
-        (share of hidden entries nearest to their own prediction), `seconds` and `samples` (steps so
-        far).
-
-    Raises:
-        DivergenceError: losses or weights are no longer finite.
+        (share of hidden entries nearest to their prediction), `seconds`, `samples` (steps so far).
     """
     run = run or Run()
     keep_freed_memory()
@@ -325,11 +311,11 @@ def pretrain_reprem(
         with autocast(device, config.precision):
             embeddings = model.embed(observations, windows.actions)
             predicted = model(embeddings, hidden, windows.valid)
-            result = contrastive_loss(predicted, embeddings, hidden, config.temperature)
-            backward(result.loss)
+            loss, accuracy = contrastive_loss(predicted, embeddings, hidden, config.temperature)
+            backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_grad_norm)
         optimizer.step()
-        return {"loss": result.loss.detach(), "accuracy": result.accuracy}
+        return {"loss": loss.detach(), "accuracy": accuracy}
 
     loop = Loop(
         run,

@@ -55,28 +55,17 @@ def standardized_states() -> Any:
     )
 
 
-def fit_observation_scaler(scaler: ObservationScaler | None, buffer: DeviceReplayBuffer) -> None:
-    """Fits an unfitted scaler to the buffer's states.
-
-    Standard and min-max scalers are fitted vectorized (d3rlpy visits transitions one by one);
-    others use their own method.
-    """
+def fit_scaler(scaler: ObservationScaler | RewardScaler | None, buffer: DeviceReplayBuffer) -> None:
+    """Fits an unfitted scaler; d3rlpy itself would visit each state by itself."""
     if scaler is None or scaler.built:
         return
-    if isinstance(scaler, StandardObservationScaler | MinMaxObservationScaler):
-        if isinstance(scaler, StandardObservationScaler):
-            mean, std = buffer.moments()
-            scaler.mean, scaler.std = mean.float().cpu().numpy(), std.float().cpu().numpy()
-        else:
-            scaler.minimum = buffer.observations.amin(0).cpu().numpy()
-            scaler.maximum = buffer.observations.amax(0).cpu().numpy()
+    if isinstance(scaler, StandardObservationScaler):
+        mean, std = buffer.moments()
+        scaler.mean, scaler.std = mean.float().cpu().numpy(), std.float().cpu().numpy()
+    elif isinstance(scaler, MinMaxObservationScaler):
+        scaler.minimum = buffer.observations.amin(0).cpu().numpy()
+        scaler.maximum = buffer.observations.amax(0).cpu().numpy()
     else:
-        scaler.fit_with_transition_picker(buffer.episodes, buffer.transition_picker)
-
-
-def fit_reward_scaler(scaler: RewardScaler | None, buffer: DeviceReplayBuffer) -> None:
-    """Fits an unfitted reward scaler."""
-    if scaler is not None and not scaler.built:
         scaler.fit_with_transition_picker(buffer.episodes, buffer.transition_picker)
 
 
@@ -92,28 +81,20 @@ def scaler_to_dict(scaler: ObservationScaler | None) -> dict[str, Any] | None:
 
 
 def scaler_from_dict(encoded: dict[str, Any], observation_size: int) -> ObservationScaler:
-    """Inverse of `scaler_to_dict`, for observations of this length.
-
-    Raises:
-        InvalidCheckpointError: not a scaler, or one for other observations.
-    """
+    """Inverse of `scaler_to_dict`; InvalidCheckpointError if it is none for such observations."""
     try:
         text = json.dumps({"observation_scaler": encoded})
-        scaler = _ScalerHolder.deserialize(text).observation_scaler
-        unused = _ScalerHolder.deserialize(text).observation_scaler
+        scaler, unused = (_ScalerHolder.deserialize(text).observation_scaler for _ in range(2))
         assert scaler is not None
         assert unused is not None
         example = torch.zeros(2, observation_size)
-        fits = bool(scaler.transform(example).isfinite().all())
-        fits = fits and scaler.transform(example).shape == example.shape
+        scaled = scaler.transform(example)
+        if scaled.shape != example.shape or not scaled.isfinite().all():
+            raise ValueError("it does not fit them")
     except Exception as error:  # an untrusted file can cause any error
         raise InvalidCheckpointError(
-            f"{encoded!r} is not an observation scaler: {error!r}."
+            f"{encoded!r} is not an observation scaler for {observation_size} features: {error!r}."
         ) from error
-    if not fits:
-        raise InvalidCheckpointError(
-            f"{encoded!r} is not an observation scaler for {observation_size} features."
-        )
     return unused  # d3rlpy's scalers stay on the device that they first saw
 
 

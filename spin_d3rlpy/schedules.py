@@ -7,10 +7,12 @@ import copy
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import nn
+
+from spin_d3rlpy.errors import require_one_of
 
 ScheduleName = Literal["constant", "linear", "cosine"]
 
@@ -22,19 +24,13 @@ class Schedule:
     Args:
         name: `"constant"`, `"linear"` or `"cosine"`, after the warm-up.
         warmup: share of the run in which the rate rises in proportion to the steps made.
-
-    Raises:
-        ValueError: an unknown name, or a share that is not in [0, 1).
     """
 
     name: ScheduleName = "constant"
     warmup: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.name not in get_args(ScheduleName):
-            raise ValueError(
-                f"Expected lr_schedule {', '.join(get_args(ScheduleName))}; got {self.name!r}."
-            )
+        require_one_of("lr_schedule", self.name, ScheduleName)
         if not 0.0 <= self.warmup < 1.0:
             raise ValueError(f"Expected warmup in [0, 1), got {self.warmup}.")
 
@@ -57,17 +53,7 @@ class WeightAverage:
     """Exponential moving average of a network's weights.
 
     Step t (from 0) keeps the share `min(decay, (1 + t) / (10 + t))`, so that early averages do not
-    contain the random initial weights.
-
-    Args:
-        source: the network in training.
-        decay: share of the average that a step keeps.
-
-    Attributes:
-        average: copy of the network with the averaged weights, in evaluation mode.
-
-    Raises:
-        ValueError: `decay` is not in (0, 1).
+    contain the random initial weights. `average` is a copy of `source` in evaluation mode.
     """
 
     def __init__(self, source: nn.Module, decay: float) -> None:

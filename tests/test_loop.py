@@ -90,7 +90,7 @@ def test_it_stops_without_a_better_score_and_keeps_the_best_weights() -> None:
     for _ in loop.epochs(step):
         loop.add_row(loop.take_row(), next(scores))
     assert (len(loop.rows), loop.best) == (4, 2)
-    assert loop.is_over
+    assert loop.is_over(len(loop.rows))
     assert network.weight.item() == 2
 
 

@@ -16,13 +16,11 @@ from d3rlpy.algos import DiscreteBCConfig, DQNConfig
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.preprocessing import StandardObservationScaler
 
-from spin_d3rlpy import FactoredBCQ, FactoredIQL, SPINEncoderFactory, load_policy, save_policy
-from spin_d3rlpy.asm import ActionStructureModel, save_asm
+from spin_d3rlpy import FactoredBCQ, FactoredIQL, load_policy, save_policy
 from spin_d3rlpy.errors import InvalidCheckpointError
 from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,
-    TINY,
     each_algorithm,
     has_field,
     random_buffer,
@@ -87,19 +85,6 @@ def _networks(algo: Any) -> dict[str, torch.Tensor]:
         for name, network in algo.impl.modules.get_torch_modules().items()
         for key, value in network.state_dict().items()
     }
-
-
-def test_an_asm_that_the_configuration_names_is_not_looked_for(tmp_path: Path) -> None:
-    from spin_d3rlpy import SPINBC
-
-    asm = tmp_path / "asm.safetensors"
-    save_asm(ActionStructureModel(OBSERVATION_SIZE, NVEC, TINY), asm)
-    encoder = SPINEncoderFactory(transformer=TINY, asm_path=str(asm))
-    algo = _trained(SPINBC, actor_encoder_factory=encoder)
-    save_policy(algo, tmp_path / "policy.safetensors")
-    asm.write_bytes(b"something else")
-    loaded = load_policy(tmp_path / "policy.safetensors")
-    assert loaded.is_pretrained
 
 
 def test_only_built_algorithms_of_this_package_are_saved(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from spin_d3rlpy.errors import (
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
 from spin_d3rlpy.precision import fast_products
 from spin_d3rlpy.recipes import recipe_fields
-from spin_d3rlpy.scalers import fit_observation_scaler, fit_reward_scaler
+from spin_d3rlpy.scalers import fit_scaler
 
 TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
@@ -133,8 +133,8 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         require_same_nvec(self._config.nvec, nvec, type(self).__name__, source)
 
     def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
-        fit_observation_scaler(self._config.observation_scaler, buffer)
-        fit_reward_scaler(self._config.reward_scaler, buffer)
+        fit_scaler(self._config.observation_scaler, buffer)
+        fit_scaler(self._config.reward_scaler, buffer)
         shape = (buffer.observations.shape[1],)
         if self._impl is None:
             self.create_impl(shape, 0)
@@ -208,9 +208,9 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         impl = self._require_built("observation_scaler")
         array = np.asarray(x)
         if array.ndim != 2 or array.shape[1:] != tuple(impl.observation_shape):
+            size = impl.observation_shape[0]
             raise InvalidObservationError(
-                f"Expected a batch of observations of shape (B, "
-                f"{impl.observation_shape[0]}), got shape {array.shape}."
+                f"Expected observations of shape (B, {size}), got shape {array.shape}."
             )
         if not np.isfinite(array).all():
             row = int((~np.isfinite(array)).any(1).argmax())

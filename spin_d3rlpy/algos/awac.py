@@ -8,15 +8,14 @@ from typing import Any
 
 import torch
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
-from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
 
 from spin_d3rlpy.algos.actor_critic import (
     ActorCriticAlgo,
     ActorCriticConfig,
     ActorCriticImpl,
-    ActorCriticModules,
 )
+from spin_d3rlpy.algos.iql import IQLModules
 from spin_d3rlpy.critics import ValueFunction, combine_slots, polyak_update
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.policies import IndependentPolicy
@@ -55,12 +54,10 @@ class AWACConfig(ActorCriticConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class AWACModules(ActorCriticModules):
+class AWACModules(IQLModules):
     """Networks and optimizers of AWAC."""
 
-    value_func: ValueFunction
     targ_value_func: ValueFunction
-    value_optim: OptimizerWrapper
 
 
 class AWACImpl(ActorCriticImpl):
@@ -78,7 +75,7 @@ class AWACImpl(ActorCriticImpl):
             slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)  # (E, B, N)
             return combine_slots(slots, self._config.decomposition).amin(0)
         actions = policy.sample_several(inputs, self._config.n_action_samples)  # (A, B, N)
-        values = self._modules.targ_q_funcs.values_of_several(self._layout, utilities, actions)
+        values = self._modules.targ_q_funcs.values(self._layout, utilities, actions)
         return values.amin(0).mean(0)
 
     @torch.no_grad()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+import inspect
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,16 +25,15 @@ from torch import nn
 
 from spin_d3rlpy._compat import DiscreteView, fuse_adam
 from spin_d3rlpy.algos.acting import ActingAlgo, TConfig, TImpl
-from spin_d3rlpy.algos.fit import BestIs, FitSettings, stage_log, train
-from spin_d3rlpy.algos.impl import MultiDiscreteModules
-from spin_d3rlpy.algos.recorded_update import RecordedUpdate
+from spin_d3rlpy.algos.fit import BestIs, FitSettings, LoggerLog, open_logger, train
+from spin_d3rlpy.algos.impl import MultiDiscreteModules, RecordedUpdate
 from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import DEFAULT_KEEP, Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.graphs import can_record
-from spin_d3rlpy.loop import Run
+from spin_d3rlpy.loop import Run, StageLog
 from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch
 from spin_d3rlpy.precision import autocast
 
@@ -137,24 +136,17 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         return metrics
 
     def _recorded_update(self) -> RecordedUpdate:
-        impl = self._require_built()
-        if self._recorded is None or not self._recorded.is_for(impl, self._phase()):
-            frozen = self._frozen_parameters()
-            graph: Any = self._config.compile_graph
-            self._recorded = RecordedUpdate(self._compute, impl, self._phase(), frozen, graph)
+        self._require_built()
+        self._recorded = self._recorded or RecordedUpdate(self)
         return self._recorded
 
     def forget_recording(self) -> None:
         """Frees a recorded update, with the dataset and features that it reads."""
         self._recorded = None
 
-    def _phase(self) -> object:
-        """Hook: a change of this value causes a new recording (SPIN's queries no longer train)."""
+    def _frozen_state(self) -> object:
+        """Hook: a change of this value causes a new recording."""
         return None
-
-    def _frozen_parameters(self) -> list[torch.Tensor]:
-        """Hook: what an update is recorded again after a change of, though no step makes one."""
-        return []
 
     def _scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:
         changes: dict[str, Any] = {}
@@ -172,31 +164,15 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         dataset: Any,
         n_steps: int | None = None,
         n_steps_per_epoch: int = 10_000,
-        experiment_name: str | None = None,
-        with_timestamp: bool = True,
-        logging_steps: int = 500,
-        logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH,
         *args: Any,
         **kwargs: Any,
     ) -> list[tuple[int, dict[str, float]]]:
         """Trains on a dataset and returns `(epoch, metrics)` pairs; for arguments see `fitter`.
 
-        Positional arguments are in d3rlpy's order: `experiment_name` and `with_timestamp` precede
-        `logging_steps` here and follow `logging_strategy` in `fitter`.
+        Positional ones are in d3rlpy's order, which differs between its `fit` and its `fitter`.
         """
-        return list(
-            self.fitter(
-                dataset,
-                n_steps,
-                n_steps_per_epoch,
-                logging_steps,
-                logging_strategy,
-                experiment_name,
-                with_timestamp,
-                *args,
-                **kwargs,
-            )
-        )
+        given = inspect.signature(super().fit).bind(dataset, n_steps, n_steps_per_epoch, *args)
+        return list(self.fitter(**given.arguments, **kwargs))
 
     def fitter(
         self,
@@ -269,7 +245,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             `(epoch, metrics)`; metrics include `step` and `seconds` (of all steps so far).
 
         Raises:
-            ValueError: step counts are not positive, or `best_by` is no evaluator.
+            ValueError: arguments do not fit each other, or learning rates have two schedules.
             InvalidCheckpointError: checkpoints are damaged, of another run, or exist although
                 `resume` is False.
             CheckpointWriteError: a checkpoint cannot be written; earlier ones remain.
@@ -301,7 +277,12 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         checkpoints: Checkpoints | None = None,
         budget: Budget | None = None,
     ) -> Run:
-        log = functools.partial(stage_log, self, experiment_name, with_timestamp, logger_adapter)
+        @contextmanager
+        def log(stage: str, prefix: str, epoch_steps: int) -> Iterator[StageLog]:
+            name = f"{experiment_name}_{stage}"
+            with open_logger(self, name, with_timestamp, logger_adapter, epoch_steps) as logger:
+                yield LoggerLog(logger, prefix)
+
         graph: Any = self.compiled and self._config.compile_graph
         return Run(show_progress, checkpoints, self._enable_ddp, graph, log, budget or Budget())
 

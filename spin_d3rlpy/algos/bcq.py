@@ -69,7 +69,7 @@ class BCQImpl(ActorCriticImpl):
             supported = keep_supported(self._layout, utilities, policy(inputs), share)
             return combine_slots(supported.amax(-1), self._config.decomposition).amin(0)
         actions = policy.sample_several(inputs, self._config.n_action_samples)
-        values = critic.values_of_several(self._layout, utilities, actions)  # (E, A, B)
+        values = critic.values(self._layout, utilities, actions)  # (E, A, B)
         return values.amin(0).amax(0)
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
@@ -104,7 +104,7 @@ class BCQImpl(ActorCriticImpl):
             return keep_supported(self._layout, utilities, logits, share).argmax(-1)
         n = self._config.n_action_samples
         actions = policy.sample_several(observations, n, noise)  # (A, B, N)
-        return best_of(actions, critic.q_values_of_several(self._layout, observations, actions))
+        return best_of(actions, critic.q_values(self._layout, observations, actions))
 
 
 class BCQ(ActorCriticAlgo[BCQImpl, BCQConfig]):

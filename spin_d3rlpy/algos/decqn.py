@@ -31,19 +31,6 @@ from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.policies.base import keep_supported
 from spin_d3rlpy.scalers import standardized_states
 
-__all__ = [
-    "DecQN",
-    "DecQNBCQ",
-    "DecQNBCQConfig",
-    "DecQNCQL",
-    "DecQNCQLConfig",
-    "DecQNConfig",
-    "DecQNIQL",
-    "DecQNIQLConfig",
-    "DecQNOneStep",
-    "DecQNOneStepConfig",
-]
-
 
 @dataclasses.dataclass()
 class DecQNConfig(CriticConfig):
@@ -239,24 +226,6 @@ class ImitatingDecQNImpl(DecQNImpl):
         return self._modules.actor_optim.optim
 
 
-class WeighingDecQNImpl(ImitatingDecQNImpl):
-    """Acts by weighing utilities against the imitating policy: `U_i / lambda + log pi_i`."""
-
-    _config: WeighingDecQNConfig
-
-    def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
-        """Returns the actions `(B, N)` that are best by utilities and likely in the data."""
-        log_probs = self.log_probs(observations)
-        return (self._layout.split(utilities) / self._config.lam + log_probs).argmax(-1)
-
-
-@dataclasses.dataclass()
-class WeighingDecQNConfig(ImitatingDecQNConfig):
-    """Fields of variants that act by `U_i / lambda + log pi_i`."""
-
-    lam: float = 1.0  # larger is closer to imitation; the source tunes it
-
-
 class ImitatingDecQN(DecQN):
     """Builds the ensembles and the policy."""
 
@@ -305,7 +274,52 @@ class DecQNBCQ(ImitatingDecQN, name="spin_decqn_bcq"):
 
 
 @dataclasses.dataclass()
-class DecQNIQLConfig(WeighingDecQNConfig):
+class DecQNOneStepConfig(ImitatingDecQNConfig):
+    r"""DecQN-OneStep: values of the behavior policy, improved upon once, in acting.
+
+    .. math::
+
+        y = r + \gamma (1 - d)\, \mathbb{E}_{a' \sim \pi} \bar Q(s', a'), \qquad
+        a_i = \operatorname{argmax}_k U_i(s, k) / \lambda + \log \pi_i(k|s)
+
+    with the behavior-cloned :math:`\pi`. The expectation is exact, a sum of per-slot expectations.
+
+    References:
+        * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.
+        * Brandfonbrener et al., Offline RL Without Off-Policy Evaluation, 2021.
+
+    Args:
+        lam: lambda; larger is closer to imitation. The source tunes it.
+    """
+
+    lam: float = 1.0
+
+
+class DecQNOneStepImpl(ImitatingDecQNImpl):
+    """The update of DecQN-OneStep."""
+
+    _config: DecQNOneStepConfig
+
+    def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
+        log_probs = self.log_probs(observations)
+        return (self._layout.split(utilities) / self._config.lam + log_probs).argmax(-1)
+
+    def compute_next_values(self, observations: Any) -> torch.Tensor:
+        utilities = self._modules.targ_q_funcs.utilities(observations).mean(0)
+        probs = self.log_probs(observations).exp()
+        slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)
+        return combine_slots(slots, self._config.decomposition)
+
+
+class DecQNOneStep(ImitatingDecQN, name="spin_decqn_one_step"):
+    """DecQN with a single step of policy improvement, for offline training."""
+
+    config_class = DecQNOneStepConfig
+    impl_class = DecQNOneStepImpl
+
+
+@dataclasses.dataclass()
+class DecQNIQLConfig(DecQNOneStepConfig):
     r"""DecQN-IQL: a state value by expectile regression instead of a maximum (Beeson et al., 2024).
 
     .. math::
@@ -331,7 +345,7 @@ class DecQNIQLModules(ImitatingDecQNModules):
     value_optim: OptimizerWrapper
 
 
-class DecQNIQLImpl(WeighingDecQNImpl):
+class DecQNIQLImpl(DecQNOneStepImpl):
     """The update of DecQN-IQL."""
 
     _modules: DecQNIQLModules
@@ -364,37 +378,3 @@ class DecQNIQL(ImitatingDecQN, name="spin_decqn_iql"):
         optim = self._create_optim_of(value_func.to(self._device))
         networks = super()._create_networks(observation_shape)
         return {"value_func": value_func, "value_optim": optim} | networks
-
-
-@dataclasses.dataclass()
-class DecQNOneStepConfig(WeighingDecQNConfig):
-    r"""DecQN-OneStep: values of the behavior policy, improved upon once, in acting.
-
-    .. math::
-
-        y = r + \gamma (1 - d)\, \mathbb{E}_{a' \sim \pi} \bar Q(s', a'), \qquad
-        a_i = \operatorname{argmax}_k U_i(s, k) / \lambda + \log \pi_i(k|s)
-
-    with the behavior-cloned :math:`\pi`. The expectation is exact, a sum of per-slot expectations.
-
-    References:
-        * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.
-        * Brandfonbrener et al., Offline RL Without Off-Policy Evaluation, 2021.
-    """
-
-
-class DecQNOneStepImpl(WeighingDecQNImpl):
-    """The update of DecQN-OneStep."""
-
-    def compute_next_values(self, observations: Any) -> torch.Tensor:
-        utilities = self._modules.targ_q_funcs.utilities(observations).mean(0)
-        probs = self.log_probs(observations).exp()
-        slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)
-        return combine_slots(slots, self._config.decomposition)
-
-
-class DecQNOneStep(ImitatingDecQN, name="spin_decqn_one_step"):
-    """DecQN with a single step of policy improvement, for offline training."""
-
-    config_class = DecQNOneStepConfig
-    impl_class = DecQNOneStepImpl

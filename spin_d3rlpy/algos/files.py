@@ -1,11 +1,7 @@
-"""Trained algorithms as safetensors weights and a JSON configuration.
-
-Unlike d3rlpy's format, a pickle that can execute code, these files can be untrusted.
-"""
+"""Trained algorithms as files that can be untrusted: safetensors weights, a JSON configuration."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +16,6 @@ from torch import nn
 from spin_d3rlpy.algos.impl import MultiDiscreteConfig
 from spin_d3rlpy.atomic import atomic_write
 from spin_d3rlpy.errors import InvalidCheckpointError
-from spin_d3rlpy.policies import SPINEncoderFactory
 from spin_d3rlpy.untrusted import MAX_BYTES, open_untrusted
 
 FORMAT = "spin-d3rlpy policy"
@@ -114,10 +109,6 @@ def _build(header: dict[str, Any], device: DeviceArg) -> Any:
     described: Any = LearnableConfigWithShape.deserialize_from_dict(header["algorithm"])
     if not isinstance(described.config, MultiDiscreteConfig):
         raise InvalidCheckpointError("its algorithm is unknown to this package")
-    config: Any = described.config
-    encoder = getattr(config, "actor_encoder_factory", None)
-    if isinstance(encoder, SPINEncoderFactory):  # its weights are in this file
-        config.actor_encoder_factory = dataclasses.replace(encoder, asm_path=None)
-    algo = config.create(device)
+    algo = described.config.create(device)
     algo.create_impl(tuple(described.observation_shape), described.action_size)
     return algo

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from d3rlpy.base import save_config
 from d3rlpy.constants import LoggingStrategy
@@ -23,7 +23,7 @@ from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.distributed import ProcessGroup
-from spin_d3rlpy.errors import InvalidCheckpointError, require_fields
+from spin_d3rlpy.errors import InvalidCheckpointError, require_fields, require_one_of
 from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.loop import Loop, Metrics, StageLog
 from spin_d3rlpy.schedules import Schedule
@@ -33,23 +33,23 @@ from spin_d3rlpy.schedules import Schedule
 def open_logger(
     algo: Any, name: str, with_timestamp: bool, factory: LoggerAdapterFactory, epoch_steps: int
 ) -> Iterator[D3RLPyLogger]:
-    """Yields a logger that has logged the configuration.
-
-    Raises:
-        FolderInUseError: another run is logging to this folder.
-    """
-    if with_timestamp:
-        name = _new_name(factory, f"{name}_{datetime.now():%Y%m%d%H%M%S}")
+    """Yields a logger that has logged the configuration."""
+    stem = f"{name}_{datetime.now():%Y%m%d%H%M%S}" if with_timestamp else name
+    for number in itertools.count(1):  # of runs that start in the same second
+        name = stem if number == 1 else f"{stem}_{number}"
+        with suppress(FileExistsError):
+            for folder in log_folders(factory, name):
+                folder.mkdir(parents=True, exist_ok=not with_timestamp)
+            break
     with ExitStack() as stack:
         for folder in log_folders(factory, name):
-            folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(exclusive_folder(folder, wait=False))
         logger = D3RLPyLogger(algo, factory, name, epoch_steps, with_timestamp=False)
         save_config(algo, logger)
         yield stack.enter_context(closing(logger))
 
 
-class _LoggerLog(StageLog):
+class LoggerLog(StageLog):
     """Logs rows as prefixed metrics of a d3rlpy logger."""
 
     def __init__(self, logger: D3RLPyLogger, prefix: str) -> None:
@@ -62,33 +62,6 @@ class _LoggerLog(StageLog):
             if name not in ("epoch", "step"):  # the logger's own columns
                 self._logger.add_metric(f"{self._prefix}_{name}", value)
         self._logger.commit(int(row["epoch"]), int(row["step"]))
-
-
-@contextmanager
-def stage_log(
-    algo: Any,
-    name: str,
-    with_timestamp: bool,
-    factory: LoggerAdapterFactory,
-    stage: str,
-    prefix: str,
-    epoch_steps: int,
-) -> Iterator[StageLog]:
-    """Yields the log of a first stage, in its own folder `<name>_<stage>`."""
-    with open_logger(algo, f"{name}_{stage}", with_timestamp, factory, epoch_steps) as logger:
-        yield _LoggerLog(logger, prefix)
-
-
-def _new_name(factory: LoggerAdapterFactory, name: str) -> str:
-    """Returns `name`, numbered if needed, after creating its folders."""
-    candidate = name
-    for number in itertools.count(2):
-        with suppress(FileExistsError):
-            for folder in log_folders(factory, candidate):
-                folder.mkdir(parents=True)
-            break
-        candidate = f"{name}_{number}"
-    return candidate
 
 
 BestIs = Literal["highest", "lowest"]
@@ -123,13 +96,13 @@ class FitSettings:
     budget: Budget
 
     def __post_init__(self) -> None:
+        require_one_of("best_is", self.best_is, BestIs)
         if self.patience is not None and self.best_by is None:
             raise ValueError("patience needs best_by=, the evaluator that it waits for.")
         require_fields(
             self,
             n_steps=(self.n_steps >= 1, "of at least 1"),
             n_steps_per_epoch=(self.n_steps_per_epoch >= 1, "of at least 1"),
-            best_is=(self.best_is in get_args(BestIs), "'highest' or 'lowest'"),
             patience=(self.patience is None or self.patience >= 1, "of at least 1"),
             best_by=(
                 self.best_by is None or self.best_by in self.evaluators,
@@ -148,9 +121,6 @@ def train(
     """Trains a built algorithm, yielding `(epoch, metrics)`, those of resumed epochs first.
 
     `buffer` is the dataset on the algorithm's device, `shown` the one for evaluators.
-
-    Raises:
-        ValueError: learning rates have two schedules.
     """
     schedule = Schedule(algo.config.lr_schedule, algo.config.lr_warmup)
     if not schedule.is_constant and any(map(has_schedule, algo.impl.optimizers)):
@@ -160,9 +130,7 @@ def train(
         )
     log_place = settings.experiment_name, settings.with_timestamp, settings.logger_adapter
     with ExitStack() as stack:
-        checkpoints = None
-        if settings.checkpoint_dir is not None:
-            checkpoints = stack.enter_context(_open_checkpoints(algo, buffer, settings))
+        checkpoints = _open_checkpoints(algo, buffer, settings, stack)
         run = algo._run(settings.show_progress, *log_place, checkpoints, settings.budget)
         if checkpoints is None or checkpoints.stage != "training":
             algo._before_training(buffer, run)
@@ -219,9 +187,12 @@ def train(
             yield epoch, loop.add_row({**loop.logged, **measured, **counted}, score)
 
 
-def _open_checkpoints(algo: Any, buffer: DeviceReplayBuffer, settings: FitSettings) -> Checkpoints:
-    """Opens the run's checkpoints and loads the newest one's networks."""
-    assert settings.checkpoint_dir is not None
+def _open_checkpoints(
+    algo: Any, buffer: DeviceReplayBuffer, settings: FitSettings, stack: ExitStack
+) -> Checkpoints | None:
+    """Opens the run's checkpoints, if any, until the stack's end; loads the newest networks."""
+    if settings.checkpoint_dir is None:
+        return None
     parts = algo.impl.modules.create_checkpointer(algo._device).modules
 
     def shared_state() -> dict[str, Any]:
@@ -236,6 +207,7 @@ def _open_checkpoints(algo: Any, buffer: DeviceReplayBuffer, settings: FitSettin
         ProcessGroup() if algo._enable_ddp else None,
         settings.keep_checkpoints,
     )
+    stack.enter_context(checkpoints)
     shared = checkpoints.start(settings.resume)
     if shared is None:
         return checkpoints
@@ -243,8 +215,7 @@ def _open_checkpoints(algo: Any, buffer: DeviceReplayBuffer, settings: FitSettin
         for name, part in parts.items():
             part.load_state_dict(shared["networks"][name])
         algo.set_grad_step(int(shared["grad_step"]))
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        checkpoints.close()
+    except Exception as error:  # an untrusted file can cause any error
         raise InvalidCheckpointError(
             f"The checkpoint in {checkpoints.folder} lacks a part of this algorithm's state "
             f"({error}). Remove the folder to start over."

@@ -16,7 +16,7 @@ from spin_d3rlpy.critics import best_of
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.policies import Policy
-from spin_d3rlpy.policies.base import candidate_noise, gumbel_noise
+from spin_d3rlpy.policies.base import candidate_noise
 from spin_d3rlpy.policies.joint import JointPolicy
 
 
@@ -44,13 +44,10 @@ class IDQLConfig(IQLConfig):
         n_action_samples: candidates per state (n).
         candidate_temperature: of the policy's distribution when candidates are drawn; 0 takes the
             most likely choice of every slot, as a policy without critics would.
-        value_temperature: if above 0, `sample_action` draws among its candidates from the softmax
-            of their values divided by this.
     """
 
     n_action_samples: int = 32
     candidate_temperature: float = 1.0
-    value_temperature: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,7 +55,6 @@ class IDQLConfig(IQLConfig):
             self,
             n_action_samples=(self.n_action_samples >= 1, "of at least 1"),
             candidate_temperature=(self.candidate_temperature >= 0.0, "of at least 0"),
-            value_temperature=(self.value_temperature >= 0.0, "of at least 0"),
         )
 
 
@@ -79,15 +75,13 @@ class IDQLImpl(IQLImpl):
         return torch.ones_like(imitated.rewards[:, 0])
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        return self._choose(x, self._candidate_noise, 0.0)
+        return self._choose(x, self._candidate_noise)
 
     def inner_sample_action(self, x: Any) -> torch.Tensor:
-        return self._choose(x, None, self._config.value_temperature)
+        return self._choose(x, None)
 
     @torch.no_grad()
-    def choose_with(
-        self, x: torch.Tensor, given: torch.Tensor | None, allowed: torch.Tensor | Rule | None
-    ) -> torch.Tensor:
+    def choose_with(self, x: torch.Tensor, **conditions: Any) -> torch.Tensor:
         """The best of candidates that keep what is given and break no rule, `(B, N)`."""
         policy = self.acting_policy
         if not isinstance(policy, JointPolicy):
@@ -99,26 +93,17 @@ class IDQLImpl(IQLImpl):
             x,
             self._config.n_action_samples,
             temperature=self._config.candidate_temperature,
-            given=given,
-            allowed=allowed,
             order=range(self._layout.n_slots),
             noise=self._candidate_noise[:, None].expand(-1, len(x), -1),
+            **conditions,
         )
-        return self._best(x, actions, 0.0)
+        return best_of(actions, self.q_values(self._modules.q_funcs, x, actions))
 
-    def _choose(self, x: Any, noise: torch.Tensor | None, temperature: float) -> torch.Tensor:
+    def _choose(self, x: Any, noise: torch.Tensor | None) -> torch.Tensor:
         actions = self.acting_policy.sample_several(
             x, self._config.n_action_samples, noise, self._config.candidate_temperature
         )
-        return self._best(x, actions, temperature)
-
-    def _best(self, x: Any, actions: torch.Tensor, temperature: float) -> torch.Tensor:
-        """Returns one `(B, N)` of candidates `(A, B, N)`."""
-        values = self._modules.q_funcs.q_values_of_several(self._layout, x, actions)
-        if temperature > 0.0:
-            values = values.amin(0, keepdim=True) / temperature
-            values = values + gumbel_noise(values)
-        return best_of(actions, values)
+        return best_of(actions, self.q_values(self._modules.q_funcs, x, actions))
 
 
 class IDQL(IQL):
@@ -148,7 +133,8 @@ class IDQL(IQL):
         """
         inputs = self._scaled(self._check_observations(x))
         made = None if given is None else torch.as_tensor(given, device=self._device)
-        return cast(IDQLImpl, self._impl).choose_with(inputs, made, allowed).cpu().numpy()
+        impl = cast(IDQLImpl, self._impl)
+        return impl.choose_with(inputs, given=made, allowed=allowed).cpu().numpy()
 
     def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Nothing imitates with a policy that is not trained: no batch for it is drawn."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -17,13 +17,17 @@ from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
 from d3rlpy.types import Shape
 
 from spin_d3rlpy._compat import advance_schedule, step_without_schedule
+from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.weights import TrajectoryWeights
-from spin_d3rlpy.graphs import CompileGraph
+from spin_d3rlpy.errors import require_one_of
+from spin_d3rlpy.graphs import CompileGraph, GraphedStep
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.feature_cache import policy_input
-from spin_d3rlpy.precision import Precision, backward, check_precision
+from spin_d3rlpy.precision import Precision, backward
 from spin_d3rlpy.schedules import Schedule, ScheduleName, WeightAverage
+
+Metrics = dict[str, torch.Tensor]
 
 
 @dataclasses.dataclass()
@@ -61,7 +65,7 @@ class MultiDiscreteConfig(LearnableConfig):
     algo_class: ClassVar[type[Any]]  # the `MultiDiscreteAlgo` registered with it
 
     def __post_init__(self) -> None:
-        check_precision(self.precision)
+        require_one_of("precision", self.precision, Precision)
         Schedule(self.lr_schedule, self.lr_warmup)
         self.trajectory_weights = self.trajectory_weights or TrajectoryWeights()
 
@@ -88,7 +92,7 @@ class MultiDiscreteModules(Modules):
         super().unfreeze()
         for network in self.get_torch_modules().values():
             if isinstance(network, Policy):
-                network.freeze(0)
+                network.freeze()
 
 
 class MultiDiscreteImpl(QLearningAlgoImplBase):
@@ -155,6 +159,56 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         metrics = self.compute_update(batch, grad_step)
         self.after_update(grad_step)
         return {k: v.item() for k, v in metrics.items()}
+
+
+class RecordedUpdate:
+    """An algorithm's update as a CUDA graph, on batches that it is given or draws itself.
+
+    There is one recording at a time: another batch size or dataset replaces it, and
+    so does a change of frozen parameters, of which it holds products.
+    """
+
+    def __init__(self, algo: Any) -> None:
+        self._algo = algo
+        self._key: Hashable = None
+        self._step: GraphedStep[Metrics] | None = None
+        self._batch: TorchMiniBatch | None = None  # whose tensors the recording reads
+        self._form: Hashable = None
+
+    def on_source(self, source: DeviceReplayBuffer, batch_size: int) -> Metrics:
+        """One step on a batch that the recording itself draws."""
+
+        def step() -> Metrics:
+            metrics: Metrics = self._algo._compute(source.sample_transition_batch(batch_size))
+            return metrics
+
+        return self._step_for((source, batch_size), step)()
+
+    def on_batch(self, batch: TorchMiniBatch) -> Metrics:
+        """One step on a batch, which is copied to where the recording reads it."""
+        tensors = _tensors(batch)
+        form = tuple((name, value.shape, value.dtype) for name, value in tensors.items())
+        if form != self._form:
+            copies: dict[str, Any] = {name: torch.empty_like(v) for name, v in tensors.items()}
+            self._form, self._batch = form, dataclasses.replace(batch, **copies, numpy_batch=None)
+        static = self._batch
+        assert static is not None
+        torch._foreach_copy_(list(_tensors(static).values()), list(tensors.values()))
+        return self._step_for(form, lambda: self._algo._compute(static))()
+
+    def _step_for(self, key: Hashable, step: Callable[[], Metrics]) -> GraphedStep[Metrics]:
+        impl: MultiDiscreteImpl = self._algo._impl
+        key = key, impl, self._algo._frozen_state()
+        if self._step is None or key != self._key:
+            optimizers = [optim.optim for optim in impl.optimizers]
+            graph = self._algo.config.compile_graph
+            self._step = GraphedStep(step, optimizers, impl.device, graph)
+            self._key = key
+        return self._step
+
+
+def _tensors(batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
+    return {name: v for name, v in vars(batch).items() if isinstance(v, torch.Tensor)}
 
 
 @dataclasses.dataclass()

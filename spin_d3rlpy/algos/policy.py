@@ -14,7 +14,6 @@ from d3rlpy.base import DeviceArg
 from d3rlpy.logging import FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
-from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
@@ -29,6 +28,7 @@ from spin_d3rlpy.asm import ActionStructureModel, load_asm
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import NvecMismatchError
+from spin_d3rlpy.fast.transformer import state_of
 from spin_d3rlpy.loop import Row, Run
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies import Policy, PolicyFactory, create_policy
@@ -56,9 +56,6 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     Args:
         asm: pre-trained Action Structure Model or its file, for policies made from one; without it,
             `fit` pre-trains one.
-
-    Raises:
-        ValueError: an encoder factory of another policy.
     """
 
     modules_class: type[PolicyModules] = PolicyModules
@@ -70,6 +67,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         **kwargs: Any,
     ) -> None:
         if policy is not None:
+            made_of = f"`{cls.config_class.__name__}` with the policy of `{policy.__name__}`."
+            cls.__doc__ = cls.__doc__ or made_of
             cls.config_class = cast(Any, _config_with_policy(cls, policy))
         super().__init_subclass__(name, **kwargs)
 
@@ -220,23 +219,15 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         wanted = getattr(self._factory, "cache_features", False)
         if isinstance(source, CachedFeatures) or not wanted:
             return source
-        network = self.policy.frozen_features(self._grad_step)
+        network = self.policy.fixed_features
         if network is None:
             return source
         precision, bar = self._config.precision, self._show_progress
         features = compute_features(network, source.observations, self._transform, precision, bar)
         return CachedFeatures(source, features)
 
-    def _compute(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
-        if self._impl is not None:
-            self.policy.freeze(self._grad_step)
-        return super()._compute(batch)
-
-    def _phase(self) -> object:
-        return self.policy.frozen_features(self._grad_step) is None
-
-    def _frozen_parameters(self) -> list[torch.Tensor]:
-        return [p for p in self.policy.parameters() if not p.requires_grad]
+    def _frozen_state(self) -> object:
+        return state_of(p for p in self.policy.parameters() if not p.requires_grad)
 
     @property
     def asm(self) -> ActionStructureModel | None:
@@ -302,7 +293,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         """Returns log-probabilities of each sub-action given the state and the other sub-actions.
 
         For observations `(B, obs)` and actions `(B, N)` they are `(B, N)`; the sum is the masked
-        pseudo-log-likelihood (`spin_d3rlpy.asm.support`).
+        pseudo-log-likelihood (`spin_d3rlpy.asm.sampling`).
 
         Raises:
             InvalidObservationError: wrong shape, or not finite.

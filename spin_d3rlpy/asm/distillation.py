@@ -11,10 +11,10 @@ from torch import nn
 
 from spin_d3rlpy.asm.pretraining import VALIDATION_ROWS, StateActionSource
 from spin_d3rlpy.distributed import share_training
-from spin_d3rlpy.errors import require_fields
+from spin_d3rlpy.errors import require_fields, require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.loop import Loop, Metrics, Row, Run
-from spin_d3rlpy.precision import Precision, autocast, backward, check_precision, in_float32
+from spin_d3rlpy.precision import Precision, autocast, backward, in_float32
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 
@@ -37,7 +37,7 @@ class DistillationConfig:
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        check_precision(self.precision)
+        require_one_of("precision", self.precision, Precision)
         require_fields(self, validation_share=(0.0 < self.validation_share < 1.0, "in (0, 1)"))
 
 
@@ -75,15 +75,11 @@ def distill(
     """Regresses the student in place onto the teacher's features by mean squared error.
 
     It is on the source's device. The teacher maps observations `(B, obs)` to `(B, N, D)`, without
-    dropout. `held_out` is for validation, `transform` an observation scaler.
+    dropout. `transform` is an observation scaler.
 
     Returns:
-        One row per measurement: `epoch`, `step`, `loss` (training error since the last one),
-        `seconds`, `mse` (on held-out data) and `unexplained` (`mse` over the variance of the
-        teacher's features).
-
-    Raises:
-        DivergenceError: losses or weights are no longer finite.
+        One row per measurement: `epoch`, `step`, `loss`, `seconds`, `mse` (on held-out data) and
+        `unexplained` (`mse` over the variance of the teacher's features).
     """
     run = run or Run()
     keep_freed_memory()

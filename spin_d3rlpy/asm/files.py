@@ -9,18 +9,13 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from spin_d3rlpy.asm.mlp import MLPConfig
-from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig, TransformerConfig
+from spin_d3rlpy.asm.model import ARCHITECTURES, ActionStructureModel
 from spin_d3rlpy.atomic import atomic_write
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.untrusted import MAX_BYTES, open_untrusted
 
 FORMAT = "spin-d3rlpy action structure model"
 VERSION = 1
-ARCHITECTURES: dict[str, type[StructureConfig]] = {
-    "transformer": TransformerConfig,
-    "mlp": MLPConfig,
-}
 
 
 def save_asm(asm: ActionStructureModel, path: str | Path) -> None:

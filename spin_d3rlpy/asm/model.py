@@ -13,12 +13,11 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
-from torch.nn.functional import embedding, gelu
+from torch.nn.functional import embedding, gelu, linear
 
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm import sampling
-from spin_d3rlpy.asm.mlp import LinearHeads, MLPConfig, SlotMLP
-from spin_d3rlpy.asm.support import LogLikelihood, log_likelihood
+from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.precision import in_float32
 
@@ -48,14 +47,10 @@ class TransformerConfig:
     attention_dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if name.endswith("dropout"):
-                if not (isinstance(value, float | int) and 0.0 <= value < 1.0):
-                    raise ValueError(f"Expected {name} in [0, 1), got {value!r}.")
-            elif type(value) is not int or value < 1:
-                raise ValueError(f"Expected {name} to be a number of at least 1, got {value!r}.")
-        if self.width % self.n_heads:
-            raise ValueError(f"Expected n_heads={self.n_heads} to divide width={self.width}.")
+        _check_sizes(self)
+        require_fields(
+            self, n_heads=(self.width % self.n_heads == 0, f"to divide width={self.width}")
+        )
 
     def entries_a_row(self, n_slots: int) -> int:
         """Numbers in the largest array of one row of a batch."""
@@ -64,7 +59,35 @@ class TransformerConfig:
         return (self.n_state_tokens + n_slots) * entries_a_token
 
 
+@dataclasses.dataclass()
+class MLPConfig:
+    """Sizes of an attention-free trunk: width and number of its hidden layers."""
+
+    width: int = 256
+    n_layers: int = 2
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+
+    def entries_a_row(self, n_slots: int) -> int:
+        """Numbers in the largest array of one row of a batch."""
+        return self.width
+
+
 StructureConfig: TypeAlias = TransformerConfig | MLPConfig
+ARCHITECTURES: dict[str, type[StructureConfig]] = {
+    "transformer": TransformerConfig,
+    "mlp": MLPConfig,
+}
+
+
+def _check_sizes(config: StructureConfig) -> None:
+    for name, value in vars(config).items():
+        if name.endswith("dropout"):
+            rule = isinstance(value, float | int) and 0.0 <= value < 1.0, "in [0, 1)"
+        else:
+            rule = type(value) is int and value >= 1, "to be a number of at least 1"
+        require_fields(config, **{name: rule})
 
 
 class Attention(nn.Module):
@@ -187,6 +210,57 @@ class SlotHeads(nn.Module):
         return logits if self.is_uniform else logits[:, self.keep]
 
 
+class SlotMLP(nn.Module):
+    """The trunk without attention: LayerNorm and ReLU over the state and the visible choices.
+
+    The input is `[state, one-hot of visible choices (zeros where masked), mask bits]`. The first
+    layer's weights of choices and mask bits are the rows of the ASM's token table.
+    """
+
+    def __init__(self, observation_size: int, config: MLPConfig) -> None:
+        super().__init__()
+        d = config.width
+        self.state_encoder = nn.Linear(observation_size, d)
+        layers: list[nn.Module] = [nn.LayerNorm(d), nn.ReLU()]
+        for _ in range(config.n_layers - 1):
+            layers += [nn.Linear(d, d), nn.LayerNorm(d), nn.ReLU()]
+        self.hidden = nn.Sequential(*layers)
+
+    def forward(
+        self, observations: torch.Tensor, table: torch.Tensor, ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns features of all slots, `(B, 1, D)`; arguments as in `SlotTransformer`."""
+        return self.features(self.first_layer(observations, table, ids))
+
+    def first_layer(
+        self, observations: torch.Tensor, table: torch.Tensor, ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns the first layer's linear map `(B, D)`, to which each token adds its row."""
+        state: torch.Tensor = self.state_encoder(observations)
+        if ids is None:
+            return state + table.sum(0)
+        # Measured: for slots of few choices faster than looking up rows.
+        chosen = torch.zeros(len(ids), len(table), dtype=state.dtype, device=ids.device)
+        return torch.addmm(state, chosen.scatter(1, ids, 1.0), table.to(state.dtype))
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns features `(B, 1, D)` of what `first_layer` gives."""
+        features: torch.Tensor = self.hidden(x)[:, None]
+        return features
+
+
+class LinearHeads(nn.Linear):
+    """One linear head per slot: `(B, 1, D)` to logits of all choices `(B, S)`."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Returns logits, flat `(B, S)`."""
+        return in_float32(super().forward, features[:, 0])
+
+    def some(self, features: torch.Tensor, outputs: slice) -> torch.Tensor:
+        """Returns some of the logits, `(B, outputs)`."""
+        return linear(features[:, 0], self.weight[outputs], self.bias[outputs])
+
+
 def create_trunk(observation_size: int, config: StructureConfig) -> SlotTransformer | SlotMLP:
     """Returns an untrained trunk for a config."""
     if isinstance(config, MLPConfig):
@@ -274,23 +348,10 @@ class ActionStructureModel(nn.Module):
         """Returns what gives one slot's logits after the other, in view of those chosen."""
         return SlotBySlot(self, observations)
 
-    def log_likelihood(self, observations: torch.Tensor, actions: torch.Tensor) -> LogLikelihood:
-        """Masked pseudo-log-likelihood, see `spin_d3rlpy.asm.support.log_likelihood`."""
-        return log_likelihood(self, observations, actions)
-
-    def sample(self, observations: torch.Tensor, n: int = 1, **options: Any) -> torch.Tensor:
-        """Samples actions `(n, B, N)`, see `spin_d3rlpy.asm.sampling.sample`."""
-        return sampling.sample(self, observations, n, **options)
-
-    def complete(self, observations: torch.Tensor, partial_actions: torch.Tensor) -> torch.Tensor:
-        """Fills in sub-actions that are -1, see `spin_d3rlpy.asm.sampling.complete`."""
-        return sampling.complete(self, observations, partial_actions)
-
-    def log_prob(
-        self, observations: torch.Tensor, actions: torch.Tensor, n_orders: int = 8
-    ) -> torch.Tensor:
-        """Log-probability of actions `(B,)`, see `spin_d3rlpy.asm.sampling.log_prob`."""
-        return sampling.log_prob(self, observations, actions, n_orders)
+    log_likelihood = sampling.log_likelihood
+    sample = sampling.sample
+    complete = sampling.complete
+    log_prob = sampling.log_prob
 
 
 class SlotBySlot:

@@ -7,25 +7,23 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 import torch
 
 from spin_d3rlpy.asm.model import ActionStructureModel
-from spin_d3rlpy.asm.objectives import (
-    AnyOrderActionModeling,
+from spin_d3rlpy.asm.objectives.ablations import (
     ContrastiveActionModeling,
-    MaskedActionModeling,
-    PretrainingObjective,
-    Validation,
     VariationalActionModeling,
 )
+from spin_d3rlpy.asm.objectives.base import PretrainingObjective, Validation
+from spin_d3rlpy.asm.objectives.masked import AnyOrderActionModeling, MaskedActionModeling
 from spin_d3rlpy.distributed import share_training
-from spin_d3rlpy.errors import require_fields
+from spin_d3rlpy.errors import require_fields, require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.graphs import recorded
 from spin_d3rlpy.loop import Loop, Metrics, Row, Run
-from spin_d3rlpy.precision import Precision, autocast, check_precision
+from spin_d3rlpy.precision import Precision, autocast
 from spin_d3rlpy.schedules import Schedule, ScheduleName, WeightAverage
 
 ObjectiveName = Literal["masked", "variational", "contrastive"]
@@ -93,13 +91,13 @@ class PretrainingConfig:
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        check_precision(self.precision)
+        require_one_of("precision", self.precision, Precision)
         Schedule(self.lr_schedule, self.lr_warmup)
+        require_one_of("objective", self.objective, ObjectiveName)
+        require_one_of("masking", self.masking, Masking)
         p, largest = self.mask_prob, self.mask_prob_max
         require_fields(
             self,
-            objective=(self.objective in get_args(ObjectiveName), f"of {get_args(ObjectiveName)}"),
-            masking=(self.masking in get_args(Masking), "'bernoulli' or 'any_order'"),
             mask_prob=(0.0 < p <= 1.0, "in (0, 1]"),
             mask_prob_max=(largest is None or p <= largest <= 1.0, f"between mask_prob={p} and 1"),
             mask_token_share=(

@@ -6,7 +6,6 @@ import dataclasses
 from typing import cast
 
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy import fast
@@ -37,23 +36,6 @@ class ProbeResult:
     uniform_exact: float
 
 
-class _LinearProbe(nn.Module):
-    """One linear classifier per slot on standardized features."""
-
-    def __init__(self, features: torch.Tensor, max_choices: int) -> None:
-        super().__init__()
-        _, n, d = features.shape
-        self.mean = features.mean(0)
-        self.scale = features.std(0) + 1e-6
-        self.weight = nn.Parameter(torch.zeros(n, d, max_choices, device=features.device))
-        self.bias = nn.Parameter(torch.zeros(n, 1, max_choices, device=features.device))
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Maps `(B, N, D)` to `(B, N, K)`."""
-        x = ((features - self.mean) / self.scale).transpose(0, 1)
-        return torch.baddbmm(self.bias, x, self.weight).transpose(0, 1)
-
-
 def linear_probe(
     asm: ActionStructureModel,
     source: StateActionSource,
@@ -76,13 +58,18 @@ def linear_probe(
             return features.expand(-1, asm.layout.n_slots, -1), actions
 
     layout = asm.layout
-    probe = _LinearProbe(draw(source, config.batch_size)[0], layout.max_choices)
-    optimizer = torch.optim.Adam(probe.parameters(), lr=config.learning_rate)
+    first = draw(source, config.batch_size)[0]  # (B, N, D)
+    mean, scale = first.mean(0), first.std(0) + 1e-6
+    n, d, k = layout.n_slots, first.shape[-1], layout.max_choices
+    weight = torch.zeros(n, d, k, device=first.device, requires_grad=True)
+    bias = torch.zeros(n, 1, k, device=first.device, requires_grad=True)
+    optimizer = torch.optim.Adam([weight, bias], lr=config.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.n_updates)
 
     def logits(features: torch.Tensor) -> torch.Tensor:
-        split: torch.Tensor = probe(features).masked_fill(layout.padding, -torch.inf)
-        return split
+        standardized = ((features - mean) / scale).transpose(0, 1)
+        split = torch.baddbmm(bias, standardized, weight).transpose(0, 1)
+        return split.masked_fill(layout.padding, -torch.inf)
 
     for _ in range(config.n_updates):
         features, actions = draw(source, config.batch_size)

@@ -36,16 +36,11 @@ _NUMPY_INTEGERS: list[Any] = [
 _EMBEDDING = "core_transformer.sub_action_value_embeddings.{}.weight"
 
 
-def load_published_asm(
-    path: str | Path,
-    n_heads: int | None = None,
-    dropout: float | None = None,
-    attention_dropout: float | None = None,
-) -> ActionStructureModel:
+def load_published_asm(path: str | Path, n_heads: int | None = None) -> ActionStructureModel:
     """Reads a checkpoint of the published code; `save_asm` writes it in this package's format.
 
     The file holds the weights under `model_state_dict`. Sizes and `nvec` follow from their shapes,
-    other values from the arguments here, the file's `args`, or the published defaults. Nothing in
+    other values from `n_heads`, the file's `args`, or the published defaults. Nothing in
     the file is executed: only tensors, plain values and NumPy integers are accepted. The model is
     in evaluation mode, on the CPU.
 
@@ -66,32 +61,22 @@ def load_published_asm(
             f"{path} is not a torch file that can be read without executing code "
             f"({found[0] if found else type(error).__name__})."
         ) from error
-    weights = content.get("model_state_dict") if isinstance(content, dict) else None
-    if not isinstance(weights, dict):
-        raise InvalidCheckpointError(
-            f"Expected {path} to hold weights under 'model_state_dict', as the published code "
-            "saves them."
-        )
     try:
+        weights = content["model_state_dict"]
         _check_weights(weights, path.stat().st_size)
         args = dict(content.get("args") or {})
         heads = int(args.get("num_heads", n_heads or 4))
         if n_heads not in (None, heads):
             raise ValueError(f"it was trained with {heads} heads, and n_heads={n_heads} was passed")
-        p = float(args.get("transformer_dropout_p", 0.1))
-        dropout = p if dropout is None else dropout
-        attention_dropout = p if attention_dropout is None else attention_dropout
-        asm = _empty_model(weights, heads, dropout, attention_dropout)
+        asm = _empty_model(weights, heads, float(args.get("transformer_dropout_p", 0.1)))
         renamed, used = _rename(weights, asm)
         asm.load_state_dict(renamed, strict=True)
+        if unused := sorted(weights.keys() - used):
+            raise ValueError(f"an ASM does not have {', '.join(unused[:5])}")
     except Exception as error:  # nor is what is wrong with anyone's weights
         raise InvalidCheckpointError(
-            f"The weights in {path} are not those of a published ASM: {error!r}."
+            f"The 'model_state_dict' in {path} is not that of a published ASM: {error!r}."
         ) from error
-    if unused := sorted(weights.keys() - used):
-        raise InvalidCheckpointError(
-            f"{path} holds weights that an ASM does not have: {', '.join(unused[:5])}."
-        )
     return asm.eval()
 
 
@@ -99,14 +84,12 @@ def _check_weights(weights: Mapping[Any, Any], file_bytes: int) -> None:
     for name, value in weights.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise ValueError(f"{name!r} is not the name of a tensor")
-        if not value.is_floating_point():
-            raise ValueError(f"{name} holds {value.dtype} instead of floating-point numbers")
     # Strides may let a few bytes pass for any number of them.
     if sum(value.nbytes for value in weights.values()) > file_bytes:
         raise ValueError("it declares more bytes than the file has")
     for name, value in weights.items():
-        if not value.isfinite().all():
-            raise ValueError(f"{name} has entries that are NaN or infinite")
+        if not value.is_floating_point() or not value.isfinite().all():
+            raise ValueError(f"{name} ({value.dtype}) has entries that are not finite real numbers")
 
 
 def _count(weights: dict[str, torch.Tensor], pattern: str) -> int:
@@ -114,7 +97,7 @@ def _count(weights: dict[str, torch.Tensor], pattern: str) -> int:
 
 
 def _empty_model(
-    weights: dict[str, torch.Tensor], n_heads: int, dropout: float, attention_dropout: float
+    weights: dict[str, torch.Tensor], n_heads: int, dropout: float
 ) -> ActionStructureModel:
     n_slots = _count(weights, r"core_transformer\.sub_action_value_embeddings\.(\d+)\.weight$")
     width = weights[_EMBEDDING.format(0)].shape[1]
@@ -128,7 +111,7 @@ def _empty_model(
         ),
         head_hidden=weights["prediction_heads.0.0.weight"].shape[0],
         dropout=dropout,
-        attention_dropout=attention_dropout,
+        attention_dropout=dropout,
     )
     # One row of each table is the mask token.
     nvec = [weights[_EMBEDDING.format(i)].shape[0] - 1 for i in range(n_slots)]

@@ -7,6 +7,7 @@ sampling never ends without a choice.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -64,9 +65,6 @@ def every(*rules: Rule) -> Rule:
     """All rules hold. Each one looks ahead for itself only."""
 
     def rule(partial: torch.Tensor) -> torch.Tensor:
-        allowed = rules[0](partial)
-        for other in rules[1:]:
-            allowed = allowed & other(partial)
-        return allowed
+        return functools.reduce(torch.logical_and, (one(partial) for one in rules))
 
     return rule

@@ -1,24 +1,77 @@
-"""Whole actions from a structure model: samples slot by slot, completions, log-probabilities.
-
-After pre-training with `masking="any_order"`, choices made one after the other, in any order, are a
-sample of the joint distribution.
-"""
+"""Whole actions and a structure model: samples slot by slot, completions, log-probabilities."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy.asm.rules import OPEN, Rule
-from spin_d3rlpy.asm.support import MaskedModel, check_actions, in_parts
-from spin_d3rlpy.errors import NoAllowedChoiceError
+from spin_d3rlpy.errors import InvalidActionSpaceError, NoAllowedChoiceError
+from spin_d3rlpy.nvec import SlotLayout
 
 Order: TypeAlias = Literal["random", "confidence"] | Sequence[int]
+# Rows that go through the model at once.
+_ROWS_AT_ONCE = 4096
+
+
+class MaskedModel(Protocol):
+    """Interface of a masked model, such as `ActionStructureModel`."""
+
+    layout: SlotLayout
+    nvec: list[int]
+    mask_ids: torch.Tensor
+    training: bool
+
+    def __call__(self, observations: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor: ...
+
+    def train(self, mode: bool = True) -> Any: ...
+
+    def slot_by_slot(self, observations: torch.Tensor) -> Any: ...
+
+
+class LogLikelihood(NamedTuple):
+    """Masked pseudo-log-likelihood of actions."""
+
+    per_slot: torch.Tensor  # (B, N), `log p(a_i | s, all other sub-actions)`
+    total: torch.Tensor  # (B,), the sum
+
+
+def in_parts(
+    asm: MaskedModel, compute: Callable[..., torch.Tensor], *rows: torch.Tensor | None
+) -> torch.Tensor:
+    """Computes something row by row, without dropout, some thousand rows at a time."""
+    n = max(len(x) for x in rows if x is not None)
+    was_training = asm.training
+    asm.train(False)
+    try:
+        parts = [slice(i, i + _ROWS_AT_ONCE) for i in range(0, max(1, n), _ROWS_AT_ONCE)]
+        return torch.cat([compute(*(None if x is None else x[p] for x in rows)) for p in parts])
+    finally:
+        asm.train(was_training)
+
+
+def _check_actions(
+    asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor, least: int
+) -> None:
+    """Raises InvalidActionSpaceError unless actions are `(B, N)` choices of at least `least`."""
+    expected = (len(observations), asm.layout.n_slots)
+    if tuple(actions.shape) != expected or actions.is_floating_point():
+        raise InvalidActionSpaceError(
+            f"Expected integer actions of shape {expected} for {len(observations)} "
+            f"observations, got {actions.dtype} of shape {tuple(actions.shape)}."
+        )
+    wrong = ((actions < least) | (actions >= asm.mask_ids)).nonzero()
+    if len(wrong):
+        row, slot = wrong[0].tolist()
+        raise InvalidActionSpaceError(
+            f"Sub-action {slot} of row {row} is {int(actions[row, slot])}; expected {least} to "
+            f"{asm.nvec[slot] - 1}" + (" (-1: open)." if least < 0 else ".")
+        )
 
 
 @torch.no_grad()
@@ -69,14 +122,15 @@ def sample(
             "Expected n and slots_per_pass of at least 1 and a temperature of at least 0; got "
             f"n={n}, slots_per_pass={slots_per_pass}, temperature={temperature}."
         )
-    if not isinstance(order, str) and sorted(order) != list(range(slots)):
-        raise ValueError(f"Expected order to hold each of {slots} slots once, got {list(order)}.")
-    if isinstance(order, str) and order not in ("random", "confidence"):
-        raise ValueError(f"Expected order 'random', 'confidence' or slots, got {order!r}.")
+    is_complete = not isinstance(order, str) and sorted(order) == list(range(slots))
+    if not is_complete and order not in ("random", "confidence"):
+        raise ValueError(
+            f"Expected order 'random', 'confidence' or each of {slots} slots once, got {order!r}."
+        )
     batch = len(observations)
     if given is None:
         given = torch.full((batch, slots), OPEN, device=observations.device)
-    check_actions(asm, observations, given, least=OPEN)
+    _check_actions(asm, observations, given, least=OPEN)
     mask = allowed if isinstance(allowed, torch.Tensor) else None
     if mask is not None:
         shape = (batch, slots, asm.layout.max_choices)
@@ -173,7 +227,7 @@ def log_prob(
         InvalidActionSpaceError: the actions are not choices of this action space.
         ValueError: `n_orders` is less than 1.
     """
-    check_actions(asm, observations, actions, least=0)
+    _check_actions(asm, observations, actions, least=0)
     if n_orders < 1:
         raise ValueError(f"Expected n_orders of at least 1, got {n_orders}.")
     slots = asm.layout.n_slots
@@ -202,3 +256,33 @@ def log_prob_in_order(
         total = total - cross_entropy(chain.logits(slot), choice, reduction="none")
         chain.choose(slot, choice)
     return total
+
+
+@torch.no_grad()
+def log_likelihood(
+    asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor
+) -> LogLikelihood:
+    r"""Log-probability of each sub-action given the state and the other sub-actions.
+
+    .. math:: \sum_i \log p(a_i | s, a_{-i})
+
+    Low for a sub-action that the data never combine with the others, even if it is common by
+    itself. Without dropout, for observations `(B, obs)` scaled as in pre-training and actions
+    `(B, N)`.
+
+    References:
+        * Salazar et al., Masked Language Model Scoring, 2020, equation 2.
+    """
+    _check_actions(asm, observations, actions, least=0)
+
+    def score(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        columns = []
+        for slot in range(asm.layout.n_slots):
+            tokens = chosen.clone()
+            tokens[:, slot] = asm.mask_ids[slot]
+            log_p = asm.layout.split(asm(x, tokens)).log_softmax(-1)[:, slot]
+            columns.append(log_p.gather(1, chosen[:, slot : slot + 1]))
+        return torch.cat(columns, dim=1)
+
+    per_slot = in_parts(asm, score, observations, actions.long())
+    return LogLikelihood(per_slot, per_slot.sum(1))

@@ -1,7 +1,6 @@
 """Everything that is there for speed only. `plain()` and `SPIN_D3RLPY_PLAIN=1` turn it off.
 
-Networks ask `is_on()` where they have a fast twin; what they compute without it is what the tests
-of this folder compare with and what the speed benchmark measures against.
+Networks ask `is_on()` where they have a fast twin; tests compare it with what they compute without.
 """
 
 from spin_d3rlpy.fast import losses as losses

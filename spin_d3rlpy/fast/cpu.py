@@ -57,13 +57,9 @@ def float32_products_by_onednn() -> Iterator[None]:
 def keep_freed_memory() -> None:
     """Has the C library keep freed memory for the next allocation instead of returning it.
 
-    A training step allocates and frees the same arrays over and over. glibc gives larger ones
-    back to the system each time, and touching new pages again took up to half of a step on a CPU
-    (torch 2.13 has no allocator of its own there).
-
-    This holds for the whole process, also for what else runs in it, until it ends: the process
-    stays as large as it once was. `SPIN_D3RLPY_MALLOC=0` in the environment leaves the settings
-    alone. Without glibc this does nothing.
+    glibc gives larger arrays back to the system each time, and touching new pages again took up to
+    half of a training step on a CPU. This holds until the process ends: it stays as large as it
+    once was. `SPIN_D3RLPY_MALLOC=0` in the environment leaves the settings alone.
     """
     if is_on() and os.environ.get("SPIN_D3RLPY_MALLOC") != "0":
         _set_thresholds()

@@ -1,8 +1,6 @@
 """Networks of linear layers and ReLUs in few kernels, for GPUs, where launching them is what costs.
 
-Members of an ensemble go through one batched product a layer. Weights are put side by side, and
-rounded if products are in bfloat16, in one kernel for all; backward is written out, so that nothing
-is rounded twice.
+Members of an ensemble go through one batched product a layer; nothing is rounded twice.
 """
 
 from __future__ import annotations

@@ -15,4 +15,4 @@ from spin_d3rlpy.policies.factories import SAINTEncoderFactory as SAINTEncoderFa
 from spin_d3rlpy.policies.factories import SPINDistillEncoderFactory as SPINDistillEncoderFactory
 from spin_d3rlpy.policies.factories import SPINEncoderFactory as SPINEncoderFactory
 from spin_d3rlpy.policies.factories import create_policy as create_policy
-from spin_d3rlpy.policies.slot import SlotPolicy as SlotPolicy
+from spin_d3rlpy.policies.features import SlotPolicy as SlotPolicy

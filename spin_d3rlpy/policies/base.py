@@ -1,4 +1,4 @@
-"""Interface of policies, and policies whose slots are independent given the state."""
+"""Interfaces of policies and of their features, policies of independent slots."""
 
 from __future__ import annotations
 
@@ -12,10 +12,43 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy import fast
+from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.fast import replace_dropout
 from spin_d3rlpy.nvec import SlotLayout
-from spin_d3rlpy.policies.features import SlotFeatures
 from spin_d3rlpy.precision import outputs_of
+
+
+class SlotFeatures(nn.Module):
+    """Maps observations `(B, obs)` to slot features `(B, N, D)`, or `(B, 1, D)` for all slots.
+
+    Subclasses with features fixed in stage 2 (`frozen`: without gradients) need only `forward`.
+    """
+
+    pretrained: torch.Tensor
+    n_tokens = 1  # rows of its matrix products for one observation
+
+    def __init__(self, n_slots: int, width: int, frozen: bool = True) -> None:
+        super().__init__()
+        self.shape = (n_slots, width)
+        self.frozen = frozen
+        # Saved with the weights: a loaded policy must not be pre-trained again.
+        self.register_buffer("pretrained", torch.tensor(False))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no step of stage 2 changes features."""
+        return self.frozen
+
+    def freeze(self) -> None:
+        """Freezes the parameters that are not trained (d3rlpy's exports unfreeze all)."""
+        self.requires_grad_(not self.frozen)
+
+    def trainable_modules(self) -> list[tuple[str, nn.Module]]:
+        """Named modules that the actor's optimizer gets in addition to the heads."""
+        return []
+
+    def load_asm(self, asm: ActionStructureModel) -> None:
+        """Copies the usable parts of an ASM; by default none."""
 
 
 class Policy(nn.Module):
@@ -80,11 +113,12 @@ class Policy(nn.Module):
         """Whether the policy's first stages are done (also after loading a saved policy)."""
         return False
 
-    def freeze(self, grad_step: int) -> None:
-        """Freezes parameters that gradient step `step` (from 0) does not train."""
+    def freeze(self) -> None:
+        """Freezes parameters that are not trained."""
 
-    def frozen_features(self, grad_step: int) -> SlotFeatures | None:
-        """The part of the network that no longer changes, if any; it can be cached."""
+    @property
+    def fixed_features(self) -> SlotFeatures | None:
+        """The part of the network that does not change, if any; it can be cached."""
         return None
 
 

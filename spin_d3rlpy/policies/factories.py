@@ -1,61 +1,38 @@
 """d3rlpy encoder factories: `actor_encoder_factory` chooses the policy.
 
-A `PolicyFactory` creates a policy and names its first stages; any other d3rlpy factory creates the
-encoder of a factored policy. In stock d3rlpy algorithms, slot policies' factories create an encoder
-with flat features `(B, N * D)`.
+Any other factory than a `PolicyFactory` creates the encoder of a factored policy.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
-import torch
-from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.models.encoders import EncoderFactory, register_encoder_factory
 from d3rlpy.models.torch.encoders import Encoder
-from d3rlpy.types import Shape, TorchObservation
+from d3rlpy.types import Shape
 
 from spin_d3rlpy.asm.distillation import DistillationConfig
-from spin_d3rlpy.asm.files import load_asm
-from spin_d3rlpy.asm.mlp import MLPConfig
-from spin_d3rlpy.asm.model import StructureConfig, TransformerConfig
+from spin_d3rlpy.asm.model import MLPConfig, StructureConfig, TransformerConfig
 from spin_d3rlpy.asm.pretraining import PretrainingConfig
-from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError, require_fields
-from spin_d3rlpy.nvec import require_same_nvec
+from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError, require_one_of
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from spin_d3rlpy.policies.base import FactoredPolicy, Policy
 from spin_d3rlpy.policies.features import (
+    HeadInit,
     QueryFeatures,
     QueryInit,
-    SlotFeatures,
+    SlotPolicy,
     StudentFeatures,
     TrajectoryFeatures,
 )
 from spin_d3rlpy.policies.joint import JointPolicy
-from spin_d3rlpy.policies.slot import HeadInit, SlotPolicy
 from spin_d3rlpy.policies.stages import Distill, PretrainASM, PretrainTrajectories, Stage
 from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
 
 Architecture = Literal["transformer", "mlp"]
-
-
-class SlotEncoder(Encoder):
-    """Slot features as one flat vector, for stock d3rlpy algorithms."""
-
-    def __init__(self, features: SlotFeatures) -> None:
-        super().__init__()
-        self.features = features
-
-    def forward(self, x: TorchObservation) -> torch.Tensor:
-        """Maps observations `(B, obs)` to `(B, N * D)`."""
-        assert isinstance(x, torch.Tensor)
-        features: torch.Tensor = self.features(x)
-        return features.flatten(1)
 
 
 class PolicyFactory(EncoderFactory):
@@ -91,31 +68,11 @@ class PolicyFactory(EncoderFactory):
         return ()
 
 
-class SlotEncoderFactory(PolicyFactory):
-    """Base class of slot policies' factories; only stock d3rlpy algorithms need `nvec` given."""
-
-    nvec: list[int] | None
-
-    @abstractmethod
-    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy: ...
-
-    def create(self, observation_shape: Shape) -> Encoder:
-        """Returns an encoder with flat features for stock d3rlpy algorithms, which need `nvec`."""
-        if self.nvec is None:
-            raise InvalidActionSpaceError(
-                f"{type(self).__name__} outside this package's algorithms needs nvec=[...], "
-                "the number of choices of each sub-action."
-            )
-        policy = self.create_policy(cast_flat_shape(observation_shape)[0], self.nvec)
-        return SlotEncoder(policy.features)
-
-
 @dataclasses.dataclass()
-class SAINTEncoderFactory(SlotEncoderFactory, name="saint"):
+class SAINTEncoderFactory(PolicyFactory, name="saint"):
     """Transformer over slot queries, trained end to end (SAINT, as in the SPIN paper)."""
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
-    nvec: list[int] | None = None
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
         features = QueryFeatures(observation_size, len(nvec), self.transformer, frozen=False)
@@ -123,11 +80,10 @@ class SAINTEncoderFactory(SlotEncoderFactory, name="saint"):
 
 
 @dataclasses.dataclass()
-class ASMEncoderFactory(SlotEncoderFactory):
+class ASMEncoderFactory(PolicyFactory):
     """Base class of the factories of policies made from an Action Structure Model."""
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
-    nvec: list[int] | None = None
     pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
 
     @property
@@ -155,8 +111,7 @@ class _AnyArchitecture(ASMEncoderFactory):
     mlp: MLPConfig = dataclasses.field(default_factory=MLPConfig)
 
     def __post_init__(self) -> None:
-        is_known = self.architecture in get_args(Architecture)
-        require_fields(self, architecture=(is_known, "'transformer' or 'mlp'"))
+        require_one_of("architecture", self.architecture, Architecture)
 
     @property
     def structure(self) -> StructureConfig:
@@ -175,10 +130,8 @@ class JointEncoderFactory(_AnyArchitecture, name="spin_joint"):
     the model learned. `architecture` is `"transformer"` or `"mlp"`, with sizes of the same name.
     """
 
-    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Any:
+    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> JointPolicy:
         return JointPolicy(observation_size, nvec, self.structure)
-
-    create = PolicyFactory.create  # it has no features of observations alone
 
 
 @dataclasses.dataclass()
@@ -187,47 +140,33 @@ class SPINEncoderFactory(_AnyArchitecture, name="spin"):
 
     Args:
         frozen_dropout: keep dropout inside the frozen trunk active in training (published).
-        train_queries: True (published), False, or the number of gradient steps after which queries
-            are fixed.
+        train_queries: train queries together with the heads (published).
         query_init: `"random"` (published) or `"mask"`.
         head_init: `"random"` (published) or `"asm"`.
-        asm_path: file from `save_asm`, whose trunk is loaded when the network is built. If None or
-            missing (as when a saved policy is loaded elsewhere), the trunk starts untrained, and
-            `SPIN...` algorithms pre-train it in `fit` unless weights are loaded first.
-        cache_features: once queries are fixed (`train_queries` False or a number of steps), compute
-            the trunk's features of the whole dataset and train heads and critics on them, without
-            trunk dropout and rounded to bfloat16.
+        cache_features: with fixed queries, compute the trunk's features of the whole dataset and
+            train heads and critics on them, without trunk dropout and rounded to bfloat16.
         architecture: of the ASM: `"transformer"` (published) or the attention-free `"mlp"`, with
             linear heads and without trained queries.
         train_trunk: train the pre-trained trunk together with the heads.
-
-    Raises:
-        ValueError: cached features although queries or trunk are always trained, or an unknown
-            architecture.
     """
 
     frozen_dropout: bool = True
-    train_queries: bool | int = True
+    train_queries: bool = True
     query_init: QueryInit = "random"
     head_init: HeadInit = "random"
-    asm_path: str | None = None
     cache_features: bool = False
     train_trunk: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.cache_features and self.train_trunk:
-            raise ValueError("cache_features needs a trunk that is not trained, or leave it out.")
-        if self.cache_features and self.train_queries is True and self.architecture != "mlp":
+        trains_queries = self.train_queries and self.architecture != "mlp"
+        if self.cache_features and (self.train_trunk or trains_queries):
             raise ValueError(
-                "cache_features needs queries that no longer change. Pass train_queries=False, or "
-                "train_queries=k to train them for the first k steps."
+                "cache_features needs features that do not change: pass train_queries=False and "
+                "no train_trunk."
             )
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
-        """Returns the policy network, with the trunk of `asm_path` if given."""
-        if self.nvec is not None:
-            require_same_nvec(self.nvec, nvec, "The encoder factory", "the algorithm")
         features = QueryFeatures(
             observation_size,
             len(nvec),
@@ -237,17 +176,7 @@ class SPINEncoderFactory(_AnyArchitecture, name="spin"):
             train_queries=self.train_queries,
             query_init=self.query_init,
         )
-        policy = SlotPolicy(nvec, features, self.structure, self.head_init)
-        if self.asm_path is not None:
-            if Path(self.asm_path).exists():
-                policy.load_asm(load_asm(self.asm_path))
-            else:
-                warnings.warn(
-                    f"There is no ASM at {self.asm_path}: the trunk is untrained until weights "
-                    "are loaded or fit pre-trains it.",
-                    stacklevel=2,
-                )
-        return policy
+        return SlotPolicy(nvec, features, self.structure, self.head_init)
 
 
 @dataclasses.dataclass()
@@ -276,11 +205,10 @@ class SPINDistillEncoderFactory(ASMEncoderFactory, name="spin_distill"):
 
 
 @dataclasses.dataclass()
-class RePreMEncoderFactory(SlotEncoderFactory, name="reprem"):
+class RePreMEncoderFactory(PolicyFactory, name="reprem"):
     """A frozen state encoder, pre-trained on trajectories (RePreM)."""
 
     sizes: RePreMConfig = dataclasses.field(default_factory=RePreMConfig)
-    nvec: list[int] | None = None
     pretraining: RePreMPretrainingConfig = dataclasses.field(
         default_factory=RePreMPretrainingConfig
     )

@@ -15,7 +15,7 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.mapping import mapped_array
-from spin_d3rlpy.policies.features import SlotFeatures
+from spin_d3rlpy.policies.base import SlotFeatures
 from spin_d3rlpy.precision import Precision, autocast
 from spin_d3rlpy.progress import progress_bar
 
@@ -96,10 +96,8 @@ def compute_features(
 
     They stay on the device if they take less than half of its free memory, else in host memory
     (pinned for a GPU), else in an unnamed memory-mapped file in the temporary folder. Observations
-    `(n, obs)` may be in host memory; `transform`, an observation scaler, is applied to them.
-
-    Raises:
-        OSError: neither memory nor the temporary folder has room; the message gives the size.
+    `(n, obs)` may be in host memory; `transform`, an observation scaler, is applied to them. An
+    OSError says that neither has room.
     """
     device = next(network.parameters()).device
     features = _allocate((len(observations), *network.shape), device)

@@ -1,25 +1,29 @@
-"""Features of states, the input of small policy heads: SPIN's, SAINT's, a student's, RePreM's."""
+"""Policies of slot features (SPIN's, SAINT's, a student's, RePreM's) and one head per slot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import nn
 
 from spin_d3rlpy.asm.distillation import Student
-from spin_d3rlpy.asm.mlp import MLPConfig
 from spin_d3rlpy.asm.model import (
     ActionStructureModel,
+    MLPConfig,
     StructureConfig,
     TransformerConfig,
+    create_heads,
     create_trunk,
 )
-from spin_d3rlpy.errors import NvecMismatchError
+from spin_d3rlpy.errors import NvecMismatchError, require_one_of
+from spin_d3rlpy.nvec import SlotLayout, require_same_nvec
+from spin_d3rlpy.policies.base import IndependentPolicy, SlotFeatures
 from spin_d3rlpy.reprem import RePreM, RePreMConfig, create_state_encoder
 
 QueryInit = Literal["random", "mask"]
+HeadInit = Literal["random", "asm"]
 
 
 def require_same_sizes(config: StructureConfig, asm: ActionStructureModel) -> None:
@@ -31,47 +35,12 @@ def require_same_sizes(config: StructureConfig, asm: ActionStructureModel) -> No
         )
 
 
-class SlotFeatures(nn.Module):
-    """Maps observations `(B, obs)` to slot features `(B, N, D)`, or `(B, 1, D)` for all slots.
-
-    Subclasses with features fixed in stage 2 (`frozen`: without gradients) need only `forward`.
-    """
-
-    pretrained: torch.Tensor
-    n_tokens = 1  # rows of its matrix products for one observation
-
-    def __init__(self, n_slots: int, width: int, frozen: bool = True) -> None:
-        super().__init__()
-        self.shape = (n_slots, width)
-        self.frozen = frozen
-        # Saved with the weights: a loaded policy must not be pre-trained again.
-        self.register_buffer("pretrained", torch.tensor(False))
-
-    def freeze(self, grad_step: int) -> None:
-        """Freezes the parameters that this step does not train (d3rlpy's exports unfreeze all)."""
-        self.requires_grad_(not self.frozen)
-
-    def trains_queries(self, grad_step: int) -> bool:
-        """Whether features still change in this gradient step (counted from 0)."""
-        return not self.frozen
-
-    def trainable_modules(self) -> list[tuple[str, nn.Module]]:
-        """Named modules that the actor's optimizer gets in addition to the heads."""
-        return []
-
-    def load_asm(self, asm: ActionStructureModel) -> None:
-        """Copies the usable parts of an ASM; by default none."""
-
-
 class QueryFeatures(SlotFeatures):
     """Trunk and queries: features of the state and N learned tokens.
 
     An MLP's queries are the ASM's mask tokens (weights of mask bits), so that its features are
     those of the fully masked action, shared by all slots. They are never trained. For the options
     see `SPINEncoderFactory`.
-
-    Raises:
-        ValueError: an unknown initialization.
     """
 
     def __init__(
@@ -81,13 +50,12 @@ class QueryFeatures(SlotFeatures):
         config: StructureConfig,
         frozen: bool,
         frozen_dropout: bool = True,
-        train_queries: bool | int = True,
+        train_queries: bool = True,
         query_init: QueryInit = "random",
     ) -> None:
         is_mlp = isinstance(config, MLPConfig)
         super().__init__(1 if is_mlp else n_slots, config.width, frozen)
-        if query_init not in get_args(QueryInit):
-            raise ValueError(f"Expected query_init 'random' or 'mask', got {query_init!r}.")
+        require_one_of("query_init", query_init, QueryInit)
         self.config = config
         self.frozen_dropout = frozen_dropout
         self.train_queries = not is_mlp and train_queries
@@ -95,21 +63,19 @@ class QueryFeatures(SlotFeatures):
         self.n_tokens = 1 if is_mlp else n_slots + 1
         self.trunk = create_trunk(observation_size, config)
         self.queries = nn.Embedding(n_slots, config.width)
-        self.freeze(0)
+        self.freeze()
+        self.train()
 
-    def freeze(self, grad_step: int) -> None:
+    @property
+    def is_fixed(self) -> bool:
+        return self.frozen and not self.train_queries
+
+    def freeze(self) -> None:
         self.trunk.requires_grad_(not self.frozen)
-        trained = self.trains_queries(grad_step)
-        self.queries.requires_grad_(trained)
-        if not trained:
-            self.queries.weight.grad = None  # with a zero gradient Adam's momentum would continue
-
-    def trains_queries(self, grad_step: int) -> bool:
-        trained = self.train_queries
-        return trained if isinstance(trained, bool) else grad_step < trained
+        self.queries.requires_grad_(self.train_queries)
 
     def trainable_modules(self) -> list[tuple[str, nn.Module]]:
-        return [] if self.train_queries is False else [("queries", self.queries)]
+        return [("queries", self.queries)] if self.train_queries else []
 
     def train(self, mode: bool = True) -> QueryFeatures:
         """Switches mode; a frozen trunk without dropout stays in evaluation mode."""
@@ -146,7 +112,7 @@ class StudentFeatures(SlotFeatures):
         super().__init__(n_slots, config.width)
         self.config = config
         self.student = Student(observation_size, n_slots, config.width, hidden_units)
-        self.freeze(0)
+        self.freeze()
 
     def load_asm(self, asm: ActionStructureModel) -> None:
         """Checks that the student fits this teacher; distillation trains it later."""
@@ -164,7 +130,7 @@ class TrajectoryFeatures(SlotFeatures):
     def __init__(self, observation_size: int, config: RePreMConfig) -> None:
         super().__init__(1, config.width)
         self.state_encoder = create_state_encoder(observation_size, config)
-        self.freeze(0)
+        self.freeze()
 
     def load_reprem(self, model: RePreM) -> None:
         """Copies a pre-trained model's state encoder."""
@@ -175,3 +141,55 @@ class TrajectoryFeatures(SlotFeatures):
         """Returns features for all slots, `(B, 1, D)`."""
         features: torch.Tensor = self.state_encoder(observations)
         return features[:, None]
+
+
+class SlotPolicy(IndependentPolicy):
+    """Slot features and one small head per slot, at first random (published) or the ASM's."""
+
+    def __init__(
+        self,
+        nvec: Sequence[int],
+        features: SlotFeatures,
+        config: StructureConfig,
+        head_init: HeadInit = "random",
+    ) -> None:
+        super().__init__(SlotLayout(nvec))
+        require_one_of("head_init", head_init, HeadInit)
+        self.head_init: HeadInit = head_init
+        self.features = features
+        self.heads = create_heads(nvec, config)
+
+    @property
+    def n_tokens(self) -> int:
+        return self.features.n_tokens
+
+    @property
+    def is_pretrained(self) -> bool:
+        return bool(self.features.pretrained)
+
+    def freeze(self) -> None:
+        self.features.freeze()
+
+    @property
+    def fixed_features(self) -> SlotFeatures | None:
+        return self.features if self.features.is_fixed else None
+
+    def load_asm(self, asm: ActionStructureModel) -> None:
+        """Copies the ASM's trunk (and queries and heads as initialized from it)."""
+        require_same_nvec(self.layout.nvec, asm.nvec, "The policy", "the ASM")
+        self.features.load_asm(asm)
+        if self.head_init == "asm":
+            self.heads.load_state_dict(asm.heads.state_dict())
+
+    def trainable_modules(self) -> list[tuple[str, nn.Module]]:
+        if not self.features.frozen:
+            return super().trainable_modules()
+        return [*self.features.trainable_modules(), ("heads", self.heads)]
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Returns logits, flat `(B, S)`, of observations `(B, obs)` or features `(B, N, D)`."""
+        features = self.features(inputs) if inputs.dim() == 2 else inputs
+        if not torch.is_autocast_enabled(inputs.device.type):  # cached features are bfloat16
+            features = features.to(next(self.heads.parameters()).dtype)
+        logits: torch.Tensor = self.heads(features)
+        return logits

@@ -30,13 +30,14 @@ class JointPolicy(Policy):
         super().__init__(asm.layout)
         self.asm = asm
         self.register_buffer("pretrained", torch.tensor(False))
-        self.freeze(0)
+        self.freeze()
+        self.train()
 
     @property
     def is_pretrained(self) -> bool:
         return bool(self.pretrained)
 
-    def freeze(self, grad_step: int) -> None:
+    def freeze(self) -> None:
         self.asm.requires_grad_(False)
 
     def train(self, mode: bool = True) -> JointPolicy:

@@ -1,7 +1,6 @@
-"""First stages: trainings that precede the objective's.
+"""First stages of policies: trainings that precede the objective's.
 
-`PolicyFactory.first_stages` lists a policy's stages; algorithms run those not yet done. Stages know
-no algorithm, because factories name them: a `StageContext` has all that they need.
+Stages know no algorithm, because factories name them: a `StageContext` has all that they need.
 """
 
 from __future__ import annotations
@@ -19,8 +18,12 @@ from spin_d3rlpy.asm.distillation import distill
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.loop import Row, Run
 from spin_d3rlpy.policies.base import Policy
-from spin_d3rlpy.policies.features import QueryFeatures, StudentFeatures, TrajectoryFeatures
-from spin_d3rlpy.policies.slot import SlotPolicy
+from spin_d3rlpy.policies.features import (
+    QueryFeatures,
+    SlotPolicy,
+    StudentFeatures,
+    TrajectoryFeatures,
+)
 from spin_d3rlpy.reprem import RePreM, pretrain_reprem
 
 ASM_FILE = "asm.safetensors"  # in a run's folder of checkpoints
@@ -126,7 +129,7 @@ class Distill(Stage):
             student, teacher.eval(), training, held_out, config, context.run, context.transform
         )
         features.pretrained.fill_(True)
-        features.freeze(0)
+        features.freeze()
         return rows
 
 

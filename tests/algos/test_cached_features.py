@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from tests.algos.problems import (
     TINY,
     flat_parameters,
     random_buffer,
-    random_replay_buffer,
     tiny_fields,
 )
 
@@ -105,52 +103,16 @@ def test_fixed_queries_stay_and_heads_train() -> None:
     assert moved == {"heads.weight1", "heads.bias1", "heads.weight2", "heads.bias2"}
 
 
-def test_queries_stop_training_with_stock_mini_batches_too() -> None:
-    algo = make(train_queries=3)
-    algo.build_with_dataset(random_buffer())
-    queries = []
-    for _ in range(5):
-        queries.append(features_of(algo).queries.weight.detach().clone())
-        algo.update(random_replay_buffer().sample_transition_batch(19))
-    moved = [not torch.equal(a, b) for a, b in itertools.pairwise(queries)]
-    assert moved == [True, True, True, False]
-
-
-def test_queries_are_trained_for_the_given_steps_and_then_cached(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    computed_at = []
-    algo = make(train_queries=3, cache_features=True)
-
-    def spy(*args: Any, **kwargs: Any) -> torch.Tensor:
-        computed_at.append(algo.grad_step)
-        return compute_features(*args, **kwargs)
-
-    monkeypatch.setattr("spin_d3rlpy.algos.policy.compute_features", spy)
-    queries = []
-    torch.manual_seed(3)
-    algo.fit(
-        random_buffer(),
-        n_steps=7,
-        callback=lambda a, _epoch, _step: queries.append(
-            features_of(a).queries.weight.detach().clone()
-        ),
-        **QUIET,
-    )
-    assert computed_at == [3]
-    assert not torch.equal(queries[1], queries[2])
-    assert all(torch.equal(queries[2], q) for q in queries[3:])
-
-
 def test_caching_with_queries_that_always_change_is_refused() -> None:
     with pytest.raises(ValueError, match="train_queries=False"):
         SPINIQL(cache_features=True)
 
 
 def test_fields_of_the_encoder_are_taken_beside_the_others() -> None:
-    algo = SPINIQL(train_queries=5, query_init="mask", transformer=TINY, batch_size=7)
+    algo = SPINIQL(train_queries=False, query_init="mask", transformer=TINY, batch_size=7)
     factory: Any = algo.config.actor_encoder_factory
-    assert (factory.train_queries, factory.query_init, factory.transformer) == (5, "mask", TINY)
+    assert (factory.train_queries, factory.query_init) == (False, "mask")
+    assert factory.transformer == TINY
     assert algo.config.batch_size == 7
 
 

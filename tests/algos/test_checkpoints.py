@@ -392,7 +392,7 @@ def test_an_epoch_without_a_number_is_never_the_best() -> None:
         assert not loop.is_best(score)
         loop.add_row({}, score)
     assert loop.best == 0
-    assert loop.is_over
+    assert loop.is_over(len(loop.rows))
     assert loop.is_best(-7.0)
     loop.add_row({}, -7.0)
     assert loop.best == 3

@@ -221,16 +221,6 @@ def test_stock_batches_are_copied_to_where_the_recording_reads(recordings: list[
     assert_close(*algos)
 
 
-@pytest.mark.parametrize("cache", [True, False])
-def test_queries_stop_training_when_they_should(cache: bool, recordings: list[object]) -> None:
-    algos = []
-    for compile_graph in (True, False):
-        algos.append(make(SPINIQL, compile_graph, train_queries=6, cache_features=cache))
-        fit(algos[-1])
-    assert len(recordings) == 3  # pre-training, before and after
-    assert_close(algos[0], algos[1], rtol=1e-3, atol=1e-4)
-
-
 class CrashError(Exception):
     """Stands for whatever ends a run."""
 

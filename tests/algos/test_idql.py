@@ -98,7 +98,7 @@ def test_several_candidates_have_the_values_of_each() -> None:
     assert isinstance(critic, JointCritic)
     x = torch.from_numpy(STATES)
     actions = torch.stack([torch.randint(m, (4, 6)) for m in NVEC], -1)  # (A, B, N)
-    values = critic.q_values_of_several(layout, x, actions)
+    values = critic.q_values(layout, x, actions)
     assert values.shape == (2, 4, 6)
     for k in range(4):
         torch.testing.assert_close(values[:, k], critic.q_values(layout, x, actions[k]))
@@ -118,19 +118,8 @@ def test_predict_takes_the_best_candidate_and_is_a_function() -> None:
     assert np.array_equal(algo.predict(STATES), best.detach().numpy())
 
 
-def test_a_temperature_spreads_sampled_actions() -> None:
-    fields = tiny_fields(FactoredIDQL)
-    draws = []
-    for temperature in (0.0, 1e6):
-        torch.manual_seed(0)
-        algo = FactoredIDQL(**fields, n_action_samples=64, value_temperature=temperature)
-        algo.fit(random_buffer(), n_steps=2, **QUIET)
-        states = np.repeat(STATES[:1], 100, 0)
-        draws.append(len({tuple(a) for a in algo.sample_action(states).tolist()}))
-    assert draws[0] < draws[1] / 2
-
-
 def test_candidates_of_temperature_zero_are_the_greedy_action() -> None:
+    torch.manual_seed(0)
     algo = SPINIDQL(**tiny_fields(SPINIDQL), candidate_temperature=0.0)
     algo.fit(random_buffer(), n_steps=2, **QUIET)
     impl: Any = algo.impl

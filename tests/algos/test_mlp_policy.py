@@ -106,7 +106,7 @@ def test_training_on_cached_features_equals_training_on_observations() -> None:
 
 
 def test_what_caching_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match="trunk that is not trained"):
+    with pytest.raises(ValueError, match="no train_trunk"):
         make(cache_features=True, train_trunk=True)
     with pytest.raises(ValueError, match="'transformer' or 'mlp'"):
         SPINEncoderFactory(architecture="mixer")  # type: ignore[arg-type]

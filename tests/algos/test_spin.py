@@ -13,10 +13,10 @@ import torch
 from d3rlpy.logging import FileAdapterFactory, NoopAdapterFactory
 from d3rlpy.preprocessing import MinMaxObservationScaler, StandardObservationScaler
 
-from spin_d3rlpy import SPINIQL, SPINEncoderFactory, load_asm, save_asm
+from spin_d3rlpy import SPINIQL, SAINTEncoderFactory, SPINEncoderFactory, load_asm, save_asm
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, TransformerConfig
-from spin_d3rlpy.errors import NvecMismatchError
-from spin_d3rlpy.policies import SAINTEncoderFactory, SlotPolicy
+from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
+from spin_d3rlpy.policies import SlotPolicy
 from spin_d3rlpy.policies.features import QueryFeatures
 from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
 from tests.algos.problems import (
@@ -219,37 +219,10 @@ def test_dropout_of_the_frozen_trunk_is_a_switch(frozen_dropout: bool) -> None:
     algo.build_with_dataset(random_buffer())
     features = features_of(algo)
     observations = torch.randn(4, OBSERVATION_SIZE)
-    features.train()
     differs = not torch.equal(features(observations), features(observations))
     assert differs == frozen_dropout
     features.eval()
     assert torch.equal(features(observations), features(observations))
-
-
-@pytest.mark.parametrize("factory_class", [SPINEncoderFactory, SAINTEncoderFactory])
-def test_encoder_factories_work_in_stock_d3rlpy_algorithms(factory_class: Any) -> None:
-    factory = factory_class(transformer=TINY, nvec=NVEC)
-    algo = d3rlpy.algos.DQNConfig(encoder_factory=factory).create()
-    algo.create_impl((OBSERVATION_SIZE,), 6)
-    assert algo.predict(np.zeros((4, OBSERVATION_SIZE), np.float32)).shape == (4,)
-    assert factory.create((OBSERVATION_SIZE,))(torch.zeros(4, OBSERVATION_SIZE)).shape == (
-        4,
-        3 * TINY.width,
-    )
-
-
-def test_encoder_factory_reads_an_asm_file_and_warns_when_it_is_gone(tmp_path: Path) -> None:
-    path = tmp_path / "asm.safetensors"
-    asm = make_asm()
-    save_asm(asm, path)
-    factory = SPINEncoderFactory(transformer=TINY, nvec=NVEC, asm_path=str(path))
-    features = factory.create((OBSERVATION_SIZE,)).features
-    assert isinstance(features, QueryFeatures)
-    trunk = features.trunk.state_dict()
-    assert all(torch.equal(v, trunk[k]) for k, v in asm.trunk.state_dict().items())
-    path.unlink()
-    with pytest.warns(UserWarning, match="no ASM at"):
-        factory.create((OBSERVATION_SIZE,))
 
 
 def test_a_scaler_from_a_file_is_on_no_device_yet() -> None:
@@ -279,3 +252,10 @@ def test_algorithms_that_are_given_one_scaler_have_their_own() -> None:
     own = [vars(algo.config)["observation_scaler"] for algo in algos]
     assert own[0] is not own[1]
     assert np.array_equal(np.asarray(own[0].mean), np.asarray(own[1].mean))
+
+
+@pytest.mark.parametrize("factory_class", [SPINEncoderFactory, SAINTEncoderFactory])
+def test_policies_are_no_encoders_of_stock_algorithms(factory_class: Any) -> None:
+    algo = d3rlpy.algos.DQNConfig(encoder_factory=factory_class()).create()
+    with pytest.raises(InvalidActionSpaceError, match="actor_encoder_factory"):
+        algo.create_impl((OBSERVATION_SIZE,), 6)

@@ -18,9 +18,13 @@ from spin_d3rlpy.asm import (
     pretrain,
     save_asm,
 )
-from spin_d3rlpy.asm.mlp import SlotMLP
-from spin_d3rlpy.asm.objectives import AnyOrderActionModeling, masked_action_loss
-from spin_d3rlpy.asm.objectives.masked import MaskedActions, mask_any_number
+from spin_d3rlpy.asm.model import SlotMLP
+from spin_d3rlpy.asm.objectives.masked import (
+    AnyOrderActionModeling,
+    MaskedActions,
+    mask_any_number,
+    masked_action_loss,
+)
 from spin_d3rlpy.asm.probe import ProbeConfig, attention_maps, linear_probe
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.loop import Run

@@ -4,9 +4,13 @@ import pytest
 import torch
 
 from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
-from spin_d3rlpy.asm.objectives import mask_actions, masked_accuracy
 from spin_d3rlpy.asm.objectives.base import parts_of_batch
-from spin_d3rlpy.asm.objectives.masked import MaskedActions, add_masked_gradients
+from spin_d3rlpy.asm.objectives.masked import (
+    MaskedActionModeling,
+    MaskedActions,
+    mask_actions,
+    masked_accuracies,
+)
 
 NVEC = [7, 5]
 
@@ -90,7 +94,8 @@ def test_gradients_of_parts_add_up_to_those_of_the_batch(
     observations = torch.randn(31, 3)
     whole = masked_action_loss(asm, observations, actions, m)
     expected = torch.autograd.grad(whole.loss, list(asm.parameters()))
-    result = add_masked_gradients(asm, observations, actions, m)
+    monkeypatch.setattr("spin_d3rlpy.asm.objectives.masked.mask_actions", lambda *_: m)
+    result = MaskedActionModeling(asm).add_gradients(observations, actions)
     torch.testing.assert_close(result.loss, whole.loss.detach())
     torch.testing.assert_close(result.accuracy, whole.accuracy)
     for parameter, gradient in zip(asm.parameters(), expected, strict=True):
@@ -132,7 +137,7 @@ def test_accuracy_on_hidden_slots_counts_slots_and_whole_rows() -> None:
     actions, observations = masked(200)[0], torch.randn(200, 3)
     everything = torch.tensor(NVEC).expand(200, -1)
     right = asm.layout.argmax(asm(observations, everything)) == actions
-    result = masked_accuracy(asm, observations, actions, 1.0)
-    assert result.slot == pytest.approx(right.float().mean().item())
-    assert result.exact == pytest.approx(right.all(1).float().mean().item())
-    assert 0 < result.exact < result.slot < 1
+    slot, exact = masked_accuracies(asm, observations, actions, [1.0]).values()
+    assert slot == pytest.approx(right.float().mean().item())
+    assert exact == pytest.approx(right.all(1).float().mean().item())
+    assert 0 < exact < slot < 1

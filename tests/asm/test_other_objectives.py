@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, TransformerConfig, pretrain
-from spin_d3rlpy.asm.objectives import (
+from spin_d3rlpy.asm.objectives.ablations import (
     ContrastiveActionModeling,
-    PretrainingObjective,
     VariationalActionModeling,
 )
+from spin_d3rlpy.asm.objectives.base import PretrainingObjective
 from spin_d3rlpy.asm.pretraining import ObjectiveName
 from spin_d3rlpy.loop import Run
 
@@ -173,7 +173,7 @@ def test_stops_when_held_out_data_is_not_predicted_better_and_keeps_the_best_epo
         snapshots.append({k: v.clone() for k, v in self.asm.state_dict().items()})
         return next(scores), {}
 
-    monkeypatch.setattr("spin_d3rlpy.asm.objectives.MaskedActionModeling.validate", validate)
+    monkeypatch.setattr("spin_d3rlpy.asm.objectives.masked.MaskedActionModeling.validate", validate)
     asm = ActionStructureModel(5, [3, 3], SIZES)
     config = PretrainingConfig(batch_size=250, n_epochs=9, validation_share=0.1, patience=2)
     epochs = pretrain(asm, Coupled(), config, Run(show_progress=False), held_out=Coupled())

@@ -176,14 +176,7 @@ def test_a_file_as_the_published_code_writes_it_is_read(numpy: int, tmp_path: Pa
     asm = load_published_asm(as_saved_with_numpy_1(path) if numpy == 1 else path)
     sizes = asm.transformer.config
     assert (asm.nvec, sizes.n_heads) == (NVEC, HEADS)  # what its arguments say
-    assert (sizes.dropout, sizes.attention_dropout) == (
-        0.25,
-        0.25,
-    )
-    assert (
-        load_published_asm(path, dropout=0.0, attention_dropout=0.5).transformer.config.dropout
-        == 0.0
-    )
+    assert (sizes.dropout, sizes.attention_dropout) == (0.25, 0.25)
     # Nothing of this stays allowed.
     with pytest.raises(pickle.UnpicklingError, match="multiarray"):
         torch.load(path, weights_only=True)
@@ -207,11 +200,11 @@ TABLE = "core_transformer.sub_action_value_embeddings.0.weight"
         ({f"{HEAD}.weight": torch.ones(1, HIDDEN)}, r"shape \(1, 7\), expected \(5, 7\)"),
         ({f"{HEAD}.bias": torch.ones(1)}, r"shape \(1,\), expected \(5,\)"),
         ({KEYS: torch.ones(D + 1, D), VALUES: torch.ones(D - 1, D)}, r"expected \(12, 12\)"),
-        ({f"{HEAD}.bias": torch.tensor([0.0, 0.0, torch.nan, 0.0, 0.0])}, "NaN or infinite"),
-        ({f"{HEAD}.bias": torch.ones(5, dtype=torch.int64)}, "holds torch.int64"),
+        ({f"{HEAD}.bias": torch.tensor([0.0, 0.0, torch.nan, 0.0, 0.0])}, "not finite real"),
+        ({f"{HEAD}.bias": torch.ones(5, dtype=torch.int64)}, "torch.int64.* not finite real"),
         ({f"{HEAD}.bias": torch.ones(1).expand(10**9)}, "more bytes than the file has"),
-        ({TABLE: torch.ones(4, 0)}, "not those of a published ASM"),
-        ({TABLE: torch.ones(0, D)}, "not those of a published ASM"),
+        ({TABLE: torch.ones(4, 0)}, "not that of a published ASM"),
+        ({TABLE: torch.ones(0, D)}, "not that of a published ASM"),
         ({7: torch.ones(1)}, "7 is not the name of a tensor"),
         ({"more": [1.0]}, "'more' is not the name of a tensor"),
     ],
@@ -228,7 +221,7 @@ def test_weights_that_are_not_an_asms_are_refused(
 @pytest.mark.parametrize("args", [[1, 2], {"num_heads": "four"}, {"num_heads": 5}])
 def test_arguments_that_make_no_sense_are_refused(args: Any, tmp_path: Path) -> None:
     content = {**published_content(), "args": args}
-    with pytest.raises(InvalidCheckpointError, match="not those of a published ASM"):
+    with pytest.raises(InvalidCheckpointError, match="not that of a published ASM"):
         load_published_asm(write(tmp_path / "args.pt", content))
 
 
@@ -248,12 +241,12 @@ def without(key: str) -> Weights:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([1, 2], "under 'model_state_dict'"),
-        ({"weights": {}}, "under 'model_state_dict'"),
+        ([1, 2], "not that of a published ASM"),
+        ({"weights": {}}, "KeyError.*model_state_dict"),
         ({"model_state_dict": without("prediction_heads.1.3.bias")}, "prediction_heads.1.3.bias"),
         (
             {"model_state_dict": {**published_weights(), "value_head.weight": torch.ones(1)}},
-            "does not have: value_head.weight",
+            "does not have value_head.weight",
         ),
         (
             {
@@ -262,7 +255,7 @@ def without(key: str) -> Weights:
                     "core_transformer.state_encoder.0.weight": torch.ones(5, OBSERVATION_SIZE),
                 }
             },
-            "not those of a published ASM",
+            "not that of a published ASM",
         ),
     ],
 )

@@ -41,7 +41,7 @@ def test_chunks_do_not_matter(asm: ActionStructureModel, monkeypatch: pytest.Mon
     observations, actions = torch.randn(7, 4), random_actions(7)
     partial = actions.masked_fill(torch.rand(7, 3) < 0.5, -1)
     scores, filled = asm.log_likelihood(observations, actions), asm.complete(observations, partial)
-    monkeypatch.setattr("spin_d3rlpy.asm.support._ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("spin_d3rlpy.asm.sampling._ROWS_AT_ONCE", 2)
     torch.testing.assert_close(asm.log_likelihood(observations, actions).total, scores.total)
     assert torch.equal(asm.complete(observations, partial), filled)
 

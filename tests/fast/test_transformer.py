@@ -13,8 +13,7 @@ from torch.nn.functional import cross_entropy
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
 from spin_d3rlpy.asm.model import SlotTransformer
-from spin_d3rlpy.asm.objectives import mask_actions
-from spin_d3rlpy.asm.objectives.masked import MaskedActions
+from spin_d3rlpy.asm.objectives.masked import MaskedActions, mask_actions
 from spin_d3rlpy.fast.transformer import folded_layers
 from spin_d3rlpy.precision import autocast
 

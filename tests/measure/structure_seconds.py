@@ -17,7 +17,7 @@ import torch
 import typer
 
 from spin_d3rlpy import SPINBC, LockstepEvaluator, TransformerConfig, load_dataset
-from spin_d3rlpy.asm.objectives import AnyOrderActionModeling
+from spin_d3rlpy.asm.objectives.masked import AnyOrderActionModeling
 from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.loop import Run
@@ -68,7 +68,7 @@ def measure(
         "cpu_seconds": seconds,
         "updates": rows[-1]["step"],
         "rows": rows[-1]["samples"],
-        "nll_per_slot": round(-found.score, 4),
+        "nll_per_slot": round(-found[0], 4),
         "greedy": round(LockstepEvaluator(env, episodes, 100, "greedy")(algo, None), 1),
         "sampled": round(LockstepEvaluator(env, episodes, 100, "sample")(algo, None), 1),
     }

@@ -98,7 +98,7 @@ def test_what_is_hidden_is_told_from_its_kind_in_the_whole_batch() -> None:
     torch.manual_seed(0)
     predicted, targets = torch.randn(3, 4, 2, 5), torch.randn(3, 4, 2, 5)
     hidden = torch.rand(3, 4, 2) < 0.5
-    result = contrastive_loss(predicted, targets, hidden, 0.3)
+    loss, accuracy = contrastive_loss(predicted, targets, hidden, 0.3)
     losses, hits = [], []
     for kind in (0, 1):
         places = hidden[:, :, kind].nonzero().tolist()
@@ -110,8 +110,8 @@ def test_what_is_hidden_is_told_from_its_kind_in_the_whole_batch() -> None:
             own = places.index([b, w])
             losses.append(-logits.log_softmax(0)[own])
             hits.append(float(logits.argmax() == own))
-    torch.testing.assert_close(result.loss, torch.stack(losses).mean())
-    assert result.accuracy.item() == pytest.approx(np.mean(hits))
+    torch.testing.assert_close(loss, torch.stack(losses).mean())
+    assert accuracy.item() == pytest.approx(np.mean(hits))
 
 
 def test_learns_to_predict_states_from_their_neighbours() -> None:
@@ -161,7 +161,7 @@ def test_the_loss_of_fixed_shapes_is_the_loss() -> None:
     hidden = torch.rand(5, 4, 2) < 0.4
     assert hidden.any(0).any(0).all()
     results = []
-    for loss in (contrastive_loss, masked_contrastive_loss):
-        result = loss(predicted, targets, hidden, 0.1)
-        results.append((result.loss, result.accuracy, torch.autograd.grad(result.loss, predicted)))
+    for function in (contrastive_loss, masked_contrastive_loss):
+        loss, accuracy = function(predicted, targets, hidden, 0.1)
+        results.append((loss, accuracy, torch.autograd.grad(loss, predicted)))
     torch.testing.assert_close(results[1], results[0])

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 from spin_d3rlpy.asm.model import ActionStructureModel
-from spin_d3rlpy.asm.objectives.base import (
-    ObjectiveLoss,
-    PretrainingObjective,
-    Validation,
-    add_gradients_of_parts,
-    parts_of_batch,
-)
-from spin_d3rlpy.precision import Precision, autocast, backward, in_float32
-
-
-class Posterior(NamedTuple):
-    """Gaussian latent of an action: mean and log-variance, `(B, Z)` each."""
-
-    mean: torch.Tensor
-    log_variance: torch.Tensor
+from spin_d3rlpy.asm.objectives.base import ObjectiveLoss, PretrainingObjective, Validation
+from spin_d3rlpy.precision import in_float32
 
 
 class VariationalActionModeling(PretrainingObjective):
@@ -52,12 +39,11 @@ class VariationalActionModeling(PretrainingObjective):
         self.decoder = nn.Sequential(nn.Linear(latent_size + m * d, 2 * d), nn.GELU())
         self.decoder_out = nn.Linear(2 * d, asm.layout.total)
 
-    def encode(self, observations: torch.Tensor, actions: torch.Tensor) -> Posterior:
-        """Encodes actions `(B, N)` in states `(B, obs)`."""
+    def encode(self, observations: torch.Tensor, actions: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Returns mean and log-variance, `(B, Z)` each, of the latents of `(B, obs)`, `(B, N)`."""
         asm = self.asm
         features = asm.transformer(observations, asm.embedding.weight, actions + asm.row_offsets)
-        mean, log_variance = in_float32(self.posterior, features.mean(1)).chunk(2, dim=-1)
-        return Posterior(mean, log_variance)
+        return in_float32(self.posterior, features.mean(1)).chunk(2, dim=-1)
 
     def decode(self, observations: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`, of states `(B, obs)` and latents `(B, Z)`."""
@@ -78,27 +64,20 @@ class VariationalActionModeling(PretrainingObjective):
         accuracy = (split.detach().argmax(-1) == actions).float().mean()
         return ObjectiveLoss(reconstruction + self.kl_weight * kl, accuracy)
 
-    def add_gradients(
-        self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
-    ) -> ObjectiveLoss:
+    def loss_of_parts(
+        self, observations: torch.Tensor, actions: torch.Tensor
+    ) -> Callable[[slice], ObjectiveLoss]:
         noise = torch.randn(len(actions), self.latent_size, device=actions.device)
-
-        def loss_of(part: slice) -> ObjectiveLoss:
-            return self.loss(observations[part], actions[part], noise[part])
-
-        return add_gradients_of_parts(self.asm, actions, precision, loss_of)
+        return lambda part: self.loss(observations[part], actions[part], noise[part])
 
     @torch.no_grad()
     def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
         """Reconstruction from the posterior's mean; the score is the negative loss."""
         noise = torch.zeros(len(actions), self.latent_size, device=actions.device)
-        results = [
-            torch.stack(self.loss(observations[part], actions[part], noise[part]))
-            * len(noise[part])
-            for part in parts_of_batch(self.asm, len(noise), noise.device)
-        ]
-        loss, accuracy = (torch.stack(results).sum(0) / len(noise)).tolist()
-        return Validation(-loss, {"loss": loss, "slot_accuracy": accuracy})
+        loss, accuracy = self.mean_of_parts(
+            len(noise), lambda part: self.loss(observations[part], actions[part], noise[part])
+        )
+        return -loss, {"loss": loss, "slot_accuracy": accuracy}
 
 
 # Rows that are told apart from each other in validation.
@@ -125,6 +104,8 @@ class ContrastiveActionModeling(PretrainingObjective):
     Raises:
         ValueError: there is only one sub-action.
     """
+
+    has_parts = False  # every row is compared with all others
 
     def __init__(
         self, asm: ActionStructureModel, projection_size: int = 128, temperature: float = 0.1
@@ -157,14 +138,10 @@ class ContrastiveActionModeling(PretrainingObjective):
         accuracy = (similarity.detach().flatten(0, 1).argmax(-1) == own).float().mean()
         return ObjectiveLoss(loss, accuracy)
 
-    def add_gradients(
-        self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
-    ) -> ObjectiveLoss:
-        # Not in parts: every row is compared with all others.
-        with autocast(observations.device, precision):
-            result = self.loss(observations, actions)
-            backward(result.loss)
-        return ObjectiveLoss(result.loss.detach(), result.accuracy)
+    def loss_of_parts(
+        self, observations: torch.Tensor, actions: torch.Tensor
+    ) -> Callable[[slice], ObjectiveLoss]:
+        return lambda part: self.loss(observations[part], actions[part])
 
     @torch.no_grad()
     def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
@@ -175,4 +152,4 @@ class ContrastiveActionModeling(PretrainingObjective):
             for row in range(0, max(1, len(actions) - n + 1), n)
         ]
         loss, accuracy = torch.stack(results).mean(0).tolist()
-        return Validation(-loss, {"loss": loss, "context_accuracy": accuracy})
+        return -loss, {"loss": loss, "context_accuracy": accuracy}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -25,28 +25,57 @@ class ObjectiveLoss(NamedTuple):
     accuracy: torch.Tensor
 
 
-class Validation(NamedTuple):
-    """Prediction of held-out data: metrics by name, and the score that early stopping maximizes."""
-
-    score: float
-    metrics: Mapping[str, float]
+# Of held-out data: the score that early stopping maximizes, and metrics by name.
+Validation: TypeAlias = tuple[float, Mapping[str, float]]
 
 
 class PretrainingObjective(nn.Module):
     """A task on states and actions that trains the trunk of `asm` in place, without rewards.
 
     Its parameters are the ASM's and those of auxiliary networks, discarded after stage 1.
+
+    Attributes:
+        is_mean: whether a batch's loss is the mean of its parts' over rows, else it is their sum.
+        has_parts: whether rows can be computed apart from each other.
     """
+
+    is_mean = True
+    has_parts = True
 
     def __init__(self, asm: ActionStructureModel) -> None:
         super().__init__()
         self.asm = asm
 
     @abstractmethod
+    def loss_of_parts(
+        self, observations: torch.Tensor, actions: torch.Tensor
+    ) -> Callable[[slice], ObjectiveLoss]:
+        """Draws masks or noise for a batch `(B, obs)`, `(B, N)`; returns the loss of its parts."""
+
     def add_gradients(
         self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
     ) -> ObjectiveLoss:
-        """Adds the gradients of the loss on `(B, obs)`, `(B, N)` to the parameters' `grad`."""
+        """Adds the gradients of the loss to `grad`, part after part, so that memory is reused."""
+        loss_of = self.loss_of_parts(observations, actions)
+        n, device, results = len(actions), actions.device, []
+        parts = parts_of_batch(self.asm, n, device, precision) if self.has_parts else [slice(n)]
+        for part in parts:
+            with autocast(device, precision):
+                loss, accuracy = loss_of(part)
+                if self.is_mean:
+                    share = len(actions[part]) / n
+                    loss, accuracy = share * loss, share * accuracy
+                backward(loss)
+            results.append(torch.stack([loss.detach(), accuracy]))
+        return ObjectiveLoss(*torch.stack(results).sum(0))
+
+    def mean_of_parts(self, n_rows: int, loss_of: Callable[[slice], ObjectiveLoss]) -> list[float]:
+        """Returns loss and accuracy of held-out data, without gradients."""
+        device = self.asm.mask_ids.device
+        parts = [range(n_rows)[part] for part in parts_of_batch(self.asm, n_rows, device)]
+        results = [len(rows) * torch.stack(loss_of(slice(rows.start, rows.stop))) for rows in parts]
+        means: list[float] = (torch.stack(results).sum(0) / n_rows).tolist()
+        return means
 
     @abstractmethod
     def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
@@ -65,26 +94,3 @@ def parts_of_batch(
     size = math.ceil(n_rows / math.ceil(n_rows / size))
     for start in range(0, n_rows, size):
         yield slice(start, start + size)
-
-
-def add_gradients_of_parts(
-    asm: ActionStructureModel,
-    actions: torch.Tensor,
-    precision: Precision,
-    loss_of: Callable[[slice], ObjectiveLoss],
-    is_mean: bool = True,
-) -> ObjectiveLoss:
-    """Adds the gradients of a batch's loss, part after part, so that memory is reused.
-
-    The batch's loss is the sum of `loss_of` its parts, or their mean over rows.
-    """
-    results = []
-    for part in parts_of_batch(asm, len(actions), actions.device, precision):
-        with autocast(actions.device, precision):
-            loss, accuracy = loss_of(part)
-            if is_mean:
-                share = len(actions[part]) / len(actions)
-                loss, accuracy = share * loss, share * accuracy
-            backward(loss)
-        results.append(torch.stack([loss.detach(), accuracy]))
-    return ObjectiveLoss(*torch.stack(results).sum(0))

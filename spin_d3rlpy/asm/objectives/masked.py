@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -14,10 +14,8 @@ from spin_d3rlpy.asm.objectives.base import (
     ObjectiveLoss,
     PretrainingObjective,
     Validation,
-    add_gradients_of_parts,
     parts_of_batch,
 )
-from spin_d3rlpy.precision import Precision
 
 
 class MaskedActions(NamedTuple):
@@ -108,6 +106,8 @@ class MaskedActionModeling(PretrainingObjective):
     The other arguments are those of `mask_actions`.
     """
 
+    is_mean = False
+
     def __init__(
         self,
         asm: ActionStructureModel,
@@ -120,82 +120,53 @@ class MaskedActionModeling(PretrainingObjective):
         self.mask_prob = mask_prob
         self.masking = (mask_prob, mask_token_share, random_share, mask_prob_max)
 
-    def add_gradients(
-        self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
-    ) -> ObjectiveLoss:
+    def loss_of_parts(
+        self, observations: torch.Tensor, actions: torch.Tensor
+    ) -> Callable[[slice], ObjectiveLoss]:
         masked = mask_actions(actions, self.asm.mask_ids, *self.masking)
-        return add_masked_gradients(self.asm, observations, actions, masked, precision)
+        n_selected = masked.selected.sum()
+
+        def loss_of(part: slice) -> ObjectiveLoss:
+            rows = masked.rows(part)
+            return masked_action_loss(self.asm, observations[part], actions[part], rows, n_selected)
+
+        return loss_of
 
     def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
         """Accuracy at several mask ratios; the score is the per-slot one at the training ratio."""
         ratios = {self.mask_prob, *VALIDATION_RATIOS}
-        metrics = accuracies(self.asm, observations, actions, ratios)
-        return Validation(metrics[f"slot_accuracy_at_{self.mask_prob:g}"], metrics)
+        metrics = masked_accuracies(self.asm, observations, actions, ratios)
+        return metrics[f"slot_accuracy_at_{self.mask_prob:g}"], metrics
 
 
 # The published ratio, half of the slots, and the input of stage 2.
 VALIDATION_RATIOS = (0.15, 0.5, 1.0)
 
 
-class MaskedAccuracy(NamedTuple):
-    """Accuracy on hidden sub-actions."""
-
-    slot: float  # share of hidden sub-actions predicted right
-    exact: float  # share of rows with hidden sub-actions where all of them are right
-
-
 @torch.no_grad()
-def masked_accuracy(
-    asm: ActionStructureModel,
-    observations: torch.Tensor,
-    actions: torch.Tensor,
-    mask_prob: float,
-) -> MaskedAccuracy:
-    """Hides each slot with probability `mask_prob` (0 exclusive to 1) and predicts it.
-
-    Data are `(B, obs)` and `(B, N)`; dropout is as the mode of `asm`.
-    """
-    hidden = mask_actions(actions, asm.mask_ids, mask_prob, 1.0, 0.0)
-    right = []
-    for part in parts_of_batch(asm, len(actions), observations.device):
-        logits = asm(observations[part], hidden.tokens[part])
-        right.append(asm.layout.argmax(logits) == actions[part])
-    hit = torch.cat(right) & hidden.selected
-    rows = hidden.selected.any(1)
-    exact = (hit == hidden.selected).all(1) & rows
-    return MaskedAccuracy(float(hit.sum() / hidden.selected.sum()), float(exact.sum() / rows.sum()))
-
-
-def accuracies(
+def masked_accuracies(
     asm: ActionStructureModel,
     observations: torch.Tensor,
     actions: torch.Tensor,
     ratios: Iterable[float],
 ) -> dict[str, float]:
-    """Returns `masked_accuracy` at several mask ratios, by name."""
+    """Hides each slot of `(B, N)` with probabilities from 0 (exclusive) to 1 and predicts it.
+
+    Returns for each the share of hidden slots that are right, and of rows where all of them are.
+    """
     metrics = {}
     for ratio in sorted(ratios):
-        result = masked_accuracy(asm, observations, actions, ratio)
-        metrics[f"slot_accuracy_at_{ratio:g}"] = result.slot
-        metrics[f"exact_accuracy_at_{ratio:g}"] = result.exact
+        hidden = mask_actions(actions, asm.mask_ids, ratio, 1.0, 0.0)
+        right = []
+        for part in parts_of_batch(asm, len(actions), observations.device):
+            logits = asm(observations[part], hidden.tokens[part])
+            right.append(asm.layout.argmax(logits) == actions[part])
+        hit = torch.cat(right) & hidden.selected
+        rows = hidden.selected.any(1)
+        exact = (hit == hidden.selected).all(1) & rows
+        metrics[f"slot_accuracy_at_{ratio:g}"] = float(hit.sum() / hidden.selected.sum())
+        metrics[f"exact_accuracy_at_{ratio:g}"] = float(exact.sum() / rows.sum())
     return metrics
-
-
-def add_masked_gradients(
-    asm: ActionStructureModel,
-    observations: torch.Tensor,
-    actions: torch.Tensor,
-    masked: MaskedActions,
-    precision: Precision = "float32",
-) -> ObjectiveLoss:
-    """Adds the gradients of `masked_action_loss` to the parameters' `grad`."""
-    n_selected = masked.selected.sum()
-
-    def loss_of(part: slice) -> ObjectiveLoss:
-        rows = masked.rows(part)
-        return masked_action_loss(asm, observations[part], actions[part], rows, n_selected)
-
-    return add_gradients_of_parts(asm, actions, precision, loss_of, is_mean=False)
 
 
 def mask_any_number(
@@ -248,25 +219,15 @@ class AnyOrderActionModeling(PretrainingObjective):
             accuracy = ((logits.argmax(-1) == actions) * weights).sum()
         return ObjectiveLoss((losses * weights.flatten()).sum(), accuracy)
 
-    def add_gradients(
-        self, observations: torch.Tensor, actions: torch.Tensor, precision: Precision = "float32"
-    ) -> ObjectiveLoss:
+    def loss_of_parts(
+        self, observations: torch.Tensor, actions: torch.Tensor
+    ) -> Callable[[slice], ObjectiveLoss]:
         masked = mask_any_number(actions, self.asm.mask_ids, self.full_mask_share)
-
-        def loss_of(part: slice) -> ObjectiveLoss:
-            return self.loss(observations[part], actions[part], masked.rows(part))
-
-        return add_gradients_of_parts(self.asm, actions, precision, loss_of)
+        return lambda part: self.loss(observations[part], actions[part], masked.rows(part))
 
     @torch.no_grad()
     def validate(self, observations: torch.Tensor, actions: torch.Tensor) -> Validation:
         """Joint negative log-likelihood per slot (nats, the negative score) and accuracies."""
-        masked = mask_any_number(actions, self.asm.mask_ids)
-        total = sum(
-            len(actions[part])
-            * float(self.loss(observations[part], actions[part], masked.rows(part)).loss)
-            for part in parts_of_batch(self.asm, len(actions), actions.device)
-        )
-        nll = total / len(actions)
-        metrics = accuracies(self.asm, observations, actions, VALIDATION_RATIOS)
-        return Validation(-nll, {"nll_per_slot": nll, **metrics})
+        nll, _ = self.mean_of_parts(len(actions), self.loss_of_parts(observations, actions))
+        metrics = masked_accuracies(self.asm, observations, actions, VALIDATION_RATIOS)
+        return -nll, {"nll_per_slot": nll, **metrics}
