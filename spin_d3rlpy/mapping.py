@@ -12,11 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 
 def mapped_array(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path) -> NDArray[Any]:
-    """Returns a new array in an unnamed file that disappears with the array or the process.
-
-    Raises:
-        OSError: the disk is full; the message says how much is needed.
-    """
+    """Returns a new array in an unnamed file that disappears with the array or the process."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     try:
         with tempfile.TemporaryFile(dir=folder) as file:  # the mapping keeps it when it is closed

@@ -123,11 +123,7 @@ class LockstepEvaluator:
     def returns(
         self, algo: ActingAlgo, on_step: Callable[[int], None] | None = None
     ) -> NDArray[np.float64]:
-        """Returns each episode's undiscounted return, in order of seeds, `(n_trials,)`.
-
-        Raises:
-            NvecMismatchError: the policy has another action space.
-        """
+        """Returns each episode's undiscounted return, in order of seeds, `(n_trials,)`."""
         space = self._envs.single_action_space
         expected = nvec_from_space(space)
         found = getattr(getattr(algo, "config", None), "nvec", None)

@@ -58,7 +58,7 @@ def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def describe_machine() -> dict[str, Any]:
     """Returns package versions, platform and processors."""
-    packages = ("torch", "d3rlpy", "gymnasium", "minari", "mujoco", "dm_control")
+    packages = ("torch", "d3rlpy", "gymnasium", "minari", "mujoco", "dm_control", "numpy")
     return {
         "versions": {
             "spin-d3rlpy": __version__,

@@ -61,17 +61,9 @@ def stack_episodes(
 ) -> StackedEpisodes:
     """Checks episodes one by one and copies each into place, so that memory is needed once.
 
-    Args:
-        episodes: as many as `lengths`.
-        lengths: number of transitions of each.
-        nvec: number of choices of each sub-action.
-        integral_floats: accept float actions that are whole numbers.
-        map_in: folder of a file that holds observations instead of memory.
-
-    Raises:
-        InvalidDatasetError: no transitions, invalid actions, entries that are not finite, or arrays
-            of inconsistent lengths; the text names episode and step.
-        NvecMismatchError: actions have another number of sub-actions than `nvec`.
+    `integral_floats` accepts float actions that are whole numbers; `map_in` is the folder of a file
+    that holds observations instead of memory. Raises InvalidDatasetError or NvecMismatchError,
+    which name episode and step.
     """
     n = sum(lengths)
     if n == 0:

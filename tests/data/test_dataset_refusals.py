@@ -74,7 +74,7 @@ def test_continuous_actions_are_refused_with_advice(
     for e in episodes:
         e.actions = e.actions.astype(np.float32)
     dataset = make_minari(Box(-1, 1, (2,), np.float32), episodes)
-    with pytest.raises(InvalidDatasetError, match=r"others/things-v0.*Box.*bins=7"):
+    with pytest.raises(InvalidDatasetError, match=r"bins=7.*others/things-v0.*Box"):
         DeviceReplayBuffer.from_minari(dataset)
 
 
@@ -82,7 +82,9 @@ def test_bins_for_actions_that_are_discrete_are_refused(
     make_minari: Make, foreign_episodes: Make
 ) -> None:
     dataset = make_minari(MultiDiscrete(NVEC), foreign_episodes(NVEC))
-    with pytest.raises(InvalidDatasetError, match=r"others/things-v0 has MultiDiscrete.*Leave"):
+    with pytest.raises(
+        InvalidDatasetError, match=r"none for others.*others/things-v0 has MultiDiscrete"
+    ):
         DeviceReplayBuffer.from_minari(dataset, bins=3)
 
 

@@ -15,11 +15,16 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_d3rlpy.experiments import grid, jobs
-from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings, get_experiments
-from spin_d3rlpy.experiments.engines import LocalEngine, visible_gpu
-from spin_d3rlpy.experiments.grid import is_done, run_grid, with_requirements
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
+from spin_d3rlpy.experiments.grid import (
+    LocalEngine,
+    is_done,
+    run_grid,
+    visible_gpu,
+    with_requirements,
+)
 from spin_d3rlpy.experiments.jobs import LOG, Job, run_job
-from spin_d3rlpy.experiments.specs import SCALES, Method, Scale, get_scale, pretraining_job
+from spin_d3rlpy.experiments.specs import SCALES, Method, Scale, pretraining_job
 from spin_d3rlpy.run_settings import create_algorithm, train_settings
 from spin_envs import reference_scores
 
@@ -142,10 +147,10 @@ def test_anything_that_changes_a_result_changes_the_folder() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"Expected experiments of returns, .*; got 'retruns'"):
-        get_experiments(["early", "retruns"])
-    with pytest.raises(ValueError, match="Expected a preset of paper, cpu, smoke; got 'gpu'"):
-        get_scale("gpu")
+    with pytest.raises(ValueError, match=r"no 'retruns'\. Near matches: returns"):
+        BenchSettings(["early", "retruns"]).complete()
+    with pytest.raises(ValueError, match=r"no 'gpu'\. Near matches: cpu"):
+        BenchSettings(["early"], "gpu").complete()
 
 
 # -- running them ----------------------------------------------------------------------------
