@@ -119,12 +119,6 @@ def plot_action_marginals(
         axes.set_xlabel("choice")
         axes.set_xticks(range(0, n_choices, -(-n_choices // 12)))
         axes.set_yticks(range(0, n_slots, -(-n_slots // 24)))
-        if n_slots * n_choices <= 120:
-            for (slot, choice), share in np.ndenumerate(shares):
-                if np.isfinite(share):
-                    color = "white" if share < 0.55 else "black"
-                    text = f"{share:.2f}"
-                    axes.text(choice, slot, text, ha="center", va="center", color=color, fontsize=7)
     all_axes[0].set_ylabel("sub-action")
     figure.colorbar(image, ax=all_axes, label="share of steps")
     figure.suptitle(title, fontsize=11)

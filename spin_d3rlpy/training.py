@@ -242,20 +242,18 @@ def _open_folder(folder: Path, settings: Settings) -> dict[str, Any] | None:
         found = read_settings(path)
         if "compile_graph" in found.get("fields", {}):  # results do not depend on it
             found["fields"]["compile_graph"] = wanted["fields"]["compile_graph"]
+        before, steps = found.get("n_steps", 0), wanted.get("n_steps", 0)
         differing = [
             f"{key}={found.get(key)!r} (asked for: {value!r})"
-            for key, value in _identity(settings).items()
-            if found.get(key) != value
+            for key, value in wanted.items()
+            if (before > steps if key == "n_steps" else found.get(key) != value)
         ]
         if differing or found.keys() != wanted.keys():
             what = "; ".join(differing) or "other settings"
             raise ValueError(f"{folder} holds a run with {what}. Pass another --out, or remove it.")
-        steps = (found.get("n_steps", 0), wanted.get("n_steps", 0))
-        if (folder / RESULT).exists() and steps[0] == steps[1]:
+        if (folder / RESULT).exists() and before == steps:
             result: dict[str, Any] = json.loads((folder / RESULT).read_text())
             return result
-        if steps[0] > steps[1]:
-            raise ValueError(f"{folder} holds a run of {steps[0]} steps, asked for: {steps[1]}.")
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(format_settings(settings))
     write_json(folder / "machine.json", describe_machine())

@@ -25,19 +25,14 @@ class BoxGrid(ActionGrid):
     """A grid of actions over a `Box` of any shape; raises ValueError for infinite bounds."""
 
     def __init__(self, space: Space[Any], bins: int | Sequence[int]) -> None:
-        if not isinstance(space, Box):
+        bounds = (space.low, space.high) if isinstance(space, Box) else (np.nan, np.nan)
+        if not isinstance(space, Box) or not np.isfinite(bounds).all():
             raise ValueError(
-                f"Expected an environment with continuous actions (a Box space), got {space}. "
-                "An environment with a Discrete or MultiDiscrete space needs no discretizing."
+                "Expected an environment with continuous actions (a Box space) of finite bounds, "
+                f"got {space}. Bound it first, e.g. with gymnasium.wrappers.RescaleAction. "
+                "Discrete and MultiDiscrete actions need no discretizing."
             )
         low, high = space.low.ravel(), space.high.ravel()
-        unbounded = np.flatnonzero(~(np.isfinite(low) & np.isfinite(high)))
-        if unbounded.size:
-            raise ValueError(
-                f"Expected an action space with finite bounds, but dimension {unbounded[0]} is "
-                f"[{low[unbounded[0]]}, {high[unbounded[0]]}]. Bound it first, e.g. with "
-                "gymnasium.wrappers.RescaleAction or TransformAction."
-            )
         super().__init__(low.astype(np.float64), high.astype(np.float64), bins)
         self._space = space
 

@@ -83,10 +83,7 @@ def check_dataset(
 
     Raises:
         InvalidActionSpaceError: another action space, e.g. continuous.
-        ValueError: `replay_episodes` is negative.
     """
-    if replay_episodes is not None and replay_episodes < 0:
-        raise ValueError(f"Expected replay_episodes of at least 0, got {replay_episodes}.")
     nvec = nvec_from_space(dataset.action_space)
     storage = dataset.storage
     parts = [(part["policy"], part["episodes"]) for part in storage.metadata.get("composition", [])]

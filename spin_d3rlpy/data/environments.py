@@ -35,14 +35,26 @@ def make_environment(dataset: MinariDataset, trust: bool = False) -> gymnasium.E
     return env
 
 
-def check_spaces(data: Path, trust: bool = False) -> None:
-    """Raises InvalidDatasetError if Minari, to get spaces, would make the environment."""
-    metadata = MinariStorage.read_raw_metadata(data)
-    if not trust and not {"observation_space", "action_space"} <= metadata.keys():
+def open_minari(data: Path, trust: bool = False) -> MinariDataset:
+    """Opens the dataset in a folder `data`, or raises InvalidDatasetError.
+
+    Without spaces in the metadata, Minari would make the environment to get them.
+    """
+    try:
+        metadata = MinariStorage.read_raw_metadata(data)
+        if not trust and not {"observation_space", "action_space"} <= metadata.keys():
+            raise InvalidDatasetError(
+                f"The dataset in {data} has no spaces in its metadata, so that opening it would "
+                f"make its environment. {_ADVICE}"
+            )
+        return MinariDataset(data)
+    except InvalidDatasetError:
+        raise
+    except Exception as error:  # untrusted metadata can cause any error
         raise InvalidDatasetError(
-            f"The dataset in {data} has no spaces in its metadata, so that opening it would "
-            f"make its environment. {_ADVICE}"
-        )
+            f"The dataset in {data} cannot be read ({error!r}). Delete the folder to have it built "
+            "or downloaded again."
+        ) from error
 
 
 def _check_spec(spec: EnvSpec, source: str) -> None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from spin_d3rlpy._compat import DiscreteView
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.builder import build_dataset
-from spin_d3rlpy.data.environments import check_spaces, make_environment
+from spin_d3rlpy.data.environments import make_environment, open_minari
 from spin_d3rlpy.data.remote import pull_dataset
 from spin_d3rlpy.data.sources import largest_choices
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name, parse_name
@@ -133,29 +133,30 @@ def open_dataset(
     trust: bool = False,
 ) -> MinariDataset:
     """Opens a dataset without reading it; see `load_dataset`."""
-    folder = None if isinstance(dataset, MinariDataset) else _folder(dataset)
-    by_name = isinstance(dataset, str) and folder is None
+    by_name = isinstance(dataset, str) and _folder(dataset) is None
     if size is not None and not (by_name and str(dataset).startswith(NAMESPACE)):
         raise ValueError("size= is for datasets that are built by name, spin/...")
     if isinstance(dataset, MinariDataset):
         return dataset
-    if folder is None:
-        folder = get_dataset_path(_provide(str(dataset), size, jobs, progress, trust))
-    return _open(folder, trust)
+    if by_name:
+        dataset = _provide(str(dataset), size, jobs, progress, trust)
+    return open_local(dataset, trust)
 
 
 def open_local(dataset: str | Path, trust: bool = False) -> MinariDataset:
     """Opens a local dataset by name or path; builds and downloads nothing."""
-    folder = _folder(dataset)
+    folder, name = _folder(dataset), str(dataset)
     if folder is None:
-        name = str(dataset)
         if not is_dataset_name(name) or not is_complete(name):
             raise DatasetNotFoundError(
                 f"There is no dataset {name!r} on this machine. Local datasets: "
                 f"{', '.join(minari.list_local_datasets()) or 'none'}."
             )
         folder = get_dataset_path(name)
-    return _open(folder, trust)
+    data = folder if (folder / "metadata.json").exists() else folder / "data"
+    if not (data / "metadata.json").exists():
+        raise DatasetNotFoundError(f"There is no Minari dataset in {folder}.")
+    return open_minari(data, trust)
 
 
 def _provide(name: str, size: int | None, jobs: int | None, progress: bool, trust: bool) -> str:
@@ -178,22 +179,6 @@ def _folder(dataset: str | Path) -> Path | None:
     if "\0" in str(dataset):
         raise DatasetNotFoundError(f"There is no dataset {str(dataset)!r}.")
     return Path(os.path.expanduser(dataset))  # unlike Path's, leaves unknown users alone
-
-
-def _open(folder: Path, trust: bool) -> MinariDataset:
-    data = folder if (folder / "metadata.json").exists() else folder / "data"
-    if not (data / "metadata.json").exists():
-        raise DatasetNotFoundError(f"There is no Minari dataset in {folder}.")
-    try:
-        check_spaces(data, trust)
-        return MinariDataset(data)
-    except SpinError:
-        raise
-    except Exception as error:  # untrusted metadata can cause any error
-        raise InvalidDatasetError(
-            f"The dataset in {folder} cannot be read ({error!r}). Delete the folder to have it "
-            "built or downloaded again."
-        ) from error
 
 
 def _pull(name: str) -> bool:

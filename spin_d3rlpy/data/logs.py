@@ -23,7 +23,7 @@ from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, NvecMi
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space
 from spin_envs import MissingDependencyError
 
-_FLAGS = {0.0: 0, "false": 0, "no": 0, 1.0: 1, "true": 1, "yes": 1}
+_FLAGS = (0, 1, "false", "true", "no", "yes")
 _SHOWN_VALUES = 20
 
 
@@ -95,14 +95,10 @@ def from_table(
             f"Row {row} has no {[*actions, reward][column]!r}. Only an episode's last row may "
             "leave actions and reward empty, and then all of them."
         )
-    numbered = [
-        {_plain(value): i for i, value in enumerate(choices.get(name, range(size)))}
-        for name, size in zip(actions, sizes, strict=True)
-    ]
     chosen = np.stack(
         [
-            _choices(columns[name], name, known, state_only)
-            for name, known in zip(actions, numbered, strict=True)
+            _choices(columns[name], name, choices.get(name, range(size)), state_only)
+            for name, size in zip(actions, sizes, strict=True)
         ],
         axis=1,
     )
@@ -287,9 +283,10 @@ def _episode_rows(
 
 
 def _choices(
-    column: NDArray[Any], name: str, known: Mapping[Any, int], skip: NDArray[np.bool_]
+    column: NDArray[Any], name: str, values: Sequence[Any], skip: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """Returns the numbers of a column's values; 0 in skipped cells."""
+    known = {_plain(value): i for i, value in enumerate(values)}
     numbers = np.zeros(len(column), np.int64)
     for row, value in enumerate(column.tolist()):
         if not skip[row] and _plain(value) not in known:
@@ -317,4 +314,4 @@ def _terminal(
         return np.full(rows, terminal)
     column = columns[terminal]
     flags = np.array([str(value).lower() for value in column.tolist()], object)
-    return _choices(flags, terminal, _FLAGS, _is_empty(column)).astype(bool)
+    return (_choices(flags, terminal, _FLAGS, _is_empty(column)) % 2).astype(bool)

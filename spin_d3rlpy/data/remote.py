@@ -15,7 +15,7 @@ from minari.namespace import create_namespace, list_local_namespaces, namespace_
 from minari.storage.remotes import get_cloud_storage
 
 from spin_d3rlpy.data.check import check_dataset
-from spin_d3rlpy.data.environments import check_spaces
+from spin_d3rlpy.data.environments import open_minari
 from spin_d3rlpy.data.specs import is_dataset_name
 from spin_d3rlpy.data.staging import explained_full_disk, staged_dataset
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, RemoteError, SpinError
@@ -112,13 +112,7 @@ def pull_dataset(name: str, trust: bool = False) -> bool:
                 get_cloud_storage().download_dataset(name, download)
             os.replace(download / name / "data", staging.data)
         shutil.rmtree(download)
-        try:
-            check_spaces(staging.data, trust)
-            dataset = MinariDataset(staging.data)
-        except InvalidDatasetError:
-            raise
-        except Exception as error:  # an untrusted file can cause any error
-            raise InvalidDatasetError(f"What {name} came as cannot be read: {error}") from error
+        dataset = open_minari(staging.data, trust)
         if "checksum" in dataset.storage.metadata:
             problems = check_dataset(dataset, replay_episodes=0).problems
             if problems:

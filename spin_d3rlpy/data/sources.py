@@ -209,12 +209,12 @@ def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisode
     The last transition of a terminated one is kept, with its observation repeated as a next one
     that is never used. Buffers with features that would be ignored (frame stacks, ...) are refused.
     """
-    if isinstance(buffer, MixedReplayBuffer):
-        raise InvalidDatasetError("A MixedReplayBuffer cannot be used; pass one of its buffers.")
-    if type(buffer.transition_picker) is not BasicTransitionPicker:
+    picker = type(getattr(buffer, "transition_picker", None))
+    if isinstance(buffer, MixedReplayBuffer) or picker is not BasicTransitionPicker:
         raise InvalidDatasetError(
-            "Expected a replay buffer with the default BasicTransitionPicker, got one with a "
-            f"{type(buffer.transition_picker).__name__}, which would be ignored."
+            "Expected a replay buffer with the default BasicTransitionPicker (for a "
+            "MixedReplayBuffer, pass one of its buffers), got a "
+            f"{type(buffer).__name__} with a {picker.__name__}."
         )
     episodes = [(i, e) for i, e in enumerate(buffer.episodes) if e.transition_count]
     lengths = [e.transition_count for _, e in episodes]

@@ -212,15 +212,15 @@ class BenchSettings:
         """Returns the settings with the whole scale; raises ValueError for unknown names."""
         for name in self.experiments:
             check_name(name, list(EXPERIMENTS), "experiments")
-        check_name(self.preset, list(SCALES), "preset")
-        scale = merge(dataclasses.asdict(SCALES[self.preset]), self.scale)
-        create(Scale, scale, "scale")
-        seeds = scale["seeds"] if self.seeds is None else self.seeds
-        return dataclasses.replace(self, scale=scale, seeds=seeds)
+        sizes = self.sizes
+        seeds = sizes.seeds if self.seeds is None else self.seeds
+        return dataclasses.replace(self, scale=dataclasses.asdict(sizes), seeds=seeds)
 
     @property
     def sizes(self) -> Scale:
-        return dataclasses.replace(SCALES[self.preset], **self.scale)
+        check_name(self.preset, list(SCALES), "preset")
+        preset = dataclasses.asdict(SCALES[self.preset])
+        return create(Scale, merge(preset, self.scale), "scale")
 
     @property
     def seed_numbers(self) -> range:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import dataclasses
 import os
 import subprocess
 import sys
@@ -17,19 +17,13 @@ from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.data.workers import default_jobs
 from spin_d3rlpy.experiments.jobs import ERROR, LOG, RESULT, Job, work
 from spin_d3rlpy.progress import progress_bar
+from spin_d3rlpy.reports import write_json
 
 
 def visible_gpu(number: int) -> str:
     """Returns the name of a GPU visible to this process, by torch's number."""
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allowed is None:
-        return str(number)
-    names = [name.strip() for name in allowed.split(",") if name.strip()]
-    if number >= len(names):
-        raise ValueError(
-            f"Expected one of the GPUs of CUDA_VISIBLE_DEVICES={allowed}, got {number}."
-        )
-    return names[number]
+    return str(number) if allowed is None else allowed.split(",")[number].strip()
 
 
 class LocalEngine:
@@ -217,7 +211,7 @@ def run_grid(
 def _prepare(folder: Path, job: Job) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ERROR).unlink(missing_ok=True)
-    (folder / "job.json").write_text(json.dumps(job.to_json(), indent=1) + "\n")
+    write_json(folder / "job.json", dataclasses.asdict(job))
 
 
 def _note_failure(folder: Path, status: int) -> None:

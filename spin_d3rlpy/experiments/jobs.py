@@ -73,9 +73,6 @@ class Job:
     asm: Job | None = None  # the job that pre-trains the ASM of a training or probe
     asm_epoch: int | None = None  # epoch of the ASM; the last one if None, 0 is untrained
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Job:
         asm = content["asm"]
@@ -84,7 +81,7 @@ class Job:
     @property
     def name(self) -> str:
         """Name of its folder: a readable summary and a hash of all fields."""
-        content = self.to_json()
+        content = dataclasses.asdict(self)
         if self.seconds is None:  # names from before timed jobs existed
             del content["recipe"], content["seconds"]
         identity = json.dumps(content, sort_keys=True).encode()

@@ -171,9 +171,9 @@ def test_a_copy_goes_on_from_where_it_was_taken(duplicate: Any) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"action": "discrete"}, r"continuous actions \(a Box space\), got Discrete\(3\)"),
+        ({"action": "discrete"}, r"continuous actions .*, got Discrete\(3\)"),
         ({"action": "multi"}, "got MultiDiscrete"),
-        ({"action": "unbounded"}, r"finite bounds, but dimension 1 is \[-inf, 1.0\]"),
+        ({"action": "unbounded"}, r"finite bounds, got Box\(.*inf"),
         ({"observation": "list"}, "arrays or .nested. dicts of arrays, got Sequence"),
     ],
 )
