@@ -14,9 +14,8 @@ import gymnasium
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.files import load_policy
-from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.metrics import ActingAlgo
-from spin_d3rlpy.nvec import nvec_from_space
+from spin_d3rlpy.nvec import nvec_from_space, require_same_nvec
 from spin_d3rlpy.training import POLICY, RESULT
 from spin_envs.behavior import load_behavior_policy, policy_task
 
@@ -56,10 +55,8 @@ class OpenedPolicy:
                 )
             env_id, arguments = self.env_id, {**self.env_kwargs, **arguments}
         env = gymnasium.make(env_id, render_mode=render_mode, **arguments)
-        expected = nvec_from_space(env.action_space)
-        if self.nvec is not None and self.nvec != expected:
-            env.close()
-            raise NvecMismatchError(f"The policy has nvec={self.nvec}, {env_id} nvec={expected}.")
+        if self.nvec is not None:
+            require_same_nvec(self.nvec, nvec_from_space(env.action_space), "The policy", env_id)
         return env
 
 

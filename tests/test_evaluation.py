@@ -146,7 +146,9 @@ def test_bad_input_is_refused(saved: str, tmp_path: Path) -> None:
         record_policy("none.d3", tmp_path / "a.mp4")
     with pytest.raises(ValueError, match="environment is unknown"):
         record_policy(saved, tmp_path / "a.mp4")
-    with pytest.raises(NvecMismatchError, match=r"nvec=\[2, 2, 2, 2\], spin/maze-v0 nvec=\[2, 2\]"):
+    with pytest.raises(
+        NvecMismatchError, match=r"nvec=\[2, 2, 2, 2\], but spin/maze-v0 has nvec=\[2, 2\]"
+    ):
         record_policy(saved, tmp_path / "a.mp4", "spin/maze-v0", {"actuators": 2})
     assert os.listdir(tmp_path) == []
 

@@ -231,11 +231,15 @@ class BenchSettings:
         """The jobs' device; each job sees only its own GPU."""
         return "cuda:0" if self.device.startswith("cuda") else self.device
 
-    def jobs(self) -> list[Job]:
+    def cells(self, experiment: str) -> list[tuple[str, str, Job]]:
+        """Returns an experiment's cells of the chosen tasks as (dataset, label, job)."""
         sizes, seeds, device = self.sizes, self.seed_numbers, self.job_device
+        return EXPERIMENTS[experiment].jobs(sizes, seeds, device, self.tasks)
+
+    def jobs(self) -> list[Job]:
         return [
             job
-            for name in self.experiments
-            for _, label, job in EXPERIMENTS[name].jobs(sizes, seeds, device, self.tasks)
+            for experiment in self.experiments
+            for _, label, job in self.cells(experiment)
             if not self.methods or any(method in label for method in self.methods)
         ]

@@ -22,18 +22,15 @@ Panels = Mapping[str, Mapping[str, plots.Curve]]
 def write_report(root: Path, out: Path, settings: BenchSettings) -> list[Path]:
     """Writes `report.html` and, per experiment with results, a CSV and a PNG; returns the files."""
     out.mkdir(parents=True, exist_ok=True)
-    scale, seeds, device = settings.sizes, settings.seed_numbers, settings.job_device
     preset = dataclasses.asdict(SCALES[settings.preset])
     # Tables show the number of seeds.
     changes = [f"{k}={v}" for k, v in settings.scale.items() if v != preset[k] and k != "seeds"]
     title = ", ".join([f"Results at scale {settings.preset}", *changes])
     writer = _Writer(out, title, _INTRODUCTION)
-    baseline = tables.final_returns_of_baseline(root, scale, seeds, device)
+    baseline = tables.final_returns_of_baseline(root, settings)
     for name in settings.experiments:
-        experiment = EXPERIMENTS[name]
-        cells = tables.read_cells(experiment, root, scale, seeds, device, settings.tasks)
-        if cells:
-            _report_experiment(writer, experiment, cells, baseline)
+        if cells := tables.read_cells(name, root, settings):
+            _report_experiment(writer, EXPERIMENTS[name], cells, baseline)
     return writer.finish()
 
 

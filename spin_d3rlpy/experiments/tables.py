@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from spin_d3rlpy.experiments.catalog import EXPERIMENTS
+from spin_d3rlpy.experiments.catalog import BenchSettings
 from spin_d3rlpy.experiments.grid import is_done
 from spin_d3rlpy.experiments.jobs import RESULT, RUN, Job
-from spin_d3rlpy.experiments.specs import Experiment, Scale
+from spin_d3rlpy.experiments.specs import Experiment
 from spin_d3rlpy.plots import Curve
 from spin_d3rlpy.reports import read_csv
 from spin_envs import normalized_score
@@ -64,17 +64,10 @@ class Cell:
         return np.array([[row.get(name, np.nan) for row in rows] for rows in self.evaluations])
 
 
-def read_cells(
-    experiment: Experiment,
-    root: Path,
-    scale: Scale,
-    seeds: Sequence[int],
-    device: str,
-    tasks: Sequence[str] = (),
-) -> list[Cell]:
+def read_cells(experiment: str, root: Path, settings: BenchSettings) -> list[Cell]:
     """Reads the finished jobs of an experiment."""
     finished: dict[tuple[str, str], list[Job]] = {}
-    for dataset, label, job in experiment.jobs(scale, seeds, device, tasks):
+    for dataset, label, job in settings.cells(experiment):
         if is_done(root, job):
             finished.setdefault((dataset, label), []).append(job)
     return [
@@ -218,11 +211,9 @@ def cost_rows(cells: Sequence[Cell]) -> list[Row]:
     ]
 
 
-def final_returns_of_baseline(
-    root: Path, scale: Scale, seeds: Sequence[int], device: str
-) -> dict[str, float]:
+def final_returns_of_baseline(root: Path, settings: BenchSettings) -> dict[str, float]:
     """The factored method's final return by dataset, of finished full-length trainings."""
-    cells = read_cells(EXPERIMENTS["returns"], root, scale, seeds, device)
+    cells = read_cells("returns", root, dataclasses.replace(settings, tasks=[]))
     return {c.dataset: float(c.returns.mean()) for c in cells if c.label == BASELINE}
 
 
