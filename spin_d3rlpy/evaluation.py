@@ -1,9 +1,11 @@
-"""Evaluation of a saved policy: in its environment, or by fitted Q evaluation on logged data."""
+"""Evaluation of a saved policy: in its environment, on logged data, or as a video."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import d3rlpy
@@ -12,9 +14,13 @@ from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.metrics import ActionMode, LockstepEvaluator
+from spin_d3rlpy.nvec import actions_of
 from spin_d3rlpy.ope import MultiDiscreteFQE, MultiDiscreteFQEConfig
-from spin_d3rlpy.policy_files import OpenedPolicy
-from spin_envs import normalized_score, reference_scores
+from spin_d3rlpy.policy_files import OpenedPolicy, open_policy
+from spin_envs import MissingDependencyError, normalized_score, reference_scores
+
+VIDEO_FORMATS = (".mp4", ".gif")
+GIF_FPS = 25  # viewers show no more, and files grow with it
 
 
 def play_episodes(
@@ -101,3 +107,53 @@ def estimate_value(
         "gamma": gamma,
         "fqe_steps": n_steps,
     }
+
+
+def record_policy(
+    policy: str,
+    out: Path,
+    env_id: str | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    seed: int = 0,
+    max_steps: int | None = None,
+    device: str = "cpu:0",
+) -> float:
+    """Records one greedy episode as a video, `.mp4` or `.gif`; returns its undiscounted return.
+
+    `policy` and `device` are those of `open_policy`, `env_id` and `env_kwargs` of
+    `OpenedPolicy.make_env`; `max_steps` limits the video. Raises MissingDependencyError without
+    imageio or a graphics back-end.
+    """
+    if out.suffix not in VIDEO_FORMATS:
+        raise ValueError(f"Expected a video file {' or '.join(VIDEO_FORMATS)}, got {out.name!r}.")
+    opened = open_policy(policy, device)
+    with closing(opened.make_env(env_id, env_kwargs, "rgb_array")) as env:
+        fps = env.metadata["render_fps"]
+        stride = math.ceil(fps / GIF_FPS) if out.suffix == ".gif" else 1
+        observation, _ = env.reset(seed=seed)
+        total, steps, over = 0.0, 0, False
+        with closing(_open_video(out, fps / stride)) as video:
+            video.append_data(env.render())
+            while not over and steps != max_steps:
+                choices = opened.actor.predict(np.asarray(observation)[None])[0]
+                action = actions_of(env.action_space, choices)
+                observation, reward, terminated, truncated, _ = env.step(action)
+                total, steps, over = total + float(reward), steps + 1, terminated or truncated
+                if steps % stride == 0 or over:
+                    video.append_data(env.render())
+    return total
+
+
+def _open_video(path: Path, fps: float) -> Any:
+    try:
+        import imageio
+
+        if path.suffix == ".gif":
+            return imageio.get_writer(path, duration=1000 / fps, loop=0)
+        # H.264 wants even sizes; by default imageio would stretch frames to multiples of 16.
+        return imageio.get_writer(path, fps=fps, macro_block_size=2)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"Writing videos needs imageio with ffmpeg ({error}). Install them with "
+            "`pip install 'spin-d3rlpy[video]'`."
+        ) from error

@@ -12,12 +12,9 @@ from spin_d3rlpy.errors import FolderInUseError
 
 @contextmanager
 def exclusive_folder(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """Holds the lock on an existing folder while the block runs; `wait` waits for its holder.
+    """Holds an existing folder's lock in the block; waits for it, or raises FolderInUseError.
 
     Yields False where locks do not exist (Windows, some network file systems).
-
-    Raises:
-        FolderInUseError: the folder is locked and `wait` is False.
     """
     descriptor = None
     try:

@@ -12,8 +12,7 @@ from d3rlpy.dataset import EpisodeBase, ReplayBufferBase
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from spin_d3rlpy.errors import NvecMismatchError
-from spin_d3rlpy.nvec import actions_of, nvec_from_space
+from spin_d3rlpy.nvec import actions_of, nvec_from_space, require_same_nvec
 from spin_envs.rollout import rollout
 from spin_envs.vector import make_batch
 
@@ -123,18 +122,10 @@ class LockstepEvaluator:
     def returns(
         self, algo: ActingAlgo, on_step: Callable[[int], None] | None = None
     ) -> NDArray[np.float64]:
-        """Returns each episode's undiscounted return, in order of seeds, `(n_trials,)`.
-
-        Raises:
-            NvecMismatchError: the policy has another action space.
-        """
+        """Returns each episode's undiscounted return, in order of seeds, `(n_trials,)`."""
         space = self._envs.single_action_space
-        expected = nvec_from_space(space)
-        found = getattr(getattr(algo, "config", None), "nvec", None)
-        if found is not None and list(found) != expected:
-            raise NvecMismatchError(
-                f"The policy has nvec={list(found)}, the environment nvec={expected}."
-            )
+        if (nvec := getattr(getattr(algo, "config", None), "nvec", None)) is not None:
+            require_same_nvec(nvec, nvec_from_space(space), "The policy", "the environment")
         choose = algo.predict if self.mode == "greedy" else algo.sample_action
         # Sampling must neither depend on nor disturb the training's random numbers.
         device = torch.device(getattr(getattr(algo, "impl", None), "device", "cpu"))

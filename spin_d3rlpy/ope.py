@@ -20,7 +20,6 @@ from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, Multi
 from spin_d3rlpy.critics import JointCritic, polyak_update, squared_error
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.metrics import ActionMode
-from spin_d3rlpy.scalers import scaler_to_dict
 
 
 @dataclasses.dataclass()
@@ -82,7 +81,9 @@ class FQEImpl(MultiDiscreteImpl):
     ) -> None:
         super().__init__(observation_shape, modules, config, device)
         self._tau = config.tau
-        self._evaluated, self._mode = evaluated, mode
+        self._evaluated = evaluated
+        greedy, sample = evaluated.predict_best_action, evaluated.sample_action
+        self._act = sample if mode == "sample" else greedy
         hard_sync(modules.targ_q_funcs, modules.q_funcs)
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
@@ -98,11 +99,6 @@ class FQEImpl(MultiDiscreteImpl):
         self.minimize(loss, modules.optim)
         polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
         return {"loss": loss.detach()}
-
-    def _act(self, x: Any) -> torch.Tensor:
-        if self._mode == "sample":
-            return self._evaluated.sample_action(x)
-        return self._evaluated.predict_best_action(x)
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
         return self._evaluated.predict_best_action(x)
@@ -130,12 +126,12 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
 
     Args:
         algo: a built algorithm of this package.
-        config: defaults if None. Observations are scaled as the algorithm's.
+        config: defaults if None; without `observation_scaler`, which is the algorithm's.
         device: as in d3rlpy; must be the algorithm's.
         mode: evaluate the greedy or the sampled policy.
 
     Raises:
-        NvecMismatchError: the config has another action space or observation scaler.
+        NvecMismatchError: the config has another action space, or an observation scaler.
         RuntimeError: the algorithm is not built.
     """
 
@@ -150,21 +146,13 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
     ) -> None:
         if algo.impl is None:
             raise RuntimeError("Train or build the algorithm before evaluating it.")
-        config = dataclasses.replace(config or MultiDiscreteFQEConfig())
-        if config.nvec not in (None, algo.config.nvec):
+        config, own = dataclasses.replace(config or MultiDiscreteFQEConfig()), algo.config
+        if config.nvec not in (None, own.nvec) or config.observation_scaler is not None:
             raise NvecMismatchError(
-                f"The config has nvec={config.nvec}, the algorithm {algo.config.nvec}."
+                "Expected a config without nvec and observation_scaler, which are the algorithm's, "
+                f"got nvec={config.nvec} and {config.observation_scaler}."
             )
-        scaler = algo.config.observation_scaler
-        own = config.observation_scaler
-        if own is not None and (
-            not own.built or scaler is None or scaler_to_dict(own) != scaler_to_dict(scaler)
-        ):
-            raise NvecMismatchError(
-                "The config scales observations differently from the evaluated algorithm. "
-                "Leave observation_scaler unset: the algorithm's is used."
-            )
-        config.nvec, config.observation_scaler = algo.config.nvec, scaler
+        config.nvec, config.observation_scaler = own.nvec, own.observation_scaler
         super().__init__(config, device)
         self._algo = algo
         self._mode: ActionMode = mode

@@ -21,7 +21,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # From dark blue to yellow, even in lightness: reads the same with any form of color blindness.
 COLOR_MAP = "cividis"
 FORMATS = (".png", ".pdf", ".svg")
-LABEL_HEIGHT = 0.06  # of the name of a horizontal line, as a share of the axis
+LINE_STYLES = ("--", ":", "-.", (0, (8, 4)))  # of horizontal lines
 OFFLINE_STEPS = "gradient steps of offline RL"
 
 
@@ -33,28 +33,6 @@ class Curve:
     returns: NDArray[np.float64]  # (seeds, T), means over episodes
 
 
-def plot_learning_curves(
-    path: Path,
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]],
-    title: str,
-    ylabel: str = "mean return of the evaluation episodes",
-    reference_lines: Mapping[str, float] | None = None,
-    xlabel: str = OFFLINE_STEPS,
-) -> None:
-    """Draws a line with a band per algorithm, and named horizontal reference lines.
-
-    `curves` are (x values as `xlabel` says, mean returns, half-widths of the band).
-    """
-    figure = _figure(7.0, 4.4)
-    axes = figure.subplots()
-    for i, (name, (steps, means, bands)) in enumerate(curves.items()):
-        low, high = np.subtract(means, bands), np.add(means, bands)
-        _line(axes, i, name, steps, means, low, high)
-    _reference_lines(axes, reference_lines or {})
-    _finish(axes, title, xlabel, ylabel)
-    save_figure(figure, path)
-
-
 def plot_curve_panels(
     path: Path,
     panels: Mapping[str, Mapping[str, Curve]],
@@ -64,7 +42,7 @@ def plot_curve_panels(
 ) -> None:
     """Draws one panel per dataset: each method's mean and range over seeds.
 
-    `reference_lines` are horizontal lines by dataset and name.
+    `reference_lines` are named horizontal lines by dataset.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -75,57 +53,15 @@ def plot_curve_panels(
             returns = curve.returns
             seeds = f"{len(returns)} seed{'s' if len(returns) > 1 else ''}"
             mean, low, high = returns.mean(0), returns.min(0), returns.max(0)
-            _line(axes, i, f"{label} ({seeds})", curve.steps, mean, low, high)
-        _reference_lines(axes, (reference_lines or {}).get(dataset, {}))
+            style = {"color": COLORS[i % len(COLORS)], "marker": MARKERS[i % len(MARKERS)]}
+            axes.plot(curve.steps, mean, markersize=3.5, label=f"{label} ({seeds})", **style)
+            axes.fill_between(curve.steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
+        for i, (label, value) in enumerate((reference_lines or {}).get(dataset, {}).items()):
+            dashes = LINE_STYLES[i % len(LINE_STYLES)]
+            axes.axhline(value, color="0.5", linewidth=1.0, linestyle=dashes, label=label)
         _finish(axes, short_name(dataset), xlabel, ylabel)
     for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
-    save_figure(figure, path)
-
-
-def plot_time_to_target(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draws bars of gradient steps to a target return, one group per dataset.
-
-    Rows have `dataset`, `method`, `reached` (such as "2 of 3"), `median_steps` ("" if not reached)
-    and `of_all_steps`.
-    """
-    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    figure = _figure(max(5.2, 2.2 * len(datasets)), 3.6)
-    axes = figure.subplots()
-    width = 0.8 / len(methods)
-    for row in rows:
-        i = methods.index(row["method"])
-        x = datasets.index(row["dataset"]) + (i - (len(methods) - 1) / 2) * width
-        is_reached = row["median_steps"] != ""
-        height = row["median_steps"] if is_reached else row["of_all_steps"]
-        color = COLORS[i % len(COLORS)] if is_reached else "none"
-        axes.bar(x, height, width, color=color, edgecolor=COLORS[i % len(COLORS)])
-        axes.annotate(row["reached"], (x, height), ha="center", va="bottom", fontsize=6)
-    for i, method in enumerate(methods):
-        axes.bar(0, 0, color=COLORS[i % len(COLORS)], label=method)
-    names = [short_name(name).replace("/", "\n") for name in datasets]
-    axes.set_xticks(range(len(datasets)), names, fontsize=7)
-    title = "Seeds that reach the target; empty bars: none within these steps"
-    _finish(axes, title, "", "gradient steps to target", grid=False)
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    save_figure(figure, path)
-
-
-def plot_profiles(path: Path, scores: Mapping[str, Sequence[NDArray[Any]]]) -> None:
-    """Draws the share of runs above each normalized score, a line per method.
-
-    `scores` are, by method, one array per dataset.
-    """
-    together = {label: np.concatenate(list(strata)) for label, strata in scores.items()}
-    everything = np.concatenate(list(together.values()))
-    thresholds = np.linspace(min(0.0, everything.min()), max(100.0, everything.max()), 201)
-    figure = _figure(5.2, 3.6)
-    axes = figure.subplots()
-    for i, (label, values) in enumerate(together.items()):
-        shares = (values[:, None] > thresholds).mean(0)
-        axes.step(thresholds, shares, color=COLORS[i % len(COLORS)], label=label, where="post")
-    _finish(axes, "", "normalized score", "share of runs above the score")
     save_figure(figure, path)
 
 
@@ -183,12 +119,6 @@ def plot_action_marginals(
         axes.set_xlabel("choice")
         axes.set_xticks(range(0, n_choices, -(-n_choices // 12)))
         axes.set_yticks(range(0, n_slots, -(-n_slots // 24)))
-        if n_slots * n_choices <= 120:
-            for (slot, choice), share in np.ndenumerate(shares):
-                if np.isfinite(share):
-                    color = "white" if share < 0.55 else "black"
-                    text = f"{share:.2f}"
-                    axes.text(choice, slot, text, ha="center", va="center", color=color, fontsize=7)
     all_axes[0].set_ylabel("sub-action")
     figure.colorbar(image, ax=all_axes, label="share of steps")
     figure.suptitle(title, fontsize=11)
@@ -201,11 +131,7 @@ def short_name(dataset: str) -> str:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Writes a figure in the format of the file's suffix.
-
-    Raises:
-        ValueError: the suffix is not PNG's, PDF's or SVG's.
-    """
+    """Writes a figure in the format of the file's suffix; raises ValueError for others."""
     if path.suffix not in FORMATS:
         raise ValueError(f"Expected a file ending in {', '.join(FORMATS)}; got {path.name!r}.")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -217,44 +143,6 @@ def _figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
-
-
-def _line(axes: Axes, number: int, label: str, steps: Any, mean: Any, low: Any, high: Any) -> None:
-    """Draws a line `(T,)` with a band from `low` to `high`."""
-    color, marker = COLORS[number % len(COLORS)], MARKERS[number % len(MARKERS)]
-    axes.plot(steps, mean, color=color, marker=marker, markersize=3.5, label=label)
-    axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
-
-
-def _reference_lines(axes: Axes, lines: Mapping[str, float]) -> None:
-    """Draws horizontal lines; lines close to each other share one label."""
-    low, high = axes.get_ylim()
-    span = max(high, *lines.values()) - min(low, *lines.values()) if lines else 0.0
-    groups: list[list[str]] = []
-    for name in sorted(lines, key=lambda name: lines[name]):
-        axes.axhline(lines[name], color="0.5", linewidth=1.0, linestyle="--")
-        if groups and lines[name] - lines[groups[-1][0]] < LABEL_HEIGHT * span:
-            groups[-1].append(name)
-        else:
-            groups.append([name])
-    for names in groups:
-        axes.annotate(
-            _joined(names),
-            (1.0, lines[names[-1]]),
-            xycoords=("axes fraction", "data"),
-            xytext=(-4, 3),
-            textcoords="offset points",
-            ha="right",
-            color="0.35",
-            fontsize=8,
-        )
-
-
-def _joined(names: Sequence[str]) -> str:
-    """`["published F", "published AR"]` as `published F, AR`."""
-    first, *others = names
-    prefix = first.partition(" ")[0] + " "
-    return ", ".join([first, *(name.removeprefix(prefix) for name in others)])
 
 
 def _finish(axes: Axes, title: str, xlabel: str, ylabel: str, grid: bool = True) -> None:

@@ -41,24 +41,19 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns rows as an aligned text table with the first row's keys as header."""
-    header = list(rows[0])
-    cells = [header, *([str(row[key]) for key in header] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(header))]
-    lines = [
-        "  ".join(
-            # Names to the left, numbers to the right.
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    ]
-    lines.insert(1, "  ".join("-" * width for width in widths))
+    table = [list(rows[0]), *([str(row[key]) for key in rows[0]] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    table.insert(1, ["-" * width for width in widths])
+    lines = []
+    for first, *others in table:  # names to the left, numbers to the right
+        numbers = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
+        lines.append("  ".join([first.ljust(widths[0]), *numbers]).rstrip())
     return "\n".join(lines)
 
 
 def describe_machine() -> dict[str, Any]:
     """Returns package versions, platform and processors."""
-    packages = ("torch", "d3rlpy", "gymnasium", "minari", "mujoco", "dm_control")
+    packages = ("torch", "d3rlpy", "gymnasium", "minari", "mujoco", "dm_control", "numpy")
     return {
         "versions": {
             "spin-d3rlpy": __version__,

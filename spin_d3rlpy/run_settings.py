@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from d3rlpy.serializable_config import DynamicConfig
 
@@ -60,20 +60,15 @@ class TrainSettings:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainSettings:
-    """Settings of an Action Structure Model's pre-training.
+    """Settings of an ASM's pre-training; what is not described is as in `TrainSettings`.
 
     Args:
-        dataset: name or path, as in `load_dataset`.
-        recipe: name in `spin_d3rlpy.recipes.RECIPES`, for fields not given here.
         architecture: `"transformer"` or `"mlp"`.
         transformer: fields of `TransformerConfig`.
         mlp: fields of `MLPConfig`.
         pretraining: fields of `PretrainingConfig`.
         trajectory_weights: fields of `TrajectoryWeights`.
         observation_scaler: as d3rlpy saves it.
-        size: transitions of the dataset; the usual size if None.
-        seed: of networks and mini-batches.
-        device: as in d3rlpy.
         checkpoint_interval: updates between checkpoints.
     """
 
@@ -116,25 +111,24 @@ def algorithm_names() -> list[str]:
 def train_settings(values: Mapping[str, Any], source: str) -> TrainSettings:
     """Completes settings with the recipe's values, then the classes' defaults.
 
-    Args:
-        values: fields of `TrainSettings`.
-        source: origin of the values, for messages.
-
-    Raises:
-        ValueError: unknown names, values of other types, no dataset.
+    Raises ValueError, which names the values' `source`, for unknown names and other types.
     """
     settings = create(TrainSettings, values, source)
     from_asm = {*ASM_FIELDS[:4]} if settings.asm is not None else set()
     if given := sorted(from_asm & settings.fields.keys()):
         raise ValueError(f"{source}: {' and '.join(given)} are determined by the ASM; omit them.")
-    config, encoder = _default_parts(settings.algorithm)
-    recipe = recipe_fields(settings.recipe, type(config))
-    plain = {k: _to_plain(v, _field(config, encoder, k)) for k, v in recipe.items()}
+    known = _known_fields(_default_config(settings.algorithm))
+    recipe = recipe_fields(settings.recipe, getattr(algos, settings.algorithm).config_class)
+    plain = {name: _to_plain(value, known[name].codec) for name, value in recipe.items()}
     algo = create_algorithm(settings.algorithm, merge(plain, settings.fields))
+    known = _known_fields(algo.config)
+    complete = {name: _to_plain(field.value, field.codec) for name, field in known.items()}
+    policies = {name for name, field in known.items() if isinstance(field.value, PolicyFactory)}
+    left_out = {"n_steps", "nvec", *from_asm, *policies}
     steps = settings.n_steps or algo.config.n_steps
     return dataclasses.replace(
         settings,
-        fields={k: v for k, v in _complete_fields(algo).items() if k not in from_asm},
+        fields={k: v for k, v in complete.items() if k not in left_out and v is not None},
         n_steps=steps,
         n_steps_per_epoch=settings.n_steps_per_epoch or -(-steps // 10),
     )
@@ -155,29 +149,21 @@ def pretraining_fields(settings: PretrainSettings) -> dict[str, Any]:
 
 
 def create_algorithm(name: str, fields: Mapping[str, Any], device: str = "cpu:0") -> Any:
-    """Creates an algorithm from plain values.
+    """Creates an algorithm by its name in `spin_d3rlpy` and `fields` as in `TrainSettings`.
 
-    Args:
-        name: its class in `spin_d3rlpy`.
-        fields: config and encoder factory fields, as in `TrainSettings`.
-        device: as in d3rlpy.
-
-    Raises:
-        ValueError: unknown names or values of other types.
+    Raises ValueError for unknown names and values of other types.
     """
-    config, encoder = _default_parts(name)
-    nested = _nested_configs(config, encoder)
-    own, inner = vars(config).keys(), vars(encoder).keys() if encoder else set()
     source = f"fields of {name}"
+    known = _known_fields(_default_config(name))
     built = {}
     for field, value in fields.items():
-        check_name(field, sorted(own | inner), source)
-        decode = _codec(_field(config, encoder, field)).get("decoder")
-        if field in nested and isinstance(value, Mapping):
-            value = create(nested[field], value, field)
-        elif decode and isinstance(value, Mapping):
-            value = _decode(decode, value, f"{source}: {field}")
-        check_values(type(config if field in own else encoder), {field: value}, source)
+        check_name(field, sorted(known), source)
+        owner, default, codec = known[field]
+        if isinstance(value, Mapping) and _is_part(default):
+            value = create(type(default), value, field)
+        elif isinstance(value, Mapping) and "decoder" in codec:
+            value = _decode(codec["decoder"], value, f"{source}: {field}")
+        check_values(owner, {field: value}, source)
         built[field] = value
     return getattr(algos, name)(device=device, **built)
 
@@ -192,55 +178,45 @@ def _decode(decode: Callable[[Any], Any], value: Mapping[str, Any], source: str)
         ) from error
 
 
-def _default_parts(algorithm: str) -> tuple[Any, Any]:
-    """Returns an algorithm's default config and, if configurable, its encoder."""
+class _Known(NamedTuple):
+    """A field of an algorithm's config or of its policy's factory."""
+
+    owner: type[Any]
+    value: Any
+    codec: Mapping[str, Any]  # d3rlpy's, empty for plain values
+
+
+def _default_config(algorithm: str) -> Any:
     check_name(algorithm, algorithm_names(), "algorithm")
-    return _parts(getattr(algos, algorithm).config_class())
+    return getattr(algos, algorithm).config_class()
 
 
-def _parts(config: Any) -> tuple[Any, Any]:
+def _known_fields(config: Any) -> dict[str, _Known]:
+    """Returns the fields of a config and of its policy's factory by name."""
     encoder = getattr(config, "actor_encoder_factory", None)
-    return config, encoder if isinstance(encoder, PolicyFactory) else None
-
-
-def _nested_configs(config: Any, encoder: Any) -> dict[str, type[Any]]:
-    """Returns the classes of fields that are mappings in a file."""
-    values = {**(vars(encoder) if encoder else {}), **vars(config)}
+    owners = [encoder, config] if isinstance(encoder, PolicyFactory) else [config]
     return {
-        name: type(value)
-        for name, value in values.items()
-        if dataclasses.is_dataclass(value) and not isinstance(value, DynamicConfig)
+        field.name: _Known(
+            type(owner),
+            getattr(owner, field.name),
+            field.metadata.get("dataclasses_json") or {},
+        )
+        for owner in owners
+        for field in dataclasses.fields(owner)
     }
 
 
-def _field(config: Any, encoder: Any, name: str) -> dataclasses.Field[Any]:
-    """Returns the dataclass field of an algorithm's config or its policy's factory."""
-    owner = config if name in vars(config) else encoder
-    return next(field for field in dataclasses.fields(owner) if field.name == name)
+def _is_part(value: Any) -> bool:
+    """Whether this is a mapping in a file, of fields of a class that is known."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, DynamicConfig | type)
 
 
-def _codec(field: dataclasses.Field[Any]) -> Mapping[str, Any]:
-    """Returns d3rlpy's codec of a field; None for plain values."""
-    codec: Mapping[str, Any] = field.metadata.get("dataclasses_json") or {}
-    return codec
-
-
-def _to_plain(value: Any, field: dataclasses.Field[Any]) -> Any:
+def _to_plain(value: Any, codec: Mapping[str, Any]) -> Any:
     """Returns a value in its file form."""
-    if encode := _codec(field).get("encoder"):
+    if encode := codec.get("encoder"):
         if getattr(value, "built", True):
-            return encode(_codec(field)["decoder"](encode(value)))  # 0 is 0.0 where it is a float
+            return encode(codec["decoder"](encode(value)))  # 0 is 0.0 where it is a float
         # d3rlpy cannot save a scaler whose numbers are not known yet.
         params = {k: v for k, v in vars(value).items() if v is not None}
         return {"type": value.get_type(), "params": params}
-    is_part = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    return dataclasses.asdict(value) if is_part else value
-
-
-def _complete_fields(algo: Any) -> dict[str, Any]:
-    """Returns an algorithm's fields in their file form."""
-    config, encoder = _parts(algo.config)
-    values = {**(vars(encoder) if encoder else {}), **vars(config)}
-    left_out = {"n_steps", "nvec"} | ({"actor_encoder_factory"} if encoder else set())
-    plain = {k: _to_plain(v, _field(config, encoder, k)) for k, v in values.items()}
-    return {k: v for k, v in plain.items() if k not in left_out and v is not None}
+    return dataclasses.asdict(value) if _is_part(value) else value

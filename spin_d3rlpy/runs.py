@@ -21,11 +21,7 @@ _NOT_METHOD = ("seed", "device", "n_steps", "checkpoint_interval", "kind")
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:
-    """Returns the folders with a learning curve in or below these folders.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """Returns the folders with a learning curve in or below these, or raises FileNotFoundError."""
     found = {
         path.parent
         for folder in folders
@@ -41,14 +37,10 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
 
 
 def read_curves(runs: Sequence[Path], metric: str = "return") -> dict[str, dict[str, Curve]]:
-    """Reads learning curves; runs that differ only in their seed form one line.
+    """Reads learning curves by dataset and label; runs that differ only in their seed are one line.
 
-    Returns:
-        Curves by dataset and label: the algorithm and, if needed, the settings that distinguish
-        lines. A line is as long as its shortest seed.
-
-    Raises:
-        InvalidDatasetError: no run has the metric.
+    The label is the algorithm and, if needed, the settings that distinguish lines. A line is as
+    long as its shortest seed. Raises InvalidDatasetError if no run has the metric.
     """
     groups: dict[str, dict[str, list[Any]]] = {}
     settings: dict[str, dict[str, Any]] = {}

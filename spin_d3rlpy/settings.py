@@ -15,12 +15,7 @@ T = TypeVar("T")
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Reads a YAML file of settings.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: not YAML, or not a mapping.
-    """
+    """Reads a YAML file of settings; raises ValueError for anything but a mapping."""
     try:
         content = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -38,11 +33,7 @@ def format_settings(settings: Any) -> str:
 
 
 def create(cls: type[T], values: Mapping[str, Any], source: str) -> T:
-    """Creates a dataclass from user-given values.
-
-    Raises:
-        ValueError: unknown names, values of other types or missing fields.
-    """
+    """Creates a dataclass from values of a user, or raises ValueError (see `check_values`)."""
     check_values(cls, values, source)
     missing = [
         field.name
@@ -57,10 +48,7 @@ def create(cls: type[T], values: Mapping[str, Any], source: str) -> T:
 
 
 def check_values(cls: type[Any], values: Mapping[str, Any], source: str) -> None:
-    """Raises ValueError for unknown field names and values of other types.
-
-    Only fields with plain values or dataclasses of plain values are checked.
-    """
+    """Raises ValueError for unknown field names and values of other (plain) types."""
     hints = get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]
     for name, value in values.items():
@@ -117,14 +105,4 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _describe(hint: Any) -> str:
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
-        return " or ".join(_describe(part) for part in get_args(hint))
-    if origin is Literal:
-        return " or ".join(repr(value) for value in get_args(hint))
-    if origin is list:
-        return f"a list of {_describe(get_args(hint)[0])}"
-    if origin is dict or hint is dict:
-        return "names with values"
-    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    return "null" if hint is type(None) else words.get(hint, str(hint))
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")

@@ -1,8 +1,6 @@
 """A training or pre-training as a folder that resumes after a kill (`spin-d3rlpy train`).
 
-The folder holds `config.yaml` (complete settings), `machine.json` (versions and processors),
-`checkpoints/`, `curve.csv` (one row per epoch) and, at the end, `result.json` and
-`policy.safetensors` or `asm.safetensors`.
+The file names below say what it holds; `machine.json` has versions and processors.
 """
 
 from __future__ import annotations
@@ -47,48 +45,29 @@ ASM = "asm.safetensors"
 FIRST = "first.json"  # the evaluation before training
 
 
-class _Measurement:
-    """Evaluators that share one set of episodes and report several numbers.
+def _evaluators(
+    env: gymnasium.Env[Any, Any], settings: TrainSettings, greedy_too: bool
+) -> dict[str, Callable[..., float]]:
+    """Returns d3rlpy evaluators of the same episodes, which the first one plays."""
+    episodes, seed = settings.episodes, settings.evaluation_seed
+    evaluator = LockstepEvaluator(env, episodes, seed, settings.mode)
+    greedy = evaluator if settings.mode == "greedy" else None
+    if greedy_too and greedy is None:
+        greedy = LockstepEvaluator(env, episodes, seed, "greedy")
+    last: dict[str, float] = {}
 
-    Args:
-        env: the environment.
-        settings: of the training.
-        greedy_too: also play greedy actions; early in training they can be good while samples are
-            not.
-    """
-
-    def __init__(
-        self, env: gymnasium.Env[Any, Any], settings: TrainSettings, greedy_too: bool
-    ) -> None:
-        episodes, seed = settings.episodes, settings.evaluation_seed
-        self._evaluator = LockstepEvaluator(env, episodes, seed, settings.mode)
-        self._greedy = LockstepEvaluator(env, episodes, seed, "greedy") if greedy_too else None
-        self.last: dict[str, float] = {}
-
-    def play(self, algo: ActingAlgo) -> dict[str, float]:
-        """Plays the episodes."""
+    def play(algo: ActingAlgo, _dataset: object) -> float:
         started = time.monotonic()
-        returns = self._evaluator.returns(algo)
-        seconds = time.monotonic() - started
-        self.last = {
-            "return": float(returns.mean()),
-            "return_std": float(returns.std()),
-            "evaluation_seconds": seconds,
-        }
-        if self._greedy is not None:
-            is_greedy = self._evaluator.mode == "greedy"
-            greedy = returns if is_greedy else self._greedy.returns(algo)
-            self.last["greedy_return"] = float(greedy.mean())
-        return self.last
+        returns = evaluator.returns(algo)
+        last["evaluation_seconds"] = time.monotonic() - started
+        last["return_std"] = float(returns.std())
+        if greedy is not None:
+            greedy_returns = returns if greedy is evaluator else greedy.returns(algo)
+            last["greedy_return"] = float(greedy_returns.mean())
+        return float(returns.mean())
 
-    def evaluators(self) -> dict[str, Any]:
-        """d3rlpy evaluators; the first one plays the episodes."""
-        names = ["return_std", "evaluation_seconds"]
-        names += [] if self._greedy is None else ["greedy_return"]
-        return {
-            "return": lambda algo, _: self.play(algo)["return"],
-            **{name: lambda _, __, name=name: self.last[name] for name in names},
-        }
+    names = ["return_std", "evaluation_seconds", *(["greedy_return"] if greedy_too else [])]
+    return {"return": play, **{name: lambda *_, name=name: last[name] for name in names}}
 
 
 def run_training(
@@ -110,7 +89,8 @@ def run_training(
         settings: what to train, see `train_settings`.
         show_progress: draw progress bars.
         trust: see `load_dataset`.
-        greedy_too: where evaluations sample, also play greedy actions (`greedy_return`).
+        greedy_too: where evaluations sample, also play greedy actions (`greedy_return`): early in
+            training they can be good while samples are not.
         clock: counts the seconds of training.
 
     Returns:
@@ -134,11 +114,10 @@ def run_training(
     evaluators: dict[str, Any] = {"action_match": MultiDiscreteActionMatchEvaluator("slot")}
     rows: list[dict[str, Any]] = []
     if env is not None:
-        measurement = _Measurement(env, settings, greedy_too)
-        evaluators = measurement.evaluators()
+        evaluators = _evaluators(env, settings, greedy_too)
         first = folder / FIRST
         if not first.exists():
-            write_json(first, measurement.play(algo))
+            write_json(first, {name: play(algo, dataset) for name, play in evaluators.items()})
         rows.append(
             {"step": 0, "update_seconds": 0.0, "seconds": 0.0, **json.loads(first.read_text())}
         )
@@ -263,20 +242,18 @@ def _open_folder(folder: Path, settings: Settings) -> dict[str, Any] | None:
         found = read_settings(path)
         if "compile_graph" in found.get("fields", {}):  # results do not depend on it
             found["fields"]["compile_graph"] = wanted["fields"]["compile_graph"]
+        before, steps = found.get("n_steps", 0), wanted.get("n_steps", 0)
         differing = [
             f"{key}={found.get(key)!r} (asked for: {value!r})"
-            for key, value in _identity(settings).items()
-            if found.get(key) != value
+            for key, value in wanted.items()
+            if (before > steps if key == "n_steps" else found.get(key) != value)
         ]
         if differing or found.keys() != wanted.keys():
             what = "; ".join(differing) or "other settings"
             raise ValueError(f"{folder} holds a run with {what}. Pass another --out, or remove it.")
-        steps = (found.get("n_steps", 0), wanted.get("n_steps", 0))
-        if (folder / RESULT).exists() and steps[0] == steps[1]:
+        if (folder / RESULT).exists() and before == steps:
             result: dict[str, Any] = json.loads((folder / RESULT).read_text())
             return result
-        if steps[0] > steps[1]:
-            raise ValueError(f"{folder} holds a run of {steps[0]} steps, asked for: {steps[1]}.")
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(format_settings(settings))
     write_json(folder / "machine.json", describe_machine())

@@ -1,7 +1,6 @@
 """Reading safetensors files from untrusted sources.
 
-Nothing in a file is executed. Networks are first created without memory; memory is allocated only
-if the file holds all their weights.
+Nothing is executed, and memory is allocated only if the file holds all weights of its networks.
 """
 
 from __future__ import annotations
@@ -27,23 +26,16 @@ Found: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
 class UntrustedFile:
-    """A safetensors file that is checked before it is read.
-
-    Attributes:
-        weights: type and shape of each weight, as the file declares.
-    """
+    """A safetensors file that is checked before it is read; raises InvalidCheckpointError."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
         slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
+        # As the file declares them.
         self.weights: Found = {k: (s.get_dtype(), tuple(s.get_shape())) for k, s in slices.items()}
 
     def header(self, kind: str, version: int) -> dict[str, Any]:
-        """Returns the JSON header.
-
-        Raises:
-            InvalidCheckpointError: another kind or version, or too long.
-        """
+        """Returns the JSON header, if it is of this kind and version."""
         text = (self._file.metadata() or {}).get("spin", "{}")
         if len(text) > _MAX_HEADER_BYTES:
             raise InvalidCheckpointError(f"its configuration has {len(text)} bytes")
@@ -57,11 +49,7 @@ class UntrustedFile:
         return header
 
     def check_spaces(self, nvec: Any, observation_shape: Sequence[Any], n_samples: Any = 1) -> None:
-        """Bounds the action space's memory by the number of weights.
-
-        Raises:
-            InvalidCheckpointError: numbers are not positive, or too large.
-        """
+        """Bounds the action space's memory by the number of weights."""
         n_weights = sum(math.prod(shape) for _, shape in self.weights.values())
         numbers = [*nvec, *observation_shape, n_samples]
         if not nvec or not all(type(number) is int and number > 0 for number in numbers):
@@ -90,11 +78,7 @@ class UntrustedFile:
             hook.remove()
 
     def check_weights(self, expected: Mapping[str, torch.Tensor]) -> None:
-        """Compares declared weights with networks created without memory.
-
-        Raises:
-            InvalidCheckpointError: a weight is missing, unexpected, or of another type or shape.
-        """
+        """Compares declared weights with those of networks created without memory."""
         wanted = {k: (v.dtype, tuple(v.shape)) for k, v in expected.items()}
         read = {k: (_TYPES.get(dtype), shape) for k, (dtype, shape) in self.weights.items()}
         for key in sorted({*wanted, *read}):
@@ -105,11 +89,7 @@ class UntrustedFile:
                 )
 
     def read_into(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Loads the weights of networks.
-
-        Raises:
-            InvalidCheckpointError: some are not finite.
-        """
+        """Loads the weights of networks, if they are finite."""
         for key, tensor in weights.items():
             value = self._file.get_tensor(key)
             if value.is_floating_point() and not value.isfinite().all():
@@ -119,12 +99,7 @@ class UntrustedFile:
 
 @contextmanager
 def open_untrusted(path: Path, kind: str, advice: str, max_bytes: int) -> Iterator[UntrustedFile]:
-    """Opens a file; any failure in the block becomes an error that names the file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        InvalidCheckpointError: the file is unusable.
-    """
+    """Opens a file; any failure in the block becomes an InvalidCheckpointError with its name."""
     if not path.is_file():
         raise FileNotFoundError(f"No {kind} at {path}. {advice}")
     size = path.stat().st_size

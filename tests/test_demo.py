@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import d3rlpy
@@ -19,12 +19,18 @@ import spin_d3rlpy.demo
 from spin_d3rlpy import SPINIQL, DeviceReplayBuffer, load_dataset, load_policy
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.data import parse_name
-from spin_d3rlpy.demo import ALGORITHMS, EPOCHS, DemoSettings, run_demo
+from spin_d3rlpy.demo import ALGORITHMS, EPOCHS, run_demo
 from spin_d3rlpy.policies import SPINEncoderFactory
 
 pytestmark = pytest.mark.usefixtures("short_episodes")
 in_background = spin_d3rlpy.demo._in_background
-SMOKE = DemoSettings(minutes=0.03, size=10_000, recipe="smoke")
+SMOKE: dict[str, Any] = {
+    "minutes": 0.03,
+    "size": 10_000,
+    "recipe": "smoke",
+    "show_progress": False,
+    "log": lambda _: None,
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,8 +55,8 @@ def test_algorithms_train_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(spin_d3rlpy.demo, "_in_background", in_background)
-    settings = dataclasses.replace(SMOKE, minutes=0.75)  # longer than a process takes to start
-    run_demo(tmp_path, settings, show_progress=False, log=lambda _: None)
+    settings = {**SMOKE, "minutes": 0.75}  # longer than a process takes to start
+    run_demo(tmp_path, **settings)
     ended = [(tmp_path / name / "result.json").stat().st_mtime for name in ALGORITHMS.values()]
     began = [(tmp_path / name / "config.yaml").stat().st_mtime for name in ALGORITHMS.values()]
     assert max(began) < min(ended)
@@ -61,7 +67,7 @@ def test_algorithms_train_at_the_same_time(
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     folder = tmp_path_factory.mktemp("demo")
     lines: list[str] = []
-    run_demo(folder, SMOKE, show_progress=False, log=lines.append)
+    run_demo(folder, **{**SMOKE, "log": lines.append})
     return folder, lines
 
 
@@ -95,7 +101,7 @@ def test_rerun_reuses_what_is_there(demo: tuple[Path, list[str]]) -> None:
     folder, _ = demo
     before = {p: p.stat().st_mtime_ns for p in folder.glob("*/*") if p.is_file()}
     results = (folder / "results.csv").read_text()
-    run_demo(folder, SMOKE, show_progress=False, log=lambda _: None)
+    run_demo(folder, **SMOKE)
     assert {p: p.stat().st_mtime_ns for p in folder.glob("*/*") if p.is_file()} == before
     assert (folder / "results.csv").read_text() == results
 
@@ -106,15 +112,15 @@ def test_an_interrupted_demo_keeps_what_is_trained(
 ) -> None:
     folder, _ = demo
     shutil.copytree(folder / "SPINIQL", tmp_path / "SPINIQL")
-    run_demo(tmp_path, SMOKE, show_progress=False, log=lambda _: None)
+    run_demo(tmp_path, **SMOKE)
     assert read(tmp_path / "results.csv")[0] == read(folder / "results.csv")[0]
 
 
 def test_other_settings_are_refused(demo: tuple[Path, list[str]]) -> None:
     folder, _ = demo
-    other = dataclasses.replace(SMOKE, seed=1)
+    other = {**SMOKE, "seed": 1}
     with pytest.raises(ValueError, match=r"seed=0.*--out"):
-        run_demo(folder, other, show_progress=False, log=lambda _: None)
+        run_demo(folder, **other)
 
 
 def test_fit_takes_a_name_a_minari_dataset_and_a_buffer() -> None:

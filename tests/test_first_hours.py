@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from spin_d3rlpy import PretrainingConfig, SPINIQLConfig, TransformerConfig
 from spin_d3rlpy.cli import app
-from spin_d3rlpy.experiments import engines
+from spin_d3rlpy.experiments import grid
 from tests.experiments.test_experiments import InProcess
 from tests.subprocesses import ROOT, run_python
 
@@ -126,7 +126,7 @@ def test_only_the_environments() -> None:
 @pytest.mark.slow  # five jobs; the fast `test_smoke_of_one_task` runs the maze's
 @pytest.mark.timeout(900)
 def test_the_main_table_of_the_paper_at_the_smoke_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "LocalEngine", lambda *_: InProcess())
+    monkeypatch.setattr(grid, "LocalEngine", lambda *_: InProcess())
     assert "Returns under IQL" in run(["bench", "list"])
     table = commands("how-to/reproduce-the-paper.md", "A first try of the main table")
     for program, *arguments in table:

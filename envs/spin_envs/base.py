@@ -126,14 +126,9 @@ class MultiDiscreteEnv(
     def step(
         self, action: NDArray[np.integer[Any]]
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Applies one choice per sub-action, shape `(N,)`.
+        """Applies one choice per sub-action, `(N,)`; observations are `(obs,)` float32.
 
-        Returns:
-            Observation of shape `(obs,)` float32, reward, terminated, truncated and info.
-
-        Raises:
-            InvalidActionError: `action` is not in the action space.
-            gymnasium.error.ResetNeeded: no episode is in progress.
+        Raises InvalidActionError for others, Gymnasium's ResetNeeded if no episode is in progress.
         """
         checked = check_action(action, self.nvec)
         out = np.empty(self.observation_space.shape, np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spin_envs.scripted import LEVELS, ScriptedPolicy
-from spin_envs.tasks import COORDINATION_TASKS, BenchmarkTask
+from spin_envs.tasks import BenchmarkTask
 
 LAYER_NORM_EPSILON = 1e-5  # torch's
 
@@ -117,30 +118,11 @@ def shipped_policies() -> list[str]:
     return sorted(p.stem for p in _policy_folder().glob("*.npz"))
 
 
-def has_behavior_policy(name: str) -> bool:
-    """Whether `load_behavior_policy` knows this name."""
-    return _scripted(name) is not None or name in shipped_policies()
-
-
-def _scripted(name: str) -> ScriptedPolicy | None:
-    task_name, _, level = name.rpartition("-")
-    if level not in LEVELS or not task_name.startswith(COORDINATION_TASKS):
-        return None
-    try:
-        return ScriptedPolicy(BenchmarkTask.parse(task_name), level)
-    except ValueError:
-        return None  # the error for unknown names lists the known ones
-
-
 def load_behavior_policy(name: str) -> BehaviorPolicy | ScriptedPolicy:
-    """Loads a shipped policy by name, or makes one of a coordination task.
-
-    Raises:
-        FileNotFoundError: there is no such policy; the message lists all.
-    """
-    scripted = _scripted(name)
-    if scripted is not None:
-        return scripted
+    """Loads a shipped policy, or makes one of a coordination task; FileNotFoundError lists all."""
+    task, _, level = name.rpartition("-")
+    if level in LEVELS and re.fullmatch(r"(dispatch|slate)-n[1-9]\d*", task):
+        return ScriptedPolicy(BenchmarkTask.parse(task), level)
     shipped = shipped_policies()
     if name not in shipped:
         raise FileNotFoundError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,31 +17,22 @@ from numpy.typing import NDArray
 
 from spin_envs.action_grid import ActionGrid
 from spin_envs.base import MultiDiscreteEnv, StepResult, plain
-from spin_envs.errors import MissingDependencyError, UnknownTaskError, explained_graphics_errors
-from spin_envs.registration import DEFAULT_BINS
+from spin_envs.errors import MissingDependencyError, explained_graphics_errors
+from spin_envs.tasks import DEFAULT_BINS
 
 
 class BoxGrid(ActionGrid):
-    """A grid of actions over a `Box` space of any shape with finite bounds.
-
-    Raises:
-        ValueError: another kind of space, infinite bounds, or bad `bins` (see `ActionGrid`).
-    """
+    """A grid of actions over a `Box` of any shape; raises ValueError for infinite bounds."""
 
     def __init__(self, space: Space[Any], bins: int | Sequence[int]) -> None:
-        if not isinstance(space, Box):
+        bounds = (space.low, space.high) if isinstance(space, Box) else (np.nan, np.nan)
+        if not isinstance(space, Box) or not np.isfinite(bounds).all():
             raise ValueError(
-                f"Expected an environment with continuous actions (a Box space), got {space}. "
-                "An environment with a Discrete or MultiDiscrete space needs no discretizing."
+                "Expected an environment with continuous actions (a Box space) of finite bounds, "
+                f"got {space}. Bound it first, e.g. with gymnasium.wrappers.RescaleAction. "
+                "Discrete and MultiDiscrete actions need no discretizing."
             )
         low, high = space.low.ravel(), space.high.ravel()
-        unbounded = np.flatnonzero(~(np.isfinite(low) & np.isfinite(high)))
-        if unbounded.size:
-            raise ValueError(
-                f"Expected an action space with finite bounds, but dimension {unbounded[0]} is "
-                f"[{low[unbounded[0]]}, {high[unbounded[0]]}]. Bound it first, e.g. with "
-                "gymnasium.wrappers.RescaleAction or TransformAction."
-            )
         super().__init__(low.astype(np.float64), high.astype(np.float64), bins)
         self._space = space
 
@@ -63,11 +53,8 @@ class DiscretizeAction(
     """Wrapper that gives an environment with `Box` actions a `MultiDiscrete` action space.
 
     Choice `k` of `bins` is `linspace(low, high, bins)[k]`, end points included, within the action
-    space's bounds. (Gymnasium's wrapper of the same name uses bin centers.) Actions are flattened;
-    observations are unchanged. `bins` (2 to 1,001) is one number for all dimensions, or one each.
-
-    Raises:
-        ValueError: another action space, infinite bounds, or bad `bins`.
+    space's bounds, which must be finite. (Gymnasium's wrapper of this name uses bin centers.)
+    Actions are flattened. `bins` (2 to 1,001) is one number for all dimensions, or one each.
     """
 
     def __init__(
@@ -99,7 +86,7 @@ class DiscretizedEnv(MultiDiscreteEnv):
         render_mode: one of the task's own.
 
     Raises:
-        UnknownTaskError: no environment of this id is registered.
+        gymnasium.error.UnregisteredEnv: no environment of this id is registered.
         MissingDependencyError: a `"dm_control/..."` id without Shimmy or dm_control.
         ValueError: the task's actions are not a `Box` with finite bounds, or bad `bins`.
     """
@@ -165,20 +152,9 @@ class DiscretizedEnv(MultiDiscreteEnv):
 def _make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     if env_id.startswith("dm_control/"):
         _register_shimmy()
-    try:
-        # Its checker is for authors of environments; what matters here is checked here.
-        with explained_graphics_errors():  # some of dm_control's tasks observe pictures
-            return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
-    except gymnasium.error.Error as error:
-        name = env_id.partition(":")[2] or env_id
-        if name in gymnasium.registry:
-            raise
-        near = difflib.get_close_matches(name, gymnasium.registry, n=3)
-        raise UnknownTaskError(
-            f"Gymnasium knows no environment {env_id!r}. Near matches: "
-            f"{', '.join(near) or 'none'}. An id of a package that is not imported yet is written "
-            "as 'package:id'."
-        ) from error
+    # Its checker is for authors of environments; what matters here is checked here.
+    with explained_graphics_errors():  # some of dm_control's tasks observe pictures
+        return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
 
 
 def _register_shimmy() -> None:

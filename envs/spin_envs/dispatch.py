@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_integer
 from spin_envs.base import MultiDiscreteEnv, StepResult, fill_cell
-from spin_envs.registration import COORDINATION_EPISODE_STEPS, DEFAULT_SLOTS
+from spin_envs.tasks import COORDINATION_EPISODE_STEPS, DEFAULT_SLOTS
 
 GRID = 10  # cells in a row
 SPEED = 3  # cells that a courier moves in a step

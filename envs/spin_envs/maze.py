@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_integer
 from spin_envs.base import MultiDiscreteEnv, StepResult, fill
-from spin_envs.registration import DEFAULT_ACTUATORS, MAZE_EPISODE_STEPS
+from spin_envs.tasks import DEFAULT_ACTUATORS, MAZE_EPISODE_STEPS
 
 MIN_ACTUATORS, MAX_ACTUATORS = 2, 20
 
@@ -28,10 +28,10 @@ GOAL_REWARD = 100.0
 
 
 def actuator_directions(actuators: int) -> NDArray[np.float64]:
-    """Returns each actuator's displacement, shape `(actuators, 2)`.
+    """Returns each actuator's displacement, `(actuators, 2)`.
 
-    Directions have equal angles from (1, 0) on, rounded to three decimals as in the benchmark, and
-    are scaled so that the longest sum of a subset has length 1.
+    They have equal angles from (1, 0) on, rounded to three decimals as in the benchmark; the
+    longest sum of a subset has length 1.
     """
     angles = 2 * np.pi * np.arange(actuators) / actuators
     directions = np.round(np.stack([np.cos(angles), np.sin(angles)], axis=1), 3)

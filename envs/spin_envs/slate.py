@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_integer
 from spin_envs.base import MultiDiscreteEnv, StepResult, fill_cell
-from spin_envs.registration import COORDINATION_EPISODE_STEPS, DEFAULT_SLOTS
+from spin_envs.tasks import COORDINATION_EPISODE_STEPS, DEFAULT_SLOTS
 
 CATEGORIES = 5
 ITEMS_A_PLACE = 2

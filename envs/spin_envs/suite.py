@@ -23,7 +23,7 @@ from spin_envs.errors import (
     explained_graphics_errors,
     graphics_error,
 )
-from spin_envs.registration import DEFAULT_BINS, EPISODE_STEPS
+from spin_envs.tasks import DEFAULT_BINS, EPISODE_STEPS
 
 
 def _import_suite() -> ModuleType:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -57,10 +58,9 @@ class InProcessVectorEnv(
     next-step autoreset: the step after an episode's end ignores the action, pays 0 and returns the
     next episode's first observation. Made by `gymnasium.make_vec(id, num_envs=n)`.
 
-    `max_episode_steps` truncates; None is the environment's own limit only.
+    `env_class` takes `kwargs`; `max_episode_steps` truncates, None is its own limit only.
     """
 
-    env_class: ClassVar[type[MultiDiscreteEnv]]
     envs: Sequence[MultiDiscreteEnv] = ()  # Gymnasium closes also what could not be made
 
     # What Gymnasium's own vector environments offer for each instance.
@@ -69,12 +69,16 @@ class InProcessVectorEnv(
     set_attr: Any = SyncVectorEnv.set_attr
 
     def __init__(
-        self, num_envs: int = 1, max_episode_steps: int | None = None, **kwargs: Any
+        self,
+        env_class: Callable[..., MultiDiscreteEnv],
+        num_envs: int = 1,
+        max_episode_steps: int | None = None,
+        **kwargs: Any,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"Expected num_envs of at least 1, got {num_envs}.")
         self.num_envs = num_envs
-        self.envs = [self.env_class(**kwargs) for _ in range(num_envs)]
+        self.envs = [env_class(**kwargs) for _ in range(num_envs)]
         first = self.envs[0]
         self._nvec = first.nvec
         self.metadata = dict(first.metadata)
@@ -120,13 +124,7 @@ class InProcessVectorEnv(
     ]:
         """Steps every instance, or starts its next episode if the last one is over.
 
-        Returns:
-            Observations `(num_envs, obs)` float32, rewards, terminated, truncated `(num_envs,)` and
-            infos.
-
-        Raises:
-            InvalidActionError: `actions` are not in the action space.
-            gymnasium.error.ResetNeeded: before the first reset.
+        Observations are `(num_envs, obs)` float32; errors are those of `MultiDiscreteEnv.step`.
         """
         checked = check_action(actions, self._nvec, self.num_envs)
         # A new array each time: what an earlier step returned stays as it was.
@@ -163,25 +161,8 @@ class InProcessVectorEnv(
             env.close()  # type: ignore[no-untyped-call]
 
 
-class MazeVectorEnv(InProcessVectorEnv):
-    """Many mazes; see `spin_envs.maze.MazeEnv`."""
-
-    env_class = MazeEnv
-
-
-class DispatchVectorEnv(InProcessVectorEnv):
-    """Many dispatch problems; see `spin_envs.dispatch.DispatchEnv`."""
-
-    env_class = DispatchEnv
-
-
-class SlateVectorEnv(InProcessVectorEnv):
-    """Many pages; see `spin_envs.slate.SlateEnv`."""
-
-    env_class = SlateEnv
-
-
-class SuiteVectorEnv(InProcessVectorEnv):
-    """Many instances of a control suite task; see `spin_envs.suite.DiscretizedSuiteEnv`."""
-
-    env_class = DiscretizedSuiteEnv
+# By the names that the registered specs have.
+MazeVectorEnv = functools.partial(InProcessVectorEnv, MazeEnv)
+DispatchVectorEnv = functools.partial(InProcessVectorEnv, DispatchEnv)
+SlateVectorEnv = functools.partial(InProcessVectorEnv, SlateEnv)
+SuiteVectorEnv = functools.partial(InProcessVectorEnv, DiscretizedSuiteEnv)

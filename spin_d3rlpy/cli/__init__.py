@@ -6,12 +6,13 @@ import sys
 import warnings
 
 import typer
+from gymnasium.error import Error as GymnasiumError
 
 from spin_d3rlpy.cli.program import program as app
 
 # Each adds its commands, in the order of the help text.
 # isort: off
-from spin_d3rlpy.cli import train, evaluate, info, data, plot, bench  # noqa: F401
+from spin_d3rlpy.cli import train, evaluate, data, plot, bench  # noqa: F401
 
 __all__ = ["app", "main"]
 
@@ -28,7 +29,7 @@ def main() -> None:
             warnings.showwarning = lambda text, *_, **__: typer.echo(f"Warning: {text}", err=True)
         try:
             app(["--verbose", *arguments] if verbose else arguments)
-        except (SpinError, ValueError, ImportError, OSError) as error:
+        except (SpinError, ValueError, ImportError, OSError, GymnasiumError) as error:
             if verbose:
                 raise
             typer.echo(f"Error: {error}", err=True)

@@ -82,8 +82,7 @@ def run(
 
     Exit code 1 if a job failed.
     """
-    from spin_d3rlpy.experiments.engines import LocalEngine, RayEngine
-    from spin_d3rlpy.experiments.grid import run_grid
+    from spin_d3rlpy.experiments.grid import LocalEngine, RayEngine, run_grid
     from spin_d3rlpy.settings import format_settings
 
     selected = {"experiments": names, "preset": preset, "tasks": task, "methods": method}

@@ -32,7 +32,7 @@ def list_datasets(json: Json = False) -> None:
 def build(name: Dataset, size: Size = None, jobs: Jobs = None, json: Json = False) -> None:
     """Build a dataset, resuming a stopped build; reports a dataset that exists."""
     from spin_d3rlpy.data.loader import open_dataset
-    from spin_d3rlpy.data.writing import dataset_bytes
+    from spin_d3rlpy.data.staging import dataset_bytes
 
     dataset = open_dataset(name, size=size, jobs=jobs)
     seconds = dataset.storage.metadata.get("build_seconds")

@@ -1,7 +1,8 @@
-"""`spin-d3rlpy evaluate`, `record` and `export`: using a trained policy."""
+"""`spin-d3rlpy evaluate`, `record` and `export`: using a trained policy; and `info`."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -90,7 +91,7 @@ def record(
     json: Json = False,
 ) -> None:
     """Record an episode of a policy as a video (needs the extra `video`)."""
-    from spin_d3rlpy.recording import record_policy
+    from spin_d3rlpy.evaluation import record_policy
 
     total = record_policy(policy, out, env, parse_arguments(env_arg or []), seed, max_steps, device)
     emit(json, {"video": str(out), "return": total}, f"{out}: return {total:.1f}")
@@ -120,3 +121,21 @@ def export(
     result = {"file": str(out), "bytes": out.stat().st_size, "observation_size": size, "nvec": nvec}
     shapes = f"observations (B, {size}), actions (B, {len(nvec)}) with {nvec=}"
     emit(json, result, f"{out}: {result['bytes']:,} bytes, {shapes}")
+
+
+@command(program, "spin-d3rlpy info")
+def info(json: Json = False) -> None:
+    """Show versions, devices and folders; add this to bug reports."""
+    import minari.storage
+    import torch
+    import yaml
+
+    from spin_d3rlpy.reports import describe_machine
+
+    found = {
+        **describe_machine(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "datasets": str(minari.storage.get_dataset_path("")),
+        "remote": os.environ.get("MINARI_REMOTE"),
+    }
+    emit(json, found, yaml.safe_dump(found, sort_keys=False).rstrip())

@@ -46,11 +46,14 @@ def demo(
     json: Json = False,
 ) -> None:
     """Train SPIN-IQL and factored IQL on cheetah-run and compare them, in minutes on a CPU."""
-    from spin_d3rlpy.demo import DemoSettings, run_demo
+    from spin_d3rlpy.demo import SIZE, run_demo
 
     rows = run_demo(
         out,
-        DemoSettings(minutes, seed, size or DemoSettings.size, device),
+        minutes=minutes,
+        seed=seed,
+        size=size or SIZE,
+        device=device,
         jobs=jobs,
         show_progress=progress,
         log=log if json else typer.echo,

@@ -352,22 +352,15 @@ class DeviceReplayBuffer(ReplayBufferBase):
     def dump(self, f: BinaryIO) -> None:
         dump(self.episodes, f)
 
-    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+    @staticmethod
+    def _refuse(*args: object, **kwargs: object) -> NoReturn:
         raise NotImplementedError(
             "A DeviceReplayBuffer holds offline data: it does not grow and draws batches of "
-            "transitions only. For the rest make d3rlpy's buffer, ReplayBuffer(InfiniteBuffer(), "
-            "episodes=dataset.episodes); DeviceReplayBuffer.from_replay_buffer converts it back."
+            "transitions only. For the rest and for files, which lack nvec, make d3rlpy's buffer, "
+            "ReplayBuffer(InfiniteBuffer(), episodes=dataset.episodes); "
+            "DeviceReplayBuffer.from_replay_buffer(buffer, nvec) converts it back."
         )
 
-    append = append_episode = clip_episode = _refuse
+    append = append_episode = clip_episode = load = from_episode_generator = _refuse
     sample_transition = sample_trajectory = sample_trajectory_batch = _refuse
     buffer = trajectory_slicer = property(_refuse)
-
-    @classmethod
-    def load(cls, *args: object, **kwargs: object) -> NoReturn:
-        raise NotImplementedError(
-            "d3rlpy's episodes do not contain nvec. Make a d3rlpy ReplayBuffer and convert it with "
-            "DeviceReplayBuffer.from_replay_buffer(buffer, nvec)."
-        )
-
-    from_episode_generator = load

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.metadata
 import itertools
 import json
 import time
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
+from minari.data_collector import EpisodeBuffer
 
 from spin_d3rlpy._version import __version__
 from spin_d3rlpy.data.collect import CHUNK_EPISODES, Chunk
 from spin_d3rlpy.data.episodes import action_dtype
 from spin_d3rlpy.data.specs import LEVELS, DatasetPart, DatasetSpec, PolicyKind
-from spin_d3rlpy.data.staging import PlayedChunks, Staging, staged_dataset
-from spin_d3rlpy.data.workers import default_jobs, play_chunks, worker_arithmetic
-from spin_d3rlpy.data.writing import (
-    DatasetWriter,
+from spin_d3rlpy.data.staging import (
+    PlayedChunks,
+    Staging,
     episode_buffer,
     recorded_scores,
     return_statistics,
+    staged_dataset,
+    write_episodes,
 )
+from spin_d3rlpy.data.workers import default_jobs, play_chunks, worker_arithmetic
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_d3rlpy.progress import progress_bar
 from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
@@ -74,33 +78,38 @@ def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool 
 def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: bool) -> None:
     started = time.monotonic()
     policies = {kind: load_behavior_policy(name) for kind, name in spec.policy_names().items()}
-    with closing(gymnasium.make(spec.task.env_id, **spec.task.env_kwargs)) as env:
-        made_with = _made_with(spec, policies)
-        parts = [_Part(part) for part in spec.parts]
-        key = hashlib.sha256(json.dumps([made_with, CHUNK_EPISODES]).encode()).hexdigest()[:16]
-        played = PlayedChunks(spec.name, key, staging)
-        dtype = action_dtype(nvec_from_space(env.action_space))
-        writer = DatasetWriter(staging, env.observation_space, env.action_space, env.spec)
+    env = gymnasium.make(spec.task.env_id, **spec.task.env_kwargs)
+    env.close()
+    made_with = _made_with(spec, policies)
+    parts = [_Part(part) for part in spec.parts]
+    key = hashlib.sha256(json.dumps([made_with, CHUNK_EPISODES]).encode()).hexdigest()[:16]
+    played = PlayedChunks(spec.name, key, staging)
     bar = progress_bar(f"Building {spec.name}", "step", progress, total=spec.size)
     chunks = _chunks(spec, parts, policies)
-    with closing(writer), bar, closing(_episodes(chunks, played, jobs)) as played_chunks:
-        for episodes in played_chunks:
-            part = next(p for p in parts if episodes[0].seed in p.wanted.seeds)
-            wanted = [e for e in episodes if part.take(e)]
-            writer.add(
-                episode_buffer(
-                    e.observations,
-                    e.actions.astype(dtype),
-                    e.rewards.astype(np.float32),
-                    e.terminated,
-                    e.seed,
-                )
-                for e in wanted
-            )
-            bar.update(sum(len(e.rewards) for e in wanted))
+    with bar, closing(_episodes(chunks, played, jobs)) as played_chunks:
+        dtype = action_dtype(nvec_from_space(env.action_space))
+        episodes = _wanted(played_chunks, parts, dtype, bar)
+        spaces = env.observation_space, env.action_space
+        storage = write_episodes(staging, *spaces, env.spec, episodes)
     metadata = _metadata(spec, policies, parts, made_with)
-    writer.finish({**metadata, "build_seconds": round(time.monotonic() - started, 2)})
+    seconds = round(time.monotonic() - started, 2)
+    storage.update_metadata({**metadata, "build_seconds": seconds})
     played.remove()
+
+
+def _wanted(
+    chunks: Iterable[list[EpisodeRecord]], parts: list[_Part], dtype: np.dtype[Any], bar: Any
+) -> Iterator[EpisodeBuffer]:
+    """Yields episodes as they are stored, and counts them, until their part is complete."""
+    for e in itertools.chain.from_iterable(chunks):
+        part = next(part for part in parts if e.seed in part.wanted.seeds)
+        if not part.complete:
+            rewards = e.rewards.astype(np.float32)
+            part.n_transitions += len(rewards)
+            part.returns.append(float(rewards.sum(dtype=np.float64)))
+            bar.update(len(rewards))
+            actions = e.actions.astype(dtype)
+            yield episode_buffer(e.observations, actions, rewards, e.terminated, e.seed)
 
 
 def _made_with(spec: DatasetSpec, policies: Policies) -> dict[str, Any]:
@@ -115,25 +124,17 @@ def _made_with(spec: DatasetSpec, policies: Policies) -> dict[str, Any]:
     }
 
 
+@dataclasses.dataclass
 class _Part:
     """Progress of one part of a dataset."""
 
-    def __init__(self, wanted: DatasetPart) -> None:
-        self.wanted = wanted
-        self.n_transitions = 0
-        self.returns: list[float] = []
+    wanted: DatasetPart
+    n_transitions: int = 0
+    returns: list[float] = dataclasses.field(default_factory=list)
 
     @property
     def complete(self) -> bool:
         return self.n_transitions >= self.wanted.n_transitions
-
-    def take(self, episode: EpisodeRecord) -> bool:
-        """Counts an episode and returns True, unless the part is complete."""
-        if self.complete:
-            return False
-        self.n_transitions += len(episode.rewards)
-        self.returns.append(float(episode.rewards.astype(np.float32).sum(dtype=np.float64)))
-        return True
 
 
 def _chunks(spec: DatasetSpec, parts: list[_Part], policies: Policies) -> Iterator[Chunk]:

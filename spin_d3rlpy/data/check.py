@@ -19,8 +19,8 @@ from spin_d3rlpy.data.collect import Step, replay
 from spin_d3rlpy.data.environments import make_environment
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.sources import DAMAGE, episode_arrays
+from spin_d3rlpy.data.staging import Checksum, return_statistics
 from spin_d3rlpy.data.workers import Workers
-from spin_d3rlpy.data.writing import Checksum, return_statistics
 from spin_d3rlpy.errors import InvalidDatasetError, SpinError
 from spin_d3rlpy.nvec import choices_of, nvec_from_space
 
@@ -31,24 +31,17 @@ _TOLERANCE = 1e-5
 
 @dataclasses.dataclass
 class CheckReport:
-    """Result of a check.
-
-    Attributes:
-        returns: `(episodes,)`, undiscounted.
-        lengths: `(episodes,)`, in transitions.
-        parts: label and number of episodes of each policy, in order.
-        replayed: numbers of the episodes that the simulator reproduced or should have.
-        notes: what could not be checked, and why.
-        problems: what is wrong; empty for a good dataset.
-    """
+    """Result of a check."""
 
     name: str
-    returns: list[float] = dataclasses.field(default_factory=list)
-    lengths: list[int] = dataclasses.field(default_factory=list)
+    returns: list[float] = dataclasses.field(default_factory=list)  # of episodes, undiscounted
+    lengths: list[int] = dataclasses.field(default_factory=list)  # of episodes
+    # Label and number of episodes of each policy, in order.
     parts: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    # Episodes that the simulator reproduced or should have.
     replayed: list[int] = dataclasses.field(default_factory=list)
-    notes: list[str] = dataclasses.field(default_factory=list)
-    problems: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)  # what could not be checked
+    problems: list[str] = dataclasses.field(default_factory=list)  # empty for a good dataset
 
     def returns_by_policy(self) -> dict[str, list[float]]:
         """Returns the returns of each policy's episodes; empty without a record of them."""
@@ -90,10 +83,7 @@ def check_dataset(
 
     Raises:
         InvalidActionSpaceError: another action space, e.g. continuous.
-        ValueError: `replay_episodes` is negative.
     """
-    if replay_episodes is not None and replay_episodes < 0:
-        raise ValueError(f"Expected replay_episodes of at least 0, got {replay_episodes}.")
     nvec = nvec_from_space(dataset.action_space)
     storage = dataset.storage
     parts = [(part["policy"], part["episodes"]) for part in storage.metadata.get("composition", [])]
@@ -182,58 +172,51 @@ def _check_arrays(
 
 
 def _check_record(report: CheckReport, metadata: Mapping[str, Any], checksum: str) -> None:
-    def compare(what: str, recorded: Any, found: Any) -> None:
-        if recorded != found:
-            report.problems.append(f"The record says {recorded} {what}, there are {found}.")
-
-    def compare_statistics(whose: str, recorded: Mapping[str, float], returns: list[float]) -> None:
-        statistics = return_statistics(returns) if returns else {}
-        for key, value in recorded.items():
-            found = statistics.get(key, math.nan)
-            if not np.isclose(found, value, rtol=_TOLERANCE, atol=_TOLERANCE):
-                report.problems.append(
-                    f"The {key} return {whose} is {found}, the record says {value}."
-                )
-
-    compare("episodes", int(metadata["total_episodes"]), len(report.returns))
-    compare("transitions", int(metadata["total_steps"]), sum(report.lengths))
-    if "checksum" not in metadata:
+    said: dict[str, Any] = {
+        "number of episodes": int(metadata["total_episodes"]),
+        "number of transitions": int(metadata["total_steps"]),
+    }
+    found: dict[str, Any] = dict(zip(said, (len(report.returns), sum(report.lengths)), strict=True))
+    if "checksum" in metadata:
+        said["checksum of the data"], found["checksum of the data"] = metadata["checksum"], checksum
+        groups = [("all episodes", metadata["returns"], report.returns)]
+        first = 0
+        for part in metadata.get("composition", []):
+            policy, last = part["policy"], first + part["episodes"]
+            groups.append((policy, part["returns"], report.returns[first:last]))
+            steps = found[f"number of transitions of {policy}"] = sum(report.lengths[first:last])
+            said[f"number of transitions of {policy}"] = part.get("transitions", steps)
+            first = last
+        for whose, recorded, returns in groups:
+            statistics = return_statistics(returns) if returns else {}
+            for key, value in recorded.items():
+                said[f"{key} return of {whose}"] = value
+                found[f"{key} return of {whose}"] = statistics.get(key, math.nan)
+    else:
         report.notes.append("checksum and statistics (this dataset has no record of them)")
-        return
-    if metadata["checksum"] != checksum:
-        report.problems.append(
-            f"The checksum of the data is {checksum}, the record says {metadata['checksum']}."
-        )
-    first = 0
-    for part in metadata.get("composition", []):
-        last = first + part["episodes"]
-        if "transitions" in part:
-            steps = sum(report.lengths[first:last])
-            compare(f"transitions of {part['policy']}", part["transitions"], steps)
-        compare_statistics(f"of {part['policy']}", part["returns"], report.returns[first:last])
-        first = last
-    compare_statistics("of all episodes", metadata["returns"], report.returns)
+    for what, value in said.items():
+        is_close = isinstance(value, float) and _close(np.array(found[what]), np.array(value))
+        if not is_close and found[what] != value:
+            report.problems.append(f"The {what} is {found[what]}, the record says {value}.")
 
 
 def _difference(steps: Sequence[Step], episode: EpisodeArrays) -> str:
     """Describes where the simulator's steps first differ from the episode's; empty if nowhere."""
     for t, (observation, reward, _, _) in enumerate(steps):
         if not _close(observation, episode.observations[t]):
-            what = f"the observation after step {t - 1}" if t else "its first observation"
-            return f"{what} is not the simulator's."
-        if t and not _close(np.array(reward), episode.rewards[t - 1]):
-            recorded = episode.rewards[t - 1]
+            return f"observation {t} is not the simulator's."
+        recorded = episode.rewards[max(t - 1, 0)]
+        if t and not _close(np.array(reward), recorded):
             return f"the reward of step {t - 1} is {recorded:.6g}, the simulator's {reward:.6g}."
     *_, terminated, truncated = steps[-1]
-    n_steps, length = len(steps) - 1, len(episode.actions)
-    if not (terminated or truncated):
-        if n_steps < length:
-            return f"the action at step {n_steps} is not in the action space."
-        return f"the simulator's episode continues after {length} steps."
-    if n_steps < length:
-        return f"the simulator's episode ends after {n_steps} of {length} steps."
-    if terminated != episode.terminated:
-        return f"it is terminated={episode.terminated}, the simulator's {terminated}."
+    n_steps, length, over = len(steps) - 1, len(episode.actions), terminated or truncated
+    if n_steps < length and not over:
+        return f"the action at step {n_steps} is not in the action space."
+    if (n_steps, over, terminated) != (length, True, episode.terminated):
+        return (
+            f"it has {length} steps and terminated={episode.terminated}, the simulator's "
+            f"{n_steps}{'' if over else ' or more'} and terminated={terminated}."
+        )
     return ""
 
 

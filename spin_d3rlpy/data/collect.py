@@ -1,7 +1,6 @@
 """Worker processes for datasets: playing, replaying and writing episodes.
 
-Run as a script, this file is a worker. It imports neither torch nor the rest of its package, so
-that workers are small and start fast.
+Run as a script, this file is a worker: small, as it imports neither torch nor its package.
 """
 
 from __future__ import annotations
@@ -74,10 +73,9 @@ Step: TypeAlias = tuple[Any, float, bool, bool]
 
 
 def replay(env: gymnasium.Env[Any, Any], seed: int, actions: NDArray[Any]) -> list[Step]:
-    """Replays an episode from its seed with actions `(T, N)`.
+    """Replays an episode from its seed with actions `(T, N)`; returns what `reset` and steps give.
 
-    Returns what `reset` and each step give: less than T + 1 if the episode is over before, or if an
-    action is none of the environment's.
+    They are less than T + 1 if the episode ends before, or an action is none of the environment's.
     """
     observation, _ = env.reset(seed=seed)
     steps: list[Step] = [(observation, 0.0, False, False)]

@@ -1,7 +1,6 @@
-"""Making a dataset's environment without executing code named in untrusted metadata.
+"""Making a dataset's environment, which untrusted metadata may name, without executing their code.
 
-Metadata can name any function of any installed package. Only environments registered with Gymnasium
-in this process are made, unless the user trusts the dataset's author.
+Only what Gymnasium has registered in this process is made, unless the user trusts the author.
 """
 
 from __future__ import annotations
@@ -36,39 +35,49 @@ def make_environment(dataset: MinariDataset, trust: bool = False) -> gymnasium.E
     return env
 
 
-def check_spaces(data: Path, trust: bool = False) -> None:
-    """Raises InvalidDatasetError if Minari, to get spaces, would make the environment."""
-    metadata = MinariStorage.read_raw_metadata(data)
-    if not trust and not {"observation_space", "action_space"} <= metadata.keys():
+def open_minari(data: Path, trust: bool = False) -> MinariDataset:
+    """Opens the dataset in a folder `data`, or raises InvalidDatasetError.
+
+    Without spaces in the metadata, Minari would make the environment to get them.
+    """
+    try:
+        metadata = MinariStorage.read_raw_metadata(data)
+        if not trust and not {"observation_space", "action_space"} <= metadata.keys():
+            raise InvalidDatasetError(
+                f"The dataset in {data} has no spaces in its metadata, so that opening it would "
+                f"make its environment. {_ADVICE}"
+            )
+        return MinariDataset(data)
+    except InvalidDatasetError:
+        raise
+    except Exception as error:  # untrusted metadata can cause any error
         raise InvalidDatasetError(
-            f"The dataset in {data} has no spaces in its metadata, so that opening it would "
-            f"make its environment. {_ADVICE}"
-        )
+            f"The dataset in {data} cannot be read ({error!r}). Delete the folder to have it built "
+            "or downloaded again."
+        ) from error
 
 
 def _check_spec(spec: EnvSpec, source: str) -> None:
     known = gymnasium.registry.get(spec.id)
-    if (
-        known is None
-        or spec.entry_point != known.entry_point
-        or spec.vector_entry_point not in (None, known.vector_entry_point)
-    ):
-        raise InvalidDatasetError(
-            f"Dataset {source} wants {spec.entry_point!r} called for its environment {spec.id!r}, "
-            "which is not what Gymnasium has registered under this name here. Import the package "
-            f"that registers it first. {_ADVICE}"
-        )
-    for wrapper in spec.additional_wrappers:
-        module, _, name = wrapper.entry_point.partition(":")
-        inside = f"{module}.".startswith("gymnasium.wrappers.")
-        if not inside or name not in gymnasium.wrappers.__all__ or name == "RecordVideo":
-            raise InvalidDatasetError(
-                f"Dataset {source} wants {wrapper.entry_point!r} called around its environment. "
-                f"{_ADVICE}"
-            )
+    wanted: list[Any] = [wrapper.entry_point for wrapper in spec.additional_wrappers]
+    wanted = [entry for entry in wanted if not _is_gymnasiums_wrapper(entry)]
+    if known is None or spec.entry_point != known.entry_point:
+        wanted.append(spec.entry_point)
+    elif spec.vector_entry_point not in (None, known.vector_entry_point):
+        wanted.append(spec.vector_entry_point)
     # gymnasium.make imports what stands before a colon.
     inner = str(spec.kwargs.get("env_id", ""))
     if ":" in inner and inner.partition(":")[0] not in sys.modules:
+        wanted.append(inner)
+    if wanted:
         raise InvalidDatasetError(
-            f"Dataset {source} needs the module of {inner!r} imported. Import it first. {_ADVICE}"
+            f"Dataset {source} wants {wanted[0]!r} called for its environment {spec.id!r}, which "
+            "Gymnasium does not have registered for it here. Import the package that registers it "
+            f"first. {_ADVICE}"
         )
+
+
+def _is_gymnasiums_wrapper(entry_point: str) -> bool:
+    module, _, name = entry_point.partition(":")
+    inside = f"{module}.".startswith("gymnasium.wrappers.")
+    return inside and name in gymnasium.wrappers.__all__ and name != "RecordVideo"

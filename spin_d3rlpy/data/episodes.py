@@ -5,17 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
-from spin_d3rlpy.mapping import mapped_array
-
-_ADVICE = "Discretize continuous actions first."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,17 +59,9 @@ def stack_episodes(
 ) -> StackedEpisodes:
     """Checks episodes one by one and copies each into place, so that memory is needed once.
 
-    Args:
-        episodes: as many as `lengths`.
-        lengths: number of transitions of each.
-        nvec: number of choices of each sub-action.
-        integral_floats: accept float actions that are whole numbers.
-        map_in: folder of a file that holds observations instead of memory.
-
-    Raises:
-        InvalidDatasetError: no transitions, invalid actions, entries that are not finite, or arrays
-            of inconsistent lengths; the text names episode and step.
-        NvecMismatchError: actions have another number of sub-actions than `nvec`.
+    `integral_floats` accepts float actions that are whole numbers; `map_in` is the folder of a file
+    that holds observations instead of memory. Raises InvalidDatasetError or NvecMismatchError,
+    which name episode and step.
     """
     n = sum(lengths)
     if n == 0:
@@ -136,6 +126,22 @@ def allocate_observations(rows: int, features: int, map_in: Path | None) -> NDAr
         ) from error
 
 
+def mapped_array(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path) -> NDArray[Any]:
+    """Returns a new array in an unnamed file that disappears with the array or the process."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:  # the mapping keeps it when it is closed
+            if hasattr(os, "posix_fallocate"):  # otherwise a full disk is found out later
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+            return np.memmap(file, dtype=dtype, mode="r+", shape=shape)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"{size / 2**30:.1f} GiB are needed in {folder}: {error.strerror}"
+        ) from error
+
+
 def _check_shapes(episode: EpisodeArrays, length: int) -> None:
     observations, actions, rewards = episode.observations, episode.actions, episode.rewards
     shapes = (observations.shape[:1], actions.shape[:1], rewards.shape)
@@ -161,20 +167,18 @@ def _checked_actions(
             f"Expected {len(nvec)} sub-actions (nvec={list(nvec)}), {episode.name} has "
             f"{actions.shape[1]}."
         )
-    if actions.dtype.kind == "f" and integral_floats:
-        for step, slot in np.argwhere(actions != np.floor(actions))[:1]:
-            raise InvalidDatasetError(
-                f"Expected integer actions, sub-action {slot} at step {step} of {episode.name} is "
-                f"{actions[step, slot]:g}. {_ADVICE}"
-            )
-    elif actions.dtype.kind not in "iub":
+    advice = "" if actions.dtype.kind in "iub" else " Discretize continuous actions first."
+    if advice and not (integral_floats and actions.dtype.kind == "f"):
         raise InvalidDatasetError(
-            f"Expected integer actions, {episode.name} has dtype {actions.dtype}. {_ADVICE}"
+            f"Expected integer actions, {episode.name} has dtype {actions.dtype}.{advice}"
         )
-    for step, slot in np.argwhere((actions < 0) | (actions >= np.asarray(nvec)))[:1]:
+    outside = (actions < 0) | (actions >= np.asarray(nvec))
+    if advice:
+        outside |= actions != np.floor(actions)
+    for step, slot in np.argwhere(outside)[:1]:
         raise InvalidDatasetError(
             f"Sub-action {slot} at step {step} of {episode.name} is {actions[step, slot]:g}, "
-            f"expected 0 to {nvec[slot] - 1}."
+            f"expected a whole number from 0 to {nvec[slot] - 1}.{advice}"
         )
     return actions
 

@@ -20,8 +20,13 @@ from numpy.typing import NDArray
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.restricted_pickle import Record, load_restricted, plain
 from spin_d3rlpy.data.specs import LEVELS, NAMESPACE
-from spin_d3rlpy.data.staging import Staging, staged_dataset
-from spin_d3rlpy.data.writing import DatasetWriter, episode_buffer, recorded_scores
+from spin_d3rlpy.data.staging import (
+    Staging,
+    episode_buffer,
+    recorded_scores,
+    staged_dataset,
+    write_episodes,
+)
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
@@ -72,12 +77,6 @@ def import_published(path: Path, name: str | None = None) -> str:
 
     Returns:
         The dataset's name.
-
-    Raises:
-        DatasetNotFoundError: neither path nor `name` identifies the dataset.
-        InvalidDatasetError: the name is taken by another file, or the content is invalid or does
-            not fit the environment.
-        DatasetWriteError: the disk is full.
     """
     name = name or _name_of(path)
     match = _NAME.fullmatch(name or "")
@@ -112,10 +111,9 @@ def _write(
         nvec = nvec_from_space(env.action_space)
         assert env.observation_space.shape is not None
         transitions = _read_transitions(path, env.observation_space.shape[0], len(nvec))
-        writer = DatasetWriter(staging, env.observation_space, env.action_space, env.spec)
-    with closing(writer):
-        writer.add(_episodes(transitions, task, nvec))
-    writer.finish(
+    episodes = _episodes(transitions, task, nvec)
+    storage = write_episodes(staging, env.observation_space, env.action_space, env.spec, episodes)
+    storage.update_metadata(
         {
             "dataset_id": name,
             "description": f"Imported from a published file, {path.name}; made by its authors.",
@@ -195,12 +193,6 @@ def _read_transitions(path: Path, observation_size: int, n_slots: int) -> NDArra
             for (name, column), entry in zip(columns.items(), entries, strict=True):
                 column[i] = _numbers(entry, column.shape[1], f"{name} of transition {i}")
     done = columns.pop("done")[:, 0]
-    for name, column in columns.items():
-        finite = np.isfinite(column).all(axis=1)
-        if not finite.all():
-            raise InvalidDatasetError(
-                f"The {name} of transition {finite.argmin()} is not finite as float32: repair it."
-            )
     for i in np.flatnonzero(~np.isin(done, (0, 1)))[:1]:
         raise InvalidDatasetError(f"Expected done 0 or 1, that of transition {i} is {done[i]:g}.")
     return transitions

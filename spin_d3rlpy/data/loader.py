@@ -1,40 +1,43 @@
-"""Loading datasets by name, as arrays ready for training, with their environment."""
+"""Loading datasets by name with their environment, and making them with policies."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import gymnasium
 import minari
-from d3rlpy.dataset import ReplayBufferBase
+import numpy as np
+import torch
+from d3rlpy.dataset import EpisodeBase, FIFOBuffer, ReplayBuffer, ReplayBufferBase
 from gymnasium.spaces import Dict, Tuple
 from gymnasium.wrappers import FlattenObservation
 from minari import MinariDataset
 from minari.storage import get_dataset_path
+from numpy.typing import NDArray
 
+from spin_d3rlpy._compat import DiscreteView
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.builder import build_dataset
-from spin_d3rlpy.data.environments import check_spaces, make_environment
+from spin_d3rlpy.data.environments import make_environment, open_minari
 from spin_d3rlpy.data.remote import pull_dataset
 from spin_d3rlpy.data.sources import largest_choices
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name, parse_name
-from spin_d3rlpy.data.staging import explained_full_disk, is_complete
+from spin_d3rlpy.data.staging import is_complete
 from spin_d3rlpy.errors import (
     DatasetNotFoundError,
-    DatasetWriteError,
     InvalidDatasetError,
     SpinError,
 )
-from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.nvec import require_same_nvec
+from spin_d3rlpy.progress import progress_bar
 from spin_envs import DiscretizeAction, MissingDependencyError
 
 DatasetLike: TypeAlias = str | Path | MinariDataset
+_STATES_AT_ONCE = 1024
 
 
 def load_dataset(
@@ -51,8 +54,8 @@ def load_dataset(
     """Loads a dataset and its environment, building the dataset on first use.
 
     A name is looked up in Minari's local folder, then in `MINARI_REMOTE` if set; a `spin/...`
-    dataset found in neither is built. Names of other namespaces are downloaded by Minari if needed
-    (extra `hf`: `pip install "spin-d3rlpy[hf]"`).
+    dataset found in neither is built. Names of other namespaces are downloaded if needed, by
+    default from Minari's remote (extra `hf`: `pip install "spin-d3rlpy[hf]"`).
 
     Args:
         dataset: a name like `"spin/cheetah-run-b3/medium-expert-v0"`, a `minari.MinariDataset`, or
@@ -77,6 +80,7 @@ def load_dataset(
         DatasetNotFoundError: no such dataset; near matches are listed.
         InvalidDatasetError: it is damaged, unusable for MultiDiscrete offline RL, or its
             environment is unknown or not registered.
+        RemoteError: it could not be downloaded.
         MissingDependencyError: the environment's simulator is not installed.
         ValueError: `size` or `jobs` is out of range.
     """
@@ -94,15 +98,10 @@ def load_dataset(
 
 
 def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceReplayBuffer:
-    """Converts anything that `fit` accepts to a `DeviceReplayBuffer`.
+    """Converts anything that `fit` accepts; raises InvalidDatasetError for the rest.
 
     `nvec` are the numbers of choices, which a d3rlpy buffer lacks; without it the largest choices
-    seen are used, with a warning.
-
-    Raises:
-        DatasetNotFoundError: no such dataset.
-        InvalidDatasetError: it is none of these or unusable.
-        NvecMismatchError: its action space is not `nvec`.
+    seen are used, with a warning. Raises NvecMismatchError if the dataset has others.
     """
     if isinstance(dataset, ReplayBufferBase) and not isinstance(dataset, DeviceReplayBuffer):
         if nvec is None:
@@ -134,49 +133,43 @@ def open_dataset(
     trust: bool = False,
 ) -> MinariDataset:
     """Opens a dataset without reading it; see `load_dataset`."""
-    folder = None if isinstance(dataset, MinariDataset) else _folder(dataset)
-    by_name = isinstance(dataset, str) and folder is None
+    by_name = isinstance(dataset, str) and _folder(dataset) is None
     if size is not None and not (by_name and str(dataset).startswith(NAMESPACE)):
         raise ValueError("size= is for datasets that are built by name, spin/...")
     if isinstance(dataset, MinariDataset):
         return dataset
-    if folder is None:
-        folder = get_dataset_path(_provide(str(dataset), size, jobs, progress))
-    return _open(folder, trust)
+    if by_name:
+        dataset = _provide(str(dataset), size, jobs, progress, trust)
+    return open_local(dataset, trust)
 
 
 def open_local(dataset: str | Path, trust: bool = False) -> MinariDataset:
     """Opens a local dataset by name or path; builds and downloads nothing."""
-    folder = _folder(dataset)
+    folder, name = _folder(dataset), str(dataset)
     if folder is None:
-        name = str(dataset)
         if not is_dataset_name(name) or not is_complete(name):
             raise DatasetNotFoundError(
-                f"There is no dataset {name!r} on this machine. {_local_datasets()}"
+                f"There is no dataset {name!r} on this machine. Local datasets: "
+                f"{', '.join(minari.list_local_datasets()) or 'none'}."
             )
         folder = get_dataset_path(name)
-    return _open(folder, trust)
+    data = folder if (folder / "metadata.json").exists() else folder / "data"
+    if not (data / "metadata.json").exists():
+        raise DatasetNotFoundError(f"There is no Minari dataset in {folder}.")
+    return open_minari(data, trust)
 
 
-def _provide(name: str, size: int | None, jobs: int | None, progress: bool) -> str:
+def _provide(name: str, size: int | None, jobs: int | None, progress: bool, trust: bool) -> str:
     """Makes the named dataset available locally and returns its full name."""
     if size is None and is_dataset_name(name) and is_complete(name):
         return name
-    if name.startswith(NAMESPACE):
-        spec = parse_name(name, size)
-        if not is_complete(spec.name) and not _pull(spec.name):
-            build_dataset(spec, jobs=jobs, progress=progress)
-        return spec.name
-    if not is_dataset_name(name):
-        raise DatasetNotFoundError(
-            f"Expected a dataset's name like spin/cheetah-run-b3/medium-v0, got {name!r}."
-        )
-    root = Path(get_dataset_path(""))
-    root.mkdir(parents=True, exist_ok=True)
-    with exclusive_folder(root):  # one download at a time
-        if not is_complete(name):  # another process may have been first
-            _download_foreign(name)
-    return name
+    if not name.startswith(NAMESPACE):
+        pull_dataset(name, trust)
+        return name
+    spec = parse_name(name, size)
+    if not is_complete(spec.name) and not _pull(spec.name):
+        build_dataset(spec, jobs=jobs, progress=progress)
+    return spec.name
 
 
 def _folder(dataset: str | Path) -> Path | None:
@@ -186,22 +179,6 @@ def _folder(dataset: str | Path) -> Path | None:
     if "\0" in str(dataset):
         raise DatasetNotFoundError(f"There is no dataset {str(dataset)!r}.")
     return Path(os.path.expanduser(dataset))  # unlike Path's, leaves unknown users alone
-
-
-def _open(folder: Path, trust: bool) -> MinariDataset:
-    data = folder if (folder / "metadata.json").exists() else folder / "data"
-    if not (data / "metadata.json").exists():
-        raise DatasetNotFoundError(f"There is no Minari dataset in {folder}.")
-    try:
-        check_spaces(data, trust)
-        return MinariDataset(data)
-    except SpinError:
-        raise
-    except Exception as error:  # untrusted metadata can cause any error
-        raise InvalidDatasetError(
-            f"The dataset in {folder} cannot be read ({error!r}). Delete the folder to have it "
-            "built or downloaded again."
-        ) from error
 
 
 def _pull(name: str) -> bool:
@@ -215,25 +192,57 @@ def _pull(name: str) -> bool:
         return False
 
 
-def _download_foreign(name: str) -> None:
-    """Downloads a dataset with Minari; an interrupted download leaves nothing behind."""
-    folder = get_dataset_path(name)
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        with explained_full_disk(Path(get_dataset_path(""))):
-            minari.download_dataset(name)
-    except BaseException as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, DatasetWriteError) or not isinstance(error, Exception):
-            raise
-        reason = str(error)
-        if isinstance(error, ImportError):  # Minari's text names its own extra
-            reason = "huggingface_hub is missing; install it with `pip install 'spin-d3rlpy[hf]'`."
-        raise DatasetNotFoundError(
-            f"Dataset {name!r} is not in Minari's local folder and could not be downloaded: "
-            f"{reason} {_local_datasets()}"
-        ) from error
+def create_replay_buffer(
+    env: gymnasium.Env[Any, Any],
+    limit: int = 1_000_000,
+    episodes: Sequence[EpisodeBase] | None = None,
+) -> ReplayBuffer:
+    """Returns a d3rlpy replay buffer for an environment with MultiDiscrete actions.
+
+    d3rlpy's own `create_fifo_replay_buffer` refuses such an environment.
+
+    Args:
+        env: defines observations and actions.
+        limit: largest number of transitions; the oldest are replaced.
+        episodes: initial content, e.g. an offline dataset's `episodes`.
+
+    Raises:
+        InvalidActionSpaceError: the action space is not MultiDiscrete, MultiBinary or Discrete.
+    """
+    view: Any = DiscreteView(env)
+    buffer = ReplayBuffer(FIFOBuffer(limit), env=view)
+    for episode in episodes or ():
+        buffer.append_episode(episode)
+    return buffer
 
 
-def _local_datasets() -> str:
-    return f"Local datasets: {', '.join(minari.list_local_datasets()) or 'none'}."
+class Teacher(Protocol):
+    """Any algorithm."""
+
+    def predict(self, x: NDArray[Any]) -> NDArray[Any]: ...
+
+
+def relabel(
+    dataset: Any, teacher: Teacher, n_transitions: int | None = None, progress: bool = False
+) -> DeviceReplayBuffer:
+    """Returns a dataset's states with the actions that a policy, e.g. a `SPINIDQL`, chooses there.
+
+    A policy that acts quickly learns a slow one's choices from it: behavior cloning minimizes the
+    cross-entropy to the chosen actions.
+
+        student = FactoredBC(recipe="tuned").fit(relabel(dataset, teacher))
+
+    `n_transitions` takes whole episodes, drawn at random, of about so many transitions.
+    """
+    buffer = as_device_buffer(dataset)
+    if n_transitions is not None and n_transitions < buffer.transition_count:
+        keep = max(1, round(buffer.size() * n_transitions / buffer.transition_count))
+        chosen = np.random.default_rng(0).permutation(buffer.size())[:keep]
+        buffer = buffer.select(sorted(chosen.tolist()))
+    actions = []
+    with progress_bar("Choosing actions", "state", progress, total=buffer.transition_count) as bar:
+        for rows in buffer.observation_index.split(_STATES_AT_ONCE):
+            states = buffer.observations_at(rows).cpu().numpy()
+            actions.append(torch.from_numpy(teacher.predict(states)))
+            bar.update(len(rows))
+    return buffer.with_actions(torch.cat(actions))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,13 +18,12 @@ from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.loader import as_device_buffer
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name
-from spin_d3rlpy.data.staging import staged_dataset
-from spin_d3rlpy.data.writing import DatasetWriter, episode_buffer
+from spin_d3rlpy.data.staging import episode_buffer, staged_dataset, write_episodes
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space
 from spin_envs import MissingDependencyError
 
-_FLAGS = {1.0: True, "true": True, "yes": True, 0.0: False, "false": False, "no": False}
+_FLAGS = (0, 1, "false", "true", "no", "yes")
 _SHOWN_VALUES = 20
 
 
@@ -171,14 +169,12 @@ def save_dataset(
                 "the next version."
             )
         size = observations.shape[1]
-        writer = DatasetWriter(
+        storage = write_episodes(
             staging,
             Box(-np.inf, np.inf, (size,), np.float32) if env is None else env.observation_space,
             MultiDiscrete(data.nvec) if env is None else env.action_space,
             None if env is None else env.spec,
-        )
-        with closing(writer):
-            writer.add(
+            (
                 episode_buffer(
                     observations[start + i : end + i + 1],
                     actions[start:end],
@@ -186,78 +182,60 @@ def save_dataset(
                     bool(data.terminals[end - 1]),
                 )
                 for i, (start, end) in edges
-            )
-        writer.finish({"dataset_id": name, "description": description})
+            ),
+        )
+        storage.update_metadata({"dataset_id": name, "description": description})
 
 
 def _sizes(
     actions: Sequence[str], choices: Mapping[str, Sequence[Any]], nvec: Sequence[int] | None
 ) -> list[int]:
-    unknown = sorted(choices.keys() - set(actions))
-    if unknown:
-        raise NvecMismatchError(f"choices= has {unknown[0]!r}, which is not one of {actions}.")
-    missing = [name for name in actions if name not in choices]
-    if missing and nvec is None:
+    known = {name: len(values) for name, values in choices.items()}
+    sizes = [known.get(name, 0) for name in actions] if nvec is None else list(nvec)
+    together = dict(zip(actions, sizes, strict=False))
+    if len(sizes) != len(actions) or 0 in sizes or not known.items() <= together.items():
         raise NvecMismatchError(
-            f"How many choices has {missing[0]!r}? Pass its values in order in choices=, or nvec= "
-            "if they are numbered 0, 1, 2, ..."
+            f"Expected the choices of each of {list(actions)}: its values in order in choices= or, "
+            "if they are numbered 0, 1, 2, ..., how many in nvec=. Got "
+            f"{', '.join(f'{n} of {name!r}' for name, n in known.items()) or 'none'} in choices= "
+            f"and nvec={nvec}."
         )
-    sizes = check_nvec([len(choices[name]) for name in actions] if nvec is None else nvec)
-    if len(sizes) != len(actions):
-        raise NvecMismatchError(f"nvec={sizes} is of {len(sizes)} sub-actions, not {actions}.")
-    for name, size in zip(actions, sizes, strict=True):
-        if name in choices and len(choices[name]) != size:
-            raise NvecMismatchError(
-                f"nvec says {size} choices of {name!r}, choices= says {len(choices[name])}."
-            )
-    return sizes
+    return check_nvec(sizes)
 
 
 def _read(table: str | Path | Columns, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Returns columns, of text if from a CSV file."""
-    known, column = _open(table)
+    columns: Any = _open(Path(table)) if isinstance(table, str | Path) else table
+    known = columns.keys() if hasattr(columns, "keys") else names
     for name in names:
-        if known is not None and name not in known:
+        if name not in known:
             listed = ", ".join(map(str, known))
             raise InvalidDatasetError(f"There is no column {name!r}; columns: {listed}.")
-    return {name: np.asarray(column(name)) for name in names}
+    return {name: np.asarray(columns[name]) for name in names}
 
 
-def _open(table: str | Path | Columns) -> tuple[list[str] | None, Callable[[str], Any]]:
-    """Returns a table's column names, None if it does not list them, and what reads a column."""
-    if not isinstance(table, str | Path):
-        keys = getattr(table, "keys", None)
-        return None if keys is None else list(keys()), table.__getitem__
-    path = Path(table)
+def _open(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}.")
     if path.suffix == ".parquet":
-        return _open_parquet(path)
+        try:
+            from pyarrow import parquet
+        except ImportError as error:
+            raise MissingDependencyError(
+                "Reading Parquet files needs pyarrow: pip install 'spin-d3rlpy[parquet]'."
+            ) from error
+        table = parquet.read_table(path)
+        return {name: table[name].to_numpy() for name in table.column_names}
     if path.suffix != ".csv":
         raise InvalidDatasetError(f"Expected a .csv or .parquet file, got {path.name!r}.")
     with path.open(newline="", encoding="utf-8-sig") as file:
-        header, *cells = list(csv.reader(file)) or [[]]
-    for number, row in enumerate(cells):
+        header, *rows = list(csv.reader(file)) or [[]]
+    for number, row in enumerate(rows):
         if len(row) != len(header):
             raise InvalidDatasetError(
                 f"Row {number} of {path} has {len(row)} cells, the header has {len(header)}."
             )
-    columns = dict(zip(header, zip(*cells, strict=True), strict=bool(cells)))
-    return header, lambda name: np.array(columns.get(name, ()), dtype=object)
-
-
-def _open_parquet(path: Path) -> tuple[list[str], Callable[[str], Any]]:
-    try:
-        from pyarrow import ArrowInvalid, parquet
-    except ImportError as error:
-        raise MissingDependencyError(
-            "Reading Parquet files needs pyarrow: pip install 'spin-d3rlpy[parquet]'."
-        ) from error
-    try:
-        file = parquet.ParquetFile(path)
-    except ArrowInvalid as error:
-        raise InvalidDatasetError(f"{path} is not a Parquet file: {error}") from error
-    return file.schema_arrow.names, lambda name: file.read([name])[name].to_numpy()
+    return {k: np.array([row[i] for row in rows], object) for i, k in enumerate(header)}
 
 
 def _is_empty(column: NDArray[Any]) -> NDArray[np.bool_]:
@@ -307,18 +285,16 @@ def _episode_rows(
 def _choices(
     column: NDArray[Any], name: str, values: Sequence[Any], skip: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Returns a column's choice numbers; 0 in skipped cells."""
+    """Returns the numbers of a column's values; 0 in skipped cells."""
     known = {_plain(value): i for i, value in enumerate(values)}
     numbers = np.zeros(len(column), np.int64)
     for row, value in enumerate(column.tolist()):
-        if skip[row]:
-            continue
-        if _plain(value) not in known:
+        if not skip[row] and _plain(value) not in known:
             shown = ", ".join(map(str, list(known)[:_SHOWN_VALUES]))
             raise InvalidDatasetError(
                 f"Row {row} has {name!r} = {value!r}, which is not one of its choices: {shown}."
             )
-        numbers[row] = known[_plain(value)]
+        numbers[row] = 0 if skip[row] else known[_plain(value)]
     return numbers
 
 
@@ -336,13 +312,6 @@ def _terminal(
     """Returns which rows' actions ended their episode; all rows for `True`."""
     if isinstance(terminal, bool):
         return np.full(rows, terminal)
-    ended: NDArray[np.bool_] = np.zeros(rows, bool)
-    empty = _is_empty(columns[terminal])
-    for row, value in enumerate(columns[terminal].tolist()):
-        flag = False if empty[row] else _FLAGS.get(_plain(str(value).lower()))
-        if flag is None:
-            raise InvalidDatasetError(
-                f"Expected column {terminal!r} to be 0 or 1, row {row} has {value!r}."
-            )
-        ended[row] = flag
-    return ended
+    column = columns[terminal]
+    flags = np.array([str(value).lower() for value in column.tolist()], object)
+    return (_choices(flags, terminal, _FLAGS, _is_empty(column)) % 2).astype(bool)

@@ -15,7 +15,7 @@ from minari.namespace import create_namespace, list_local_namespaces, namespace_
 from minari.storage.remotes import get_cloud_storage
 
 from spin_d3rlpy.data.check import check_dataset
-from spin_d3rlpy.data.environments import check_spaces
+from spin_d3rlpy.data.environments import open_minari
 from spin_d3rlpy.data.specs import is_dataset_name
 from spin_d3rlpy.data.staging import explained_full_disk, staged_dataset
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, RemoteError, SpinError
@@ -45,7 +45,12 @@ def push_dataset(dataset: MinariDataset, license: str | None = None) -> str:  # 
         ValueError: no license for data that was not built by this package.
     """
     name = dataset.id
-    organization = _remote("hf://[^/]+").removeprefix("hf://")
+    if not re.fullmatch("hf://[^/]+", _remote()):
+        raise RemoteError(
+            "Expected the environment variable MINARI_REMOTE to be hf://<your user or "
+            f"organization>, got {os.environ.get('MINARI_REMOTE')!r}."
+        )
+    organization = _remote().removeprefix("hf://")
     if license is None and "provenance" not in dataset.storage.metadata:
         raise ValueError(f"Expected a license: {name} was not built by spin-d3rlpy.")
     license = license or LICENSE  # noqa: A001
@@ -73,46 +78,41 @@ def push_dataset(dataset: MinariDataset, license: str | None = None) -> str:  # 
     return f"hf://{organization}/{name}"
 
 
-def pull_dataset(name: str) -> bool:
-    """Atomically downloads a dataset of this package's form from `MINARI_REMOTE`.
+def pull_dataset(name: str, trust: bool = False) -> bool:
+    """Atomically downloads a dataset from `MINARI_REMOTE`, by default Minari's.
+
+    `trust` is that of `load_dataset`.
 
     Returns:
         False if it exists locally.
 
     Raises:
         DatasetNotFoundError: the remote does not have it; the message lists its datasets.
-        InvalidDatasetError: the download is damaged or of another form.
-        RemoteError: `MINARI_REMOTE` is not set or unusable.
+        InvalidDatasetError: the download is damaged.
+        RemoteError: the remote is unusable.
         MissingDependencyError: `huggingface_hub` is not installed.
     """
     if not is_dataset_name(name):
         raise DatasetNotFoundError(
             f"Expected a dataset's name, <namespace>/<name>-v0, got {name!r}."
         )
-    remote = _remote(".+")
     with staged_dataset(name) as staging:
         if staging is None:
             return False
         namespace = name.rpartition("/")[0]
         download = staging.data.with_name("download")
         with _remote_errors():
-            there = minari.list_remote_datasets(prefix=namespace)
+            there = minari.list_remote_datasets(prefix=namespace or name)
             if name not in there:
                 raise DatasetNotFoundError(
-                    f"{remote} has no dataset {name!r}. In {namespace} it has "
-                    f"{', '.join(sorted(there)) or 'none'}."
+                    f"{_remote()} has no dataset {name!r}. In {namespace} it has "
+                    f"{', '.join(sorted(there)) or 'none'}. MINARI_REMOTE names another remote."
                 )
             with explained_full_disk(staging.data.parent):
                 get_cloud_storage().download_dataset(name, download)
             os.replace(download / name / "data", staging.data)
         shutil.rmtree(download)
-        try:
-            check_spaces(staging.data)
-            dataset = MinariDataset(staging.data)
-        except InvalidDatasetError:
-            raise
-        except Exception as error:  # an untrusted file can cause any error
-            raise InvalidDatasetError(f"What {name} came as cannot be read: {error}") from error
+        dataset = open_minari(staging.data, trust)
         if "checksum" in dataset.storage.metadata:
             problems = check_dataset(dataset, replay_episodes=0).problems
             if problems:
@@ -163,14 +163,8 @@ def _upload_cards(name: str, card: str, organization: str, token: str, license: 
         api.upload_file(path_or_fileobj=overview.encode(), path_in_repo=_CARD, **where)
 
 
-def _remote(form: str) -> str:
-    remote = os.environ.get("MINARI_REMOTE", "")
-    if not re.fullmatch(form, remote):
-        raise RemoteError(
-            "Expected the environment variable MINARI_REMOTE to name the shared storage, "
-            f"hf://<your user or organization>, got {remote!r}."
-        )
-    return remote
+def _remote() -> str:
+    return os.environ.get("MINARI_REMOTE") or "Minari's remote"
 
 
 @contextmanager
@@ -185,6 +179,6 @@ def _remote_errors() -> Iterator[None]:
         ) from error
     except Exception as error:
         raise RemoteError(
-            f"{os.environ.get('MINARI_REMOTE')} could not be used: {error} Check the network, that "
+            f"{_remote()} could not be used: {error} Check the network, that "
             "the user or organization exists, and your token's permissions."
         ) from error

@@ -40,10 +40,7 @@ def read_minari(
     bins: int | Sequence[int] | None = None,
     map_in: Path | None = None,
 ) -> StackedEpisodes:
-    """Reads a Minari dataset's episodes: T + 1 observations and T actions each.
-
-    (d3rlpy's `get_minari` misaligns them: it concatenates T + 1 observations with T actions.)
-    """
+    """Reads episodes of T + 1 observations and T actions, which d3rlpy's `get_minari` misaligns."""
     grid = _grid(dataset, bins)
     try:
         nvec = nvec_from_space(dataset.action_space) if grid is None else grid.nvec.tolist()
@@ -69,16 +66,10 @@ def read_minari(
 
 
 def _grid(dataset: MinariDataset, bins: int | Sequence[int] | None) -> BoxGrid | None:
-    is_continuous = isinstance(dataset.action_space, Box)
-    if is_continuous and bins is None:
+    if isinstance(dataset.action_space, Box) == (bins is None):
         raise InvalidDatasetError(
-            f"Dataset {dataset.id} has continuous actions, {dataset.action_space}. Pass bins=7, "
-            "say, to take the nearest of 7 values of each dimension."
-        )
-    if bins is not None and not is_continuous:
-        raise InvalidDatasetError(
-            f"bins= is for datasets with continuous actions, {dataset.id} has "
-            f"{dataset.action_space}. Leave it out."
+            "Expected bins= for continuous actions (bins=7 takes the nearest of 7 values of each "
+            f"dimension) and none for others. Dataset {dataset.id} has {dataset.action_space}."
         )
     return None if bins is None else BoxGrid(dataset.action_space, bins)
 
@@ -184,11 +175,7 @@ def episode_arrays(dataset: MinariDataset, index: int, episode: Mapping[str, Any
 
 
 def flatten_observations(space: Space[Any], observations: Any, source: str) -> NDArray[Any]:
-    """Returns an episode's observations as `(T + 1, obs)`.
-
-    Entries equal `gymnasium.spaces.flatten` of single observations: dictionaries in their space's
-    order, discrete parts one-hot.
-    """
+    """Returns an episode's observations `(T + 1, obs)`, flattened as by Gymnasium's `flatten`."""
     if isinstance(space, Box) and len(space.shape) == 1:
         return np.asarray(observations)
     if not isinstance(space, Dict | Tuple):
@@ -219,17 +206,15 @@ def _parts(space: Space[Any], observations: Any, source: str) -> list[NDArray[An
 def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisodes:
     """Reads a d3rlpy replay buffer's episodes, with T observations for T actions.
 
-    The last transition of a truncated episode has no next observation and is dropped, as in d3rlpy.
-    That of a terminated one is kept, with the last observation repeated as a next observation that
-    is never used. Buffers whose other features (frame stacks, multi-step returns) would be ignored
-    are refused.
+    The last transition of a terminated one is kept, with its observation repeated as a next one
+    that is never used. Buffers with features that would be ignored (frame stacks, ...) are refused.
     """
-    if isinstance(buffer, MixedReplayBuffer):
-        raise InvalidDatasetError("A MixedReplayBuffer cannot be used; pass one of its buffers.")
-    if type(buffer.transition_picker) is not BasicTransitionPicker:
+    picker = type(getattr(buffer, "transition_picker", None))
+    if isinstance(buffer, MixedReplayBuffer) or picker is not BasicTransitionPicker:
         raise InvalidDatasetError(
-            "Expected a replay buffer with the default BasicTransitionPicker, got one with a "
-            f"{type(buffer.transition_picker).__name__}, which would be ignored."
+            "Expected a replay buffer with the default BasicTransitionPicker (for a "
+            "MixedReplayBuffer, pass one of its buffers), got a "
+            f"{type(buffer).__name__} with a {picker.__name__}."
         )
     episodes = [(i, e) for i, e in enumerate(buffer.episodes) if e.transition_count]
     lengths = [e.transition_count for _, e in episodes]

@@ -12,7 +12,7 @@ import numpy as np
 from minari.dataset.minari_dataset import DATASET_ID_RE
 
 from spin_d3rlpy.errors import DatasetNotFoundError
-from spin_envs.behavior import has_behavior_policy, policy_name, policy_task, shipped_policies
+from spin_envs.behavior import policy_name, policy_task, shipped_policies
 from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
 
 PolicyKind = Literal["random", "medium", "expert"]
@@ -83,11 +83,12 @@ class DatasetSpec:
         """
         shares = LEVELS[self.level][1]
         # Where episodes are short, shares of few thousands need not be whole thousands.
-        fine = self.task.ends_early and self.size < len(shares) * _SIZE_UNIT
+        is_short = not self.task.needs_simulator
+        fine = is_short and self.size < len(shares) * _SIZE_UNIT
         unit = 1 if fine else _SIZE_UNIT
         counts = _apportion(self.size // unit, list(shares.values()))
         return [
-            DatasetPart(kind, n * unit, FIRST_SEEDS[kind], None if self.task.ends_early else n)
+            DatasetPart(kind, n * unit, FIRST_SEEDS[kind], None if is_short else n)
             for kind, n in zip(shares, counts, strict=True)
             if n
         ]
@@ -99,7 +100,7 @@ class DatasetSpec:
 
 def usual_size(task: BenchmarkTask, level: str) -> int:
     """Returns the number of transitions of a dataset whose name gives none."""
-    return LEVELS[level][0] // (_SHORT_SIZE_DIVISOR if task.ends_early else 1)
+    return LEVELS[level][0] // (1 if task.needs_simulator else _SHORT_SIZE_DIVISOR)
 
 
 def is_dataset_name(text: str) -> bool:
@@ -146,7 +147,8 @@ def parse_name(name: str, size: int | None = None) -> DatasetSpec:
             f"{level!r}; got {size!r}."
         )
     spec = DatasetSpec(task, level, int(size))
-    missing = [p for p in spec.policy_names().values() if not has_behavior_policy(p)]
+    shipped = shipped_policies()
+    missing = [p for p in spec.policy_names().values() if p not in shipped and not task.is_scripted]
     if missing:
         raise _not_found(name, f"This installation has no behavior policy {', '.join(missing)}.")
     return spec

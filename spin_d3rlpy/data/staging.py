@@ -1,25 +1,39 @@
-"""Atomic creation of datasets, and resumable builds."""
+"""Atomic creation and writing of datasets, and resumable builds."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
+import itertools
 import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+import gymnasium
+import minari
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from minari import MinariDataset
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
 from minari.storage import get_dataset_path
+from numpy.typing import NDArray
 
 from spin_d3rlpy.atomic import atomic_write
+from spin_d3rlpy.data.workers import Workers
 from spin_d3rlpy.errors import DatasetWriteError, SpinError
 from spin_d3rlpy.locks import exclusive_folder
+from spin_envs import reference_scores
 from spin_envs.rollout import EpisodeRecord
+from spin_envs.tasks import BenchmarkTask
 
+_EPISODES_PER_WRITE = 100
 # (Windows has no EDQUOT.)
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -94,11 +108,10 @@ def staged_dataset(name: str) -> Iterator[Staging | None]:
 
 
 class PlayedChunks:
-    """Chunks of episodes on disk, stored next to the dataset that they build.
+    """Chunks of episodes on disk, next to the dataset that they build, to resume a stopped build.
 
-    They survive an interrupted build for the next one of the same name and key (of everything that
-    the episodes depend on); chunks of other keys are removed. Where another process may build the
-    same dataset they do not survive.
+    That must have the same name and `key`, of all that the episodes depend on; chunks of other keys
+    are removed. Where another process may build the same dataset, they do not survive.
     """
 
     def __init__(self, name: str, key: str, staging: Staging) -> None:
@@ -143,3 +156,93 @@ class PlayedChunks:
 
     def _path(self, seeds: range) -> Path:
         return self._folder / f"{seeds[0]}-{len(seeds)}.npz"
+
+
+def dataset_bytes(dataset: MinariDataset) -> int:
+    """Returns the size of a dataset's files."""
+    return sum(p.stat().st_size for p in dataset.storage.data_path.rglob("*") if p.is_file())
+
+
+class Checksum:
+    """SHA-256 of a dataset's episodes in their order."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, *arrays: NDArray[Any]) -> None:
+        """Adds an episode's observations, actions, rewards and terminations as stored."""
+        for array in arrays:
+            self._hash.update(np.ascontiguousarray(array).data)
+
+    def __str__(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}"
+
+
+def return_statistics(returns: Sequence[float]) -> dict[str, float]:
+    """Returns mean, standard deviation, minimum and maximum of episodes' returns."""
+    array = np.array(returns)
+    with np.errstate(invalid="ignore"):  # infinite ones are reported where they are checked
+        return {name: float(getattr(array, name)()) for name in ("mean", "std", "min", "max")}
+
+
+def recorded_scores(task: BenchmarkTask) -> dict[str, float]:
+    """Returns a task's reference scores under Minari's names; empty if unknown."""
+    scores = reference_scores(task.env_id, **task.env_kwargs)
+    return {} if scores is None else {"ref_min_score": scores[0], "ref_max_score": scores[1]}
+
+
+def episode_buffer(
+    observations: NDArray[Any],
+    actions: NDArray[Any],
+    rewards: NDArray[Any],
+    terminated: bool,
+    seed: int | None = None,
+) -> EpisodeBuffer:
+    """Returns an episode of T steps in Minari's form, truncated unless terminated."""
+    flags = np.zeros((2, len(rewards)), dtype=bool)
+    flags[0 if terminated else 1, -1] = True
+    return EpisodeBuffer(
+        seed=seed,
+        observations=observations,
+        actions=actions,
+        rewards=rewards,
+        terminations=flags[0],
+        truncations=flags[1],
+        infos={},
+    )
+
+
+def write_episodes(
+    staging: Staging,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    env_spec: EnvSpec | None,
+    episodes: Iterable[EpisodeBuffer],
+) -> MinariStorage:
+    """Writes a dataset, with returns and checksum in its record, to which the caller adds the rest.
+
+    A separate process writes, because the HDF5 library can crash its process on a full disk.
+    """
+    storage = MinariStorage.new(
+        staging.data,
+        observation_space=observation_space,
+        action_space=action_space,
+        env_spec=env_spec,
+        data_format="hdf5",
+    )
+    returns, checksum, remaining = [], Checksum(), iter(episodes)
+    # HDF5 prints thousands of lines when a disk is full.
+    with closing(Workers(1, quiet=True)) as workers:
+        while batch := list(itertools.islice(remaining, _EPISODES_PER_WRITE)):
+            try:
+                workers.submit("write", {"folder": staging.data, "episodes": batch}).result()
+            except (OSError, RuntimeError) as error:  # h5py raises both
+                number = getattr(error, "errno", None)
+                reason = os.strerror(number) if number else str(error).rstrip(".")
+                raise write_error(staging.data.parent.parent, reason) from error
+            for e in batch:
+                checksum.add(e.observations, e.actions, e.rewards, e.terminations)
+                returns.append(float(np.sum(e.rewards, dtype=np.float64)))
+    record = {"minari_version": minari.__version__, "returns": return_statistics(returns)}
+    storage.update_metadata({**record, "checksum": str(checksum)})
+    return storage

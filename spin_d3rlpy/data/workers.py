@@ -72,10 +72,9 @@ def worker_arithmetic() -> list[str]:
 
 
 class Workers:
-    """Worker processes, each driven by one thread at a time.
+    """Worker processes, each driven by one thread at a time; output of quiet ones is discarded.
 
-    (multiprocessing would run the user's script again in spawned workers, and so need an
-    `if __name__ == "__main__"` guard.) Output of quiet workers is discarded.
+    (multiprocessing would run the user's script again, and so need a guard in it.)
     """
 
     def __init__(self, n: int, quiet: bool = False) -> None:

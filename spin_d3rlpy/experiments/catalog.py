@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from spin_d3rlpy.experiments.jobs import Job
-from spin_d3rlpy.experiments.specs import Experiment, Fields, Method, Scale, get_scale
-from spin_d3rlpy.settings import create, merge
+from spin_d3rlpy.experiments.specs import SCALES, Experiment, Fields, Method, Scale
+from spin_d3rlpy.settings import check_name, create, merge
 
 LEVELS = ("medium", "expert", "medium-expert", "random-medium-expert")
 TASKS = ("finger-spin-b3", "cheetah-run-b3", "quadruped-walk-b3", "humanoid-stand-b3")
@@ -193,14 +193,6 @@ _ALL = [
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 
 
-def get_experiments(names: Sequence[str]) -> list[Experiment]:
-    """Returns experiments by name; raises ValueError if there is none of one."""
-    unknown = [name for name in names if name not in EXPERIMENTS]
-    if unknown:
-        raise ValueError(f"Expected experiments of {', '.join(EXPERIMENTS)}; got {unknown[0]!r}.")
-    return [EXPERIMENTS[name] for name in names]
-
-
 @dataclasses.dataclass(frozen=True)
 class BenchSettings:
     """Selection of what to run."""
@@ -218,15 +210,17 @@ class BenchSettings:
 
     def complete(self) -> BenchSettings:
         """Returns the settings with the whole scale; raises ValueError for unknown names."""
-        get_experiments(self.experiments)
-        scale = merge(dataclasses.asdict(get_scale(self.preset)), self.scale)
-        create(Scale, scale, "scale")
-        seeds = scale["seeds"] if self.seeds is None else self.seeds
-        return dataclasses.replace(self, scale=scale, seeds=seeds)
+        for name in self.experiments:
+            check_name(name, list(EXPERIMENTS), "experiments")
+        sizes = self.sizes
+        seeds = sizes.seeds if self.seeds is None else self.seeds
+        return dataclasses.replace(self, scale=dataclasses.asdict(sizes), seeds=seeds)
 
     @property
     def sizes(self) -> Scale:
-        return dataclasses.replace(get_scale(self.preset), **self.scale)
+        check_name(self.preset, list(SCALES), "preset")
+        preset = dataclasses.asdict(SCALES[self.preset])
+        return create(Scale, merge(preset, self.scale), "scale")
 
     @property
     def seed_numbers(self) -> range:
@@ -237,11 +231,15 @@ class BenchSettings:
         """The jobs' device; each job sees only its own GPU."""
         return "cuda:0" if self.device.startswith("cuda") else self.device
 
-    def jobs(self) -> list[Job]:
+    def cells(self, experiment: str) -> list[tuple[str, str, Job]]:
+        """Returns an experiment's cells of the chosen tasks as (dataset, label, job)."""
         sizes, seeds, device = self.sizes, self.seed_numbers, self.job_device
+        return EXPERIMENTS[experiment].jobs(sizes, seeds, device, self.tasks)
+
+    def jobs(self) -> list[Job]:
         return [
             job
-            for experiment in get_experiments(self.experiments)
-            for _, label, job in experiment.jobs(sizes, seeds, device, self.tasks)
+            for experiment in self.experiments
+            for _, label, job in self.cells(experiment)
             if not self.methods or any(method in label for method in self.methods)
         ]

@@ -1,8 +1,6 @@
 """Jobs of workers: pre-train an ASM, train and evaluate an algorithm, or probe an ASM.
 
-A job is a folder: `job.json` describes it, `run/` is its training or pre-training (see
-`spin_d3rlpy.training`), `result.json` (written atomically at the end) marks it as done, and
-`machine.json` holds versions and machine.
+A job is a folder: `job.json`, `run/` (see `spin_d3rlpy.training`), `result.json` when it is done.
 """
 
 from __future__ import annotations
@@ -13,27 +11,33 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping
+import timeit
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
 import d3rlpy
 import gymnasium
+import numpy as np
 import structlog
 import torch
+from numpy.typing import NDArray
 
 from spin_d3rlpy.algos.files import load_policy
+from spin_d3rlpy.algos.idql import IDQL
 from spin_d3rlpy.asm import load_asm
 from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
+from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.data import load_dataset
-from spin_d3rlpy.experiments.coordination import measure_coordination
 from spin_d3rlpy.locks import exclusive_folder
 from spin_d3rlpy.metrics import ActionMode
+from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.reports import describe_machine, read_csv, write_json
 from spin_d3rlpy.run_settings import PretrainSettings, TrainSettings, train_settings
 from spin_d3rlpy.training import CURVE, POLICY, run_pretraining, run_training
 from spin_envs.tasks import BenchmarkTask
+from spin_envs.vector import make_batch
 
 RESULT = "result.json"
 RUN = "run"
@@ -42,7 +46,10 @@ LOG = "log.txt"
 CHECKPOINT_INTERVAL = 1_000  # steps
 EVALUATION_SEED = 100
 TIMED_EPOCHS = 4  # evaluations of a timed training
+TIMED_DECISIONS = 30
 HELD_OUT = 0.1  # share of the episodes that probes are tested on
+
+Choose = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +73,6 @@ class Job:
     asm: Job | None = None  # the job that pre-trains the ASM of a training or probe
     asm_epoch: int | None = None  # epoch of the ASM; the last one if None, 0 is untrained
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Job:
         asm = content["asm"]
@@ -77,7 +81,7 @@ class Job:
     @property
     def name(self) -> str:
         """Name of its folder: a readable summary and a hash of all fields."""
-        content = self.to_json()
+        content = dataclasses.asdict(self)
         if self.seconds is None:  # names from before timed jobs existed
             del content["recipe"], content["seconds"]
         identity = json.dumps(content, sort_keys=True).encode()
@@ -164,6 +168,54 @@ def _asm_path(root: Path, job: Job) -> Path:
     assert job.asm is not None
     suffix = "" if job.asm_epoch is None else f"_{job.asm_epoch}"
     return root / job.asm.name / RUN / f"asm{suffix}.safetensors"
+
+
+def measure_coordination(
+    algo: Any, env: gymnasium.Env[Any, Any], episodes: int, seed: int
+) -> dict[str, float]:
+    """Plays episodes, for each way of acting, of a task whose info counts `collisions`.
+
+    Returns shares of actions in which a choice collides with another one, the median time of a
+    greedy decision and, where the policy is a structure model, `ruled_return` and
+    `ruled_collisions` of greedy actions that must not collide, a rule that it was not trained with.
+    """
+    assert env.spec is not None
+    with closing(make_batch(env.spec, episodes)) as envs:
+        found = {
+            "greedy_collisions": _play(envs, algo.predict, seed)[1],
+            "sampled_collisions": _play(envs, algo.sample_action, seed)[1],
+            "milliseconds": _milliseconds(envs, algo.predict, seed),
+        }
+        if isinstance(algo, IDQL) and isinstance(algo.policy, JointPolicy):
+            space = envs.single_action_space
+            assert isinstance(space, gymnasium.spaces.MultiDiscrete)
+            n_choices = int(space.nvec.max())
+            # A courier may stay whatever the others do.
+            stays = [n_choices - 1] if "dispatch" in env.spec.id else []
+            rule = all_different(n_choices, except_for=stays)
+            played = _play(envs, lambda x: algo.predict_with(x, allowed=rule), seed)
+            found["ruled_return"], found["ruled_collisions"] = played
+    return found
+
+
+def _play(envs: Any, choose: Choose, seed: int) -> tuple[float, float]:
+    """Plays one episode per environment; returns the mean return and the collisions' share."""
+    torch.manual_seed(seed)
+    observations, _ = envs.reset(seed=seed)
+    total, collided, steps, over = 0.0, 0, 0, False
+    while not over:
+        observations, rewards, terminated, truncated, infos = envs.step(choose(observations))
+        total += float(rewards.sum())
+        collided += int((infos["collisions"] > 0).sum())
+        steps += len(rewards)
+        over = bool((terminated | truncated).all())  # all episodes have the same length
+    return total / envs.num_envs, collided / steps
+
+
+def _milliseconds(envs: Any, choose: Choose, seed: int) -> float:
+    observations, _ = envs.reset(seed=seed)
+    taken = timeit.repeat(lambda: choose(observations[:1]), number=1, repeat=TIMED_DECISIONS)
+    return 1000.0 * float(np.median(taken))
 
 
 def work(root: Path, name: str, threads: int) -> None:

@@ -5,32 +5,32 @@ from __future__ import annotations
 import base64
 import dataclasses
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from spin_d3rlpy import plots
 from spin_d3rlpy.experiments import tables
 from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
-from spin_d3rlpy.experiments.specs import Experiment, get_scale
+from spin_d3rlpy.experiments.specs import SCALES, Experiment
 from spin_d3rlpy.experiments.tables import Cell, Row
 from spin_d3rlpy.reports import write_csv
+
+Panels = Mapping[str, Mapping[str, plots.Curve]]
 
 
 def write_report(root: Path, out: Path, settings: BenchSettings) -> list[Path]:
     """Writes `report.html` and, per experiment with results, a CSV and a PNG; returns the files."""
     out.mkdir(parents=True, exist_ok=True)
-    scale, seeds, device = settings.sizes, settings.seed_numbers, settings.job_device
-    preset = dataclasses.asdict(get_scale(settings.preset))
+    preset = dataclasses.asdict(SCALES[settings.preset])
     # Tables show the number of seeds.
     changes = [f"{k}={v}" for k, v in settings.scale.items() if v != preset[k] and k != "seeds"]
     title = ", ".join([f"Results at scale {settings.preset}", *changes])
     writer = _Writer(out, title, _INTRODUCTION)
-    baseline = tables.final_returns_of_baseline(root, scale, seeds, device)
+    baseline = tables.final_returns_of_baseline(root, settings)
     for name in settings.experiments:
-        experiment = EXPERIMENTS[name]
-        cells = tables.read_cells(experiment, root, scale, seeds, device, settings.tasks)
-        if cells:
-            _report_experiment(writer, experiment, cells, baseline)
+        if cells := tables.read_cells(name, root, settings):
+            _report_experiment(writer, EXPERIMENTS[name], cells, baseline)
     return writer.finish()
 
 
@@ -38,7 +38,7 @@ def _report_experiment(
     writer: _Writer, experiment: Experiment, cells: Sequence[Cell], baseline: dict[str, float]
 ) -> None:
     name = experiment.name
-    writer.title(experiment.title)
+    writer.paragraph(experiment.title, "h2")
     writer.paragraph(experiment.note)
     if experiment.probe:
         writer.table(name, tables.probe_rows(cells))
@@ -50,20 +50,19 @@ def _report_experiment(
         if row.get("published", "") != "":
             ends.setdefault(row["dataset"], {})[f"published {row['method']}"] = row["published"]
     xlabel = "CPU seconds, pre-training included" if experiment.timed else plots.OFFLINE_STEPS
-    picture = writer.picture(name, "learning curves")
     curves = tables.curves(cells, "return")
-    plots.plot_curve_panels(picture, curves, reference_lines=ends, xlabel=xlabel)
+    writer.curves(name, "learning curves", curves, reference_lines=ends, xlabel=xlabel)
     if greedy := tables.curves(cells, "greedy_return"):
         writer.paragraph("The same policies with greedy actions:")
-        picture = writer.picture(f"{name}_greedy", "learning curves of greedy actions")
+        text = "learning curves of greedy actions"
         ylabel = "mean return of greedy episodes"
-        plots.plot_curve_panels(picture, greedy, ylabel=ylabel, xlabel=xlabel)
+        writer.curves(f"{name}_greedy", text, greedy, ylabel=ylabel, xlabel=xlabel)
     writer.data(f"{name}_curves", tables.curve_rows(cells))
     text = "Cost: means over seeds, on the machine of the run."
     writer.table(f"{name}_cost", tables.cost_rows(cells), text)
     if experiment.timed:
         text = "Means over seeds by seconds of training, greedy and sampled."
-        writer.table(f"{name}_by_second", tables.second_rows(cells), text)
+        writer.table(f"{name}_by_second", tables.mean_rows(cells, "seconds"), text)
         text = (
             "Shares of actions with a collision, and the time of a decision. The structure model's "
             "ruled actions must not collide, which it was not trained for."
@@ -71,34 +70,21 @@ def _report_experiment(
         writer.table(f"{name}_collisions", tables.coordination_rows(cells), text)
         return
     if experiment.early:
-        text = "Means over seeds by gradient steps, greedy and sampled."
-        writer.table(f"{name}_by_step", tables.step_rows(cells), text)
-    pretraining = tables.pretraining_rows(cells)
-    if pretraining:
+        writer.data(f"{name}_by_step", tables.mean_rows(cells, "step"))
+    if pretraining := tables.pretraining_rows(cells):
         writer.data(f"{name}_pretraining", pretraining)
-    if accuracies := tables.held_out_accuracies(pretraining):
-        writer.paragraph(
-            "Share of masked sub-actions of held-out episodes that the ASM predicts, by updates of "
-            "pre-training and the share of sub-actions that are masked when it is tested."
-        )
-        picture = writer.picture(f"{name}_pretraining", "held-out accuracy")
-        xlabel = "updates of pre-training"
-        plots.plot_curve_panels(picture, accuracies, ylabel="per-slot accuracy", xlabel=xlabel)
     if targets := tables.target_rows(cells):
         text = (
             "Steps and minutes to 95 % of the factored method's final return in this table, "
             "pre-training included in the minutes; medians of the seeds that reach it."
         )
         writer.table(f"{name}_time_to_target", targets, text)
-        picture = writer.picture(f"{name}_time_to_target", "time to target")
-        plots.plot_time_to_target(picture, targets)
     if scores := tables.scores_by_method(cells):
         text = (
             "Normalized scores (0 random, 100 expert) over the datasets that all methods have: "
-            "interquartile mean with its 95 % interval, and the share of runs above each score."
+            "interquartile mean with its 95 % interval."
         )
         writer.table(f"{name}_aggregate", tables.aggregate_rows(scores), text)
-        plots.plot_profiles(writer.picture(f"{name}_profiles", "performance profiles"), scores)
 
 
 class _Writer:
@@ -109,12 +95,9 @@ class _Writer:
         self._files: list[Path] = []
         self._html = [f"<h1>{html.escape(title)}</h1><p>{html.escape(introduction)}</p>"]
 
-    def title(self, text: str) -> None:
-        self._html.append(f"<h2>{html.escape(text)}</h2>")
-
-    def paragraph(self, text: str) -> None:
+    def paragraph(self, text: str, tag: str = "p") -> None:
         if text:
-            self._html.append(f"<p>{html.escape(text)}</p>")
+            self._html.append(f"<{tag}>{html.escape(text)}</{tag}>")
 
     def data(self, name: str, rows: Sequence[Row]) -> None:
         """Adds a CSV file that is too long for a table."""
@@ -137,24 +120,18 @@ class _Writer:
         inner = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)
         self._html.append(f"<div><table>{inner}</table></div>")
 
-    def picture(self, name: str, alternative: str) -> Path:
+    def curves(self, name: str, alternative: str, panels: Panels, **options: Any) -> None:
         path = self._out / f"{name}.png"
+        plots.plot_curve_panels(path, panels, **options)
+        source = f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
+        self._html.append(f'<img alt="{html.escape(alternative)}" src="{source}">')
         self._files.append(path)
-        self._html.append(f'<img alt="{html.escape(alternative)}" src="{_PICTURE}{path.name}">')
-        return path
 
     def finish(self) -> list[Path]:
-        text = "\n".join(self._html)
-        for path in self._files:
-            if path.suffix == ".png":
-                encoded = base64.b64encode(path.read_bytes()).decode()
-                text = text.replace(f"{_PICTURE}{path.name}", f"data:image/png;base64,{encoded}")
         page = self._out / "report.html"
-        page.write_text(_PAGE.format(text))
+        page.write_text(_PAGE.format("\n".join(self._html)))
         return [*self._files, page]
 
-
-_PICTURE = "picture:"  # stands for a picture's bytes until it is drawn
 
 _INTRODUCTION = (
     "Returns are means over seeds of the mean return of seeded evaluation episodes; low and high "

@@ -205,10 +205,3 @@ class Experiment:
 
 def _epoch_label(epoch: int | None) -> str:
     return "last epoch" if epoch is None else f"epoch {epoch}"
-
-
-def get_scale(name: str) -> Scale:
-    """Returns a scale by name; raises ValueError if there is none."""
-    if name not in SCALES:
-        raise ValueError(f"Expected a preset of {', '.join(SCALES)}; got {name!r}.")
-    return SCALES[name]

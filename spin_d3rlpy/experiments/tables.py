@@ -7,7 +7,6 @@ Deep Reinforcement Learning at the Edge of the Statistical Precipice, NeurIPS 20
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from spin_d3rlpy.experiments.catalog import EXPERIMENTS
+from spin_d3rlpy.experiments.catalog import BenchSettings
 from spin_d3rlpy.experiments.grid import is_done
 from spin_d3rlpy.experiments.jobs import RESULT, RUN, Job
-from spin_d3rlpy.experiments.specs import Experiment, Scale
+from spin_d3rlpy.experiments.specs import Experiment
 from spin_d3rlpy.plots import Curve
 from spin_d3rlpy.reports import read_csv
 from spin_envs import normalized_score
@@ -62,20 +61,13 @@ class Cell:
 
     def column(self, name: str) -> Values:
         """A column of the learning curves, `(seeds, T)`."""
-        return np.array([[row[name] for row in rows] for rows in self.evaluations])
+        return np.array([[row.get(name, np.nan) for row in rows] for rows in self.evaluations])
 
 
-def read_cells(
-    experiment: Experiment,
-    root: Path,
-    scale: Scale,
-    seeds: Sequence[int],
-    device: str,
-    tasks: Sequence[str] = (),
-) -> list[Cell]:
+def read_cells(experiment: str, root: Path, settings: BenchSettings) -> list[Cell]:
     """Reads the finished jobs of an experiment."""
     finished: dict[tuple[str, str], list[Job]] = {}
-    for dataset, label, job in experiment.jobs(scale, seeds, device, tasks):
+    for dataset, label, job in settings.cells(experiment):
         if is_done(root, job):
             finished.setdefault((dataset, label), []).append(job)
     return [
@@ -129,25 +121,6 @@ def curve_rows(cells: Sequence[Cell]) -> list[Row]:
     ]
 
 
-def step_rows(cells: Sequence[Cell], steps: Sequence[int] = (0, 1_000, 10_000)) -> list[Row]:
-    """Sampled and greedy returns by gradient steps, means over seeds."""
-    rows = []
-    for cell in cells:
-        row: Row = {**cell.names, "seeds": len(cell.jobs)}
-        for key, name in (("return", "sampled"), ("greedy_return", "greedy")):
-            for step in steps:
-                values = [
-                    evaluation[key]
-                    for curve in cell.evaluations
-                    for evaluation in curve
-                    if evaluation["step"] == step and key in evaluation
-                ]
-                complete = len(values) == len(cell.jobs)
-                row[f"{name}_at_{step}"] = round(float(np.mean(values)), 1) if complete else ""
-        rows.append(row)
-    return rows
-
-
 def pretraining_rows(cells: Sequence[Cell]) -> list[Row]:
     """Every epoch of every ASM; a shared ASM belongs to the first method that uses it."""
     rows: list[Row] = []
@@ -161,23 +134,6 @@ def pretraining_rows(cells: Sequence[Cell]) -> list[Row]:
                 rows += [identity | {key: round(row[key], 4) for key in row} for row in curve]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     return [{key: row.get(key, "") for key in columns} for row in rows]
-
-
-def held_out_accuracies(rows: Sequence[Row]) -> dict[str, dict[str, Curve]]:
-    """Per-slot held-out accuracy by updates: curves by dataset and line (method, mask ratio)."""
-    prefix = "validation_slot_accuracy_at_"
-    found: dict[str, dict[str, Curve]] = {}
-    by_cell = itertools.groupby(rows, lambda row: (row["dataset"], row["method"]))
-    for (dataset, method), group in by_cell:
-        of_cell = list(group)
-        for key in (key for key in rows[0] if key.startswith(prefix)):
-            known = [row for row in of_cell if row[key] != ""]
-            if known:
-                shape = (len({row["seed"] for row in known}), -1)
-                steps, values = (np.reshape([r[k] for r in known], shape) for k in ("step", key))
-                line = f"{method}: {float(key.removeprefix(prefix)):.0%} masked"
-                found.setdefault(dataset, {})[line] = Curve(steps[0], values)
-    return found
 
 
 def probe_rows(cells: Sequence[Cell]) -> list[Row]:
@@ -218,13 +174,13 @@ def return_rows(
     return rows
 
 
-def second_rows(cells: Sequence[Cell]) -> list[Row]:
-    """Greedy and sampled returns by seconds of training, means over seeds."""
+def mean_rows(cells: Sequence[Cell], x: str) -> list[Row]:
+    """Greedy and sampled returns by `x`, seconds or gradient steps, means over seeds."""
     rows = []
     for cell in cells:
-        columns = (cell.column(name).mean(0) for name in ("seconds", "greedy_return", "return"))
-        for seconds, greedy, sampled in zip(*columns, strict=True):
-            row: Row = {**cell.names, "seeds": len(cell.jobs), "seconds": round(float(seconds))}
+        columns = (cell.column(name).mean(0) for name in (x, "greedy_return", "return"))
+        for place, greedy, sampled in zip(*columns, strict=True):
+            row: Row = {**cell.names, "seeds": len(cell.jobs), x: round(float(place))}
             rows.append(
                 {**row, "greedy": round(float(greedy), 1), "sampled": round(float(sampled), 1)}
             )
@@ -255,11 +211,9 @@ def cost_rows(cells: Sequence[Cell]) -> list[Row]:
     ]
 
 
-def final_returns_of_baseline(
-    root: Path, scale: Scale, seeds: Sequence[int], device: str
-) -> dict[str, float]:
+def final_returns_of_baseline(root: Path, settings: BenchSettings) -> dict[str, float]:
     """The factored method's final return by dataset, of finished full-length trainings."""
-    cells = read_cells(EXPERIMENTS["returns"], root, scale, seeds, device)
+    cells = read_cells("returns", root, dataclasses.replace(settings, tasks=[]))
     return {c.dataset: float(c.returns.mean()) for c in cells if c.label == BASELINE}
 
 

@@ -14,7 +14,7 @@ from d3rlpy.torch_utility import TorchMiniBatch
 
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import MiniBatch
-from spin_d3rlpy.mapping import mapped_array
+from spin_d3rlpy.data.episodes import mapped_array
 from spin_d3rlpy.policies.base import SlotFeatures
 from spin_d3rlpy.precision import Precision, autocast
 from spin_d3rlpy.progress import progress_bar

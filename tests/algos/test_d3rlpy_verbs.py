@@ -323,7 +323,7 @@ def test_fqe_refuses_what_does_not_fit() -> None:
     algo = built(FactoredIQL)
     with pytest.raises(NvecMismatchError, match=r"nvec=\[3\]"):
         MultiDiscreteFQE(algo, MultiDiscreteFQEConfig(nvec=[3]))
-    with pytest.raises(NvecMismatchError, match="scales observations differently"):
+    with pytest.raises(NvecMismatchError, match="without nvec and observation_scaler"):
         MultiDiscreteFQE(algo, MultiDiscreteFQEConfig(observation_scaler=MinMaxObservationScaler()))
     with pytest.raises(NotImplementedError, match="MultiDiscreteFQE"):
         MultiDiscreteFQEConfig().create()

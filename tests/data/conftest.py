@@ -21,7 +21,7 @@ from minari.storage import get_dataset_path
 from numpy.typing import NDArray
 
 import spin_envs.behavior
-from spin_d3rlpy.data import build_dataset, check, parse_name, workers, writing
+from spin_d3rlpy.data import build_dataset, check, parse_name, staging, workers
 from spin_d3rlpy.data.collect import answer
 
 MIX = "spin/cheetah-run-b3/random-medium-expert-v0"
@@ -98,14 +98,14 @@ class InThisProcess:
 def _no_processes() -> Iterator[None]:
     """Datasets are built in this process, but for tests of the processes that usually do it."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (workers, writing, check):
+        for module in (workers, staging, check):
             patch.setattr(module, "Workers", InThisProcess)
         yield
 
 
 @pytest.fixture
 def _processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for module in (workers, writing, check):
+    for module in (workers, staging, check):
         monkeypatch.setattr(module, "Workers", Workers)
     workers.worker_arithmetic.cache_clear()
     yield

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from types import SimpleNamespace
 
 import minari
 import pytest
-from minari.storage import get_dataset_path
 
-from spin_d3rlpy.data import loader
+from spin_d3rlpy.data import loader, remote
 from spin_d3rlpy.data.check import check_dataset
 from spin_d3rlpy.data.loader import open_local
 from spin_d3rlpy.data.staging import is_complete
@@ -33,23 +34,23 @@ def test_ten_processes_end_with_one_good_dataset(
 
 
 def test_a_third_partys_dataset_is_downloaded_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Minari writes to the dataset's folder itself: two downloads would get in each other's way."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     name, downloads, together = "others/things-v0", [], Barrier(4)
 
-    def download(wanted: str) -> None:
+    def download(wanted: str, folder: Path) -> None:
         downloads.append(wanted)
-        data = Path(get_dataset_path(wanted)) / "data"
-        data.mkdir(parents=True)
-        (data / "metadata.json").write_text("{}")
+        source = built_folder / "spin" / "cheetah-run-b3" / "random-medium-expert-5k-v0"
+        shutil.copytree(source, folder / wanted)
 
-    monkeypatch.setattr(minari, "download_dataset", download)
+    storage = SimpleNamespace(download_dataset=download)
+    monkeypatch.setattr(minari, "list_remote_datasets", lambda **_: {name: {}})
+    monkeypatch.setattr(remote, "get_cloud_storage", lambda: storage)
 
     def provide(_: int) -> str:
         together.wait()
-        return loader._provide(name, None, None, False)
+        return loader._provide(name, None, None, False, False)
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(provide, range(4))) == [name] * 4

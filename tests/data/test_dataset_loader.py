@@ -20,6 +20,7 @@ from minari.storage import remotes
 
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer, load_dataset, loader
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, NvecMismatchError
+from spin_envs import MissingDependencyError
 
 MIX = "spin/cheetah-run-b3/random-medium-expert-v0"
 MIX_5K = "spin/cheetah-run-b3/random-medium-expert-5k-v0"
@@ -159,7 +160,7 @@ def test_a_download_without_its_package_names_our_extra(monkeypatch: pytest.Monk
     monkeypatch.delenv("MINARI_REMOTE", raising=False)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     monkeypatch.delitem(sys.modules, "minari.storage.remotes.huggingface", raising=False)
-    with pytest.raises(DatasetNotFoundError, match=r"pip install 'spin-d3rlpy\[hf\]'") as raised:
+    with pytest.raises(MissingDependencyError, match=r"pip install 'spin-d3rlpy\[hf\]'") as raised:
         load_dataset("D4RL/door/human-v2")
     assert "minari[" not in str(raised.value)
 

@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import minari
 import pytest
 
-from spin_d3rlpy.data import build_dataset, load_dataset, parse_name
+from spin_d3rlpy.data import build_dataset, load_dataset, parse_name, remote
 from spin_d3rlpy.errors import DatasetWriteError
 from tests.subprocesses import import_path
 
@@ -75,7 +76,9 @@ def test_a_download_that_fills_the_disk_says_so(
         except OSError as error:
             raise RuntimeError("the client gave up") from error
 
-    monkeypatch.setattr(minari, "download_dataset", download)
+    storage = SimpleNamespace(download_dataset=download)
+    monkeypatch.setattr(minari, "list_remote_datasets", lambda **_: {"others/things-v0": {}})
+    monkeypatch.setattr(remote, "get_cloud_storage", lambda: storage)
     with pytest.raises(DatasetWriteError, match="No space left") as caught:
         load_dataset("others/things-v0")
     assert str(datasets_folder) in str(caught.value)

@@ -93,7 +93,7 @@ def test_parquet_files_are_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError, match="no column 'smoker'; columns: patient, day"):
         from_table(tmp_path / "log.parquet", **{**READING, "observations": ["smoker"]})
     (tmp_path / "log.parquet").write_text("no")
-    with pytest.raises(InvalidDatasetError, match="not a Parquet file"):
+    with pytest.raises(ValueError, match="Parquet"):
         from_table(tmp_path / "log.parquet", **READING)
 
 
@@ -109,15 +109,15 @@ def test_numbered_choices_need_nvec() -> None:
     reading: dict[str, Any] = {"observations": ["s"], "actions": ["a"], "reward": "r"}
     buffer = from_table(table, episode="e", nvec=[5], **reading)
     assert (buffer.nvec, buffer.actions.tolist()) == ([5], [[0], [2]])
-    with pytest.raises(NvecMismatchError, match=r"How many choices has 'a'\?"):
+    with pytest.raises(NvecMismatchError, match=r"choices of each of \['a'\]"):
         from_table(table, episode="e", **reading)
     with pytest.raises(InvalidDatasetError, match=r"Row 1 has 'a' = 2.*: 0\.0, 1\.0"):
         from_table(table, episode="e", nvec=[2], **reading)
-    with pytest.raises(NvecMismatchError, match="2 sub-actions"):
+    with pytest.raises(NvecMismatchError, match=r"nvec=\[2, 3\]"):
         from_table(table, episode="e", nvec=[2, 3], **reading)
-    with pytest.raises(NvecMismatchError, match="says 3 choices of 'a', choices= says 1"):
+    with pytest.raises(NvecMismatchError, match=r"Got 1 of 'a' in choices= and nvec=\[3\]"):
         from_table(table, episode="e", nvec=[3], choices={"a": [0]}, **reading)
-    with pytest.raises(NvecMismatchError, match="'b', which is not one of"):
+    with pytest.raises(NvecMismatchError, match="Got 1 of 'b' in choices="):
         from_table(table, episode="e", choices={"b": [0]}, **reading)
     ends = from_table(table, episode="e", nvec=[3], terminal=True, **reading)
     assert ends.terminals.tolist() == [0, 0, 1]
@@ -131,7 +131,7 @@ def test_numbered_choices_need_nvec() -> None:
         (1, "dose", "75", "Row 1 has 'dose' = '75', which is not one of its choices: 0"),
         (1, "dose", "", "Row 1 has no 'dose'. Only an episode's last row"),
         (4, "dose", "", "Row 4 has no 'dose'"),
-        (1, "died", "perhaps", "Expected column 'died' to be 0 or 1, row 1 has 'perhaps'"),
+        (1, "died", "perhaps", "Row 1 has 'died' = 'perhaps', which is not one of its choices: 0"),
         (1, "died", 1, "'a' continues after row 1, where 'died' ends"),
         (1, "day", 0, "Two rows of episode 'a' have the same time"),
     ],

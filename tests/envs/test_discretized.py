@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Sequence
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
-from spin_envs import DiscretizeAction, InvalidActionError, UnknownTaskError
+from spin_envs import DiscretizeAction, InvalidActionError
 from spin_envs.discretized import DiscretizedEnv
 
 NEEDS_SHIMMY = "needs Shimmy: pip install 'spin-d3rlpy[shimmy]'"
@@ -171,9 +171,9 @@ def test_a_copy_goes_on_from_where_it_was_taken(duplicate: Any) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"action": "discrete"}, r"continuous actions \(a Box space\), got Discrete\(3\)"),
+        ({"action": "discrete"}, r"continuous actions .*, got Discrete\(3\)"),
         ({"action": "multi"}, "got MultiDiscrete"),
-        ({"action": "unbounded"}, r"finite bounds, but dimension 1 is \[-inf, 1.0\]"),
+        ({"action": "unbounded"}, r"finite bounds, got Box\(.*inf"),
         ({"observation": "list"}, "arrays or .nested. dicts of arrays, got Sequence"),
     ],
 )
@@ -188,19 +188,9 @@ def test_bad_bins_are_refused(bins: Any) -> None:
         make("Pendulum-v1", bins=bins)
 
 
-@pytest.mark.parametrize(
-    ("env_id", "message"),
-    [
-        ("Pendulun-v1", "'Pendulun-v1'. Near matches: Pendulum-v1"),
-        ("Pendulum-v99", "Near matches: Pendulum-v1"),
-        ("test/Plane-v0", "Near matches: test/Plain-v0"),
-        ("gymnasium:Pendulun-v1", "Near matches: Pendulum-v1"),
-        ("qqqqqqqqqqqqq", "'qqqqqqqqqqqqq'. Near matches: none"),
-    ],
-)
-def test_an_unknown_id_lists_near_matches(env_id: str, message: str) -> None:
-    with pytest.raises(UnknownTaskError, match=message):
-        make(env_id)
+def test_an_unknown_id_lists_near_matches() -> None:
+    with pytest.raises(gymnasium.error.UnregisteredEnv, match=r"Did you mean: `Pendulum`"):
+        make("Pendulun-v1")
 
 
 @pytest.mark.parametrize(
@@ -286,5 +276,8 @@ def test_shimmys_values_come_in_dm_controls_order() -> None:
 
 def test_an_unknown_dm_control_id_lists_near_matches() -> None:
     pytest.importorskip("shimmy", reason=NEEDS_SHIMMY)
-    with warnings.catch_warnings(), pytest.raises(UnknownTaskError, match="cheetah-run-v0"):
+    with (
+        warnings.catch_warnings(),
+        pytest.raises(gymnasium.error.UnregisteredEnv, match="cheetah-run"),
+    ):
         make("dm_control/cheetah-rum-v0")

@@ -22,8 +22,8 @@ from minari.data_collector import EpisodeBuffer
 from numpy.typing import NDArray
 
 import spin_envs
-from spin_envs.registration import EPISODE_STEPS, SUITE_TASKS, register_all
 from spin_envs.suite import DiscretizedSuiteEnv
+from spin_envs.tasks import EPISODE_STEPS, SUITE_TASKS, register_all
 from tests.subprocesses import ROOT, run_python
 
 SPIN_IDS = sorted(env_id for env_id in gymnasium.registry if env_id.startswith("spin/"))

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from spin_d3rlpy.cli import app
-from spin_d3rlpy.experiments import engines
-from spin_d3rlpy.experiments.coordination import measure_coordination
+from spin_d3rlpy.experiments import grid
+from spin_d3rlpy.experiments.jobs import measure_coordination
 from tests.experiments.test_experiments import InProcess
 
 
@@ -40,7 +40,7 @@ def test_collisions_are_counted_by_action() -> None:
 @pytest.mark.slow
 def test_the_experiment_reports_collisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
-    monkeypatch.setattr(engines, "LocalEngine", lambda *_: InProcess())
+    monkeypatch.setattr(grid, "LocalEngine", lambda *_: InProcess())
     common = ["coordination", "--preset", "smoke", "--task", "slate-n5/"]
     folder = ["--folder", str(tmp_path / "jobs")]
     result = CliRunner().invoke(app, ["bench", "run", *common, "--method", "joint", *folder])

@@ -15,11 +15,16 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_d3rlpy.experiments import grid, jobs
-from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings, get_experiments
-from spin_d3rlpy.experiments.engines import LocalEngine, visible_gpu
-from spin_d3rlpy.experiments.grid import is_done, run_grid, with_requirements
+from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
+from spin_d3rlpy.experiments.grid import (
+    LocalEngine,
+    is_done,
+    run_grid,
+    visible_gpu,
+    with_requirements,
+)
 from spin_d3rlpy.experiments.jobs import LOG, Job, run_job
-from spin_d3rlpy.experiments.specs import SCALES, Method, Scale, get_scale, pretraining_job
+from spin_d3rlpy.experiments.specs import SCALES, Method, Scale, pretraining_job
 from spin_d3rlpy.run_settings import create_algorithm, train_settings
 from spin_envs import reference_scores
 
@@ -100,7 +105,7 @@ def test_every_cell_can_be_configured(name: str, scale: str) -> None:
     assert cells
     for dataset, _, job in cells:
         assert reference_scores(dataset) is not None
-        assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
+        assert Job.from_json(json.loads(json.dumps(dataclasses.asdict(job)))) == job
         if job.kind == "train":
             assert job.algorithm is not None
             if job.seconds is None:
@@ -142,10 +147,10 @@ def test_anything_that_changes_a_result_changes_the_folder() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"Expected experiments of returns, .*; got 'retruns'"):
-        get_experiments(["early", "retruns"])
-    with pytest.raises(ValueError, match="Expected a preset of paper, cpu, smoke; got 'gpu'"):
-        get_scale("gpu")
+    with pytest.raises(ValueError, match=r"no 'retruns'\. Near matches: returns"):
+        BenchSettings(["early", "retruns"]).complete()
+    with pytest.raises(ValueError, match=r"no 'gpu'\. Near matches: cpu"):
+        BenchSettings(["early"], "gpu").complete()
 
 
 # -- running them ----------------------------------------------------------------------------
@@ -295,7 +300,7 @@ def test_a_job_sees_one_of_the_gpus_that_its_parent_may_use(
     assert visible_gpu(1) == "1"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-8f5a")
     assert [visible_gpu(0), visible_gpu(1)] == ["3", "GPU-8f5a"]
-    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES=3, GPU-8f5a, got 2"):
+    with pytest.raises(IndexError):
         visible_gpu(2)
     # Whichever it is, the job finds it first: reports find the job whatever GPU it ran on.
     for device in ("cuda", "cuda:0", "cuda:1"):

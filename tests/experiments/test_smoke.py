@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spin_d3rlpy.cli import app
-from spin_d3rlpy.experiments import engines, jobs
+from spin_d3rlpy.experiments import grid, jobs
 from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
 from spin_d3rlpy.experiments.grid import is_done, with_requirements
 from spin_d3rlpy.experiments.report import write_report
@@ -41,7 +41,7 @@ def smoke(tmp_path: Path, names: Sequence[str], tasks: Sequence[str] = ()) -> st
 
 def test_smoke_of_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Processes, which import everything first, are those of `test_experiments.py`.
-    monkeypatch.setattr(engines, "LocalEngine", lambda *_: InProcess())
+    monkeypatch.setattr(grid, "LocalEngine", lambda *_: InProcess())
     report = smoke(tmp_path, ["maze"], ["maze-a5/"])
     # Four methods and SPIN's pre-training.
     assert len(list(tmp_path.glob("jobs/*/result.json"))) == 5
@@ -50,7 +50,7 @@ def test_smoke_of_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 def test_trainings_with_equal_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "LocalEngine", lambda *_: InProcess())
+    monkeypatch.setattr(grid, "LocalEngine", lambda *_: InProcess())
     # A clock on which every step takes 50 ms, on any machine.
     clock = types.SimpleNamespace(
         monotonic=time.monotonic, process_time=itertools.count(0, 0.05).__next__

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from spin_d3rlpy import DecQN, save_policy
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.errors import InvalidCheckpointError, NvecMismatchError
-from spin_d3rlpy.recording import record_policy
+from spin_d3rlpy.evaluation import record_policy
 from spin_envs import MissingDependencyError
 from spin_envs.behavior import load_behavior_policy
 
@@ -76,7 +76,7 @@ def test_a_whole_episode_is_recorded_without_a_limit(saved: str, tmp_path: Path)
 def test_a_gif_of_a_fast_environment_leaves_frames_out(
     saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spin_d3rlpy.recording.GIF_FPS", 5)
+    monkeypatch.setattr("spin_d3rlpy.evaluation.GIF_FPS", 5)
     record(saved, tmp_path / "maze.gif", max_steps=20)
     durations = gif_durations(tmp_path / "maze.gif")
     assert sum(durations) == 11 * 200
@@ -146,7 +146,9 @@ def test_bad_input_is_refused(saved: str, tmp_path: Path) -> None:
         record_policy("none.d3", tmp_path / "a.mp4")
     with pytest.raises(ValueError, match="environment is unknown"):
         record_policy(saved, tmp_path / "a.mp4")
-    with pytest.raises(NvecMismatchError, match=r"nvec=\[2, 2, 2, 2\], spin/maze-v0 nvec=\[2, 2\]"):
+    with pytest.raises(
+        NvecMismatchError, match=r"nvec=\[2, 2, 2, 2\], but spin/maze-v0 has nvec=\[2, 2\]"
+    ):
         record_policy(saved, tmp_path / "a.mp4", "spin/maze-v0", {"actuators": 2})
     assert os.listdir(tmp_path) == []
 
