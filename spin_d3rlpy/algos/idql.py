@@ -16,7 +16,7 @@ from spin_d3rlpy.critics import best_of
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.policies import Policy
-from spin_d3rlpy.policies.base import candidate_noise
+from spin_d3rlpy.policies.base import candidate_noise, gumbel_noise
 from spin_d3rlpy.policies.joint import JointPolicy
 
 
@@ -44,10 +44,13 @@ class IDQLConfig(IQLConfig):
         n_action_samples: candidates per state (n).
         candidate_temperature: of the policy's distribution when candidates are drawn; 0 takes the
             most likely choice of every slot, as a policy without critics would.
+        value_temperature: if above 0, `sample_action` draws among its candidates from the softmax
+            of their values divided by this.
     """
 
     n_action_samples: int = 32
     candidate_temperature: float = 1.0
+    value_temperature: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +58,7 @@ class IDQLConfig(IQLConfig):
             self,
             n_action_samples=(self.n_action_samples >= 1, "of at least 1"),
             candidate_temperature=(self.candidate_temperature >= 0.0, "of at least 0"),
+            value_temperature=(self.value_temperature >= 0.0, "of at least 0"),
         )
 
 
@@ -75,10 +79,10 @@ class IDQLImpl(IQLImpl):
         return torch.ones_like(imitated.rewards[:, 0])
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        return self._choose(x, self._candidate_noise)
+        return self._choose(x, self._candidate_noise, 0.0)
 
     def inner_sample_action(self, x: Any) -> torch.Tensor:
-        return self._choose(x, None)
+        return self._choose(x, None, self._config.value_temperature)
 
     @torch.no_grad()
     def choose_with(self, x: torch.Tensor, **conditions: Any) -> torch.Tensor:
@@ -99,11 +103,15 @@ class IDQLImpl(IQLImpl):
         )
         return best_of(actions, self.q_values(self._modules.q_funcs, x, actions))
 
-    def _choose(self, x: Any, noise: torch.Tensor | None) -> torch.Tensor:
+    def _choose(self, x: Any, noise: torch.Tensor | None, temperature: float) -> torch.Tensor:
         actions = self.acting_policy.sample_several(
             x, self._config.n_action_samples, noise, self._config.candidate_temperature
         )
-        return best_of(actions, self.q_values(self._modules.q_funcs, x, actions))
+        values = self.q_values(self._modules.q_funcs, x, actions)  # (E, A, B)
+        if temperature > 0.0:
+            values = values.amin(0, keepdim=True) / temperature
+            values = values + gumbel_noise(values)
+        return best_of(actions, values)
 
 
 class IDQL(IQL):

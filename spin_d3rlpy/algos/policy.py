@@ -67,8 +67,6 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         **kwargs: Any,
     ) -> None:
         if policy is not None:
-            made_of = f"`{cls.config_class.__name__}` with the policy of `{policy.__name__}`."
-            cls.__doc__ = cls.__doc__ or made_of
             cls.config_class = cast(Any, _config_with_policy(cls, policy))
         super().__init_subclass__(name, **kwargs)
 

@@ -17,7 +17,12 @@ from d3rlpy.types import Shape
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.asm.model import MLPConfig, StructureConfig, TransformerConfig
 from spin_d3rlpy.asm.pretraining import PretrainingConfig
-from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError, require_one_of
+from spin_d3rlpy.errors import (
+    InvalidActionSpaceError,
+    NvecMismatchError,
+    require_fields,
+    require_one_of,
+)
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from spin_d3rlpy.policies.base import FactoredPolicy, Policy
 from spin_d3rlpy.policies.features import (
@@ -159,6 +164,8 @@ class SPINEncoderFactory(_AnyArchitecture, name="spin"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        is_known = isinstance(self.train_queries, bool)  # earlier versions also took numbers
+        require_fields(self, train_queries=(is_known, "True or False"))
         trains_queries = self.train_queries and self.architecture != "mlp"
         if self.cache_features and (self.train_trunk or trains_queries):
             raise ValueError(

@@ -108,6 +108,11 @@ def test_caching_with_queries_that_always_change_is_refused() -> None:
         SPINIQL(cache_features=True)
 
 
+def test_a_number_of_steps_for_queries_is_refused() -> None:
+    with pytest.raises(ValueError, match="train_queries True or False, got 5"):
+        SPINIQL(train_queries=5)
+
+
 def test_fields_of_the_encoder_are_taken_beside_the_others() -> None:
     algo = SPINIQL(train_queries=False, query_init="mask", transformer=TINY, batch_size=7)
     factory: Any = algo.config.actor_encoder_factory

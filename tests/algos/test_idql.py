@@ -118,6 +118,18 @@ def test_predict_takes_the_best_candidate_and_is_a_function() -> None:
     assert np.array_equal(algo.predict(STATES), best.detach().numpy())
 
 
+def test_a_temperature_spreads_sampled_actions() -> None:
+    fields = tiny_fields(FactoredIDQL)
+    draws = []
+    for temperature in (0.0, 1e6):
+        torch.manual_seed(0)
+        algo = FactoredIDQL(**fields, n_action_samples=64, value_temperature=temperature)
+        algo.fit(random_buffer(), n_steps=2, **QUIET)
+        states = np.repeat(STATES[:1], 100, 0)
+        draws.append(len({tuple(a) for a in algo.sample_action(states).tolist()}))
+    assert draws[0] < draws[1] / 2
+
+
 def test_candidates_of_temperature_zero_are_the_greedy_action() -> None:
     torch.manual_seed(0)
     algo = SPINIDQL(**tiny_fields(SPINIDQL), candidate_temperature=0.0)
