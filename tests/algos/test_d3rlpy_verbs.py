@@ -366,8 +366,8 @@ def check_export(algo_class: Any, path: Path) -> None:
         assert len(frozen) >= 4
 
 
-# A product, candidates, values; the rest differ in training only and are among the slow tests.
-ACTING = {"SPINIQL", "DecQNIQL"}
+# Values; products of SPIN's weights are exported in test_docs.py, the rest are slow tests.
+ACTING = {"DecQNIQL"}
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_policies_are_evaluated_offline(trained: Path) -> None:
     assert -0.5 < result["data_value"] < 100
 
 
-@pytest.mark.parametrize("suffix", ["pt", "onnx"])
+@pytest.mark.parametrize("suffix", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_policies_are_exported(suffix: str, trained: Path, tmp_path: Path) -> None:
     path = tmp_path / f"policy.{suffix}"
     result = run_json("export", trained, "--out", path)
