@@ -14,7 +14,20 @@ class MultiDiscreteEpsilonGreedy(LinearDecayEpsilonGreedy):
 
     Epsilon falls linearly from `start_epsilon` to `end_epsilon` over `duration` environment steps,
     then stays. Uses NumPy's global random state, as d3rlpy's explorers do.
+
+    Raises:
+        ValueError: a probability outside [0, 1] or a duration below 1.
     """
+
+    def __init__(
+        self, start_epsilon: float = 1.0, end_epsilon: float = 0.1, duration: int = 1_000_000
+    ) -> None:
+        if not (0.0 <= start_epsilon <= 1.0 and 0.0 <= end_epsilon <= 1.0) or duration < 1:
+            raise ValueError(
+                "Expected probabilities in [0, 1] and a duration of at least 1, got "
+                f"start_epsilon={start_epsilon}, end_epsilon={end_epsilon}, duration={duration}."
+            )
+        super().__init__(start_epsilon, end_epsilon, duration)
 
     def sample(self, algo: Any, x: Observation, step: int) -> NDArray:
         """Returns actions `(B, N)` for observations `(B, obs)` after `step` environment steps."""

@@ -219,12 +219,15 @@ def _open(path: Path) -> dict[str, NDArray[Any]]:
         raise FileNotFoundError(f"There is no file {path}.")
     if path.suffix == ".parquet":
         try:
-            from pyarrow import parquet
+            from pyarrow import ArrowInvalid, parquet
         except ImportError as error:
             raise MissingDependencyError(
                 "Reading Parquet files needs pyarrow: pip install 'spin-d3rlpy[parquet]'."
             ) from error
-        table = parquet.read_table(path)
+        try:
+            table = parquet.read_table(path)
+        except ArrowInvalid as error:
+            raise InvalidDatasetError(f"{path} is not a Parquet file: {error}") from error
         return {name: table[name].to_numpy() for name in table.column_names}
     if path.suffix != ".csv":
         raise InvalidDatasetError(f"Expected a .csv or .parquet file, got {path.name!r}.")

@@ -23,7 +23,14 @@ from spin_d3rlpy.reports import write_json
 def visible_gpu(number: int) -> str:
     """Returns the name of a GPU visible to this process, by torch's number."""
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return str(number) if allowed is None else allowed.split(",")[number].strip()
+    if allowed is None:
+        return str(number)
+    names = [name.strip() for name in allowed.split(",") if name.strip()]
+    if number >= len(names):
+        raise ValueError(
+            f"Expected one of the GPUs of CUDA_VISIBLE_DEVICES={allowed}, got {number}."
+        )
+    return names[number]
 
 
 class LocalEngine:

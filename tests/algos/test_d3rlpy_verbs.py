@@ -245,6 +245,12 @@ def test_epsilon_greedy_explores_each_slot_by_itself() -> None:
     assert (MultiDiscreteEpsilonGreedy(1.0, 0.0, 10).sample(algo, x, step=99) == greedy).all()
 
 
+@pytest.mark.parametrize("arguments", [(1.5, 0.1, 10), (1.0, -0.1, 10), (1.0, 0.1, 0)])
+def test_impossible_exploration_is_refused(arguments: tuple[float, float, int]) -> None:
+    with pytest.raises(ValueError, match="probabilities in"):
+        MultiDiscreteEpsilonGreedy(*arguments)
+
+
 def test_the_hosts_explorers_impossible_actions_are_an_error() -> None:
     with pytest.raises(InvalidActionSpaceError, match="MultiDiscreteEpsilonGreedy"):
         make(DecQN).collect(

@@ -391,5 +391,8 @@ def test_a_number_that_is_not_finite_is_named(
 ) -> None:
     content = [list(transition) for transition in _flat(maze)]
     content[77][entry] = content[77][entry] * np.nan
-    with pytest.raises(InvalidDatasetError, match=f"The {name} at step .* is not finite"):
+    with pytest.raises(InvalidDatasetError, match=f"The {name} at step .* is not finite") as raised:
         import_published(_dump(tmp_path / "buffer", content), MAZE)
+    found = re.search(r"step (\d+) of .* begins at transition (\d+)", str(raised.value))
+    assert found is not None
+    assert int(found[1]) + int(found[2]) == 77

@@ -93,7 +93,7 @@ def test_parquet_files_are_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError, match="no column 'smoker'; columns: patient, day"):
         from_table(tmp_path / "log.parquet", **{**READING, "observations": ["smoker"]})
     (tmp_path / "log.parquet").write_text("no")
-    with pytest.raises(ValueError, match="Parquet"):
+    with pytest.raises(InvalidDatasetError, match="not a Parquet file"):
         from_table(tmp_path / "log.parquet", **READING)
 
 

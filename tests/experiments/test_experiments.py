@@ -300,7 +300,7 @@ def test_a_job_sees_one_of_the_gpus_that_its_parent_may_use(
     assert visible_gpu(1) == "1"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-8f5a")
     assert [visible_gpu(0), visible_gpu(1)] == ["3", "GPU-8f5a"]
-    with pytest.raises(IndexError):
+    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES=3, GPU-8f5a, got 2"):
         visible_gpu(2)
     # Whichever it is, the job finds it first: reports find the job whatever GPU it ran on.
     for device in ("cuda", "cuda:0", "cuda:1"):
