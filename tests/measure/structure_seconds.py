@@ -78,17 +78,18 @@ def main(
     dataset: Annotated[str, typer.Argument(help="E.g. spin/cheetah-run-b3/medium-expert-v0.")],
     out: Annotated[Path, typer.Option(help="The CSV.")] = Path("structure_seconds.csv"),
     seconds: Annotated[list[float] | None, typer.Option(help="Repeatable.")] = None,
+    models: Annotated[list[str] | None, typer.Option(help="Repeatable; default: all.")] = None,
     size: Annotated[int | None, typer.Option(help="Transitions of the dataset.")] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Of an evaluation.")] = 10,
 ) -> None:
-    """Measure every model of the table."""
+    """Measure models of the table."""
     torch.set_num_threads(1)
     data, env = load_dataset(dataset, size=size)
     training, held_out = data.split(0.1)
     returns = held_out.returns()
     better = (returns >= returns.median()).nonzero()[:, 0].tolist()
     rows = []
-    for model in MODELS:
+    for model in models or MODELS:
         for budget in seconds or (30.0, 60.0, 120.0):
             row = measure(model, budget, training, held_out.select(better), env, episodes)
             rows.append({"dataset": dataset, **row})
