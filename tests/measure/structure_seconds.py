@@ -23,6 +23,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.loop import Run
 from spin_d3rlpy.policies.stages import PretrainASM
 from spin_d3rlpy.reports import write_csv
+from spin_d3rlpy.settings import check_name
 
 SMALL = TransformerConfig(width=64, n_blocks=2, head_hidden=64, dropout=0.0, attention_dropout=0.0)
 WARM: dict[str, Any] = {"query_init": "mask", "head_init": "asm"}
@@ -83,6 +84,8 @@ def main(
     episodes: Annotated[int, typer.Option(min=1, help="Of an evaluation.")] = 10,
 ) -> None:
     """Measure models of the table."""
+    for model in models or ():
+        check_name(model, list(MODELS), "models")
     torch.set_num_threads(1)
     data, env = load_dataset(dataset, size=size)
     training, held_out = data.split(0.1)
