@@ -42,14 +42,16 @@ def plot_curve_panels(
 ) -> None:
     """Draws one panel per dataset: each method's mean and range over seeds.
 
-    `reference_lines` are named horizontal lines by dataset.
+    A method looks the same in all panels. `reference_lines` are named horizontal lines by dataset.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = _figure(5.2 * columns, 3.6 * rows)
     all_axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
     for axes, (dataset, lines) in zip(all_axes, panels.items(), strict=False):
-        for i, (label, curve) in enumerate(lines.items()):
+        for label, curve in lines.items():
+            i = labels.index(label)
             returns = curve.returns
             seeds = f"{len(returns)} seed{'s' if len(returns) > 1 else ''}"
             mean, low, high = returns.mean(0), returns.min(0), returns.max(0)

@@ -19,9 +19,10 @@ from spin_d3rlpy.plots import (
 )
 
 
-def shows(path: Path, color: str) -> bool:
-    """Whether a picture has a visible amount of a color."""
+def shows(path: Path, color: str, left: float = 0.0) -> bool:
+    """Whether a picture, right of `left` of its width, has a visible amount of a color."""
     image = imread(path)[..., :3]
+    image = image[:, round(left * image.shape[1]) :]
     return bool((abs(image - to_rgb(color)) < 0.02).all(-1).sum() > 200)
 
 
@@ -33,6 +34,14 @@ def test_panels_have_a_line_per_method(tmp_path: Path) -> None:
     assert shows(path, COLORS[0])
     assert shows(path, COLORS[1])
     assert not shows(path, COLORS[2])
+
+
+def test_a_method_looks_the_same_in_all_panels(tmp_path: Path) -> None:
+    path = tmp_path / "curves.png"
+    curve = Curve(np.arange(2.0), np.ones((1, 2)))
+    plot_curve_panels(path, {"first": {"one": curve, "two": curve}, "second": {"two": curve}})
+    assert shows(path, COLORS[1], left=0.5)
+    assert not shows(path, COLORS[0], left=0.5)
 
 
 def test_more_lines_than_colors_are_all_drawn(tmp_path: Path) -> None:
