@@ -20,7 +20,7 @@ from spin_d3rlpy.plots import (
 
 
 def shows(path: Path, color: str, left: float = 0.0) -> bool:
-    """Whether a picture, right of `left` of its width, has a visible amount of a color."""
+    """Whether a picture, from a share `left` of its width on, shows a visible amount of a color."""
     image = imread(path)[..., :3]
     image = image[:, round(left * image.shape[1]) :]
     return bool((abs(image - to_rgb(color)) < 0.02).all(-1).sum() > 200)
