@@ -11,16 +11,112 @@ from spin_d3rlpy import _quiet_import
 from spin_d3rlpy._version import __version__
 
 if TYPE_CHECKING:
-    from spin_d3rlpy.algos.decqn import *  # noqa: F403
-    from spin_d3rlpy.algos.files import load_policy, save_policy
-    from spin_d3rlpy.algos.named import *  # noqa: F403
+    from spin_d3rlpy.algos.actor_critic import (
+        ActorCriticConfig,
+    )
+    from spin_d3rlpy.algos.awac import (
+        AWAC,
+        AWACConfig,
+    )
+    from spin_d3rlpy.algos.bc import (
+        BCConfig,
+    )
+    from spin_d3rlpy.algos.bcq import (
+        BCQ,
+        BCQConfig,
+    )
+    from spin_d3rlpy.algos.config import (
+        MultiDiscreteConfig,
+        PolicyConfig,
+    )
+    from spin_d3rlpy.algos.decqn import (
+        DecQN,
+        DecQNBCQ,
+        DecQNBCQConfig,
+        DecQNConfig,
+        DecQNCQL,
+        DecQNCQLConfig,
+        DecQNIQL,
+        DecQNIQLConfig,
+        DecQNOneStep,
+        DecQNOneStepConfig,
+    )
+    from spin_d3rlpy.algos.files import (
+        load_policy,
+        save_policy,
+    )
+    from spin_d3rlpy.algos.idql import (
+        IDQL,
+        IDQLConfig,
+    )
+    from spin_d3rlpy.algos.iql import (
+        IQLConfig,
+    )
+    from spin_d3rlpy.algos.named import (
+        SAINTAWAC,
+        SAINTBC,
+        SAINTBCQ,
+        SAINTIDQL,
+        SAINTIQL,
+        SPINAWAC,
+        SPINBC,
+        SPINBCQ,
+        SPINIDQL,
+        SPINIQL,
+        AutoregressiveAWAC,
+        AutoregressiveAWACConfig,
+        AutoregressiveBC,
+        AutoregressiveBCConfig,
+        AutoregressiveBCQ,
+        AutoregressiveBCQConfig,
+        AutoregressiveIDQL,
+        AutoregressiveIDQLConfig,
+        AutoregressiveIQL,
+        AutoregressiveIQLConfig,
+        FactoredAWAC,
+        FactoredAWACConfig,
+        FactoredBC,
+        FactoredBCConfig,
+        FactoredBCQ,
+        FactoredBCQConfig,
+        FactoredIDQL,
+        FactoredIDQLConfig,
+        FactoredIQL,
+        FactoredIQLConfig,
+        RePreMAWAC,
+        RePreMAWACConfig,
+        RePreMBCQ,
+        RePreMBCQConfig,
+        RePreMIQL,
+        RePreMIQLConfig,
+        SAINTAWACConfig,
+        SAINTBCConfig,
+        SAINTBCQConfig,
+        SAINTIDQLConfig,
+        SAINTIQLConfig,
+        SPINAWACConfig,
+        SPINBCConfig,
+        SPINBCQConfig,
+        SPINDistillAWAC,
+        SPINDistillAWACConfig,
+        SPINDistillBCQ,
+        SPINDistillBCQConfig,
+        SPINDistillIQL,
+        SPINDistillIQLConfig,
+        SPINIDQLConfig,
+        SPINIQLConfig,
+    )
     from spin_d3rlpy.asm import (
         ActionStructureModel,
         MLPConfig,
         PretrainingConfig,
         TransformerConfig,
         load_asm,
+        load_published_asm,
         save_asm,
+    )
+    from spin_d3rlpy.asm.distillation import (
+        DistillationConfig,
     )
     from spin_d3rlpy.data import (
         DeviceReplayBuffer,
@@ -30,56 +126,234 @@ if TYPE_CHECKING:
         relabel,
         save_dataset,
     )
-    from spin_d3rlpy.explorers import MultiDiscreteEpsilonGreedy
-    from spin_d3rlpy.metrics import LockstepEvaluator, MultiDiscreteActionMatchEvaluator
-    from spin_d3rlpy.ope import MultiDiscreteFQE
+    from spin_d3rlpy.explorers import (
+        MultiDiscreteEpsilonGreedy,
+    )
+    from spin_d3rlpy.metrics import (
+        LockstepEvaluator,
+        MultiDiscreteActionMatchEvaluator,
+    )
+    from spin_d3rlpy.ope import (
+        MultiDiscreteFQE,
+        MultiDiscreteFQEConfig,
+    )
     from spin_d3rlpy.policies import (
+        AutoregressiveConfig,
         AutoregressiveEncoderFactory,
+        JointEncoderFactory,
+        PolicyFactory,
+        RePreMEncoderFactory,
         SAINTEncoderFactory,
         SPINDistillEncoderFactory,
         SPINEncoderFactory,
     )
+    from spin_d3rlpy.reprem import (
+        RePreMConfig,
+        RePreMPretrainingConfig,
+    )
+
+# The module of each public name, which is imported when the name is first used.
+_MODULES = {
+    "ActorCriticConfig": "algos.actor_critic",
+    "AWAC": "algos.awac",
+    "AWACConfig": "algos.awac",
+    "BCConfig": "algos.bc",
+    "BCQ": "algos.bcq",
+    "BCQConfig": "algos.bcq",
+    "MultiDiscreteConfig": "algos.config",
+    "PolicyConfig": "algos.config",
+    "DecQN": "algos.decqn",
+    "DecQNBCQ": "algos.decqn",
+    "DecQNBCQConfig": "algos.decqn",
+    "DecQNCQL": "algos.decqn",
+    "DecQNCQLConfig": "algos.decqn",
+    "DecQNConfig": "algos.decqn",
+    "DecQNIQL": "algos.decqn",
+    "DecQNIQLConfig": "algos.decqn",
+    "DecQNOneStep": "algos.decqn",
+    "DecQNOneStepConfig": "algos.decqn",
+    "load_policy": "algos.files",
+    "save_policy": "algos.files",
+    "IDQL": "algos.idql",
+    "IDQLConfig": "algos.idql",
+    "IQLConfig": "algos.iql",
+    "AutoregressiveAWAC": "algos.named",
+    "AutoregressiveAWACConfig": "algos.named",
+    "AutoregressiveBC": "algos.named",
+    "AutoregressiveBCConfig": "algos.named",
+    "AutoregressiveBCQ": "algos.named",
+    "AutoregressiveBCQConfig": "algos.named",
+    "AutoregressiveIDQL": "algos.named",
+    "AutoregressiveIDQLConfig": "algos.named",
+    "AutoregressiveIQL": "algos.named",
+    "AutoregressiveIQLConfig": "algos.named",
+    "FactoredAWAC": "algos.named",
+    "FactoredAWACConfig": "algos.named",
+    "FactoredBC": "algos.named",
+    "FactoredBCConfig": "algos.named",
+    "FactoredBCQ": "algos.named",
+    "FactoredBCQConfig": "algos.named",
+    "FactoredIDQL": "algos.named",
+    "FactoredIDQLConfig": "algos.named",
+    "FactoredIQL": "algos.named",
+    "FactoredIQLConfig": "algos.named",
+    "RePreMAWAC": "algos.named",
+    "RePreMAWACConfig": "algos.named",
+    "RePreMBCQ": "algos.named",
+    "RePreMBCQConfig": "algos.named",
+    "RePreMIQL": "algos.named",
+    "RePreMIQLConfig": "algos.named",
+    "SAINTAWAC": "algos.named",
+    "SAINTAWACConfig": "algos.named",
+    "SAINTBC": "algos.named",
+    "SAINTBCConfig": "algos.named",
+    "SAINTBCQ": "algos.named",
+    "SAINTBCQConfig": "algos.named",
+    "SAINTIDQL": "algos.named",
+    "SAINTIDQLConfig": "algos.named",
+    "SAINTIQL": "algos.named",
+    "SAINTIQLConfig": "algos.named",
+    "SPINAWAC": "algos.named",
+    "SPINAWACConfig": "algos.named",
+    "SPINBC": "algos.named",
+    "SPINBCConfig": "algos.named",
+    "SPINBCQ": "algos.named",
+    "SPINBCQConfig": "algos.named",
+    "SPINDistillAWAC": "algos.named",
+    "SPINDistillAWACConfig": "algos.named",
+    "SPINDistillBCQ": "algos.named",
+    "SPINDistillBCQConfig": "algos.named",
+    "SPINDistillIQL": "algos.named",
+    "SPINDistillIQLConfig": "algos.named",
+    "SPINIDQL": "algos.named",
+    "SPINIDQLConfig": "algos.named",
+    "SPINIQL": "algos.named",
+    "SPINIQLConfig": "algos.named",
+    "ActionStructureModel": "asm",
+    "MLPConfig": "asm",
+    "PretrainingConfig": "asm",
+    "TransformerConfig": "asm",
+    "load_asm": "asm",
+    "load_published_asm": "asm",
+    "save_asm": "asm",
+    "DistillationConfig": "asm.distillation",
+    "DeviceReplayBuffer": "data",
+    "create_replay_buffer": "data",
+    "from_table": "data",
+    "load_dataset": "data",
+    "relabel": "data",
+    "save_dataset": "data",
+    "MultiDiscreteEpsilonGreedy": "explorers",
+    "LockstepEvaluator": "metrics",
+    "MultiDiscreteActionMatchEvaluator": "metrics",
+    "MultiDiscreteFQE": "ope",
+    "MultiDiscreteFQEConfig": "ope",
+    "AutoregressiveConfig": "policies",
+    "AutoregressiveEncoderFactory": "policies",
+    "JointEncoderFactory": "policies",
+    "PolicyFactory": "policies",
+    "RePreMEncoderFactory": "policies",
+    "SAINTEncoderFactory": "policies",
+    "SPINDistillEncoderFactory": "policies",
+    "SPINEncoderFactory": "policies",
+    "RePreMConfig": "reprem",
+    "RePreMPretrainingConfig": "reprem",
+}
 
 __all__ = [
+    "AWAC",
+    "BCQ",
+    "IDQL",
     "SAINTAWAC",
     "SAINTBC",
     "SAINTBCQ",
+    "SAINTIDQL",
     "SAINTIQL",
     "SPINAWAC",
     "SPINBC",
     "SPINBCQ",
     "SPINIDQL",
     "SPINIQL",
+    "AWACConfig",
     "ActionStructureModel",
+    "ActorCriticConfig",
     "AutoregressiveAWAC",
+    "AutoregressiveAWACConfig",
     "AutoregressiveBC",
+    "AutoregressiveBCConfig",
     "AutoregressiveBCQ",
+    "AutoregressiveBCQConfig",
+    "AutoregressiveConfig",
     "AutoregressiveEncoderFactory",
+    "AutoregressiveIDQL",
+    "AutoregressiveIDQLConfig",
     "AutoregressiveIQL",
+    "AutoregressiveIQLConfig",
+    "BCConfig",
+    "BCQConfig",
     "DecQN",
     "DecQNBCQ",
+    "DecQNBCQConfig",
     "DecQNCQL",
+    "DecQNCQLConfig",
+    "DecQNConfig",
     "DecQNIQL",
+    "DecQNIQLConfig",
     "DecQNOneStep",
+    "DecQNOneStepConfig",
     "DeviceReplayBuffer",
+    "DistillationConfig",
     "FactoredAWAC",
+    "FactoredAWACConfig",
     "FactoredBC",
+    "FactoredBCConfig",
     "FactoredBCQ",
+    "FactoredBCQConfig",
     "FactoredIDQL",
+    "FactoredIDQLConfig",
     "FactoredIQL",
+    "FactoredIQLConfig",
+    "IDQLConfig",
+    "IQLConfig",
+    "JointEncoderFactory",
     "LockstepEvaluator",
     "MLPConfig",
     "MultiDiscreteActionMatchEvaluator",
+    "MultiDiscreteConfig",
     "MultiDiscreteEpsilonGreedy",
     "MultiDiscreteFQE",
+    "MultiDiscreteFQEConfig",
+    "PolicyConfig",
+    "PolicyFactory",
     "PretrainingConfig",
+    "RePreMAWAC",
+    "RePreMAWACConfig",
+    "RePreMBCQ",
+    "RePreMBCQConfig",
+    "RePreMConfig",
+    "RePreMEncoderFactory",
     "RePreMIQL",
+    "RePreMIQLConfig",
+    "RePreMPretrainingConfig",
+    "SAINTAWACConfig",
+    "SAINTBCConfig",
+    "SAINTBCQConfig",
     "SAINTEncoderFactory",
+    "SAINTIDQLConfig",
+    "SAINTIQLConfig",
+    "SPINAWACConfig",
+    "SPINBCConfig",
+    "SPINBCQConfig",
     "SPINDistillAWAC",
+    "SPINDistillAWACConfig",
     "SPINDistillBCQ",
+    "SPINDistillBCQConfig",
     "SPINDistillEncoderFactory",
     "SPINDistillIQL",
+    "SPINDistillIQLConfig",
     "SPINEncoderFactory",
+    "SPINIDQLConfig",
+    "SPINIQLConfig",
     "TransformerConfig",
     "__version__",
     "create_replay_buffer",
@@ -87,31 +361,22 @@ __all__ = [
     "load_asm",
     "load_dataset",
     "load_policy",
+    "load_published_asm",
     "relabel",
     "save_asm",
     "save_dataset",
     "save_policy",
 ]
 
-# Where public names are; further algorithms and configs (`SPINIQLConfig`) are there, too.
-_HOMES = (
-    *("algos", "algos.files", "asm", "asm.distillation", "data", "explorers", "metrics", "ope"),
-    *("policies", "reprem"),
-)
-
-_FURTHER = ("Config", "Factory", "IDQL", "AWAC", "BCQ", "load_published_asm")
-
 _quiet_import.install()
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__ or name.endswith(_FURTHER):
-        for home in _HOMES:
-            module = importlib.import_module(f"{__name__}.{home}")
-            if hasattr(module, name):
-                globals()[name] = value = getattr(module, name)
-                return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -16,7 +16,8 @@ from d3rlpy.types import NDArray, Observation, Shape
 from torch import nn
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
-from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
+from spin_d3rlpy.algos.config import MultiDiscreteConfig
+from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.critics import JointCritic, polyak_update, squared_error
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.metrics import ActionMode
@@ -164,7 +165,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
             JointCritic(shape, factory, self._nvec, config.n_critics).to(self._device)
             for _ in range(2)
         )
-        optim = self._create_optim(
+        optim = self.create_optim(
             config.optim_factory, online.named_modules(), config.learning_rate
         )
         modules = FQEModules(online, target, optim)

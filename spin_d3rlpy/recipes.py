@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from d3rlpy.base import LearnableConfig
 from d3rlpy.models.encoders import VectorEncoderFactory
 
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
@@ -20,30 +21,38 @@ def _layers(width: int) -> VectorEncoderFactory:
     return VectorEncoderFactory(hidden_units=[width, width], use_layer_norm=True)
 
 
-_PRETRAINING = PretrainingConfig(
-    masking="any_order",
-    full_mask_share=0.5,
-    batch_size=1024,
-    learning_rate=4e-3,
-    lr_schedule="linear",
-    lr_warmup=0.05,
-    ema_decay=0.999,
-    budget_share=0.85,
-    max_updates=20_000,
-    precision="auto",
-)
-# In place of the values for MLPs, measured at equal seconds. Heads that start from a pre-trained
-# model's are moved less; a policy that chooses slot after slot is rarely fully masked. Networks
-# with an expensive step see smaller batches, more often.
-_TUNED_POLICIES: dict[str, dict[str, Any]] = {
-    "spin": {"actor_learning_rate": 5e-5},
-    "spin_joint": {"pretraining": dataclasses.replace(_PRETRAINING, full_mask_share=0.0)},
-    "saint": {"imitation_batch_size": 256},
-    "autoregressive": {
-        "imitation_batch_size": 256,
-        "sizes": AutoregressiveConfig(state_width=128, action_width=16, lstm_width=128, n_layers=1),
-    },
-}
+def _pretraining(**changes: Any) -> PretrainingConfig:
+    settings: dict[str, Any] = {
+        "masking": "any_order",
+        "full_mask_share": 0.5,
+        "batch_size": 1024,
+        "learning_rate": 4e-3,
+        "lr_schedule": "linear",
+        "lr_warmup": 0.05,
+        "ema_decay": 0.999,
+        "budget_share": 0.85,
+        "max_updates": 20_000,
+        "precision": "auto",
+    }
+    return PretrainingConfig(**settings | changes)
+
+
+def _policy_changes(policy: str) -> dict[str, Any]:
+    """Values in place of those for MLPs, measured at equal seconds.
+
+    Heads that start from a pre-trained model's are moved less; a policy that chooses slot after
+    slot is rarely fully masked. Networks with an expensive step see smaller batches, more often.
+    """
+    if policy == "spin":
+        return {"actor_learning_rate": 5e-5}
+    if policy == "spin_joint":
+        return {"pretraining": _pretraining(full_mask_share=0.0)}
+    if policy == "saint":
+        return {"imitation_batch_size": 256}
+    if policy == "autoregressive":
+        sizes = AutoregressiveConfig(state_width=128, action_width=16, lstm_width=128, n_layers=1)
+        return {"imitation_batch_size": 256, "sizes": sizes}
+    return {}
 
 
 def _tuned(policy: str) -> dict[str, Any]:
@@ -70,7 +79,7 @@ def _tuned(policy: str) -> dict[str, Any]:
             width=64, n_blocks=2, head_hidden=64, dropout=0.0, attention_dropout=0.0
         ),
         "pretraining": (
-            _PRETRAINING,
+            _pretraining(),
             RePreMPretrainingConfig(max_updates=5_000, precision="auto"),
         ),
         "distillation": DistillationConfig(n_updates=10_000, precision="auto"),
@@ -81,7 +90,7 @@ def _tuned(policy: str) -> dict[str, Any]:
         "train_queries": False,
         "frozen_dropout": False,
         "cache_features": True,
-    } | _TUNED_POLICIES.get(policy, {})
+    } | _policy_changes(policy)
 
 
 def _smoke(_: str) -> dict[str, Any]:
@@ -112,7 +121,11 @@ def recipe_fields(
 ) -> dict[str, Any]:
     """Returns a recipe's values for the fields of a config and its policy's factory.
 
-    Fields that are `given` by the user win. A ValueError if there is no such recipe.
+    Fields that are `given` by the user win. All values are new objects, so that changing those of
+    one algorithm changes no other.
+
+    Raises:
+        ValueError: there is no such recipe, or it has a field that no algorithm has.
     """
     if name not in RECIPES:
         raise ValueError(f"Expected a recipe of {', '.join(RECIPES)}; got {name!r}.")
@@ -125,7 +138,12 @@ def recipe_fields(
         values.pop("actor_encoder_factory")
     chosen = {}
     policy = "" if factory is None else factory.get_type()
-    for field, value in RECIPES[name](policy).items():
+    recipe = RECIPES[name](policy)
+    if unknown := recipe.keys() - _known_fields(LearnableConfig) - _known_fields(PolicyFactory):
+        raise ValueError(
+            f"The recipe {name!r} sets {', '.join(sorted(unknown))}, which no algorithm has."
+        )
+    for field, value in recipe.items():
         if field not in values:
             continue
         # Policies have different parts by the same name: the one of the field's type.
@@ -135,3 +153,13 @@ def recipe_fields(
         if fitting:
             chosen[field] = fitting[0]
     return chosen | given
+
+
+def _known_fields(base: type[Any]) -> set[str]:
+    """Names of the fields of all dataclasses below `base`."""
+    names: set[str] = set()
+    for part in base.__subclasses__():
+        if dataclasses.is_dataclass(part):
+            names |= {field.name for field in dataclasses.fields(part)}
+        names |= _known_fields(part)
+    return names

@@ -214,7 +214,8 @@ class RePreMPretrainingConfig:
         temperature: of the contrastive loss.
         max_updates: stops earlier than `n_epochs` if given.
         log_interval: updates between rows of the log.
-        precision: number format of a step, see `spin_d3rlpy.precision.autocast`.
+        precision: number format of a step, see `spin_d3rlpy.precision.autocast`; None is the
+            algorithm's, float32 without one.
     """
 
     n_epochs: int = 100
@@ -225,10 +226,10 @@ class RePreMPretrainingConfig:
     temperature: float = 0.1
     max_updates: int | None = None
     log_interval: int = 1_000
-    precision: Precision = "float32"
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
-        require_one_of("precision", self.precision, Precision)
+        require_one_of("precision", self.precision or "float32", Precision)
         require_fields(self, mask_prob=(0.0 < self.mask_prob < 1.0, "in (0, 1)"))
 
     def n_updates(self, n_transitions: int, window: int) -> int:
@@ -308,7 +309,7 @@ def pretrain_reprem(
         # The smallest draw of each kind is hidden, so that there is something to predict.
         hidden = (draw < config.mask_prob) | (draw == draw.amin((0, 1)))
         optimizer.zero_grad()
-        with autocast(device, config.precision):
+        with autocast(device, config.precision or "float32"):
             embeddings = model.embed(observations, windows.actions)
             predicted = model(embeddings, hidden, windows.valid)
             loss, accuracy = contrastive_loss(predicted, embeddings, hidden, config.temperature)

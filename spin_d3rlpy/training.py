@@ -186,7 +186,7 @@ def run_pretraining(
     algo.build_with_dataset(dataset)  # fits the scaler
     scaler, factory = algo.config.observation_scaler, algo.config.actor_encoder_factory
     config = factory.pretraining
-    dataset = dataset.to(settings.device).for_imitation(algo.config.trajectory_weights)
+    dataset = dataset.to(settings.device).for_imitation(algo.config.imitation_weights)
     d3rlpy.seed(settings.seed)
     asm = ActionStructureModel(dataset.observations.shape[1], dataset.nvec, factory.structure)
     asm.to(settings.device)

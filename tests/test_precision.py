@@ -42,7 +42,7 @@ def test_unknown_precision_is_refused() -> None:
     with pytest.raises(ValueError, match="'bfloat16' or 'tf32' or 'auto', got 'fp16'"):
         PretrainingConfig(precision="fp16")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'bfloat16' or 'tf32' or 'auto', got 'fp16'"):
-        SPINIQL(precision="fp16")
+        SPINIQL(precision="fp16")  # type: ignore[arg-type]
 
 
 def test_tf32_is_a_gpus_and_of_the_context_only() -> None:

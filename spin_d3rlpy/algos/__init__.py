@@ -1,8 +1,5 @@
 """Algorithms: one file per objective, combined with policies in `named`."""
 
-from typing import Any
-
-from spin_d3rlpy.algos import named
 from spin_d3rlpy.algos.awac import AWAC as AWAC
 from spin_d3rlpy.algos.awac import AWACConfig as AWACConfig
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo as MultiDiscreteAlgo
@@ -16,7 +13,3 @@ from spin_d3rlpy.algos.idql import IDQLConfig as IDQLConfig
 from spin_d3rlpy.algos.iql import IQL as IQL
 from spin_d3rlpy.algos.iql import IQLConfig as IQLConfig
 from spin_d3rlpy.algos.named import *  # noqa: F403
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(named, name)  # `SPINIQLConfig` and the like

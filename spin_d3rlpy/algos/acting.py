@@ -16,8 +16,9 @@ from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 
 from spin_d3rlpy._compat import export_onnx, quiet_tracing
+from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.algos.files import copy_to
-from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl
+from spin_d3rlpy.algos.impl import MultiDiscreteImpl
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.errors import (
@@ -226,6 +227,17 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def _transform(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
         scaler = self._config.observation_scaler
         return None if scaler is None else scaler.transform
+
+    def save(self, fname: str) -> None:
+        """Writes networks, optimizers and configuration as d3rlpy's `.d3` file.
+
+        A new process must `import spin_d3rlpy` before `d3rlpy.load_learnable` reads it.
+
+        Raises:
+            RuntimeError: the algorithm is not built, or a scaler is not fitted.
+        """
+        self._require_built("observation_scaler", "reward_scaler")
+        super().save(fname)
 
     def save_policy(self, fname: str) -> None:
         """Exports the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`).

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
+from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
 from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
-from d3rlpy.types import TorchObservation
+from d3rlpy.types import Shape, TorchObservation
 from torch import nn
 
 from spin_d3rlpy import fast
-from spin_d3rlpy.algos.impl import MultiDiscreteConfig, MultiDiscreteImpl, MultiDiscreteModules
+from spin_d3rlpy.algos.config import MultiDiscreteConfig
+from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
-from spin_d3rlpy.critics import Decomposition, FactoredCritic, squared_error
+from spin_d3rlpy.critics import Decomposition, FactoredCritic, ValueFunction, squared_error
 from spin_d3rlpy.errors import require_fields
 
 
@@ -143,35 +144,29 @@ TActorCriticConfig = TypeVar("TActorCriticConfig", bound=ActorCriticConfig)
 
 
 class ActorCriticAlgo(PolicyAlgo[TImpl, TActorCriticConfig]):
-    """Builds a policy and critics from the config."""
+    """Builds critics and their optimizers from the config."""
 
-    modules_class: type[ActorCriticModules] = ActorCriticModules
-
-    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
-        policy = super()._create_networks(observation_shape)
-        q_funcs = self._create_critic(observation_shape)
-        values = self._create_values(observation_shape)
-        target = self._create_critic(observation_shape)
-        optim = self._create_critic_optim(q_funcs)
-        return {"q_funcs": q_funcs, "targ_q_funcs": target, "critic_optim": optim} | policy | values
-
-    def _create_values(self, observation_shape: Sequence[int]) -> dict[str, Any]:
-        """Hook: value functions and their optimizers, by their names in `modules_class`."""
-        return {}
-
-    def _create_critic(self, observation_shape: Sequence[int]) -> Any:
+    def create_critic(self, observation_shape: Shape) -> Any:
+        """Returns a new ensemble of Q functions."""
         config = self._config
         return FactoredCritic(
-            observation_shape,
+            cast_flat_shape(observation_shape),
             config.critic_encoder_factory,
             self._nvec,
             config.n_critics,
             config.decomposition,
         ).to(self._device)
 
-    def _create_critic_optim(self, network: nn.Module) -> OptimizerWrapper:
+    def create_value_function(
+        self, observation_shape: Shape, factory: EncoderFactory
+    ) -> ValueFunction:
+        """Returns a new state-value function with the hidden layers of `factory`."""
+        return ValueFunction(cast_flat_shape(observation_shape), factory).to(self._device)
+
+    def create_critic_optim(self, network: nn.Module) -> OptimizerWrapper:
+        """Returns the optimizer of Q functions or a value function."""
         config, modules = self._config, network.named_modules()
-        return self._create_optim(config.critic_optim_factory, modules, config.critic_learning_rate)
+        return self.create_optim(config.critic_optim_factory, modules, config.critic_learning_rate)
 
 
 def weights_of_sample_size(advantage: torch.Tensor, share: float) -> torch.Tensor:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
+from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.actor_critic import (
     ActorCriticAlgo,
@@ -115,15 +115,24 @@ class AWACImpl(ActorCriticImpl):
 class AWAC(ActorCriticAlgo[AWACImpl, AWACConfig]):
     """AWAC; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
-    config_class = AWACConfig
-    impl_class = AWACImpl
-    modules_class = AWACModules
+    config_class: type[AWACConfig] = AWACConfig
 
-    def _create_values(self, observation_shape: Sequence[int]) -> dict[str, Any]:
-        value_func, target = (
-            ValueFunction(observation_shape, self._config.value_encoder_factory).to(self._device)
-            for _ in range(2)
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        values = self._config.value_encoder_factory
+        policy = self.create_policy(observation_shape)
+        actor_optim = self.create_actor_optim(policy)
+        q_funcs = self.create_critic(observation_shape)
+        value_func = self.create_value_function(observation_shape, values)
+        targ_value_func = self.create_value_function(observation_shape, values)
+        hard_sync(targ_value_func, value_func)
+        modules = AWACModules(
+            policy=policy,
+            actor_optim=actor_optim,
+            q_funcs=q_funcs,
+            targ_q_funcs=self.create_critic(observation_shape),
+            critic_optim=self.create_critic_optim(q_funcs),
+            value_func=value_func,
+            targ_value_func=targ_value_func,
+            value_optim=self.create_critic_optim(value_func),
         )
-        hard_sync(target, value_func)
-        optim = self._create_critic_optim(value_func)
-        return {"value_func": value_func, "targ_value_func": target, "value_optim": optim}
+        self._impl = AWACImpl(observation_shape, modules, self._config, self._device)

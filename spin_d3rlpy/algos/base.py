@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -13,20 +12,20 @@ import torch
 from d3rlpy.algos.utility import build_scalers_with_env
 from d3rlpy.base import register_learnable
 from d3rlpy.constants import LoggingStrategy
-from d3rlpy.dataset import ReplayBufferBase, cast_flat_shape
+from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.logging import LOG, FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.metrics import EvaluatorProtocol
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import GymEnv, Shape
+from d3rlpy.types import GymEnv
 from gymnasium.spaces import Box
 from torch import nn
 
 from spin_d3rlpy._compat import DiscreteView, fuse_adam
 from spin_d3rlpy.algos.acting import ActingAlgo, TConfig, TImpl
 from spin_d3rlpy.algos.fit import BestIs, FitSettings, LoggerLog, open_logger, train
-from spin_d3rlpy.algos.impl import MultiDiscreteModules, RecordedUpdate
+from spin_d3rlpy.algos.recorded import RecordedUpdate
 from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import DEFAULT_KEEP, Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -44,9 +43,6 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     Arguments are those of `ActingAlgo`.
     """
 
-    impl_class: type[TImpl]
-    modules_class: type[MultiDiscreteModules]
-
     _recorded: RecordedUpdate | None = None
     _said: str | None = None  # why there is none
 
@@ -57,14 +53,6 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             config_class: Any = cls.config_class
             config_class.type_name, config_class.algo_class = name, cls
             register_learnable(config_class)
-
-    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        modules = self.modules_class(**self._create_networks(cast_flat_shape(observation_shape)))
-        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)
-
-    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
-        """Hook: the networks and optimizers that `modules_class` takes."""
-        raise NotImplementedError
 
     @property
     def compiled(self) -> bool:
@@ -164,15 +152,54 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         dataset: Any,
         n_steps: int | None = None,
         n_steps_per_epoch: int = 10_000,
-        *args: Any,
-        **kwargs: Any,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        logging_steps: int = 500,
+        logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH,
+        logger_adapter: LoggerAdapterFactory | None = None,
+        show_progress: bool = True,
+        save_interval: int = 1,
+        evaluators: dict[str, EvaluatorProtocol] | None = None,
+        callback: Callable[[Self, int, int], None] | None = None,
+        epoch_callback: Callable[[Self, int, int], None] | None = None,
+        checkpoint_dir: str | Path | None = None,
+        resume: bool = False,
+        checkpoint_interval: int = 10_000,
+        keep_checkpoints: int = DEFAULT_KEEP,
+        best_by: str | None = None,
+        best_is: BestIs = "highest",
+        patience: int | None = None,
+        seconds: float | Budget | None = None,
     ) -> list[tuple[int, dict[str, float]]]:
-        """Trains on a dataset and returns `(epoch, metrics)` pairs; for arguments see `fitter`.
+        """Trains on a dataset and returns `(epoch, metrics)` pairs.
 
-        Positional ones are in d3rlpy's order, which differs between its `fit` and its `fitter`.
+        Arguments and errors are those of `fitter`, which documents them. Positional ones are in
+        the order of d3rlpy's `fit`, which differs from that of its `fitter`.
         """
-        given = inspect.signature(super().fit).bind(dataset, n_steps, n_steps_per_epoch, *args)
-        return list(self.fitter(**given.arguments, **kwargs))
+        epochs = self.fitter(
+            dataset,
+            n_steps=n_steps,
+            n_steps_per_epoch=n_steps_per_epoch,
+            logging_steps=logging_steps,
+            logging_strategy=logging_strategy,
+            experiment_name=experiment_name,
+            with_timestamp=with_timestamp,
+            logger_adapter=logger_adapter,
+            show_progress=show_progress,
+            save_interval=save_interval,
+            evaluators=evaluators,
+            callback=callback,
+            epoch_callback=epoch_callback,
+            checkpoint_dir=checkpoint_dir,
+            resume=resume,
+            checkpoint_interval=checkpoint_interval,
+            keep_checkpoints=keep_checkpoints,
+            best_by=best_by,
+            best_is=best_is,
+            patience=patience,
+            seconds=seconds,
+        )
+        return list(epochs)
 
     def fitter(
         self,
@@ -255,13 +282,28 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             InvalidDatasetError: the dataset is unusable.
             NvecMismatchError: the dataset has another action space than the algorithm.
         """
-        n_steps = self._config.n_steps if n_steps is None else n_steps
-        experiment_name = experiment_name or type(self).__name__
-        logger_adapter = logger_adapter or FileAdapterFactory()
-        evaluators = evaluators or {}
-        budget = self._budget(seconds)
-        given = {**locals()}
-        settings = FitSettings(**{f.name: given[f.name] for f in dataclasses.fields(FitSettings)})
+        settings = FitSettings(
+            n_steps=self._config.n_steps if n_steps is None else n_steps,
+            n_steps_per_epoch=n_steps_per_epoch,
+            logging_steps=logging_steps,
+            logging_strategy=logging_strategy,
+            experiment_name=experiment_name or type(self).__name__,
+            with_timestamp=with_timestamp,
+            logger_adapter=logger_adapter or FileAdapterFactory(),
+            show_progress=show_progress,
+            save_interval=save_interval,
+            evaluators=evaluators or {},
+            callback=callback,
+            epoch_callback=epoch_callback,
+            checkpoint_dir=checkpoint_dir,
+            resume=resume,
+            checkpoint_interval=checkpoint_interval,
+            keep_checkpoints=keep_checkpoints,
+            best_by=best_by,
+            best_is=best_is,
+            patience=patience,
+            budget=self._budget(seconds),
+        )
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
         # Evaluators get what they would get from d3rlpy.
@@ -292,9 +334,10 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             raise ValueError("seconds= is for one process: each would count its own steps.")
         return budget
 
-    def _create_optim(
+    def create_optim(
         self, factory: OptimizerFactory, modules: Iterable[tuple[str, nn.Module]], rate: float
     ) -> OptimizerWrapper:
+        """Returns an optimizer of these networks with a learning rate."""
         return fuse_adam(factory.create(modules, lr=rate, compiled=self.compiled))
 
     def _after_resume(self, checkpoints: Checkpoints) -> None:
@@ -337,7 +380,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Hook: the source of batches."""
         rows = getattr(self._config, "imitation_batch_size", None)
-        return buffer.for_imitation(self._config.trajectory_weights, rows)
+        return buffer.for_imitation(self._config.imitation_weights, rows)
 
     def _prepare_source(self, source: Any, progress: float) -> Any:
         """Hook before every step: the source of batches, given the last one's."""

@@ -6,8 +6,9 @@ import dataclasses
 
 import torch
 from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.types import Shape
 
-from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl
+from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import imitation_batch
 
@@ -35,12 +36,16 @@ class BCImpl(PolicyImpl):
 class BC(PolicyAlgo[BCImpl, BCConfig]):
     """Behavior cloning; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
-    config_class = BCConfig
-    impl_class = BCImpl
+    config_class: type[BCConfig] = BCConfig
+
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        policy = self.create_policy(observation_shape)
+        modules = PolicyModules(policy=policy, actor_optim=self.create_actor_optim(policy))
+        self._impl = BCImpl(observation_shape, modules, self._config, self._device)
 
     def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """There is one batch a step: no critic draws another."""
-        weights = dataclasses.replace(self._config.trajectory_weights, critics=True)
+        weights = dataclasses.replace(self._config.imitation_weights, critics=True)
         return buffer.for_imitation(weights)
 
     @property

@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.actor_critic import (
     ActorCriticAlgo,
     ActorCriticConfig,
     ActorCriticImpl,
+    ActorCriticModules,
 )
 from spin_d3rlpy.critics import FactoredCritic, best_of, combine_slots, polyak_update
 from spin_d3rlpy.data.batches import imitation_batch
@@ -110,5 +112,17 @@ class BCQImpl(ActorCriticImpl):
 class BCQ(ActorCriticAlgo[BCQImpl, BCQConfig]):
     """BCQ; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
-    config_class = BCQConfig
-    impl_class = BCQImpl
+    config_class: type[BCQConfig] = BCQConfig
+
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        policy = self.create_policy(observation_shape)
+        actor_optim = self.create_actor_optim(policy)
+        q_funcs = self.create_critic(observation_shape)
+        modules = ActorCriticModules(
+            policy=policy,
+            actor_optim=actor_optim,
+            q_funcs=q_funcs,
+            targ_q_funcs=self.create_critic(observation_shape),
+            critic_optim=self.create_critic_optim(q_funcs),
+        )
+        self._impl = BCQImpl(observation_shape, modules, self._config, self._device)

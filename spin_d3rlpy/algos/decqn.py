@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import torch
+from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
 from d3rlpy.preprocessing import ObservationScaler
 from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.types import Shape
 from torch import nn
 from torch.nn.functional import smooth_l1_loss
 
 from spin_d3rlpy.algos.actor_critic import CriticConfig, CriticImpl, CriticModules
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
-from spin_d3rlpy.algos.impl import encoder_field
+from spin_d3rlpy.algos.config import encoder_field
 from spin_d3rlpy.critics import (
     Decomposition,
     FactoredCritic,
@@ -114,25 +115,31 @@ class DecQN(MultiDiscreteAlgo[DecQNImpl, DecQNConfig], name="spin_decqn"):
 
     config_class: type[DecQNConfig] = DecQNConfig
     impl_class: type[DecQNImpl] = DecQNImpl
-    modules_class: type[DecQNModules] = DecQNModules
 
-    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
-        config = self._config
-        online, target = (
-            FactoredCritic(
-                observation_shape,
-                config.encoder_factory,
-                self._nvec,
-                config.n_critics,
-                config.decomposition,
-            ).to(self._device)
-            for _ in range(2)
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        q_funcs = self.create_critic(observation_shape)
+        modules = DecQNModules(
+            q_funcs=q_funcs,
+            targ_q_funcs=self.create_critic(observation_shape),
+            optim=self.create_optim_of(q_funcs),
         )
-        return {"q_funcs": online, "targ_q_funcs": target, "optim": self._create_optim_of(online)}
+        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)
 
-    def _create_optim_of(self, network: nn.Module) -> OptimizerWrapper:
+    def create_critic(self, observation_shape: Shape) -> FactoredCritic:
+        """Returns a new ensemble of utilities."""
+        config = self._config
+        return FactoredCritic(
+            cast_flat_shape(observation_shape),
+            config.encoder_factory,
+            self._nvec,
+            config.n_critics,
+            config.decomposition,
+        ).to(self._device)
+
+    def create_optim_of(self, network: nn.Module) -> OptimizerWrapper:
+        """Returns an optimizer of one network."""
         config, modules = self._config, network.named_modules()
-        return self._create_optim(config.optim_factory, modules, config.learning_rate)
+        return self.create_optim(config.optim_factory, modules, config.learning_rate)
 
 
 @dataclasses.dataclass()
@@ -229,14 +236,24 @@ class ImitatingDecQNImpl(DecQNImpl):
 class ImitatingDecQN(DecQN):
     """Builds the ensembles and the policy."""
 
-    modules_class: type[ImitatingDecQNModules] = ImitatingDecQNModules
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        policy = self.create_policy(observation_shape)
+        actor_optim = self.create_optim_of(policy)
+        q_funcs = self.create_critic(observation_shape)
+        modules = ImitatingDecQNModules(
+            policy=policy,
+            actor_optim=actor_optim,
+            q_funcs=q_funcs,
+            targ_q_funcs=self.create_critic(observation_shape),
+            optim=self.create_optim_of(q_funcs),
+        )
+        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)
 
-    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
-        encoder = self._config.encoder_factory.create(observation_shape)
-        policy = FactoredPolicy(observation_shape, encoder, self._nvec).to(self._device)
-        optim = self._create_optim_of(policy)
-        networks = super()._create_networks(observation_shape)
-        return {"policy": policy, "actor_optim": optim} | networks
+    def create_policy(self, observation_shape: Shape) -> FactoredPolicy:
+        """Returns a new policy that imitates the data."""
+        shape = cast_flat_shape(observation_shape)
+        encoder = self._config.encoder_factory.create(shape)
+        return FactoredPolicy(shape, encoder, self._nvec).to(self._device)
 
 
 @dataclasses.dataclass()
@@ -371,10 +388,21 @@ class DecQNIQL(ImitatingDecQN, name="spin_decqn_iql"):
 
     config_class = DecQNIQLConfig
     impl_class = DecQNIQLImpl
-    modules_class = DecQNIQLModules
 
-    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
-        value_func = ValueFunction(observation_shape, self._config.encoder_factory)
-        optim = self._create_optim_of(value_func.to(self._device))
-        networks = super()._create_networks(observation_shape)
-        return {"value_func": value_func, "value_optim": optim} | networks
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        shape = cast_flat_shape(observation_shape)
+        value_func = ValueFunction(shape, self._config.encoder_factory).to(self._device)
+        value_optim = self.create_optim_of(value_func)
+        policy = self.create_policy(observation_shape)
+        actor_optim = self.create_optim_of(policy)
+        q_funcs = self.create_critic(observation_shape)
+        modules = DecQNIQLModules(
+            policy=policy,
+            actor_optim=actor_optim,
+            q_funcs=q_funcs,
+            targ_q_funcs=self.create_critic(observation_shape),
+            optim=self.create_optim_of(q_funcs),
+            value_func=value_func,
+            value_optim=value_optim,
+        )
+        self._impl = DecQNIQLImpl(observation_shape, modules, self._config, self._device)

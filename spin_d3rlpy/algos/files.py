@@ -13,7 +13,7 @@ from d3rlpy.base import DeviceArg, LearnableConfigWithShape
 from d3rlpy.torch_utility import unwrap_ddp_model
 from torch import nn
 
-from spin_d3rlpy.algos.impl import MultiDiscreteConfig
+from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.atomic import atomic_write
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.untrusted import MAX_BYTES, open_untrusted

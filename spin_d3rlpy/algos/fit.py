@@ -17,8 +17,8 @@ from d3rlpy.constants import LoggingStrategy
 from d3rlpy.logging import D3RLPyLogger, LoggerAdapterFactory
 
 from spin_d3rlpy._compat import has_schedule, log_folders
+from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.algos.files import save_policy
-from spin_d3rlpy.algos.impl import MultiDiscreteConfig
 from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer

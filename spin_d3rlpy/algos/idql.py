@@ -117,7 +117,7 @@ class IDQLImpl(IQLImpl):
 class IDQL(IQL):
     """IDQL; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
-    config_class = IDQLConfig
+    config_class: type[IDQLConfig] = IDQLConfig
     impl_class = IDQLImpl
 
     def predict_with(
@@ -146,8 +146,8 @@ class IDQL(IQL):
 
     def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Nothing imitates with a policy that is not trained: no batch for it is drawn."""
-        is_used = self.policy.trainable_modules() or self._config.trajectory_weights.critics
+        is_used = self.policy.trainable_modules() or self._config.imitation_weights.critics
         return super()._source(buffer) if is_used else buffer
 
-    def _create_actor_optim(self, policy: Policy) -> OptimizerWrapper | None:
-        return super()._create_actor_optim(policy) if policy.trainable_modules() else None
+    def create_actor_optim(self, policy: Policy) -> OptimizerWrapper | None:
+        return super().create_actor_optim(policy) if policy.trainable_modules() else None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import torch
+from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.actor_critic import (
     ActorCriticAlgo,
@@ -111,19 +112,29 @@ class IQLImpl(ActorCriticImpl):
 class IQL(ActorCriticAlgo[IQLImpl, IQLConfig]):
     """IQL; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
-    config_class = IQLConfig
+    config_class: type[IQLConfig] = IQLConfig
     impl_class: type[IQLImpl] = IQLImpl
-    modules_class = IQLModules
 
-    def _create_critic(self, observation_shape: Sequence[int]) -> Any:
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        values = self._config.value_encoder_factory
+        policy = self.create_policy(observation_shape)
+        actor_optim = self.create_actor_optim(policy)
+        q_funcs = self.create_critic(observation_shape)
+        value_func = self.create_value_function(observation_shape, values)
+        modules = IQLModules(
+            policy=policy,
+            actor_optim=actor_optim,
+            q_funcs=q_funcs,
+            targ_q_funcs=self.create_critic(observation_shape),
+            critic_optim=self.create_critic_optim(q_funcs),
+            value_func=value_func,
+            value_optim=self.create_critic_optim(value_func),
+        )
+        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)
+
+    def create_critic(self, observation_shape: Shape) -> Any:
         if not self._config.joint_critic:
-            return super()._create_critic(observation_shape)
+            return super().create_critic(observation_shape)
         config = self._config
-        return JointCritic(
-            observation_shape, config.critic_encoder_factory, self._nvec, config.n_critics
-        ).to(self._device)
-
-    def _create_values(self, observation_shape: Sequence[int]) -> dict[str, Any]:
-        value_func = ValueFunction(observation_shape, self._config.value_encoder_factory)
-        value_func.to(self._device)
-        return {"value_func": value_func, "value_optim": self._create_critic_optim(value_func)}
+        shape, factory = cast_flat_shape(observation_shape), config.critic_encoder_factory
+        return JointCritic(shape, factory, self._nvec, config.n_critics).to(self._device)

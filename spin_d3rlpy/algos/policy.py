@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
 from d3rlpy.base import DeviceArg
+from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.logging import FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
-from spin_d3rlpy.algos.impl import (
-    MultiDiscreteImpl,
-    PolicyConfig,
-    PolicyImpl,
-    PolicyModules,
-    encoder_field,
-)
+from spin_d3rlpy.algos.config import PolicyConfig, takes_policy_fields
+from spin_d3rlpy.algos.impl import MultiDiscreteImpl, PolicyImpl, PolicyModules
 from spin_d3rlpy.asm import ActionStructureModel, load_asm
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -37,7 +32,7 @@ from spin_d3rlpy.policies.feature_cache import CachedFeatures, compute_features
 from spin_d3rlpy.policies.stages import ASM_FILE, Stage, StageContext
 from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
 
-__all__ = ["PolicyAlgo", "PolicyConfig", "PolicyImpl", "PolicyModules"]
+__all__ = ["PolicyAlgo", "PolicyConfig", "PolicyImpl", "PolicyModules", "takes_policy_fields"]
 
 TConfig = TypeVar("TConfig", bound=PolicyConfig)
 TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
@@ -46,29 +41,18 @@ TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     """An objective that trains a policy.
 
-    A subclass with a policy is a named algorithm, registered for saved files:
+    A subclass with a name is registered for saved files; its config chooses the policy:
 
-        class SPINIQL(IQL, name="spin_iql", policy=SPINEncoderFactory): ...
+        class SPINIQL(IQL, name="spin_iql"):
+            config_class = SPINIQLConfig
 
-    Its config has that policy as default and accepts the policy's fields:
-    `SPINIQL(transformer=TransformerConfig(width=64))`. Arguments are those of `ActingAlgo` and:
+    Arguments are those of `ActingAlgo`, fields of the policy among them
+    (`SPINIQL(transformer=TransformerConfig(width=64))`), and:
 
     Args:
         asm: pre-trained Action Structure Model or its file, for policies made from one; without it,
             `fit` pre-trains one.
     """
-
-    modules_class: type[PolicyModules] = PolicyModules
-
-    def __init_subclass__(
-        cls,
-        name: str | None = None,
-        policy: Callable[[], EncoderFactory] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        if policy is not None:
-            cls.config_class = cast(Any, _config_with_policy(cls, policy))
-        super().__init_subclass__(name, **kwargs)
 
     def __init__(
         self,
@@ -114,21 +98,24 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             cast(Any, self.policy).load_asm(self._asm)
             cast(PolicyImpl, self._impl).sync_average()
 
-    def _create_networks(self, observation_shape: Sequence[int]) -> dict[str, Any]:
-        policy = self._create_policy(observation_shape)
-        return {"policy": policy, "actor_optim": self._create_actor_optim(policy)}
+    def create_policy(self, observation_shape: Shape) -> Policy:
+        """Returns a new policy, as the config's `actor_encoder_factory` describes it."""
+        shape = cast_flat_shape(observation_shape)
+        return create_policy(self._factory, shape, self._nvec).to(self._device)
 
-    def _create_policy(self, observation_shape: Sequence[int]) -> Policy:
-        return create_policy(self._factory, observation_shape, self._nvec).to(self._device)
+    def create_actor_optim(self, policy: Policy) -> OptimizerWrapper | None:
+        """Returns the policy's optimizer.
 
-    def _create_actor_optim(self, policy: Policy) -> OptimizerWrapper | None:
+        Raises:
+            ValueError: nothing of the policy is trained.
+        """
         if not policy.trainable_modules():
             raise ValueError(
                 f"{type(self).__name__} trains its policy, and nothing of a "
                 f"{type(policy).__name__} is trained. Expected another policy, or IDQL."
             )
         config, modules = self._config, policy.trainable_modules()
-        return self._create_optim(config.actor_optim_factory, modules, config.actor_learning_rate)
+        return self.create_optim(config.actor_optim_factory, modules, config.actor_learning_rate)
 
     @property
     def is_pretrained(self) -> bool:
@@ -194,13 +181,14 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return StageContext(
             policy=self.policy,
             factory=self._factory,
-            buffer=buffer.for_imitation(self._config.trajectory_weights),
+            buffer=buffer.for_imitation(self._config.imitation_weights),
             device=self._device,
             run=run,
             transform=self._transform,
             scaler=scaler_to_dict(self._config.observation_scaler),
             asm=self._asm,
             set_asm=self.set_asm,
+            precision=self._config.precision,
         )
 
     def _before_training(self, buffer: DeviceReplayBuffer, run: Run) -> None:
@@ -314,32 +302,3 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         path = checkpoints.folder / ASM_FILE
         if checkpoints.stage != "pretraining" and self._asm is None and path.exists():
             self._asm = load_asm(path, self._device)
-
-
-def _config_with_policy(
-    algo_class: type[PolicyAlgo[Any, Any]], policy: Callable[[], EncoderFactory]
-) -> type[PolicyConfig]:
-    """Returns an objective's config with another default policy and that policy's fields."""
-    objective = algo_class.config_class
-    config_class: Any = dataclasses.make_dataclass(
-        f"{algo_class.__name__}Config",
-        [("actor_encoder_factory", EncoderFactory, encoder_field(policy))],
-        bases=(objective,),
-        namespace={
-            "__module__": algo_class.__module__,
-            "__doc__": f"`{objective.__name__}` with the policy of `{algo_class.__name__}`.",
-        },
-    )
-    set_fields = config_class.__init__
-    own = {f.name for f in dataclasses.fields(config_class)}
-
-    @functools.wraps(set_fields)
-    def init(self: Any, *args: Any, **fields: Any) -> None:
-        factory = fields.get("actor_encoder_factory") or policy()
-        names = {f.name for f in dataclasses.fields(factory)} - own
-        if inner := {name: fields.pop(name) for name in names & fields.keys()}:
-            fields["actor_encoder_factory"] = dataclasses.replace(factory, **inner)
-        set_fields(self, *args, **fields)
-
-    config_class.__init__ = init
-    return cast("type[PolicyConfig]", config_class)

@@ -26,7 +26,8 @@ class DistillationConfig:
     Args:
         validation_share: share of the episodes that is held out.
         validation_interval: updates between measurements on held-out data.
-        precision: number format of a step, see `spin_d3rlpy.precision.autocast`.
+        precision: number format of a step, see `spin_d3rlpy.precision.autocast`; None is the
+            algorithm's, float32 without one.
     """
 
     n_updates: int = 20_000
@@ -34,10 +35,10 @@ class DistillationConfig:
     learning_rate: float = 1e-3
     validation_share: float = 0.1
     validation_interval: int = 1_000
-    precision: Precision = "float32"
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
-        require_one_of("precision", self.precision, Precision)
+        require_one_of("precision", self.precision or "float32", Precision)
         require_fields(self, validation_share=(0.0 < self.validation_share < 1.0, "in (0, 1)"))
 
 
@@ -91,7 +92,7 @@ def distill(
 
     def features(network: Network, observations: torch.Tensor) -> torch.Tensor:
         inputs = observations if transform is None else transform(observations)
-        with autocast(device, config.precision):
+        with autocast(device, config.precision or "float32"):
             return network(inputs).float()
 
     def update() -> Metrics:
@@ -99,7 +100,7 @@ def distill(
         with torch.no_grad():
             target = features(teacher, observations)
         optimizer.zero_grad()
-        with autocast(device, config.precision):
+        with autocast(device, config.precision or "float32"):
             loss = (features(student, observations) - target).square().mean()
             backward(loss)
         optimizer.step()

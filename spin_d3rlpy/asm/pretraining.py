@@ -59,7 +59,8 @@ class PretrainingConfig:
         budget_share: share of the seconds in timed training.
         max_updates: stops earlier than `n_epochs` if given.
         checkpoint_interval: epochs between saved models.
-        precision: number format of a step, see `spin_d3rlpy.precision.autocast`.
+        precision: number format of a step, see `spin_d3rlpy.precision.autocast`; None is the
+            algorithm's, float32 without one.
         validation_share: share of the episodes held out and measured after each epoch.
         patience: epochs without a better held-out score before training stops with the best epoch's
             model; None trains to the end and keeps the last one.
@@ -86,12 +87,12 @@ class PretrainingConfig:
     budget_share: float = 0.5
     max_updates: int | None = None
     checkpoint_interval: int = 10
-    precision: Precision = "float32"
+    precision: Precision | None = None
     validation_share: float = 0.0
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        require_one_of("precision", self.precision, Precision)
+        require_one_of("precision", self.precision or "float32", Precision)
         Schedule(self.lr_schedule, self.lr_warmup)
         require_one_of("objective", self.objective, ObjectiveName)
         require_one_of("masking", self.masking, Masking)
@@ -170,6 +171,7 @@ def pretrain(
     if config.patience is not None and held_out is None:
         raise ValueError("patience needs held_out data.")
     keep_freed_memory()
+    precision = config.precision or "float32"
     objective = config.create_objective(asm)
     if run.enable_ddp:
         share_training(objective)
@@ -183,7 +185,7 @@ def pretrain(
     def update() -> Metrics:
         observations, actions = source.sample_observations_and_actions(config.batch_size)
         optimizer.zero_grad()
-        result = objective.add_gradients(scaled(observations), actions, config.precision)
+        result = objective.add_gradients(scaled(observations), actions, precision)
         torch.nn.utils.clip_grad_norm_(objective.parameters(), config.clip_grad_norm)
         optimizer.step()
         return {"loss": result.loss.detach(), "accuracy": result.accuracy}
@@ -211,7 +213,7 @@ def pretrain(
             row["samples"] = loop.step * config.batch_size
             with nullcontext() if average is None else average.in_use():
                 if held_out is not None:
-                    score, metrics = _validate(objective, held_out, scaled, config.precision)
+                    score, metrics = _validate(objective, held_out, scaled, precision)
                     row |= {f"validation_{name}": value for name, value in metrics.items()}
                 row = loop.add_row(row, score)
                 log.add(row)

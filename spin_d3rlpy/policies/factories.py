@@ -164,6 +164,8 @@ class SPINEncoderFactory(_AnyArchitecture, name="spin"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_one_of("query_init", self.query_init, QueryInit)
+        require_one_of("head_init", self.head_init, HeadInit)
         is_known = isinstance(self.train_queries, bool)  # earlier versions also took numbers
         require_fields(self, train_queries=(is_known, "True or False"))
         trains_queries = self.train_queries and self.architecture != "mlp"

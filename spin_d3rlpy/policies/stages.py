@@ -9,12 +9,12 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from spin_d3rlpy.asm import ActionStructureModel, pretrain, save_asm
-from spin_d3rlpy.asm.distillation import distill
+from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, pretrain, save_asm
+from spin_d3rlpy.asm.distillation import DistillationConfig, distill
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.loop import Row, Run
 from spin_d3rlpy.policies.base import Policy
@@ -24,7 +24,12 @@ from spin_d3rlpy.policies.features import (
     StudentFeatures,
     TrajectoryFeatures,
 )
-from spin_d3rlpy.reprem import RePreM, pretrain_reprem
+from spin_d3rlpy.precision import Precision
+from spin_d3rlpy.reprem import RePreM, RePreMPretrainingConfig, pretrain_reprem
+
+TStageConfig = TypeVar(
+    "TStageConfig", PretrainingConfig, DistillationConfig, RePreMPretrainingConfig
+)
 
 ASM_FILE = "asm.safetensors"  # in a run's folder of checkpoints
 
@@ -42,6 +47,11 @@ class StageContext:
     scaler: dict[str, Any] | None  # its type and parameters, for an ASM's file
     asm: ActionStructureModel | None
     set_asm: Callable[[ActionStructureModel], None]  # passes a new one to the algorithm
+    precision: Precision = "float32"  # the algorithm's, where a stage has none of its own
+
+    def with_precision(self, config: TStageConfig) -> TStageConfig:
+        """Returns a stage's settings with a number format."""
+        return dataclasses.replace(config, precision=config.precision or self.precision)
 
 
 class Stage(ABC):
@@ -73,7 +83,7 @@ class PretrainASM(Stage):
 
     def train(self, context: StageContext) -> list[Row]:
         source, factory = context.buffer, context.factory
-        config = factory.pretraining
+        config = context.with_precision(factory.pretraining)
         asm = ActionStructureModel(source.observations.shape[1], source.nvec, factory.structure)
         asm.to(torch.device(context.device))
         asm.observation_scaler = context.scaler
@@ -122,7 +132,7 @@ class Distill(Stage):
             query_init=factory.query_init,
         ).to(torch.device(context.device))
         teacher.load_asm(asm)
-        config = factory.distillation
+        config = context.with_precision(factory.distillation)
         training, held_out = context.buffer.split(config.validation_share)
         student = features.student.requires_grad_(True)
         rows = distill(
@@ -148,6 +158,7 @@ class PretrainTrajectories(Stage):
         buffer, factory = context.buffer, context.factory
         model = RePreM(buffer.observations.shape[1], buffer.nvec, factory.sizes)
         model.to(torch.device(context.device))
-        rows = pretrain_reprem(model, buffer, factory.pretraining, context.run, context.transform)
+        config = context.with_precision(factory.pretraining)
+        rows = pretrain_reprem(model, buffer, config, context.run, context.transform)
         features.load_reprem(model)
         return rows

@@ -21,6 +21,7 @@ from d3rlpy.metrics import (
     DiscreteActionMatchEvaluator,
     InitialStateValueEstimationEvaluator,
 )
+from d3rlpy.models.encoders import VectorEncoderFactory
 from d3rlpy.ope import DiscreteFQE, FQEConfig
 from d3rlpy.preprocessing import (
     ClipRewardScaler,
@@ -32,6 +33,8 @@ from d3rlpy.preprocessing import (
 
 import spin_d3rlpy
 from spin_d3rlpy import (
+    SPINIDQL,
+    SPINIQL,
     DecQN,
     FactoredBC,
     FactoredIQL,
@@ -40,8 +43,10 @@ from spin_d3rlpy import (
     MultiDiscreteEpsilonGreedy,
     MultiDiscreteFQE,
     MultiDiscreteFQEConfig,
+    SPINDistillIQL,
     create_replay_buffer,
 )
+from spin_d3rlpy.algos.bc import BCImpl
 from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
 from tests.algos.problems import (
     ALGORITHMS,
@@ -390,3 +395,55 @@ def test_other_formats_and_unbuilt_policies_are_refused(tmp_path: Path) -> None:
         make(FactoredIQL).save_policy("policy.pt")
     with pytest.raises(ValueError, match=r"\.pt or \.onnx, got 'policy.h5'"):
         built(FactoredIQL).save_policy("policy.h5")
+
+
+@pytest.mark.parametrize("target_decay", [0.0, 0.9])
+@pytest.mark.parametrize("source_decay", [0.0, 0.9])
+@pytest.mark.parametrize("algo_class", [SPINIQL, SPINIDQL, FactoredIQL, SPINDistillIQL])
+def test_a_copied_policy_acts_alike_and_stays_pretrained(
+    algo_class: Any, source_decay: float, target_decay: float
+) -> None:
+    source = make(algo_class, seed=1, ema_decay=source_decay, **tiny_fields(algo_class))
+    source.fit(
+        random_buffer(),
+        n_steps=3,
+        n_steps_per_epoch=3,
+        show_progress=False,
+        logger_adapter=NoopAdapterFactory(),
+    )
+    target = make(algo_class, seed=2, ema_decay=target_decay, **tiny_fields(algo_class))
+    target.build_with_dataset(random_buffer())
+    before = target.predict(OBSERVATIONS)
+    target.copy_policy_from(source)
+    target.copy_q_function_from(source)  # IDQL's critics choose among the policy's samples
+    assert not np.array_equal(before, target.predict(OBSERVATIONS))
+    assert np.array_equal(target.predict(OBSERVATIONS), source.predict(OBSERVATIONS))
+    assert target.impl.policy.is_pretrained == source.impl.policy.is_pretrained
+
+
+def test_a_policy_of_another_kind_or_size_is_not_copied() -> None:
+    factored = built(FactoredIQL)
+    with pytest.raises(ValueError, match="with a SlotPolicy as policy, got FactoredPolicy"):
+        built(SPINIQL, **tiny_fields(SPINIQL)).copy_policy_from(factored)
+    wider = make(FactoredIQL, actor_encoder_factory=VectorEncoderFactory([17]))
+    wider.build_with_dataset(random_buffer())
+    with pytest.raises(ValueError, match="has other sizes"):
+        wider.copy_policy_from(factored)
+
+
+def test_an_update_that_fit_would_not_call_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Waits overrides inner_update.*Override compute_update"):
+
+        class Waits(BCImpl):
+            def inner_update(self, batch: Any, grad_step: int) -> dict[str, float]:
+                return {"loss": 0.0}
+
+
+def test_saving_what_is_not_fitted_is_an_error_with_advice(tmp_path: Path) -> None:
+    algo = SPINIQL(recipe="tuned")
+    with pytest.raises(RuntimeError, match="Call fit, build_with_dataset or build_with_env first"):
+        algo.save(str(tmp_path / "unbuilt.d3"))
+    algo.build_with_env(SignEnv())
+    with pytest.raises(RuntimeError, match="as observation_scaler, which is not fitted"):
+        algo.save(str(tmp_path / "unfitted.d3"))
+    assert not list(tmp_path.iterdir())

@@ -86,6 +86,43 @@ def test_unknown_recipes_and_two_sources_are_refused() -> None:
         FactoredIQL(FactoredIQL.config_class(), recipe="tuned")
 
 
+@pytest.mark.parametrize("algo_class", ALGORITHMS, ids=lambda c: c.__name__)
+def test_changing_an_algorithms_recipe_changes_no_other(algo_class: Any) -> None:
+    first = algo_class(recipe="tuned").config
+    unchanged = repr(algo_class(recipe="tuned").config)
+    if hasattr(first, "pretraining"):
+        first.pretraining.max_updates = 7
+    if hasattr(first, "sizes"):
+        first.sizes.n_layers = 9
+    first.imitation_weights.temperature = 3.0
+    assert repr(algo_class(recipe="tuned").config) == unchanged
+
+
+def test_a_recipes_unknown_field_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RECIPES, "misspelled", lambda _: {"batch_size": 64, "ema_dcay": 0.9})
+    with pytest.raises(ValueError, match="'misspelled' sets ema_dcay, which no algorithm has"):
+        FactoredIQL(recipe="misspelled")
+
+
+@pytest.mark.parametrize("wanted", ["bfloat16", "float32"])
+def test_the_algorithms_precision_is_that_of_its_stages(
+    wanted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[object] = []
+
+    def train(asm: Any, source: Any, config: PretrainingConfig, *_: Any) -> list[Any]:
+        used.append(config.precision)
+        return []
+
+    monkeypatch.setattr("spin_d3rlpy.policies.stages.pretrain", train)
+    algo = SPINIQL(precision=wanted, **tiny_fields(SPINIQL))
+    algo.pretrain(random_buffer(), show_progress=False, logger_adapter=NoopAdapterFactory())
+    own = SPINIQL(precision="float32", **tiny_fields(SPINIQL))
+    own.config.pretraining = dataclasses.replace(own.config.pretraining, precision="auto")
+    own.pretrain(random_buffer(), show_progress=False, logger_adapter=NoopAdapterFactory())
+    assert used == [wanted, "auto"]
+
+
 def test_two_schedules_are_refused() -> None:
     optimizer = AdamFactory(lr_scheduler_factory=CosineAnnealingLRFactory(T_max=10))
     algo = FactoredBC(lr_schedule="linear", actor_optim_factory=optimizer)

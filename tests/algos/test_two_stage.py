@@ -176,4 +176,4 @@ def test_a_run_that_crashes_in_any_stage_ends_like_an_uninterrupted_one(
 
 def test_an_encoder_factory_of_another_policy_is_refused() -> None:
     with pytest.raises(ValueError, match="SPINDistillIQL needs a SPINDistillEncoderFactory"):
-        SPINDistillIQL(actor_encoder_factory=SPINEncoderFactory())
+        SPINDistillIQL(actor_encoder_factory=SPINEncoderFactory())  # type: ignore[arg-type]

@@ -142,7 +142,7 @@ def train(folder: Path, doing: Any) -> None:
         n_steps_per_epoch=10,
         logger_adapter=NoopAdapterFactory(),
         show_progress=False,
-        evaluators={"return": evaluate},
+        evaluators={"return": evaluate},  # type: ignore[dict-item]
         callback=update,
         checkpoint_dir=folder / "checkpoints",
         resume=True,

@@ -3,10 +3,10 @@
 import dataclasses
 
 import torch
-from d3rlpy.dataset import cast_flat_shape
 
 from spin_d3rlpy import SPINEncoderFactory
-from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
+from spin_d3rlpy.algos.config import PolicyConfig, encoder_field, takes_policy_fields
+from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyImpl, PolicyModules
 
 
 @dataclasses.dataclass()
@@ -28,14 +28,24 @@ class GoodBCImpl(PolicyImpl):
 class GoodBC(PolicyAlgo[GoodBCImpl, GoodBCConfig]):
     """The objective, for any policy."""
 
-    config_class = GoodBCConfig
+    config_class: type[GoodBCConfig] = GoodBCConfig
 
     def inner_create_impl(self, observation_shape, action_size):
         """Builds network and optimizer."""
-        policy = self._create_policy(cast_flat_shape(observation_shape))
-        modules = PolicyModules(policy=policy, actor_optim=self._create_actor_optim(policy))
+        policy = self.create_policy(observation_shape)
+        modules = PolicyModules(policy=policy, actor_optim=self.create_actor_optim(policy))
         self._impl = GoodBCImpl(observation_shape, modules, self._config, self._device)
 
 
-class SPINGoodBC(GoodBC, name="outside_spin_good_bc", policy=SPINEncoderFactory):
-    """One line per policy; `SPINGoodBC.config_class` is its config."""
+@takes_policy_fields
+@dataclasses.dataclass()
+class SPINGoodBCConfig(GoodBCConfig):
+    """The objective's config with SPIN's policy."""
+
+    actor_encoder_factory: SPINEncoderFactory = encoder_field(SPINEncoderFactory)
+
+
+class SPINGoodBC(GoodBC, name="outside_spin_good_bc"):
+    """A policy for the objective."""
+
+    config_class = SPINGoodBCConfig

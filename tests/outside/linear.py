@@ -6,7 +6,8 @@ from typing import NoReturn
 from d3rlpy.models.encoders import register_encoder_factory
 from torch import nn
 
-from spin_d3rlpy.algos import IQL
+from spin_d3rlpy.algos import IQL, IQLConfig
+from spin_d3rlpy.algos.config import encoder_field, takes_policy_fields
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies import IndependentPolicy, PolicyFactory
 
@@ -47,5 +48,15 @@ class LinearFactory(PolicyFactory):
 register_encoder_factory(LinearFactory)
 
 
-class LinearIQL(IQL, name="outside_linear_iql", policy=LinearFactory):
-    """One line per objective."""
+@takes_policy_fields
+@dataclasses.dataclass()
+class LinearIQLConfig(IQLConfig):
+    """IQL's config with the policy."""
+
+    actor_encoder_factory: LinearFactory = encoder_field(LinearFactory)
+
+
+class LinearIQL(IQL, name="outside_linear_iql"):
+    """Two classes per objective."""
+
+    config_class = LinearIQLConfig

@@ -1,0 +1,159 @@
+"""Configs: the fields that all algorithms share, and those of a policy."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from d3rlpy.base import DeviceArg, LearnableConfig
+from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
+from d3rlpy.optimizers import OptimizerFactory
+from d3rlpy.optimizers.optimizers import make_optimizer_field
+
+from spin_d3rlpy.data.weights import TrajectoryWeights
+from spin_d3rlpy.errors import require_one_of
+from spin_d3rlpy.graphs import CompileGraph
+from spin_d3rlpy.precision import Precision
+from spin_d3rlpy.schedules import Schedule, ScheduleName
+
+
+@dataclasses.dataclass()
+class MultiDiscreteConfig(LearnableConfig):
+    """Fields that every algorithm's config has.
+
+    Args:
+        nvec: number of choices of each sub-action. Filled from the dataset or environment when
+            the model is built, and saved with it.
+        n_steps: gradient steps of `fit` when it is not told.
+        trajectory_weights: how often each trajectory is drawn for imitation: by the policy, and by
+            the stages that it learns first; None draws all alike.
+        lr_schedule: of all learning rates, over the steps of `fit`: `"constant"`, or `"linear"` or
+            `"cosine"` decay to 0.
+        lr_warmup: share of the steps in which learning rates rise from 0 first.
+        precision: number format of updates, see `spin_d3rlpy.precision.autocast`. Acting is
+            always in float32.
+        compile_graph: on a GPU, the whole update (in `fit` drawing the batch, too, and SPIN's
+            pre-training) is recorded as a CUDA graph in its fourth step and replayed from then on.
+            Results are the same; see `spin_d3rlpy.graphs` for when it is recorded again.
+            `"auto"`: where it can be, and the log says why where it cannot; True: an update that
+            cannot be recorded is an error; False: never. It has no effect on a CPU, with
+            `enable_ddp`, or where observations or cached features are in host memory.
+    """
+
+    nvec: list[int] | None = None
+    n_steps: int = 1_000_000
+    trajectory_weights: TrajectoryWeights | None = dataclasses.field(
+        default_factory=TrajectoryWeights
+    )
+    lr_schedule: ScheduleName = "constant"
+    lr_warmup: float = 0.0
+    precision: Precision = "float32"
+    compile_graph: CompileGraph = "auto"  # type: ignore[assignment]
+
+    type_name: ClassVar[str]
+    algo_class: ClassVar[type[Any]]  # the `MultiDiscreteAlgo` registered with it
+
+    def __post_init__(self) -> None:
+        require_one_of("precision", self.precision, Precision)
+        Schedule(self.lr_schedule, self.lr_warmup)
+        self.trajectory_weights = self.trajectory_weights or TrajectoryWeights()
+
+    @property
+    def imitation_weights(self) -> TrajectoryWeights:
+        """`trajectory_weights`, those that draw all alike if None."""
+        return self.trajectory_weights or TrajectoryWeights()
+
+    def create(self, device: DeviceArg = False, enable_ddp: bool = False) -> Any:
+        """Returns the algorithm, a `MultiDiscreteAlgo`, on `device`."""
+        return self.algo_class(self, device, enable_ddp)
+
+    @classmethod
+    def get_type(cls) -> str:
+        return cls.type_name
+
+
+def encoder_field(default_factory: Callable[[], EncoderFactory]) -> Any:
+    """Returns a config field for an encoder factory with another default than d3rlpy's."""
+    template: Any = make_encoder_field()
+    return dataclasses.field(default_factory=default_factory, metadata=template.metadata)
+
+
+@dataclasses.dataclass()
+class PolicyConfig(MultiDiscreteConfig):
+    """Fields of objectives that train a policy.
+
+    Args:
+        actor_encoder_factory: chooses the policy, its sizes and first stages: `SPINEncoderFactory`,
+            `SAINTEncoderFactory`, `AutoregressiveEncoderFactory`, another `PolicyFactory`, or any
+            d3rlpy encoder factory for a factored policy.
+        imitation_batch_size: rows of a separate mini-batch for the policy; None uses the critics'.
+        ema_decay: if above 0, an exponential moving average of the policy's weights with this decay
+            acts, is saved and exported.
+    """
+
+    actor_learning_rate: float = 3e-4
+    actor_optim_factory: OptimizerFactory = make_optimizer_field()
+    actor_encoder_factory: EncoderFactory = make_encoder_field()
+    imitation_batch_size: int | None = None
+    ema_decay: float = 0.0
+
+    @classmethod
+    def deserialize_from_dict(cls, dict_config: dict[str, Any]) -> Any:
+        """Reads a saved config; in older files policy fields are part of the objective's."""
+        own = {field.name for field in dataclasses.fields(cls)}
+        others = {k: v for k, v in dict_config.items() if k not in own}
+        params = {k: v for k, v in dict_config.items() if k in own}
+        factory = params.get("actor_encoder_factory")
+        if others and isinstance(factory, Mapping):
+            inner = {**factory.get("params", {}), **others}
+            params["actor_encoder_factory"] = {**factory, "params": inner}
+        return super().deserialize_from_dict(params)
+
+
+TConfig = TypeVar("TConfig", bound=type[PolicyConfig])
+
+
+def takes_policy_fields(config_class: TConfig) -> TConfig:
+    """Class decorator of a dataclass: its constructor and attributes include its policy's fields.
+
+    `SPINIQLConfig(train_queries=False)` sets that field of its `SPINEncoderFactory`, and
+    `config.train_queries` reads it there. What type checkers know of them is in `named.pyi`.
+
+    Raises:
+        TypeError: a field of the policy has the name of a field of the objective.
+    """
+    fields = {field.name: field for field in dataclasses.fields(config_class)}
+    default: Any = fields["actor_encoder_factory"].default_factory
+    policy_fields = [field.name for field in dataclasses.fields(default())]
+    if twice := fields.keys() & set(policy_fields):
+        raise TypeError(
+            f"{config_class.__name__} and its policy both have a field {sorted(twice)[0]!r}: one "
+            "of them needs another name."
+        )
+    for name in policy_fields:
+        setattr(config_class, name, _field_of_policy(name))
+    set_own_fields: Callable[..., None] = config_class.__init__
+
+    @functools.wraps(set_own_fields)
+    def set_fields(self: PolicyConfig, *args: Any, **given: Any) -> None:
+        factory = given.get("actor_encoder_factory") or default()
+        names = {field.name for field in dataclasses.fields(factory)} - fields.keys()
+        of_policy = {name: given.pop(name) for name in names & given.keys()}
+        if of_policy:
+            given["actor_encoder_factory"] = dataclasses.replace(factory, **of_policy)
+        set_own_fields(self, *args, **given)
+
+    config_class.__init__ = set_fields  # type: ignore[method-assign]
+    return config_class
+
+
+def _field_of_policy(name: str) -> property:
+    def read(config: PolicyConfig) -> Any:
+        return getattr(config.actor_encoder_factory, name)
+
+    def write(config: PolicyConfig, value: Any) -> None:
+        setattr(config.actor_encoder_factory, name, value)
+
+    return property(read, write, doc=f"The policy's `{name}`, see `actor_encoder_factory`.")

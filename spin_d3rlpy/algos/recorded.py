@@ -1,0 +1,64 @@
+"""An algorithm's update, recorded as a CUDA graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from d3rlpy.torch_utility import TorchMiniBatch
+
+from spin_d3rlpy.algos.impl import Metrics, MultiDiscreteImpl
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.graphs import GraphedStep
+
+
+class RecordedUpdate:
+    """An algorithm's update as a CUDA graph, on batches that it is given or draws itself.
+
+    There is one recording at a time: another batch size or dataset replaces it, and
+    so does a change of frozen parameters, of which it holds products.
+    """
+
+    def __init__(self, algo: Any) -> None:
+        self._algo = algo
+        self._key: Hashable = None
+        self._step: GraphedStep[Metrics] | None = None
+        self._batch: TorchMiniBatch | None = None  # whose tensors the recording reads
+        self._form: Hashable = None
+
+    def on_source(self, source: DeviceReplayBuffer, batch_size: int) -> Metrics:
+        """One step on a batch that the recording itself draws."""
+
+        def step() -> Metrics:
+            metrics: Metrics = self._algo._compute(source.sample_transition_batch(batch_size))
+            return metrics
+
+        return self._step_for((source, batch_size), step)()
+
+    def on_batch(self, batch: TorchMiniBatch) -> Metrics:
+        """One step on a batch, which is copied to where the recording reads it."""
+        tensors = _tensors(batch)
+        form = tuple((name, value.shape, value.dtype) for name, value in tensors.items())
+        if form != self._form:
+            copies: dict[str, Any] = {name: torch.empty_like(v) for name, v in tensors.items()}
+            self._form, self._batch = form, dataclasses.replace(batch, **copies, numpy_batch=None)
+        static = self._batch
+        assert static is not None
+        torch._foreach_copy_(list(_tensors(static).values()), list(tensors.values()))
+        return self._step_for(form, lambda: self._algo._compute(static))()
+
+    def _step_for(self, key: Hashable, step: Callable[[], Metrics]) -> GraphedStep[Metrics]:
+        impl: MultiDiscreteImpl = self._algo._impl
+        key = key, impl, self._algo._frozen_state()
+        if self._step is None or key != self._key:
+            optimizers = [optim.optim for optim in impl.optimizers]
+            graph = self._algo.config.compile_graph
+            self._step = GraphedStep(step, optimizers, impl.device, graph)
+            self._key = key
+        return self._step
+
+
+def _tensors(batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
+    return {name: v for name, v in vars(batch).items() if isinstance(v, torch.Tensor)}
