@@ -108,7 +108,12 @@ class StageTime:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what was measured."""
-        return {"seconds": self.seconds, "spent": self._spent, "threads": self._threads.best}
+        return {
+            "seconds": self.seconds,
+            "spent": self._spent,
+            "spent_by_run": self._budget.spent,  # with earlier stages
+            "threads": self._threads.best,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Inverse of `state_dict`; a newly given number of steps wins."""
@@ -116,7 +121,8 @@ class StageTime:
             self.seconds = state_dict["seconds"]
             self._threads.best = state_dict.get("threads")
         self._spent = state_dict["spent"]
-        self._budget.spent += self._spent
+        # Checkpoints of earlier versions lack the run's total.
+        self._budget.spent += state_dict.get("spent_by_run", self._spent)
 
 
 class _Threads:

@@ -102,7 +102,8 @@ class Loop:
         epoch_steps: gradient steps per epoch, likewise; the last epoch may be shorter.
         parts: networks, optimizers and the like, saved in checkpoints.
         patience: epochs without a better score before it stops, or None.
-        keep_best: network that ends with the weights of its best epoch.
+        keep_best: network that ends with the weights of its best epoch, or with the averages of
+            that epoch if `average` is its average.
         optimizers: whose learning rates follow the schedule.
         average: of weights, updated after each step.
         share: share of the run's remaining seconds.
@@ -137,7 +138,6 @@ class Loop:
         self._run, self._stage, self._label = run, stage, label
         self._device = torch.device(device)
         self._time = StageTime(run.budget, share, n_steps, epoch_steps)
-        self._groups = [] if schedule is None or schedule.is_constant else _groups(optimizers)
         self._schedule, self._average = schedule, average
         self._parts = {**(parts or {}), "time": self._time}
         if average is not None:
@@ -151,6 +151,8 @@ class Loop:
         checkpoints = run.checkpoints
         if checkpoints is not None and (saved := checkpoints.resume(stage)) is not None:
             self._load(saved, device)
+        # After loading, which gives optimizers new groups.
+        self._groups = [] if schedule is None or schedule.is_constant else _groups(optimizers)
 
     # -- steps -----------------------------------------------------------------------------
 
@@ -235,7 +237,9 @@ class Loop:
         self.rows.append(row)
         if score is not None:
             if self._keep_best is not None and self.is_best(score):
-                self._best_weights = copy.deepcopy(self._keep_best.state_dict())
+                # Scores are those of the averaged weights, if there are any.
+                scored = self._keep_best if self._average is None else self._average.average
+                self._best_weights = copy.deepcopy(scored.state_dict())
             self._scores.append(score)
         if self._run.checkpoints is not None and self.is_over(len(self.rows)):
             self._run.checkpoints.save(self._stage, self.step, self._state())

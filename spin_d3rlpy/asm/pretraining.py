@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -182,6 +182,9 @@ def pretrain(
     def scaled(observations: torch.Tensor) -> torch.Tensor:
         return observations if transform is None else transform(observations)
 
+    def averaged() -> AbstractContextManager[None]:
+        return nullcontext() if average is None else average.in_use()
+
     def update() -> Metrics:
         observations, actions = source.sample_observations_and_actions(config.batch_size)
         optimizer.zero_grad()
@@ -211,13 +214,15 @@ def pretrain(
         for _ in loop.epochs(recorded(update, [optimizer], device, run.compile_graph)):
             row, score = loop.take_row(), None
             row["samples"] = loop.step * config.batch_size
-            with nullcontext() if average is None else average.in_use():
+            with averaged():
                 if held_out is not None:
                     score, metrics = _validate(objective, held_out, scaled, precision)
                     row |= {f"validation_{name}": value for name, value in metrics.items()}
-                row = loop.add_row(row, score)
-                log.add(row)
-                if on_row is not None:
+            # The last epoch's checkpoint is written here, with the network's own weights in place.
+            row = loop.add_row(row, score)
+            log.add(row)
+            if on_row is not None:
+                with averaged():
                     on_row(row, log.folder)
     if average is not None and config.patience is None:  # the best weights are averages already
         asm.load_state_dict(average.state_dict())

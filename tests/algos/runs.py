@@ -6,23 +6,29 @@ Functions at the end are called in processes of their own, see `tests.subprocess
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import d3rlpy
 import numpy as np
+import pytest
 import torch
 from d3rlpy.logging import NoopAdapterFactory
 
-from spin_d3rlpy import SPINIQL, FactoredIQL
-from spin_d3rlpy.asm import PretrainingConfig
+from spin_d3rlpy import SPINIQL, FactoredIQL, SPINDistillIQL
+from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
+from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.asm.objectives import masked
 from spin_d3rlpy.errors import InvalidCheckpointError
+from spin_d3rlpy.recipes import recipe_fields
 from tests.algos.problems import learning_rates, optimizers, random_buffer, tiny_fields
 
+SMALL_DISTILLATION = DistillationConfig(n_updates=7, batch_size=32, validation_interval=3)
 SETTINGS: dict[str, Any] = {
     "n_steps": 11,
     "n_steps_per_epoch": 4,
@@ -41,6 +47,45 @@ def make(algo_class: Any, **fields: Any) -> Any:
     if algo_class is SPINIQL:
         fields["pretraining"] = PretrainingConfig(batch_size=32, max_updates=10)
     return algo_class(**fields)
+
+
+def make_tuned(algo_class: Any = SPINIQL) -> Any:
+    """SPIN by the recipe that the command line trains with, made small."""
+    sizes = TransformerConfig(
+        width=16, n_blocks=1, n_heads=2, head_hidden=16, dropout=0.0, attention_dropout=0.0
+    )
+    pretraining = recipe_fields("tuned", algo_class.config_class)["pretraining"]
+    fields: dict[str, Any] = {}
+    if algo_class is SPINDistillIQL:
+        fields["distillation"] = SMALL_DISTILLATION
+    return algo_class(
+        recipe="tuned",
+        batch_size=19,
+        imitation_batch_size=23,
+        transformer=sizes,
+        pretraining=dataclasses.replace(pretraining, batch_size=32, max_updates=10),
+        **fields,
+    )
+
+
+def ticks() -> Callable[[], float]:
+    """Returns a clock by which every step takes a second."""
+    count = itertools.count()
+    return lambda: float(next(count))
+
+
+def crash_in(owner: Any, name: str, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes one call of a function crash."""
+    original, count = getattr(owner, name), 0
+
+    def crashing(*args: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == call:
+            raise CrashError
+        return original(*args, **options)
+
+    monkeypatch.setattr(owner, name, crashing)
 
 
 def noise(_algo: Any, _data: Any) -> float:
@@ -63,7 +108,9 @@ def outcome(algo: Any, results: Any) -> dict[str, Any]:
             (epoch, {k: v for k, v in metrics.items() if not k.startswith(("time", "seconds"))})
             for epoch, metrics in results
         ],
-        "asm": algo.asm.state_dict() if isinstance(algo, SPINIQL) and algo.asm else None,
+        "asm": algo.asm.state_dict()
+        if isinstance(algo, SPINIQL | SPINDistillIQL) and algo.asm
+        else None,
         "next": (float(torch.rand(1)), float(np.random.random()), random.random()),  # noqa: NPY002
     }
 

@@ -15,7 +15,17 @@ from d3rlpy.optimizers import AdamFactory
 from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
 from d3rlpy.preprocessing import StandardObservationScaler
 
-from spin_d3rlpy import SPINIQL, AutoregressiveBCQ, DecQNIQL, FactoredAWAC, FactoredIQL
+from spin_d3rlpy import (
+    SPINIQL,
+    AutoregressiveBCQ,
+    DecQNIQL,
+    FactoredAWAC,
+    FactoredIQL,
+    SPINDistillIQL,
+)
+from spin_d3rlpy.asm import distillation
+from spin_d3rlpy.asm.objectives.masked import AnyOrderActionModeling
+from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import Checkpoints, read_checkpoint
 from spin_d3rlpy.errors import InvalidCheckpointError
 from tests.algos.problems import random_buffer
@@ -24,11 +34,14 @@ from tests.algos.runs import (
     CrashError,
     assert_equal,
     crash_at,
+    crash_in,
     fit,
     make,
+    make_tuned,
     outcome,
     run,
     seed,
+    ticks,
 )
 from tests.subprocesses import run_processes
 
@@ -83,6 +96,52 @@ def test_a_run_with_cached_features_goes_on(stop: int, tmp_path: Path) -> None:
     seed(99)
     again = make(SPINIQL, **fields)
     assert_equal(expected, outcome(again, fit(again, tmp_path)))
+
+
+# Stage by stage: what crashes and at which call.
+TUNED_CRASHES: list[tuple[Any, str, int]] = [
+    (SPINIQL, "pretraining", 2),
+    (SPINIQL, "pretraining", 8),
+    (SPINIQL, "policy", 1),
+    (SPINIQL, "policy", 2),
+    (SPINIQL, "policy", 5),
+    (SPINDistillIQL, "pretraining", 8),
+    (SPINDistillIQL, "distillation", 1),
+    (SPINDistillIQL, "distillation", 5),
+    (SPINDistillIQL, "policy", 2),
+]
+
+
+@pytest.mark.parametrize("seconds", [None, 30.0], ids=["steps", "seconds"])
+@pytest.mark.parametrize(("algo_class", "stage", "stop"), TUNED_CRASHES)
+def test_a_tuned_run_goes_on_in_every_stage(
+    algo_class: Any,
+    stage: str,
+    stop: int,
+    seconds: float | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The recipe averages weights in pre-training and in the policy's training."""
+
+    def trained(folder: Path | None, callback: Any = None) -> dict[str, Any]:
+        budget = None if seconds is None else Budget(seconds, ticks())
+        algo = make_tuned(algo_class)
+        return outcome(algo, fit(algo, folder, callback=callback, seconds=budget))
+
+    seed(1)
+    expected = trained(None)
+    seed(1)
+    with monkeypatch.context() as patches:
+        if stage == "pretraining":
+            crash_in(AnyOrderActionModeling, "add_gradients", stop, patches)
+        elif stage == "distillation":
+            crash_in(distillation, "backward", stop, patches)
+        with pytest.raises(CrashError):
+            trained(tmp_path, crash_at(stop) if stage == "policy" else None)
+    # Before the first checkpoint a run starts from its own seed.
+    seed(99 if any(tmp_path.glob("*.ckpt")) else 1)
+    assert_equal(expected, trained(tmp_path))
 
 
 def test_a_finished_run_is_not_repeated_and_can_be_made_longer(tmp_path: Path) -> None:
