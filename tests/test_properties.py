@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import math
 import pickle
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import minari
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, MultiDiscrete
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +33,7 @@ from spin_d3rlpy import FactoredIQL, load_policy, save_policy
 from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
 from spin_d3rlpy.checkpoints import VERSION, Checkpoints, read_checkpoint, write_checkpoint
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer, load_dataset
+from spin_d3rlpy.data.environments import check_spec, texts_with_colons
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.importer import _read_transitions
 from spin_d3rlpy.data.loader import open_local
@@ -460,3 +463,49 @@ def test_no_name_leads_out_of_the_datasets_folder(datasets: Path, name: str) -> 
         with pytest.raises(SpinError):
             use(name)
     assert {p.name for p in datasets.parent.iterdir()} == {"datasets"}
+
+
+# -- arguments of environments ---------------------------------------------------------------
+
+LEAVES = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text("abZ/-_.v0", max_size=8))
+
+
+def nested_with(leaves: st.SearchStrategy[Any], depth: int = 4) -> st.SearchStrategy[Any]:
+    """Lists and mappings, as JSON has them, with one of `leaves` somewhere."""
+    names, others = st.text("abenv_id", max_size=6), st.lists(LEAVES, max_size=2)
+    if depth == 0:
+        return leaves
+    inner = st.one_of(leaves, nested_with(leaves, depth - 1))
+    return st.one_of(
+        st.builds(lambda before, found, after: [*before, found, *after], others, inner, others),
+        st.builds(
+            lambda others, name, found: {**others, name: found},
+            *(st.dictionaries(names, LEAVES, max_size=2), names, inner),
+        ),
+    )
+
+
+def argument_spec(arguments: Any) -> EnvSpec:
+    """What metadata with these arguments are read as."""
+    spec = json.loads(gymnasium.spec("spin/discretized-v0").to_json())
+    return EnvSpec.from_json(json.dumps({**spec, "kwargs": {"env_kwargs": arguments}}))
+
+
+@given(arguments=nested_with(st.from_regex(r"[a-z.]{1,9}:[A-Za-z]{1,9}-v[0-9]", fullmatch=True)))
+def test_a_module_is_found_wherever_arguments_name_it(arguments: Any) -> None:
+    with pytest.raises(InvalidDatasetError, match=r"names '.*:.*' in the arguments"):
+        check_spec(argument_spec(arguments), "others/things-v0")
+
+
+@given(arguments=nested_with(LEAVES))
+def test_arguments_without_a_module_are_accepted(arguments: Any) -> None:
+    check_spec(argument_spec(arguments), "others/things-v0")
+
+
+def test_deep_arguments_are_looked_at_to_the_end() -> None:
+    arguments: Any = "payload:x-v0"
+    for _ in range(100_000):
+        arguments = [arguments]
+    assert list(texts_with_colons(arguments)) == ["payload:x-v0"]
+    while isinstance(arguments, list):  # Python would recurse to free it
+        arguments = arguments.pop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -29,6 +30,10 @@ from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.weights import TrajectoryWeights, returns_to_go
 
 _ROWS_AT_ONCE = 65_536
+
+
+def _alike(episodes: int) -> str:
+    return "there is only one episode" if episodes == 1 else f"all {episodes} are equally good"
 
 
 class DeviceReplayBuffer(ReplayBufferBase):
@@ -75,6 +80,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         self._shares: torch.Tensor | None = None  # (episodes,) cumulative, of all draws
         self._weighs_critics = False
         self._imitation_rows: int | None = None
+        self._warned_of_equal_weights = False
         self._last = self.episode_starts[:0]  # (n,) last step of each one's episode, if wanted
         self._to_end: torch.Tensor | None = None  # (n,) discounted return to the episode's end
 
@@ -236,7 +242,8 @@ class DeviceReplayBuffer(ReplayBufferBase):
     ) -> DeviceReplayBuffer:
         """Returns the same episodes with an additional batch for imitation, drawn by weights.
 
-        It has `rows` transitions; as many as the critics' batch if None.
+        It has `rows` transitions; as many as the critics' batch if None. If no weights can be told
+        from the returns, all episodes count alike and a UserWarning says so, once for a dataset.
         """
         chosen = copy.copy(self)
         chosen._imitation_rows = rows
@@ -244,7 +251,16 @@ class DeviceReplayBuffer(ReplayBufferBase):
             return chosen
         starts = self.episode_starts[:-1]
         first = self.observations_at(self.observation_index.index_select(0, starts))
-        chosen._weigh(weights.compute(self.returns(), first))
+        shares = weights.compute(self.returns(), first)
+        if not shares.max() > shares.min() and not self._warned_of_equal_weights:
+            self._warned_of_equal_weights = chosen._warned_of_equal_weights = True
+            warnings.warn(
+                f"Trajectories cannot be weighted: {_alike(len(shares))}. All count alike. "
+                "trajectory_weights=None says the same without this warning.",
+                UserWarning,
+                stacklevel=2,
+            )
+        chosen._weigh(shares)
         chosen._weighs_critics = weights.critics
         return chosen
 

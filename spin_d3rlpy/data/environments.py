@@ -5,7 +5,7 @@ Only what Gymnasium has registered in this process is made, unless the user trus
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ def make_environment(dataset: MinariDataset, trust: bool = False) -> gymnasium.E
             "alone, use DeviceReplayBuffer.from_minari(minari.load_dataset(...))."
         )
     if not trust:
-        _check_spec(dataset.env_spec, dataset.id)
+        check_spec(dataset.env_spec, dataset.id)
     env: gymnasium.Env[Any, Any] = dataset.recover_environment()
     return env
 
@@ -57,7 +57,11 @@ def open_minari(data: Path, trust: bool = False) -> MinariDataset:
         ) from error
 
 
-def _check_spec(spec: EnvSpec, source: str) -> None:
+def check_spec(spec: EnvSpec, source: str) -> None:
+    """Raises InvalidDatasetError if making the environment may run or import what is unregistered.
+
+    `source` is the dataset's name, for the message.
+    """
     known = gymnasium.registry.get(spec.id)
     wanted: list[Any] = [wrapper.entry_point for wrapper in spec.additional_wrappers]
     wanted = [entry for entry in wanted if not _is_gymnasiums_wrapper(entry)]
@@ -65,16 +69,40 @@ def _check_spec(spec: EnvSpec, source: str) -> None:
         wanted.append(spec.entry_point)
     elif spec.vector_entry_point not in (None, known.vector_entry_point):
         wanted.append(spec.vector_entry_point)
-    # gymnasium.make imports what stands before a colon.
-    inner = str(spec.kwargs.get("env_id", ""))
-    if ":" in inner and inner.partition(":")[0] not in sys.modules:
-        wanted.append(inner)
     if wanted:
         raise InvalidDatasetError(
             f"Dataset {source} wants {wanted[0]!r} called for its environment {spec.id!r}, which "
             "Gymnasium does not have registered for it here. Import the package that registers it "
             f"first. {_ADVICE}"
         )
+    arguments = [spec.kwargs, *(wrapper.kwargs for wrapper in spec.additional_wrappers)]
+    for text in texts_with_colons(arguments):
+        raise InvalidDatasetError(
+            f"Dataset {source} names {text!r} in the arguments of its environment {spec.id!r}. "
+            f"Gymnasium imports what stands before a colon. {_ADVICE}"
+        )
+
+
+def texts_with_colons(arguments: Any) -> Iterator[str]:
+    """Finds the texts that gymnasium.make may take for a module and an environment.
+
+    Args:
+        arguments: values of any nesting. Which argument is an id is up to the environment, so that
+            all texts are looked at, a mapping's keys included.
+
+    Yields:
+        Each text with a colon.
+    """
+    # A stack of its own, because metadata may be nested more deeply than Python recurses.
+    remaining = [arguments]
+    while remaining:
+        value = remaining.pop()
+        if isinstance(value, str) and ":" in value:
+            yield value
+        elif isinstance(value, Mapping):
+            remaining += [*value.keys(), *value.values()]
+        elif isinstance(value, Iterable) and not isinstance(value, str | bytes):
+            remaining += value
 
 
 def _is_gymnasiums_wrapper(entry_point: str) -> bool:

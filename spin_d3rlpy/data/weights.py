@@ -8,12 +8,12 @@ from typing import Literal, get_args
 
 import torch
 
-from spin_d3rlpy.errors import InvalidDatasetError
-
 Score = Literal["return", "advantage"]
 # Of the linear regression of returns on start states, in units of a standardized feature's
 # variance: few episodes must not be fitted exactly.
 RIDGE = 0.1
+# Of the largest return: sums of the same rewards differ by less, different returns by more.
+_ROUNDING = 1e-9
 
 
 @dataclasses.dataclass()
@@ -22,7 +22,8 @@ class TrajectoryWeights:
 
     A transition is drawn in proportion to its trajectory's weight; equal weights give uniform
     sampling. The temperature is raised until the effective sample size :math:`1 / \sum_j p_j^2` is
-    at least `min_episodes`, because few trajectories are quickly overfitted.
+    at least `min_episodes`, because few trajectories are quickly overfitted. Trajectories whose
+    scores are all alike (or a single one) are drawn uniformly.
 
     References:
         * Hong et al., Harnessing Mixed Offline RL Datasets via Trajectory Weighting, 2023.
@@ -40,16 +41,18 @@ class TrajectoryWeights:
             raise ValueError(f"Expected score 'return' or 'advantage', got {self.score!r}.")
 
     def compute(self, returns: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        """Returns trajectory probabilities for returns and start states `(episodes, obs)`."""
+        """Returns trajectory probabilities `(episodes,)`, equal ones if the scores are alike.
+
+        Args:
+            returns: sum of each trajectory's rewards, `(episodes,)`.
+            starts: start states, `(episodes, obs)`.
+        """
         scores = returns.double()
         if self.score == "advantage":
             scores = scores - _expected_returns(scores, starts.double())
         spread = scores.max() - scores.min()
-        if not spread > 0.0:
-            raise InvalidDatasetError(
-                "Trajectories cannot be weighted: all have the same return. Train without "
-                "weights: trajectory_weights=TrajectoryWeights(temperature=None)."
-            )
+        if not spread > _ROUNDING * returns.double().abs().max():
+            return torch.full_like(scores, 1.0 / len(scores))
         scores = (scores - scores.min()) / spread
         assert self.temperature is not None
         temperature, least = self.temperature, min(self.min_episodes, 0.99 * len(scores))

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from d3rlpy.dataset import InfiniteBuffer, ReplayBuffer
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.optimizers import AdamFactory
 from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
 
-from spin_d3rlpy import SPINIQL, FactoredBC, FactoredIQL, load_policy, save_policy
+from spin_d3rlpy import SPINIDQL, SPINIQL, FactoredBC, FactoredIQL, load_policy, save_policy
 from spin_d3rlpy.algos.actor_critic import weights_of_sample_size
 from spin_d3rlpy.asm import MLPConfig, PretrainingConfig
+from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.weights import TrajectoryWeights
 from spin_d3rlpy.recipes import RECIPES, recipe_fields
 from tests.algos.problems import (
@@ -24,9 +26,10 @@ from tests.algos.problems import (
     OBSERVATION_SIZE,
     each_algorithm,
     random_buffer,
+    random_replay_buffer,
     tiny_fields,
 )
-from tests.algos.runs import CrashError, assert_equal, crash_at, fit, outcome, seed
+from tests.algos.runs import SETTINGS, CrashError, assert_equal, crash_at, fit, outcome, seed
 
 OBSERVATIONS = np.linspace(-2, 2, 5 * OBSERVATION_SIZE, dtype=np.float32).reshape(5, -1)
 
@@ -46,6 +49,26 @@ def tuned(algo_class: Any, **fields: Any) -> Any:
     names = {f.name for f in dataclasses.fields(algo_class.config_class)}
     sizes = {k: v for k, v in sizes.items() if k in names}
     return algo_class(recipe="tuned", **{**given, **sizes, **fields})
+
+
+@pytest.mark.parametrize("kind", ["one episode", "constant rewards", "duplicate episodes"])
+@pytest.mark.parametrize("algo_class", [SPINIQL, SPINIDQL, FactoredBC])
+def test_data_without_better_episodes_are_trained_on_with_one_warning(
+    algo_class: Any, kind: str, tmp_path: Path
+) -> None:
+    episodes = list(random_replay_buffer().episodes)[::2]  # of one length
+    if kind != "constant rewards":
+        episodes = episodes[:1] * (1 if kind == "one episode" else 4)
+    else:
+        for episode in episodes:
+            episode.rewards[:] = 0.1
+    replay = ReplayBuffer(InfiniteBuffer(), episodes=episodes)
+    buffer = DeviceReplayBuffer.from_replay_buffer(replay, NVEC)
+    algo = tuned(algo_class)
+    with pytest.warns(UserWarning, match="cannot be weighted") as warned:
+        algo.fit(buffer, **SETTINGS, checkpoint_dir=tmp_path)
+    assert len(warned) == 1
+    assert algo.predict(OBSERVATIONS).shape == (5, len(NVEC))
 
 
 @each_algorithm

@@ -23,6 +23,8 @@ from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer, load_dataset
 from spin_d3rlpy.data.check import check_dataset
 from spin_d3rlpy.data.loader import open_local
 from spin_d3rlpy.errors import InvalidDatasetError
+from spin_d3rlpy.run_settings import TrainSettings
+from spin_d3rlpy.training import run_training
 
 NVEC = [3, 5]
 NAME = "others/things-v0"
@@ -125,9 +127,42 @@ def test_no_module_is_imported_for_an_inner_environment(
     spec = EnvSpec.from_json(gymnasium.spec("spin/discretized-v0").to_json())
     spec.kwargs = {"env_id": "this:Env-v0", "bins": 3}
     make_minari(MultiDiscrete(NVEC), foreign_episodes(NVEC), env_spec=spec)
-    with pytest.raises(InvalidDatasetError, match=r"'this:Env-v0' called.*Import the package"):
+    with pytest.raises(InvalidDatasetError, match=r"names 'this:Env-v0' in the.*trust=True"):
         load_dataset(NAME)
     assert "this" not in sys.modules
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_no_module_is_imported_for_an_environment_within_an_inner_one(
+    depth: int,
+    make_minari: Make,
+    foreign_episodes: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "payload_of_metadata.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    kwargs: dict[str, Any] = {"env_id": "payload_of_metadata:x-v0"}
+    for _ in range(depth):
+        kwargs = {"env_id": "spin/discretized-v0", "env_kwargs": kwargs}
+    spec = EnvSpec.from_json(gymnasium.spec("spin/discretized-v0").to_json())
+    spec.kwargs = kwargs
+    make_minari(MultiDiscrete(NVEC), foreign_episodes(NVEC), env_spec=spec)
+    with pytest.raises(InvalidDatasetError, match="names 'payload_of_metadata:x-v0' in the"):
+        load_dataset(NAME)
+    with pytest.raises(InvalidDatasetError, match="names 'payload_of_metadata:x-v0' in the"):
+        run_training(tmp_path / "run", TrainSettings(NAME, n_steps=1), show_progress=False)
+    assert "payload_of_metadata" not in sys.modules
+
+
+def test_no_argument_of_a_wrapper_names_a_module(make_minari: Make, foreign_episodes: Make) -> None:
+    spec = EnvSpec.from_json(gymnasium.spec("CartPole-v1").to_json())
+    kwargs = {"inner": [{"env_id": "this:Env-v0"}]}
+    entry_point = "gymnasium.wrappers.common:TimeLimit"
+    spec.additional_wrappers = (WrapperSpec("w", entry_point, kwargs),)
+    make_minari(MultiDiscrete(NVEC), foreign_episodes(NVEC), env_spec=spec)
+    with pytest.raises(InvalidDatasetError, match=r"names 'this:Env-v0' in the"):
+        load_dataset(NAME)
 
 
 def _edit_metadata(dataset: MinariDataset, change: Callable[[Any], object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from spin_d3rlpy import SPINIQL
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.data.weights import TrajectoryWeights
-from spin_d3rlpy.errors import InvalidDatasetError
 
 GAMMA = 0.9
 
@@ -101,9 +101,36 @@ def test_logs_of_single_decisions_are_weighted_by_their_rewards() -> None:
     assert share == pytest.approx(np.exp(2) / (1 + np.exp(2)), abs=0.01)
 
 
-def test_data_without_returns_are_refused() -> None:
-    with pytest.raises(InvalidDatasetError, match="all have the same return"):
-        buffer_of([0.0, 0.0], [1, 1]).for_imitation(TrajectoryWeights(temperature=1.0))
+@pytest.mark.parametrize("score", ["return", "advantage"])
+@pytest.mark.parametrize(
+    ("returns", "lengths"),
+    [([0.0, 0.0], [1, 1]), ([0.3], [3]), ([0.7] * 40, [7] * 40), ([0.0] * 5, [1, 2, 3, 4, 5])],
+)
+def test_episodes_that_are_equally_good_are_drawn_uniformly_with_one_warning(
+    returns: list[float], lengths: list[int], score: Any
+) -> None:
+    torch.manual_seed(0)
+    buffer = buffer_of(returns, lengths)
+    weights = TrajectoryWeights(temperature=0.05, score=score, critics=True)
+    with pytest.warns(UserWarning, match="cannot be weighted: .* All count alike") as warned:
+        chosen = buffer.for_imitation(weights)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        buffer.for_imitation(weights)
+        chosen.for_imitation(weights)
+    assert len(warned) == 1
+    drawn: Any = chosen.sample_transition_batch(20_000)
+    counts = drawn.actions[:, 0].bincount(minlength=len(returns)) / 20_000
+    np.testing.assert_allclose(counts, np.array(lengths) / sum(lengths), atol=0.015)
+
+
+def test_rounding_errors_of_sums_are_no_differences() -> None:
+    """Each episode has the same ten rewards."""
+    sums = torch.tensor([0.1, 1e-9] * 500_000).double().cumsum(0)
+    returns = sums[9::10].diff()
+    assert returns.max() > returns.min()
+    weights = TrajectoryWeights(temperature=0.05).compute(returns, torch.zeros(len(returns), 1))
+    assert torch.equal(weights, torch.full_like(weights, 1 / len(returns)))
 
 
 @pytest.mark.parametrize(
