@@ -24,16 +24,16 @@ class Budget:
     """Counts the seconds of a run's steps, limited to a total for all stages.
 
     Args:
-        seconds: total; None if stages have a number of steps. Evaluations and the time between
-            stages are not counted.
+        seconds: total; None if stages have a number of steps. Preparations (moving the dataset,
+            building networks, caching features) count, evaluations and saving do not.
         clock: returns seconds: wall-clock time or, on shared cores, CPU time.
         n_epochs: epochs per stage if `seconds` is given.
 
     Attributes:
-        spent: seconds of all steps so far.
+        spent: seconds of all steps and preparations so far.
 
     Raises:
-        ValueError: `seconds` is not positive.
+        ValueError: `seconds` is not a positive number.
     """
 
     seconds: float | None = None
@@ -42,7 +42,17 @@ class Budget:
     spent: float = dataclasses.field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        require_fields(self, seconds=(self.seconds is None or self.seconds > 0.0, "above 0"))
+        given = self.seconds
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        is_length = is_number and 0.0 < float(given or 0.0) < math.inf
+        require_fields(self, seconds=(given is None or is_length, "above 0, a number"))
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Context of a preparation, whose time counts."""
+        began = self.clock()
+        yield
+        self.spent += self.clock() - began
 
 
 class StageTime:
@@ -122,7 +132,8 @@ class StageTime:
             self._threads.best = state_dict.get("threads")
         self._spent = state_dict["spent"]
         # Checkpoints of earlier versions lack the run's total.
-        self._budget.spent += state_dict.get("spent_by_run", self._spent)
+        # The preparations of the resumed process do not count: they were counted before.
+        self._budget.spent = state_dict.get("spent_by_run", self._spent)
 
 
 class _Threads:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
+from d3rlpy.logging import NoopAdapterFactory
 
+from spin_d3rlpy import SPINIQL, FactoredBC
 from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.loop import Loop, Metrics, Run
+from spin_d3rlpy.policies import feature_cache
+from tests.algos.problems import random_buffer, tiny_fields
 
 
 class Clock:
@@ -172,3 +179,60 @@ def test_a_resumed_run_has_the_seconds_that_were_left(tmp_path: Path) -> None:
 def test_no_seconds_are_refused(seconds: float) -> None:
     with pytest.raises(ValueError, match="seconds above 0"):
         Budget(seconds)
+
+
+@pytest.mark.parametrize("seconds", ["5", True, float("nan"), float("inf")])
+def test_seconds_that_are_no_length_are_refused(seconds: Any) -> None:
+    with pytest.raises(ValueError, match="seconds above 0, a number, got"):
+        Budget(seconds)
+
+
+def test_preparations_count() -> None:
+    clock = Clock()
+    budget = Budget(10.0, clock, n_epochs=4)
+    with budget.counting():
+        clock.now += 6.0
+    loop = train(budget, clock)
+    assert loop.step == pytest.approx(31, abs=2)
+    assert budget.spent == pytest.approx(10.0, abs=0.2)
+
+
+def test_moving_the_dataset_and_caching_features_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+
+    def slow(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            clock.now += 2.0
+            return original(*arguments)
+
+        return run
+
+    monkeypatch.setattr(SPINIQL, "_as_buffer", slow(SPINIQL._as_buffer))
+    monkeypatch.setattr(
+        "spin_d3rlpy.algos.policy.compute_features", slow(feature_cache.compute_features)
+    )
+    fields: dict[str, Any] = {"train_queries": False, "cache_features": True}
+    algo = SPINIQL(**{**tiny_fields(SPINIQL), **fields})
+    budget = Budget(1.0, clock, n_epochs=1)
+    quiet: dict[str, Any] = {"show_progress": False, "logger_adapter": NoopAdapterFactory()}
+    algo.fit(random_buffer(), seconds=budget, **quiet)
+    assert budget.spent == 4.0
+
+
+def test_fit_counts_the_processors_time_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[Budget] = []
+
+    def run(*given: Any) -> Any:
+        used.append(given[-1])
+        raise CrashError
+
+    monkeypatch.setattr(FactoredBC, "_run", run)
+    clocks: tuple[Literal["wall", "cpu"], ...] = ("wall", "cpu")
+    for clock in clocks:
+        with pytest.raises(CrashError):
+            FactoredBC().fit(random_buffer(), seconds=5, clock=clock)
+    assert [budget.clock for budget in used] == [time.monotonic, time.process_time]
+    with pytest.raises(ValueError, match="clock 'wall' or 'cpu', got 'sun'"):
+        FactoredBC().fit(random_buffer(), seconds=5, clock="sun")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="seconds=<a number>"):
+        FactoredBC().fit(random_buffer(), clock="cpu")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from d3rlpy.algos.utility import build_scalers_with_env
@@ -30,11 +31,14 @@ from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.checkpoints import DEFAULT_KEEP, Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import imitation_batch
+from spin_d3rlpy.errors import require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.graphs import can_record
 from spin_d3rlpy.loop import Run, StageLog
 from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch
 from spin_d3rlpy.precision import autocast
+
+Clock = Literal["wall", "cpu"]
 
 
 class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
@@ -170,6 +174,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         best_is: BestIs = "highest",
         patience: int | None = None,
         seconds: float | Budget | None = None,
+        clock: Clock = "wall",
     ) -> list[tuple[int, dict[str, float]]]:
         """Trains on a dataset and returns `(epoch, metrics)` pairs.
 
@@ -198,6 +203,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             best_is=best_is,
             patience=patience,
             seconds=seconds,
+            clock=clock,
         )
         return list(epochs)
 
@@ -224,6 +230,7 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         best_is: BestIs = "highest",
         patience: int | None = None,
         seconds: float | Budget | None = None,
+        clock: Clock = "wall",
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
         """Trains epoch by epoch, like d3rlpy's `fitter`, with these differences.
 
@@ -264,9 +271,11 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
                 policy is saved as `best.safetensors`, for `load_policy`.
             best_is: whether the highest or the lowest value is best.
             patience: stop after this many epochs without a better one, in the last epoch's state.
-            seconds: training time instead of `n_steps`, first stages included, evaluations not.
-                Schedules and the ten epochs follow the clock. On the CPU the first steps find the
-                fastest number of threads. A `Budget` can use another clock.
+            seconds: training time instead of `n_steps`, preparations and first stages included,
+                evaluations not. Schedules and the ten epochs follow the clock. On the CPU the
+                first steps find the fastest number of threads. Or a `Budget`.
+            clock: of `seconds`: `"wall"`, or `"cpu"`, the process's time on all cores, by which
+                runs on busy machines compare.
 
         Yields:
             `(epoch, metrics)`; metrics include `step` and `seconds` (of all steps so far).
@@ -302,10 +311,11 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             best_by=best_by,
             best_is=best_is,
             patience=patience,
-            budget=self._budget(seconds),
+            budget=self._budget(seconds, clock),
         )
-        buffer = self._as_buffer(dataset)
-        self._build_with_buffer(buffer)
+        with settings.budget.counting():
+            buffer = self._as_buffer(dataset)
+            self._build_with_buffer(buffer)
         # Evaluators get what they would get from d3rlpy.
         shown = dataset if isinstance(dataset, ReplayBufferBase) else buffer
         yield from train(self, buffer, shown, settings)
@@ -328,8 +338,14 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         graph: Any = self.compiled and self._config.compile_graph
         return Run(show_progress, checkpoints, self._enable_ddp, graph, log, budget or Budget())
 
-    def _budget(self, seconds: float | Budget | None) -> Budget:
-        budget = seconds if isinstance(seconds, Budget) else Budget(seconds)
+    def _budget(self, seconds: float | Budget | None, clock: Clock) -> Budget:
+        require_one_of("clock", clock, Clock)
+        if clock == "cpu" and (seconds is None or isinstance(seconds, Budget)):
+            raise ValueError("clock='cpu' is for seconds=<a number>; a Budget has its own clock.")
+        if isinstance(seconds, Budget):
+            budget = seconds
+        else:
+            budget = Budget(seconds, time.process_time if clock == "cpu" else time.monotonic)
         if self._enable_ddp and budget.seconds:
             raise ValueError("seconds= is for one process: each would count its own steps.")
         return budget

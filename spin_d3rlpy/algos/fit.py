@@ -134,6 +134,8 @@ def train(
         run = algo._run(settings.show_progress, *log_place, checkpoints, settings.budget)
         if checkpoints is None or checkpoints.stage != "training":
             algo._before_training(buffer, run)
+        with settings.budget.counting():  # features of the whole dataset may be computed here
+            source: Any = algo._prepare_source(algo._source(buffer), 0.0)
         loop = Loop(
             run,
             "training",
@@ -148,7 +150,6 @@ def train(
         yield from list(enumerate(loop.rows, 1))
         logger = stack.enter_context(open_logger(algo, *log_place, settings.n_steps_per_epoch))
         by_epoch = settings.logging_strategy == LoggingStrategy.EPOCH
-        source: Any = algo._source(buffer)
 
         def log(metrics: dict[str, float]) -> None:
             for metric, value in metrics.items():
