@@ -25,6 +25,10 @@ class InvalidActionSpaceError(SpinError, ValueError):
     """An action space that is not MultiDiscrete and cannot be read as one."""
 
 
+class NoTransformerError(SpinError, AttributeError, ValueError):
+    """A model without attention between slots was asked for its Transformer."""
+
+
 class NoAllowedChoiceError(SpinError, ValueError):
     """Rules for an action leave a sub-action without a choice."""
 

@@ -11,6 +11,7 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation
 
 from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl
+from spin_d3rlpy.asm.conditions import ArrayLike
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.critics import best_of
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -123,26 +124,28 @@ class IDQL(IQL):
     def predict_with(
         self,
         x: Observation,
-        given: NDArray | None = None,
-        allowed: torch.Tensor | Rule | None = None,
+        given: ArrayLike | None = None,
+        allowed: ArrayLike | Rule | None = None,
     ) -> NDArray:
         """Returns greedy actions `(B, N)` that keep to conditions, also ones not in the data.
 
         Args:
             x: observations `(B, obs)`.
             given: `(B, N)` choices that are made already, -1 where open.
-            allowed: a mask or a rule, see `spin_d3rlpy.asm.sampling.sample`.
+            allowed: a bool mask or a rule, see `spin_d3rlpy.asm.sampling.sample`.
+
+        Both `given` and a mask may be tensors, NumPy arrays or nested lists.
 
         Raises:
             InvalidObservationError: observations of the wrong shape, or not finite.
             InvalidActionSpaceError: `given` holds neither choices of this action space nor -1.
             NoAllowedChoiceError: no choice is left for a slot.
-            ValueError: the policy is not a structure model.
+            ValueError: `allowed` is neither a bool mask of this action space nor a rule, or the
+                policy is not a structure model.
         """
         inputs = self._scaled(self._check_observations(x))
-        made = None if given is None else torch.as_tensor(given, device=self._device)
         impl = cast(IDQLImpl, self._impl)
-        return impl.choose_with(inputs, given=made, allowed=allowed).cpu().numpy()
+        return impl.choose_with(inputs, given=given, allowed=allowed).cpu().numpy()
 
     def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Nothing imitates with a policy that is not trained: no batch for it is drawn."""

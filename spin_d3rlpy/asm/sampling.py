@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.nn.functional import cross_entropy
 
+from spin_d3rlpy.asm.conditions import (
+    ArrayLike,
+    Order,
+    OrderName,
+    as_actions,
+    as_mask_or_rule,
+    as_noise,
+    as_order,
+)
 from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.errors import InvalidActionSpaceError, NoAllowedChoiceError
 from spin_d3rlpy.nvec import SlotLayout
 
-Order: TypeAlias = Literal["random", "confidence"] | Sequence[int]
 # Rows that go through the model at once.
 _ROWS_AT_ONCE = 4096
 
@@ -55,16 +63,12 @@ def in_parts(
         asm.train(was_training)
 
 
-def _check_actions(
-    asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor, least: int
-) -> None:
-    """Raises InvalidActionSpaceError unless actions are `(B, N)` choices of at least `least`."""
-    expected = (len(observations), asm.layout.n_slots)
-    if tuple(actions.shape) != expected or actions.is_floating_point():
-        raise InvalidActionSpaceError(
-            f"Expected integer actions of shape {expected} for {len(observations)} "
-            f"observations, got {actions.dtype} of shape {tuple(actions.shape)}."
-        )
+def _checked_actions(
+    asm: MaskedModel, observations: torch.Tensor, actions: ArrayLike, least: int
+) -> torch.Tensor:
+    """Returns `(B, N)` choices of at least `least`, int64; else an InvalidActionSpaceError."""
+    shape = (len(observations), asm.layout.n_slots)
+    actions = as_actions(actions, shape, observations.device)
     wrong = ((actions < least) | (actions >= asm.mask_ids)).nonzero()
     if len(wrong):
         row, slot = wrong[0].tolist()
@@ -72,6 +76,7 @@ def _check_actions(
             f"Sub-action {slot} of row {row} is {int(actions[row, slot])}; expected {least} to "
             f"{asm.nvec[slot] - 1}" + (" (-1: open)." if least < 0 else ".")
         )
+    return actions
 
 
 @torch.no_grad()
@@ -80,17 +85,18 @@ def sample(
     observations: torch.Tensor,
     n: int = 1,
     temperature: float = 1.0,
-    given: torch.Tensor | None = None,
-    allowed: torch.Tensor | Rule | None = None,
+    given: ArrayLike | None = None,
+    allowed: ArrayLike | Rule | None = None,
     order: Order = "random",
     slots_per_pass: int = 1,
-    noise: torch.Tensor | None = None,
+    noise: ArrayLike | None = None,
 ) -> torch.Tensor:
     r"""Samples n actions per state `(n, B, N)`, int64, one slot after the other.
 
     .. math:: a_{\sigma(t)} \sim p(\cdot \, | \, s, a_{\sigma(1)}, .., a_{\sigma(t-1)})^{1 / T}
 
-    Without dropout, with torch's global random numbers.
+    Without dropout, with torch's global random numbers. What is `given`, `allowed`, the order and
+    the noise may be tensors, NumPy arrays or nested lists.
 
     References:
         * Uria et al., A Deep and Tractable Density Estimator, 2014, section 3.
@@ -101,10 +107,10 @@ def sample(
         asm: a model that was pre-trained with `masking="any_order"`.
         observations: `(B, obs)`, scaled as in pre-training.
         n: actions per state.
-        temperature: T; 0 takes the most likely choice.
+        temperature: T, finite; 0 takes the most likely choice.
         given: `(B, N)` integer choices that are made already, -1 where open.
-        allowed: a mask `(N, K)` or `(B, N, K)`, True where a choice may be made, or a rule (see
-            `spin_d3rlpy.asm.rules`). What is `given` is never changed.
+        allowed: a bool mask `(N, K)` or `(B, N, K)`, True where a choice may be made, or a rule
+            (see `spin_d3rlpy.asm.rules`). What is `given` is never changed.
         order: `"random"`, one for each sample; `"confidence"`, at each step the slot with the most
             likely choice; or the slots in a fixed order.
         slots_per_pass: slots that are chosen from one pass of the network. Above 1 they are
@@ -114,33 +120,25 @@ def sample(
     Raises:
         InvalidActionSpaceError: `given` holds neither choices of this action space nor -1.
         NoAllowedChoiceError: nothing is allowed for an open slot in view of the choices made.
-        ValueError: another argument is out of range.
+        ValueError: another argument is out of range, or of another type or shape.
     """
     slots = asm.layout.n_slots
-    if n < 1 or slots_per_pass < 1 or temperature < 0.0:
+    is_possible = temperature >= 0.0 and math.isfinite(temperature)
+    if n < 1 or slots_per_pass < 1 or not is_possible:
         raise ValueError(
-            "Expected n and slots_per_pass of at least 1 and a temperature of at least 0; got "
-            f"n={n}, slots_per_pass={slots_per_pass}, temperature={temperature}."
+            "Expected n and slots_per_pass of at least 1 and a finite temperature of at least 0; "
+            f"got n={n}, slots_per_pass={slots_per_pass}, temperature={temperature}."
         )
-    is_complete = not isinstance(order, str) and sorted(order) == list(range(slots))
-    if not is_complete and order not in ("random", "confidence"):
-        raise ValueError(
-            f"Expected order 'random', 'confidence' or each of {slots} slots once, got {order!r}."
-        )
-    batch = len(observations)
+    batch, device = len(observations), observations.device
+    slot_order = as_order(order, slots)
     if given is None:
-        given = torch.full((batch, slots), OPEN, device=observations.device)
-    _check_actions(asm, observations, given, least=OPEN)
-    mask = allowed if isinstance(allowed, torch.Tensor) else None
+        given = torch.full((batch, slots), OPEN, device=device)
+    given = _checked_actions(asm, observations, given, least=OPEN)
+    mask, rule = as_mask_or_rule(allowed, (batch, slots, asm.layout.max_choices), device)
     if mask is not None:
-        shape = (batch, slots, asm.layout.max_choices)
-        if mask.shape not in (shape, shape[1:]) or mask.dtype != torch.bool:
-            raise ValueError(
-                f"Expected a bool mask of shape {shape} or {shape[1:]}, got {mask.dtype} of shape "
-                f"{tuple(mask.shape)}."
-            )
-        mask = mask.to(given.device).expand(shape).repeat(n, 1, 1)
-    rule = allowed if mask is None else None
+        mask = mask.repeat(n, 1, 1)
+    if noise is not None:
+        noise = as_noise(noise, (n, batch, asm.layout.total), device).flatten(0, 1)
 
     def draw(
         x: torch.Tensor,
@@ -150,13 +148,13 @@ def sample(
     ) -> torch.Tensor:
         """Fills in the open slots of `(R, N)` actions."""
         layout, row = asm.layout, torch.arange(len(actions), device=actions.device)
-        ranks = _ranks(order, actions)
+        ranks = _ranks(slot_order, actions)
         while bool((actions == OPEN).any()):
             logits = layout.split(asm(x, torch.where(actions == OPEN, asm.mask_ids, actions)))
             for _ in range(slots_per_pass):
                 is_open = actions == OPEN
                 scores = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
-                if callable(rule):
+                if rule is not None:
                     scores = scores.masked_fill(~rule(actions), -torch.inf)
                 urgency = scores.log_softmax(-1).amax(-1) if ranks is None else -ranks
                 slot = urgency.masked_fill(~is_open, -torch.inf).argmax(1)
@@ -173,17 +171,16 @@ def sample(
                 actions = actions.index_put((row, slot), choice)
         return actions
 
-    rows = observations.repeat(n, 1), given.long().repeat(n, 1)
-    flat_noise = None if noise is None else noise.flatten(0, 1)
-    return in_parts(asm, draw, *rows, mask, flat_noise).reshape(n, batch, slots)
+    rows = observations.repeat(n, 1), given.repeat(n, 1)
+    return in_parts(asm, draw, *rows, mask, noise).reshape(n, batch, slots)
 
 
-def _ranks(order: Order, partial: torch.Tensor) -> torch.Tensor | None:
+def _ranks(order: OrderName | list[int], partial: torch.Tensor) -> torch.Tensor | None:
     """Returns when each slot is chosen, `(R, N)`, smallest first; None if confidence says so."""
     if isinstance(order, str):
         return torch.rand(partial.shape, device=partial.device) if order == "random" else None
     ranks = torch.empty(len(order), device=partial.device)
-    ranks[list(order)] = torch.arange(len(order), dtype=ranks.dtype, device=partial.device)
+    ranks[order] = torch.arange(len(order), dtype=ranks.dtype, device=partial.device)
     return ranks.expand_as(partial)
 
 
@@ -201,7 +198,7 @@ def _require_choice(
 
 
 def complete(
-    asm: MaskedModel, observations: torch.Tensor, partial_actions: torch.Tensor
+    asm: MaskedModel, observations: torch.Tensor, partial_actions: ArrayLike
 ) -> torch.Tensor:
     """Fills in the open sub-actions, each time the most likely choice of the surest slot.
 
@@ -213,7 +210,7 @@ def complete(
 
 @torch.no_grad()
 def log_prob(
-    asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor, n_orders: int = 8
+    asm: MaskedModel, observations: torch.Tensor, actions: ArrayLike, n_orders: int = 8
 ) -> torch.Tensor:
     r"""Log-probability `(B,)` of whole actions `(B, N)` under sampling in random order.
 
@@ -227,7 +224,7 @@ def log_prob(
         InvalidActionSpaceError: the actions are not choices of this action space.
         ValueError: `n_orders` is less than 1.
     """
-    _check_actions(asm, observations, actions, least=0)
+    whole = _checked_actions(asm, observations, actions, least=0)
     if n_orders < 1:
         raise ValueError(f"Expected n_orders of at least 1, got {n_orders}.")
     slots = asm.layout.n_slots
@@ -242,7 +239,7 @@ def log_prob(
         totals = [log_prob_in_order(asm, x, chosen, order) for order in orders]
         return torch.stack(totals).logsumexp(0) - math.log(len(orders))
 
-    return in_parts(asm, score, observations, actions.long())
+    return in_parts(asm, score, observations, whole)
 
 
 def log_prob_in_order(
@@ -260,7 +257,7 @@ def log_prob_in_order(
 
 @torch.no_grad()
 def log_likelihood(
-    asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor
+    asm: MaskedModel, observations: torch.Tensor, actions: ArrayLike
 ) -> LogLikelihood:
     r"""Log-probability of each sub-action given the state and the other sub-actions.
 
@@ -273,7 +270,7 @@ def log_likelihood(
     References:
         * Salazar et al., Masked Language Model Scoring, 2020, equation 2.
     """
-    _check_actions(asm, observations, actions, least=0)
+    whole = _checked_actions(asm, observations, actions, least=0)
 
     def score(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         columns = []
@@ -284,5 +281,5 @@ def log_likelihood(
             columns.append(log_p.gather(1, chosen[:, slot : slot + 1]))
         return torch.cat(columns, dim=1)
 
-    per_slot = in_parts(asm, score, observations, actions.long())
+    per_slot = in_parts(asm, score, observations, whole)
     return LogLikelihood(per_slot, per_slot.sum(1))

@@ -25,6 +25,7 @@ from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.critics import JointCritic
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
+from spin_d3rlpy.errors import NoAllowedChoiceError
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies import JointEncoderFactory
 from spin_d3rlpy.policies.joint import JointPolicy
@@ -220,6 +221,14 @@ def test_conditions_that_were_not_in_the_data_are_kept() -> None:
     assert (algo.predict_with(states, given) == [1, 1]).all()  # the later slot decides the first
     different = algo.predict_with(states, allowed=all_different(2))
     assert (different.sum(1) == 1).all()
+    mask = np.array([[True, True], [False, True]])
+    for allowed in (mask, mask.tolist(), torch.from_numpy(mask)):
+        assert (algo.predict_with(states, allowed=allowed)[:, 1] == 1).all()
+    assert (algo.predict_with(states, given.tolist()) == [1, 1]).all()
+    with pytest.raises(NoAllowedChoiceError):
+        algo.predict_with(states, allowed=np.zeros((2, 2), bool))
+    with pytest.raises(ValueError, match="a mask or a rule"):
+        algo.predict_with(states, allowed=cast(Any, "all"))
     assert np.array_equal(algo.predict_with(states), algo.predict(states))
     other = FactoredIDQL(**tiny_fields(FactoredIDQL))
     other.build_with_dataset(random_buffer())

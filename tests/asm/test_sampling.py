@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -182,11 +183,81 @@ def test_where_no_choice_is_left() -> None:
         ({"order": "left"}, "'random', 'confidence' or each of 3 slots"),
         ({"allowed": torch.ones(3, 3, dtype=torch.bool)}, r"bool mask of shape \(4, 3, 4\)"),
         ({"allowed": torch.ones(3, 4)}, "got torch.float32"),
+        ({"allowed": np.ones((3, 4))}, "got torch.float64"),
+        ({"allowed": np.ones((3, 3), bool)}, r"bool mask of shape \(4, 3, 4\)"),
+        ({"allowed": [[True] * 4, [True] * 3, [True] * 4]}, "bool mask .* list .* same length"),
+        ({"allowed": "all"}, "a mask or a rule.*got 'all'"),
+        ({"allowed": {0: [1]}}, "a mask or a rule.*got {0"),
+        ({"allowed": lambda partial: partial}, r"rule .* got torch.int64 of shape \(4, 3\)"),
+        ({"temperature": float("nan")}, "temperature=nan"),
+        ({"temperature": float("inf")}, "temperature=inf"),
+        ({"order": torch.tensor([0, 1, 1])}, "each of 3 slots once"),
+        ({"order": np.array([[0, 1, 2]])}, "each of 3 slots once"),
+        ({"order": np.array([0.0, 1.0, 2.0])}, "each of 3 slots once"),
+        ({"order": 0}, "each of 3 slots once"),
+        ({"noise": torch.zeros(1, 4, 8)}, r"noise of shape \(1, 4, 9\).*\(1, 4, 8\)"),
+        ({"noise": torch.zeros(4, 9)}, r"noise of shape \(1, 4, 9\)"),
+        ({"noise": torch.zeros(1, 4, 9, dtype=torch.int64)}, "Got torch.int64"),
+        ({"noise": "none"}, "noise of shape"),
     ],
 )
 def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         model().sample(torch.randn(4, 4), **options)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, lambda x: x.tolist()], ids=["numpy", "list"])
+@pytest.mark.parametrize("shape", [(3, 4), (40, 3, 4)], ids=["all", "each"])
+def test_masks_and_choices_that_are_no_tensors_hold_as_well(
+    convert: Any, shape: tuple[int, ...]
+) -> None:
+    asm, states = model(), torch.randn(40, 4)
+    mask = torch.rand(shape) < 0.5
+    mask[..., 0] = True
+    given = torch.full((40, 3), -1)
+    given[:20, 1] = 1
+    expected = mask.expand(40, 3, 4).clone()
+    expected[:20, 1] = torch.tensor([False, True, False, False])
+    for order in ((2, 0, 1), convert(torch.tensor([2, 0, 1])), torch.tensor([2, 0, 1])):
+        torch.manual_seed(0)
+        tensors = asm.sample(states, 20, given=given, allowed=mask, order=(2, 0, 1))
+        assert expected.expand(20, -1, -1, -1).gather(3, tensors[..., None]).all()
+        torch.manual_seed(0)
+        others = asm.sample(states, 20, given=convert(given), allowed=convert(mask), order=order)
+        assert torch.equal(tensors, others)
+    with pytest.raises(NoAllowedChoiceError):
+        asm.sample(states, allowed=convert(torch.zeros(shape, dtype=torch.bool)))
+
+
+@pytest.mark.parametrize("convert", [np.asarray, lambda x: x.tolist()], ids=["numpy", "list"])
+def test_actions_and_noise_that_are_no_tensors(convert: Any) -> None:
+    asm, states = model(), torch.randn(4, 4)
+    noise = torch.randn(2, 4, sum(NVEC))
+    fixed: dict[str, Any] = {"order": (0, 1, 2)}
+    actions = asm.sample(states, 2, noise=noise, **fixed)
+    assert torch.equal(asm.sample(states, 2, noise=convert(noise), **fixed), actions)
+    chosen = convert(actions[0])
+    assert torch.equal(asm.log_prob(states, chosen), asm.log_prob(states, actions[0]))
+    assert torch.equal(
+        asm.log_likelihood(states, chosen).total, asm.log_likelihood(states, actions[0]).total
+    )
+    partial = torch.tensor([[1, -1, -1]]).expand(4, -1)
+    assert torch.equal(asm.complete(states, convert(partial)), asm.complete(states, partial))
+
+
+def test_a_rule_may_return_numpy() -> None:
+    rule = at_most_changed((0, 0, 0), 1, 4)
+    in_numpy: Any = lambda partial: rule(partial).numpy()  # noqa: E731
+    samples = model().sample(torch.randn(50, 4), allowed=in_numpy)
+    assert ((samples != 0).sum(-1) <= 1).all()
+
+
+@pytest.mark.parametrize(
+    "given", [np.zeros((1, 3)), [[0, 1]], [[0, 1, 0], [0]], "none", np.ones((1, 3), bool)]
+)
+def test_given_choices_of_other_kinds_are_refused(given: Any) -> None:
+    with pytest.raises(InvalidActionSpaceError, match=r"integer actions of shape \(1, 3\)"):
+        model().sample(torch.randn(1, 4), given=given)
 
 
 def test_wrong_given_choices() -> None:

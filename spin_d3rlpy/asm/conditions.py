@@ -1,0 +1,117 @@
+"""Conditions on samples as users give them, checked and turned into tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+import torch
+
+from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.errors import InvalidActionSpaceError
+
+# Nested lists may be given in place of an array.
+ArrayLike: TypeAlias = torch.Tensor | np.ndarray[Any, Any] | Sequence[Any]
+OrderName: TypeAlias = Literal["random", "confidence"]
+Order: TypeAlias = OrderName | ArrayLike
+Shape = tuple[int, ...]
+
+
+def as_tensor(value: Any) -> torch.Tensor | None:
+    """Returns a tensor of an array's or nested list's own type; None if it is no such thing."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if not isinstance(value, np.ndarray | list | tuple):
+        return None
+    try:
+        return torch.from_numpy(np.array(value))  # a copy: PyTorch warns of read-only arrays
+    except (TypeError, ValueError):  # rows of different lengths, or no numbers
+        return None
+
+
+def _described(value: Any) -> str:
+    tensor = as_tensor(value)
+    if tensor is not None:
+        return f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} whose rows are no numbers or not of the same length"
+    return repr(value)
+
+
+def as_actions(actions: ArrayLike, shape: Shape, device: torch.device) -> torch.Tensor:
+    """Returns integer actions, int64, of `shape` (B, N); else an InvalidActionSpaceError."""
+    tensor = as_tensor(actions)
+    is_integer = tensor is not None and not (
+        tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
+    )
+    if tensor is None or not is_integer or tuple(tensor.shape) != shape:
+        raise InvalidActionSpaceError(
+            f"Expected integer actions of shape {shape} for {shape[0]} observations, got "
+            f"{_described(actions)}."
+        )
+    return tensor.to(device, torch.int64)
+
+
+def as_mask_or_rule(
+    allowed: ArrayLike | Rule | None, shape: Shape, device: torch.device
+) -> tuple[torch.Tensor | None, Rule | None]:
+    """Returns a bool mask of `shape` (B, N, K) or a rule, whichever `allowed` is.
+
+    Raises:
+        ValueError: it is neither, or a mask of another type or shape.
+    """
+    if allowed is None:
+        return None, None
+    if callable(allowed):
+        return None, _checked(allowed)
+    tensor = as_tensor(allowed)
+    if tensor is None and not isinstance(allowed, list | tuple):
+        raise ValueError(f"Expected allowed to be a mask or a rule (a function), got {allowed!r}.")
+    fits = tensor is not None and tuple(tensor.shape) in (shape, shape[1:])
+    if tensor is None or not fits or tensor.dtype != torch.bool:
+        raise ValueError(
+            f"Expected a bool mask of shape {shape} or {shape[1:]}, got {_described(allowed)}."
+        )
+    return tensor.to(device).expand(shape), None
+
+
+def _checked(rule: Rule) -> Rule:
+    """Returns a rule whose masks are bool tensors; a ValueError where they cannot be."""
+
+    def checked(partial: torch.Tensor) -> torch.Tensor:
+        mask = rule(partial)
+        tensor = as_tensor(mask)
+        if tensor is None or tensor.dtype != torch.bool or tensor.dim() != 3:
+            raise ValueError(
+                "Expected a rule that returns a bool mask (R, N, K) for partial actions "
+                f"{tuple(partial.shape)}, got {_described(mask)}."
+            )
+        return tensor.to(partial.device)
+
+    return checked
+
+
+def as_order(order: Order, n_slots: int) -> OrderName | list[int]:
+    """Returns an order by name or as numbers; a ValueError unless each slot is in it once."""
+    if isinstance(order, str) and order in ("random", "confidence"):
+        return cast(OrderName, order)
+    tensor = as_tensor(list(order) if isinstance(order, range) else order)
+    if tensor is not None and tensor.dim() == 1 and not tensor.is_floating_point():
+        slots = [int(slot) for slot in tensor.tolist()]
+        if sorted(slots) == list(range(n_slots)):
+            return slots
+    raise ValueError(
+        f"Expected order 'random', 'confidence' or each of {n_slots} slots once, got {order!r}."
+    )
+
+
+def as_noise(noise: ArrayLike, shape: Shape, device: torch.device) -> torch.Tensor:
+    """Returns floating-point noise of `shape` (n, B, S); else a ValueError."""
+    tensor = as_tensor(noise)
+    if tensor is None or tuple(tensor.shape) != shape or not tensor.is_floating_point():
+        raise ValueError(
+            f"Expected floating-point noise of shape {shape}: samples, observations and all "
+            f"slots' choices. Got {_described(noise)}."
+        )
+    return tensor.to(device)
