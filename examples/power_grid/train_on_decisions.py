@@ -23,6 +23,7 @@ def main(steps: int, candidates: int, seconds: float, test_steps: int) -> None:
     log, *found = play(env, space, flat, steps, lambda g, _: decide(g, space, rng, candidates))
     s, a = ([name for name in log if name[0] == x and name[1:].isdigit()] for x in "sa")
     options: Any = {"reward": "reward", "terminal": "over", "nvec": space.nvec.tolist()}
+    options["last_step"] = "drop"  # the log ends, the grid does not
     dataset = from_table(log, observations=s, actions=a, episode="episode", **options)
     print(f"{'':28} illegal  steps survived\n{'-' * 50}")
     print(f"{'expert':28} {found[0]:7.1%} {found[1]:8.0f}")

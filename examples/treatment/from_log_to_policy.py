@@ -28,6 +28,7 @@ def main(patients: int, pretraining_updates: int, steps: int, folder: str) -> No
         time="day",
         terminal="ended",
         choices=DOSES,
+        last_step="drop",  # where observation ends, treatment does not
     )
     algo = SPINIQL(
         transformer=TransformerConfig(width=64, n_blocks=2, dropout=0.0, attention_dropout=0.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -85,6 +85,10 @@ def from_table_(
     episode: Annotated[str, typer.Option(help="Column that identifies an episode's rows.")],
     time: Annotated[str | None, typer.Option(help="Column that orders them.")] = None,
     terminal: Annotated[str | None, typer.Option(help="Column, 1 where it ended for good.")] = None,
+    last_step: Annotated[
+        Literal["keep", "drop"],
+        typer.Option(help="A last step with an unknown state after it: keep as an end, or drop."),
+    ] = "keep",
     json: Json = False,
 ) -> None:
     """Make a dataset from a log of decisions, for `train` and `pretrain` by its name."""
@@ -100,6 +104,7 @@ def from_table_(
         time=time,
         terminal=terminal or False,
         choices={column: values.split(",") for column, _, values in parted},
+        last_step=last_step,
     )
     save_dataset(buffer, name, description=f"Made of {table.name}.")
     n, nvec = buffer.transition_count, buffer.nvec

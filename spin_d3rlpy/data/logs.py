@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import itertools
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
 import numpy as np
@@ -22,6 +23,8 @@ from spin_d3rlpy.data.staging import episode_buffer, staged_dataset, write_episo
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space
 from spin_envs import MissingDependencyError
+
+LastStep = Literal["keep", "drop"]
 
 _FLAGS = (0, 1, "false", "true", "no", "yes")
 _SHOWN_VALUES = 20
@@ -44,11 +47,13 @@ def from_table(
     terminal: str | bool = False,
     choices: Mapping[str, Sequence[Any]] | None = None,
     nvec: Sequence[int] | None = None,
+    last_step: LastStep = "keep",
 ) -> DeviceReplayBuffer:
     """Reads logged decisions: one row has a state, the action taken and its reward.
 
-    An episode's last row may have empty actions and reward: it is the final state. Without it, the
-    last step is kept if the episode is terminal and dropped otherwise.
+    An episode's last row may have empty actions and reward: it is the final state. Without it, and
+    unless the episode is terminal, the state after the last step is unknown: see `last_step`. One
+    line on standard error counts what was read and what did not enter.
 
     Args:
         table: a `.csv` or `.parquet` file (the latter needs pyarrow: `pip install
@@ -65,16 +70,24 @@ def from_table(
             50, 100]}`. Other columns hold the numbers 0, 1, 2, ...
         nvec: number of choices of each sub-action, needed for columns without `choices`, because a
             choice that was never made does not appear in the data.
+        last_step: what to do with a last step after which the state is unknown. `"keep"` keeps it
+            and its reward and bootstraps nothing from the unknown state, as after a terminal step
+            (it is marked terminal); `"drop"` leaves out step and reward, which suits logs that
+            were cut off at any time and whose rewards do not come at the end.
 
     Returns:
         The dataset in main memory, for `fit`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        InvalidDatasetError: a column is missing or a cell invalid; the text names row and column.
+        InvalidDatasetError: a column is missing or a cell invalid (the text names row and column),
+            or all rewards other than 0 would be left out.
+        ValueError: an unknown `last_step`.
         NvecMismatchError: `nvec`, `actions` and `choices` disagree.
         MissingDependencyError: a Parquet file without pyarrow.
     """
+    if last_step not in get_args(LastStep):
+        raise ValueError(f"Expected last_step 'keep' or 'drop', got {last_step!r}.")
     choices = choices or {}
     sizes = _sizes(actions, choices, nvec)
     names = [*observations, *actions, reward, episode]
@@ -104,7 +117,7 @@ def from_table(
     )
     rewards = _numbers(columns, reward, state_only)
     ended = _terminal(columns, terminal, len(rewards))
-    episodes = []
+    episodes, kept, unknown = [], [], 0
     for name, group in groups.items():
         steps = group[~state_only[group]]
         # A flag may stand in the last step's row or in that of the final state.
@@ -117,10 +130,14 @@ def from_table(
             )
         over = bool(ended[tail].any())
         if not state_only[group[-1]] and not over:
-            steps = steps[:-1]  # its next state is unknown
+            unknown += 1
+            if last_step == "drop":
+                steps = steps[:-1]
+            over = last_step == "keep"
         if len(steps):
             # What follows a terminal step is not looked at: its own state stands there.
             rows_of_states = group if len(group) > len(steps) else [*group, group[-1]]
+            kept.append(steps)
             episodes.append(
                 EpisodeArrays(
                     name=f"episode {name!r}",
@@ -130,7 +147,44 @@ def from_table(
                     terminated=over,
                 )
             )
+    _report(rewards, state_only, kept, len(groups), unknown)
     return DeviceReplayBuffer(stack_episodes(episodes, [len(e.rewards) for e in episodes], sizes))
+
+
+def _report(
+    rewards: NDArray[np.float64],
+    state_only: NDArray[np.bool_],
+    kept: Sequence[NDArray[np.int64]],
+    episodes: int,
+    unknown: int,
+) -> None:
+    """Says what was read and left out, or raises InvalidDatasetError if no reward is left.
+
+    Args:
+        rewards: of all rows, `(rows,)`; 0 in rows of final states.
+        state_only: which rows are final states, `(rows,)`.
+        kept: rows of each kept episode's steps.
+        episodes: in the table.
+        unknown: number of episodes whose last next state is unknown.
+    """
+    entered: NDArray[np.bool_] = np.zeros(len(rewards), bool)
+    for steps in kept:
+        entered[steps] = True
+    paying = rewards != 0.0
+    if paying.any() and not paying[entered].any():
+        raise InvalidDatasetError(
+            f"All {paying.sum():,} rewards other than 0 stand in last steps that would be left "
+            "out, because the state after them is unknown. Pass last_step='keep', name the column "
+            "of ends in terminal=, or add a last row with each episode's final state."
+        )
+    left_out = ~entered & ~state_only
+    print(
+        f"Read {len(rewards):,} rows of {episodes:,} episodes, {state_only.sum():,} of them final "
+        f"states without an action. Unknown state after the last step: {unknown:,} episodes. Left "
+        f"out: {left_out.sum():,} rows, {(left_out & paying).sum():,} rewards other than 0, "
+        f"{episodes - len(kept):,} episodes.",
+        file=sys.stderr,
+    )
 
 
 def save_dataset(

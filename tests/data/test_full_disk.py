@@ -21,7 +21,7 @@ from tests.subprocesses import import_path
 NAME = "spin/cheetah-run-b3/random-v0"
 # Files may grow to 200 kB; a dataset of 4,000 steps has 400 kB.
 SCRIPT = """
-import json, resource, sys
+import contextlib, io, json, resource, sys
 import numpy as np
 from spin_d3rlpy.data import build_dataset, from_table, parse_name, save_dataset
 from spin_d3rlpy.data.staging import PlayedChunks, Staging
@@ -29,7 +29,8 @@ from spin_d3rlpy.errors import DatasetWriteError
 rows = np.arange(8000)
 table = {"x": rows, "a": rows % 2, "r": rows, "e": rows // 1000}
 columns = {"observations": ["x"] * 20, "actions": ["a"], "reward": "r", "episode": "e"}
-buffer = from_table(table, **columns, nvec=[2])
+with contextlib.redirect_stderr(io.StringIO()):  # a line about what was read
+    buffer = from_table(table, **columns, nvec=[2])
 spec = parse_name("spin/cheetah-run-b3/random-v0", 4000)
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), hard))

@@ -53,6 +53,16 @@ def write(path: Path, rows: list[list[Any]], header: list[str] = HEADER) -> Path
 
 def check(buffer: DeviceReplayBuffer) -> None:
     assert buffer.nvec == [3, 4]
+    assert buffer.episode_starts.tolist() == [0, 3, 5, 6]
+    # a's last next state is unknown: as b's last state, it is repeated; c's is in the table.
+    assert buffer.observations[:, 0].tolist() == [60, 61, 62, 62, 70, 71, 71, 80, 81]
+    assert buffer.actions.tolist() == [[0, 0], [1, 1], [2, 2], [2, 0], [1, 2], [1, 1]]
+    assert buffer.rewards.tolist() == [1, 2, 3, 4, -9, 5]
+    assert buffer.terminals.tolist() == [0, 0, 1, 0, 1, 0]
+
+
+def check_dropped(buffer: DeviceReplayBuffer) -> None:
+    assert buffer.nvec == [3, 4]
     assert buffer.episode_starts.tolist() == [0, 2, 4, 5]
     # a's last next state is unknown; b's last state is repeated; c's is in the table.
     assert buffer.observations[:, 0].tolist() == [60, 61, 62, 70, 71, 71, 80, 81]
@@ -63,6 +73,63 @@ def check(buffer: DeviceReplayBuffer) -> None:
 
 def test_csv_files_are_read(tmp_path: Path) -> None:
     check(from_table(write(tmp_path / "log.csv", ROWS), terminal="died", **READING))
+
+
+def test_last_steps_before_an_unknown_state_can_be_dropped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "log.csv", ROWS)
+    check_dropped(from_table(path, terminal="died", last_step="drop", **READING))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "Read 7 rows of 3 episodes, 1 of them final states without an action. Unknown state after "
+        "the last step: 1 episodes. Left out: 1 rows, 1 rewards other than 0, 0 episodes.\n"
+    )
+    from_table(path, terminal="died", **READING)
+    assert "Left out: 0 rows, 0 rewards other than 0, 0 ep" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="last_step 'keep' or 'drop', got 'cut'"):
+        from_table(path, last_step="cut", **READING)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("terminal", [False, "died"])
+def test_delayed_rewards_are_kept(terminal: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 6, 500)
+    last = np.cumsum(lengths) - 1
+    rows = int(lengths.sum())
+    died, reward = np.zeros(rows), np.zeros(rows)
+    died[last] = rng.random(500) < 0.15
+    reward[last] = np.where(died[last], -1.0, 1.0)
+    table = {
+        "e": np.repeat(np.arange(500), lengths),
+        "s": rng.normal(size=rows),
+        "a": rng.integers(0, 3, rows),
+        "r": reward,
+        "died": died,
+    }
+    reading: dict[str, Any] = {"observations": ["s"], "actions": ["a"], "reward": "r"}
+    reading |= {"episode": "e", "nvec": [3], "terminal": terminal}
+    buffer = from_table(table, **reading)
+    assert (buffer.size(), buffer.transition_count) == (500, rows)
+    assert buffer.returns().tolist() == reward[last].tolist()
+    assert buffer.terminals.nonzero()[:, 0].tolist() == last.tolist()
+    assert "Left out: 0 rows" in capsys.readouterr().err
+    if terminal:
+        with_deaths = from_table(table, last_step="drop", **reading)
+        assert (with_deaths.returns() <= 0).all()
+        assert f"{int((died[last] == 0).sum())} rewards other than 0" in capsys.readouterr().err
+    else:
+        with pytest.raises(InvalidDatasetError, match=r"All 500 rewards other .*last_step='keep'"):
+            from_table(table, last_step="drop", **reading)
+
+
+def test_episodes_of_one_row_are_kept() -> None:
+    table = {"e": [0, 1, 2], "s": [1.0, 2.0, 3.0], "a": [0, 2, 1], "r": [1.0, 0.0, 2.0]}
+    reading: dict[str, Any] = {"observations": ["s"], "actions": ["a"], "reward": "r"}
+    buffer = from_table(table, episode="e", nvec=[3], **reading)
+    assert buffer.rewards.tolist() == [1, 0, 2]
+    assert buffer.terminals.tolist() == [1, 1, 1]
 
 
 def test_rows_are_ordered_by_time(tmp_path: Path) -> None:
@@ -80,7 +147,7 @@ def test_an_end_may_be_noted_at_the_last_step_or_in_the_state_after_it(
     rows = [list(r) for r in ROWS]
     rows[row][HEADER.index("died")] = 1
     buffer = from_table(write(tmp_path / "log.csv", rows), terminal="died", **READING)
-    assert buffer.terminals.tolist() == [0, 0, 0, 1, 1]
+    assert buffer.terminals.tolist() == [0, 0, 1, 0, 1, 1]
     assert buffer.observations[-2:, 0].tolist() == [80, 81]
 
 
@@ -101,14 +168,14 @@ def test_columns_in_memory_are_read() -> None:
     rows = ROWS[:5]
     columns = {n: np.array([row[i] for row in rows]) for i, n in enumerate(HEADER)}
     buffer = from_table(columns, terminal="died", **READING)
-    assert buffer.rewards.tolist() == [1, 2, 4, -9]
+    assert buffer.rewards.tolist() == [1, 2, 3, 4, -9]
 
 
 def test_numbered_choices_need_nvec() -> None:
     table = {"e": [0, 0, 0], "s": [1.0, 2.0, 3.0], "a": [0, 2, 1], "r": [0, 0, 0]}
     reading: dict[str, Any] = {"observations": ["s"], "actions": ["a"], "reward": "r"}
     buffer = from_table(table, episode="e", nvec=[5], **reading)
-    assert (buffer.nvec, buffer.actions.tolist()) == ([5], [[0], [2]])
+    assert (buffer.nvec, buffer.actions.tolist()) == ([5], [[0], [2], [1]])
     with pytest.raises(NvecMismatchError, match=r"choices of each of \['a'\]"):
         from_table(table, episode="e", **reading)
     with pytest.raises(InvalidDatasetError, match=r"Row 1 has 'a' = 2.*: 0\.0, 1\.0"):
@@ -156,7 +223,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError, match=r"Row 0 of .* has 2 cells, the header has 8"):
         from_table(write(tmp_path / "log.csv", [["a", 1]]), **READING)
     with pytest.raises(InvalidDatasetError, match="no transitions"):
-        from_table(write(tmp_path / "log.csv", ROWS[:1]), **READING)
+        from_table(write(tmp_path / "log.csv", ROWS[-1:]), **READING)
     with pytest.raises(InvalidDatasetError, match="no column 'smoker'; columns: patient"):
         from_table({"patient": [1]}, **{**READING, "observations": ["smoker"]})
 
@@ -175,7 +242,7 @@ def test_a_saved_dataset_is_minaris(tmp_path: Path) -> None:
     save_dataset(buffer, "clinic/log-v0", description="three patients")
     found = minari.load_dataset("clinic/log-v0")
     check(DeviceReplayBuffer.from_minari(found))
-    assert found.storage.metadata["returns"]["mean"] == pytest.approx(1.0)
+    assert found.storage.metadata["returns"]["mean"] == pytest.approx(2.0)
     with pytest.raises(InvalidDatasetError, match="does not name its environment"):
         load_dataset("clinic/log-v0")
     with pytest.raises(InvalidDatasetError, match="exists"):
@@ -211,7 +278,7 @@ def test_from_the_shell_a_log_becomes_a_policy(tmp_path: Path) -> None:
     made = run(
         *["data", "from-table", path, "clinic/log-v1", *columns, *choices, "--terminal", "died"]
     )
-    assert made == {"dataset": "clinic/log-v1", "episodes": 3, "transitions": 5, "nvec": [3, 4]}
+    assert made == {"dataset": "clinic/log-v1", "episodes": 3, "transitions": 6, "nvec": [3, 4]}
     assert (
         run("data", "check", "clinic/log-v1", "--histogram", tmp_path / "r.png")["problems"] == []
     )
