@@ -25,6 +25,10 @@ class InvalidActionSpaceError(SpinError, ValueError):
     """An action space that is not MultiDiscrete and cannot be read as one."""
 
 
+class NoTransformerError(SpinError, AttributeError, ValueError):
+    """A model without attention between slots was asked for its Transformer."""
+
+
 class NoAllowedChoiceError(SpinError, ValueError):
     """Rules for an action leave a sub-action without a choice."""
 
@@ -55,6 +59,14 @@ class DivergenceError(SpinError, ArithmeticError):
 
 class RemoteError(SpinError, RuntimeError):
     """The shared storage of datasets is unusable: not set, no token, name taken, no network."""
+
+
+def no_transformer(config: Any) -> NoTransformerError:
+    """Returns the error of a model of this config that has no attention between slots."""
+    return NoTransformerError(
+        f"Expected a model with attention between slots, got {config}. "
+        "Pre-train one with a TransformerConfig."
+    )
 
 
 def require_fields(config: object, **rules: tuple[bool, str]) -> None:

@@ -17,7 +17,7 @@ from torch.nn.functional import embedding, gelu, linear
 
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm import sampling
-from spin_d3rlpy.errors import require_fields
+from spin_d3rlpy.errors import no_transformer, require_fields
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.precision import in_float32
 
@@ -202,7 +202,7 @@ class SlotHeads(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Maps features `(B, N, D)`, or `(B, 1, D)` for all slots, to logits, flat `(B, S)`."""
-        features = features.expand(-1, len(self.weight1), -1)
+        features = features.expand(-1, self.weight1.shape[0], -1)
         hidden = gelu(torch.baddbmm(self.bias1, features.transpose(0, 1), self.weight1))
         hidden = self.dropout(hidden)
         logits = in_float32(lambda h: torch.baddbmm(self.bias2, h, self.weight2), hidden)
@@ -240,7 +240,9 @@ class SlotMLP(nn.Module):
         if ids is None:
             return state + table.sum(0)
         # Measured: for slots of few choices faster than looking up rows.
-        chosen = torch.zeros(len(ids), len(table), dtype=state.dtype, device=ids.device)
+        # No `len`, which a trace takes for a constant.
+        shape = ids.shape[0], table.shape[0]
+        chosen = torch.zeros(shape, dtype=state.dtype, device=ids.device)
         return torch.addmm(state, chosen.scatter(1, ids, 1.0), table.to(state.dtype))
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
@@ -313,13 +315,16 @@ class ActionStructureModel(nn.Module):
 
     @property
     def transformer(self) -> SlotTransformer:
-        """The trunk; a ValueError if it is no Transformer."""
+        """The trunk; an attribute only of a model with attention, otherwise NoTransformerError."""
         if not isinstance(self.trunk, SlotTransformer):
-            raise ValueError(
-                f"Expected a model with attention between slots, got {self.config}. "
-                "Pre-train one with a TransformerConfig."
-            )
+            raise no_transformer(self.config)
         return self.trunk
+
+    def __getattr__(self, name: str) -> torch.Tensor | nn.Module:
+        # Python comes here after the property's error, and nn.Module would not say why.
+        if name == "transformer":
+            raise no_transformer(self.config)
+        return super().__getattr__(name)
 
     @property
     def mask_embeddings(self) -> torch.Tensor:

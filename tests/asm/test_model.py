@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig
+from spin_d3rlpy.asm import ActionStructureModel, MLPConfig, TransformerConfig
 from spin_d3rlpy.asm.model import Block, SlotHeads
 
 NVEC = [3, 5, 2]
@@ -99,3 +101,32 @@ def test_mask_tokens_are_each_slots_last_row(asm: ActionStructureModel) -> None:
     table = asm.embedding.weight
     assert len(table) == sum(NVEC) + 3
     assert torch.equal(asm.mask_embeddings, table[[3, 9, 12]])
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
+@pytest.mark.parametrize(
+    "config",
+    [MLPConfig(width=16), TransformerConfig(width=16, n_blocks=2, n_heads=2, head_hidden=16)],
+    ids=["mlp", "transformer"],
+)
+def test_a_trace_takes_batches_of_any_size(config: Any) -> None:
+    torch.manual_seed(0)
+    asm = ActionStructureModel(4, [3, 2, 4], config).eval()
+
+    def rows(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(n, 4), (torch.rand(n, 3) * (asm.mask_ids + 1)).long()
+
+    traced = torch.jit.trace(asm, rows(2))  # its warnings of constants are errors here
+    for n in (1, 2, 7):
+        batch = rows(n)
+        assert torch.allclose(traced(*batch), asm(*batch), atol=1e-6)
+
+
+def test_only_a_model_with_attention_has_a_transformer() -> None:
+    asm = ActionStructureModel(4, [3, 2], MLPConfig(width=16))
+    assert not hasattr(asm, "transformer")
+    assert hasattr(ActionStructureModel(4, [3, 2]), "transformer")
+    with pytest.raises(AttributeError, match=r"with attention.*MLPConfig.*TransformerConfig"):
+        _ = asm.transformer
+    with pytest.raises(AttributeError, match="no attribute 'transformers'"):
+        _ = asm.transformers
