@@ -61,6 +61,14 @@ class RemoteError(SpinError, RuntimeError):
     """The shared storage of datasets is unusable: not set, no token, name taken, no network."""
 
 
+def no_transformer(config: Any) -> NoTransformerError:
+    """Returns the error of a model of this config that has no attention between slots."""
+    return NoTransformerError(
+        f"Expected a model with attention between slots, got {config}. "
+        "Pre-train one with a TransformerConfig."
+    )
+
+
 def require_fields(config: object, **rules: tuple[bool, str]) -> None:
     """Raises ValueError for the first field of a config whose rule `(holds, expected)` does not."""
     for name, (holds, expected) in rules.items():

@@ -17,7 +17,7 @@ from torch.nn.functional import embedding, gelu, linear
 
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm import sampling
-from spin_d3rlpy.errors import NoTransformerError, require_fields
+from spin_d3rlpy.errors import no_transformer, require_fields
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.precision import in_float32
 
@@ -317,19 +317,13 @@ class ActionStructureModel(nn.Module):
     def transformer(self) -> SlotTransformer:
         """The trunk; an attribute only of a model with attention, otherwise NoTransformerError."""
         if not isinstance(self.trunk, SlotTransformer):
-            raise self._no_transformer()
+            raise no_transformer(self.config)
         return self.trunk
-
-    def _no_transformer(self) -> NoTransformerError:
-        return NoTransformerError(
-            f"Expected a model with attention between slots, got {self.config}. "
-            "Pre-train one with a TransformerConfig."
-        )
 
     def __getattr__(self, name: str) -> torch.Tensor | nn.Module:
         # Python comes here after the property's error, and nn.Module would not say why.
         if name == "transformer":
-            raise self._no_transformer()
+            raise no_transformer(self.config)
         return super().__getattr__(name)
 
     @property

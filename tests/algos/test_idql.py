@@ -11,8 +11,10 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import (
+    SAINTIDQL,
     SPINBC,
     SPINIDQL,
+    AutoregressiveIDQL,
     FactoredBC,
     FactoredIDQL,
     FactoredIQL,
@@ -75,6 +77,18 @@ def test_choices_that_go_together_are_sampled_together(joint_critic: bool) -> No
     product = trained(FactoredIDQL, buffer, n_action_samples=1, actor_learning_rate=3e-3)
     sampled = product.sample_action(states)
     assert 0.3 < (sampled[:, 0] == sampled[:, 1]).mean() < 0.7
+
+
+@pytest.mark.parametrize("algo_class", [SAINTIDQL, AutoregressiveIDQL])
+def test_other_policies_propose_and_the_critics_choose(algo_class: Any) -> None:
+    fields = tiny_fields(algo_class) | {"actor_learning_rate": 3e-3, "n_action_samples": 16}
+    del fields["batch_size"]
+    algo = trained(algo_class, two_modes(), joint_critic=True, **fields)
+    states = np.random.default_rng(4).normal(size=(200, 3)).astype(np.float32)
+    actions = algo.predict(states)
+    assert np.mean(actions[:, 0] == actions[:, 1]) > 0.97
+    # Both ways of being the same are in the data, and are imitated.
+    assert 0.2 < algo.sample_action(states)[:, 0].mean() < 0.8
 
 
 def test_a_joint_critic_values_what_no_sum_of_parts_does() -> None:
