@@ -26,7 +26,7 @@ from spin_d3rlpy.errors import CheckpointWriteError, DivergenceError, InvalidChe
 from spin_d3rlpy.locks import exclusive_folder
 
 MAGIC = "spin-d3rlpy checkpoint"
-VERSION = 2
+VERSION = 3  # 2 could hold a network and its average swapped
 DEFAULT_KEEP = 2  # the newest, and the one before it in case the newest is damaged
 ADVICE = (
     "The same run would diverge again: lower the learning rate, clip gradients or scale rewards "

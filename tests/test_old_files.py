@@ -66,7 +66,7 @@ def test_asms_load(observations: Any) -> None:
 def test_checkpoints_are_refused_with_a_reason(tmp_path: Path) -> None:
     for path in (FOLDER / "checkpoints").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(InvalidCheckpointError, match=r"format version 1, this spin-d3rlpy reads 2"):
+    with pytest.raises(InvalidCheckpointError, match=r"format version 1, this spin-d3rlpy reads 3"):
         fit(make(SPINIQL), tmp_path)
 
 

@@ -82,7 +82,6 @@ def test_choices_that_go_together_are_sampled_together(joint_critic: bool) -> No
 @pytest.mark.parametrize("algo_class", [SAINTIDQL, AutoregressiveIDQL])
 def test_other_policies_propose_and_the_critics_choose(algo_class: Any) -> None:
     fields = tiny_fields(algo_class) | {"actor_learning_rate": 3e-3, "n_action_samples": 16}
-    del fields["batch_size"]
     algo = trained(algo_class, two_modes(), joint_critic=True, **fields)
     states = np.random.default_rng(4).normal(size=(200, 3)).astype(np.float32)
     actions = algo.predict(states)

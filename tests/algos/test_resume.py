@@ -320,8 +320,8 @@ def test_other_data_are_another_run(finished: Path) -> None:
 def test_files_of_other_kinds_and_versions_are_refused(finished: Path) -> None:
     path = finished / "training_0000000011.ckpt"
     content = path.read_bytes()
-    path.write_bytes(content.replace(b"checkpoint 2 ", b"checkpoint 3 ", 1))
-    with pytest.raises(InvalidCheckpointError, match="version 3, this spin-d3rlpy reads 2"):
+    path.write_bytes(content.replace(b"checkpoint 3 ", b"checkpoint 2 ", 1))
+    with pytest.raises(InvalidCheckpointError, match="version 2, this spin-d3rlpy reads 3"):
         read_checkpoint(path)
     for other in (b"", b"something else\n", content[content.index(b"\n") + 1 :]):
         path.write_bytes(other)
