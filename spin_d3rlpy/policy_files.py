@@ -80,7 +80,13 @@ def open_policy(policy: str, device: str = "cpu:0") -> OpenedPolicy:
         algo: Any = d3rlpy.load_learnable(policy, device=device)
         return OpenedPolicy(algo, getattr(algo.config, "nvec", None))
     if not path.is_dir() and path.suffix != ".safetensors":
-        behavior, task = load_behavior_policy(policy), policy_task(policy)
+        try:
+            behavior, task = load_behavior_policy(policy), policy_task(policy)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"No policy {policy!r}. Expected the folder of a finished `spin-d3rlpy train`, a "
+                f"file of save_policy (.safetensors), a .d3 file or a behavior policy. {error}"
+            ) from error
         nvec = behavior.nvec.tolist()
         actor: Any = SimpleNamespace(predict=behavior, sample_action=behavior)
         return OpenedPolicy(actor, nvec, task.env_id, task.env_kwargs)

@@ -234,11 +234,19 @@ def _identity(settings: Settings) -> dict[str, Any]:
     return {k: v for k, v in dataclasses.asdict(settings).items() if k != "n_steps"}
 
 
+def _holds_work(folder: Path) -> bool:
+    """Whether steps were made in a run's folder."""
+    files = [folder / CURVE, folder / RESULT, *(folder / "checkpoints").glob("*.ckpt")]
+    return any(file.exists() for file in files)
+
+
 def _open_folder(folder: Path, settings: Settings) -> dict[str, Any] | None:
     """Writes a run's settings to its folder; returns its result if it is finished."""
     path = folder / CONFIG
     wanted = dataclasses.asdict(settings)
-    if path.exists():
+    if not _holds_work(folder):  # an attempt that failed at its start blocks no other
+        (folder / FIRST).unlink(missing_ok=True)
+    elif path.exists():
         found = read_settings(path)
         if "compile_graph" in found.get("fields", {}):  # results do not depend on it
             found["fields"]["compile_graph"] = wanted["fields"]["compile_graph"]

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import yaml
 
-from spin_d3rlpy.errors import InvalidDatasetError
+from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
 from spin_d3rlpy.reports import write_csv, write_json
+from spin_d3rlpy.run_settings import train_settings
 from spin_d3rlpy.runs import find_runs, read_curves
+from spin_d3rlpy.training import run_training
 
 
 def write_run(folder: Path, values: list[float], **settings: Any) -> None:
@@ -63,3 +65,15 @@ def test_folders_without_curves_are_an_error(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [1], algorithm="SPINIQL", seed=0)
     with pytest.raises(InvalidDatasetError, match="has a column 'loss'"):
         read_curves(find_runs([tmp_path]), "loss")
+
+
+def test_an_attempt_that_failed_at_its_start_does_not_block_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for algorithm in ("FactoredBC", "FactoredIQL"):
+        values = {"dataset": "spin/nothing-v0", "algorithm": algorithm, "n_steps": 5}
+        with pytest.raises(DatasetNotFoundError):  # and no error about the attempt before
+            run_training(folder, train_settings(values, "test"), show_progress=False)
+    write_csv(folder / "curve.csv", [{"step": 5, "return": 1.0}])
+    values["n_steps"] = 4
+    with pytest.raises(ValueError, match=r"holds a run with n_steps=5 \(asked for: 4\)"):
+        run_training(folder, train_settings(values, "test"), show_progress=False)

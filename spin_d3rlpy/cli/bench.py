@@ -91,6 +91,11 @@ def run(
         typer.echo(format_settings(settings), nl=False)
         return
     jobs = settings.jobs()
+    if not jobs:
+        raise ValueError(
+            "No cell matches --task and --method. `spin-d3rlpy bench list` shows the experiments, "
+            "`bench run ... --print-config` what was asked for."
+        )
     on_gpu = settings.device.startswith("cuda")
     gpus = [int(settings.device.partition(":")[2] or 0)] if on_gpu else []
     runs = RayEngine(address, cpus, len(gpus)) if engine == "ray" else LocalEngine(workers, gpus)

@@ -37,7 +37,7 @@ Seed = Annotated[int | None, typer.Option(help="Of networks and mini-batches; de
 @command(program, "spin-d3rlpy demo", "spin-d3rlpy demo --minutes 1 --seed 1 --out another-demo")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("spin-demo"),
-    minutes: Annotated[float, typer.Option(help="Of training per algorithm.")] = 2.5,
+    minutes: Annotated[float, typer.Option(min=0.01, help="Of training per algorithm.")] = 2.5,
     seed: Annotated[int, typer.Option(help="Of networks and mini-batches.")] = 0,
     size: Size = None,
     device: Device = "cpu:0",
@@ -134,7 +134,8 @@ def train(
     recipe: Recipe = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Gradient steps.")] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Training time instead of steps, pre-training included.")
+        float | None,
+        typer.Option(min=0.01, help="Training time instead of steps, pre-training included."),
     ] = None,
     steps_per_epoch: Annotated[
         int | None, typer.Option(min=1, help="Between evaluations; default: a tenth of all.")
