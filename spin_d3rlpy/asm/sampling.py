@@ -25,6 +25,8 @@ from spin_d3rlpy.nvec import SlotLayout
 
 # Rows that go through the model at once.
 _ROWS_AT_ONCE = 4096
+# A temperature above 0 counts as at least this one, which is greedy but for ties.
+SMALLEST_TEMPERATURE = 1e-6
 
 
 class MaskedModel(Protocol):
@@ -166,7 +168,8 @@ def sample(
                         gumbel = -torch.log(torch.empty_like(chosen).exponential_())
                     else:
                         gumbel = layout.split(noise)[row, slot]
-                    chosen = chosen / temperature + gumbel
+                    # Divided by less, scores would overflow, and forbidden ones be as good.
+                    chosen = chosen / max(temperature, SMALLEST_TEMPERATURE) + gumbel
                 choice = torch.where(unfinished, chosen.argmax(1), actions[row, slot])
                 actions = actions.index_put((row, slot), choice)
         return actions

@@ -207,9 +207,10 @@ def test_queries_and_heads_can_start_from_the_asm() -> None:
 
 
 def test_unknown_initialization_is_refused() -> None:
-    factory = SPINEncoderFactory(transformer=TINY, query_init="zeros")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="query_init 'random' or 'mask'"):
-        make(actor_encoder_factory=factory, nvec=NVEC).create_impl((OBSERVATION_SIZE,), 5)
+        SPINEncoderFactory(transformer=TINY, query_init="zeros")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="head_init 'random' or 'asm'"):
+        SPINEncoderFactory(transformer=TINY, head_init="zeros")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("frozen_dropout", [True, False])

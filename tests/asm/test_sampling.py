@@ -263,3 +263,15 @@ def test_given_choices_of_other_kinds_are_refused(given: Any) -> None:
 def test_wrong_given_choices() -> None:
     with pytest.raises(InvalidActionSpaceError, match=r"Sub-action 1 of row 0 is 2; .*-1: open"):
         model().sample(torch.randn(1, 4), given=torch.tensor([[0, 2, 0]]))
+
+
+def test_a_temperature_that_vanishes_in_float32_breaks_no_mask() -> None:
+    allowed = torch.tensor([[False, True, True, False], [False, True, True, False]])
+    asm = model(nvec=[4, 4])
+    states = torch.randn(200, 4)
+    samples = asm.sample(states, temperature=1e-300, allowed=allowed)
+    assert set(samples.unique().tolist()) <= {1, 2}
+    greedy = asm.sample(states, temperature=0.0, allowed=allowed, order=(0, 1))
+    assert torch.equal(
+        asm.sample(states, temperature=1e-300, allowed=allowed, order=(0, 1)), greedy
+    )
