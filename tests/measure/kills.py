@@ -28,12 +28,11 @@ from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy.algos import SPINIQL
 from spin_d3rlpy.algos.fit import BEST_FILE
-from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
+from spin_d3rlpy.asm import MLPConfig
 from spin_d3rlpy.atomic import atomic_write
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.metrics import LockstepEvaluator
-from spin_d3rlpy.policies import SPINEncoderFactory
 from spin_d3rlpy.reports import describe_machine, format_table, write_csv
 
 OUTCOME = "outcome.json"
@@ -110,7 +109,7 @@ def kill_until_done(
 
 
 def train(folder: Path, doing: Any) -> None:
-    """A small run of both stages of SPIN-IQL with evaluation in the maze."""
+    """A small run of both stages of SPIN-IQL, by the tuned recipe, with evaluation in the maze."""
     torch.set_num_threads(1)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     buffer = random_maze_data()
@@ -127,13 +126,8 @@ def train(folder: Path, doing: Any) -> None:
         doing.value = b"updates"
 
     d3rlpy.seed(0)
-    algo = SPINIQL(
-        batch_size=32,
-        actor_encoder_factory=SPINEncoderFactory(
-            transformer=TransformerConfig(width=16, n_blocks=1, n_heads=2, head_hidden=16)
-        ),
-        pretraining=PretrainingConfig(batch_size=64, max_updates=40),
-    )
+    algo = SPINIQL(recipe="tuned", batch_size=32, imitation_batch_size=64, mlp=MLPConfig(width=16))
+    algo.config.pretraining.batch_size, algo.config.pretraining.max_updates = 64, 40
     trained = any((folder / "checkpoints").glob("training_*.ckpt"))
     doing.value = b"training" if trained else b"pre-training"
     results = algo.fit(
