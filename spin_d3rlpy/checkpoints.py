@@ -15,7 +15,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from spin_d3rlpy.errors import CheckpointWriteError, DivergenceError, InvalidChe
 from spin_d3rlpy.locks import exclusive_folder
 
 MAGIC = "spin-d3rlpy checkpoint"
+_MAX_HEADER = 200  # bytes of the first line
+_BLOCK = 2**20  # bytes read at a time for the checksum
 VERSION = 3  # 2 could hold a network and its average swapped
 DEFAULT_KEEP = 2  # the newest, and the one before it in case the newest is damaged
 ADVICE = (
@@ -270,25 +272,39 @@ def write_checkpoint(path: Path, content: State) -> None:
 def read_checkpoint(path: Path) -> State:
     """Reads a checkpoint, its tensors on the CPU; InvalidCheckpointError if it is damaged."""
     try:
-        header, _, payload = path.read_bytes().partition(b"\n")
+        with path.open("rb") as file:
+            _check_payload(path, file)
+            # Only content with the right checksum is read into memory.
+            payload = io.BytesIO(file.read())
     except OSError as error:
         raise InvalidCheckpointError(f"{path} cannot be read ({error.strerror}).") from error
-    words = header.decode(errors="replace").split(" ")
+    except MemoryError as error:
+        size = path.stat().st_size
+        raise InvalidCheckpointError(f"{path} ({size} bytes) is larger than the memory.") from error
+    try:
+        content: State = torch.load(payload, map_location="cpu", weights_only=True)
+    except Exception as error:  # an untrusted file can cause any error
+        raise InvalidCheckpointError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(content, dict) or content.keys() != _KEYS:
+        raise InvalidCheckpointError(f"{path} is not a checkpoint of spin-d3rlpy.")
+    return content
+
+
+def _check_payload(path: Path, file: BinaryIO) -> None:
+    """Checks header and checksum in little memory; leaves the file where the payload begins."""
+    words = file.readline(_MAX_HEADER).removesuffix(b"\n").decode(errors="replace").split(" ")
     if " ".join(words[:-2]) != MAGIC:
         raise InvalidCheckpointError(f"{path} is not a checkpoint of spin-d3rlpy.")
     if words[-2] != str(VERSION):
         raise InvalidCheckpointError(
             f"{path} has format version {words[-2]}, this spin-d3rlpy reads {VERSION}."
         )
-    if words[-1] != hashlib.sha256(payload).hexdigest():
+    start, digest = file.tell(), hashlib.sha256()
+    while block := file.read(_BLOCK):
+        digest.update(block)
+    if words[-1] != digest.hexdigest():
         raise InvalidCheckpointError(f"{path} is damaged: its checksum is wrong.")
-    try:
-        content: State = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except Exception as error:  # an untrusted file can cause any error
-        raise InvalidCheckpointError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(content, dict) or content.keys() != _KEYS:
-        raise InvalidCheckpointError(f"{path} is not a checkpoint of spin-d3rlpy.")
-    return content
+    file.seek(start)
 
 
 def _difference(found: State, expected: State) -> str:

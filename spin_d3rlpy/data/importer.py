@@ -40,6 +40,16 @@ _NAME = re.compile(rf"{NAMESPACE}(?P<task>{TASK_NAME_PATTERN})/(?:{_LEVEL})-publ
 # Honest files take up to about 8 bytes in memory for one on disk (whole numbers below 256).
 _MEMORY_PER_BYTE = 16
 _MIN_MEMORY = 2**20
+# Names of the columns of replay buffers, in the order of a transition's entries.
+_COLUMNS = (
+    ("states", "state", "observations", "obs"),
+    ("actions", "action", "acts"),
+    ("rewards", "reward", "rews"),
+    ("next_states", "next_state", "next_observations", "next_obs"),
+    ("dones", "done", "terminals", "terminated"),
+)
+_SIZES = ("size", "_size", "current_size")
+_POSITIONS = ("ptr", "_ptr", "position", "pos")
 
 
 def published_files(path: Path) -> list[Path]:
@@ -72,7 +82,9 @@ def import_published(path: Path, name: str | None = None) -> str:
     suite only `lqr` terminates, so done flags of other tasks count as truncation.
 
     Args:
-        path: a pickled list of `(s, a, r, s', done)`, or a pickled replay buffer with such a list.
+        path: a pickled list of `(s, a, r, s', done)`, or a pickled replay buffer with such a list
+            or with one array for each entry. Of such arrays the first `size` rows are read, from
+            the oldest to the newest if `ptr` says that a full buffer was overwritten.
         name: `spin/<task>/<level>-published-v0`; by the path if None.
 
     Returns:
@@ -174,28 +186,111 @@ def _read_transitions(path: Path, observation_size: int, n_slots: int) -> NDArra
             ("done", "f8"),
         ]
     )
-    rows = _rows(load_restricted(path))
-    if len(rows) * kind.itemsize > max(_MIN_MEMORY, _MEMORY_PER_BYTE * path.stat().st_size):
+    content = load_restricted(path)
+    stored = _stored_columns(content)
+    rows = [] if stored else _rows(content)
+    order = _time_order(content.state if isinstance(content, Record) else content, stored)
+    n = len(order) if stored else len(rows)
+    if n * kind.itemsize > max(_MIN_MEMORY, _MEMORY_PER_BYTE * path.stat().st_size):
         raise InvalidDatasetError(
-            f"Its {len(rows)} transitions take over {_MEMORY_PER_BYTE} times the file's size: "
+            f"Its {n} transitions take over {_MEMORY_PER_BYTE} times the file's size: "
             "it repeats a few arrays many times, which no dataset does."
         )
-    transitions = np.empty(len(rows), kind)
-    columns = {name: transitions[name].reshape(len(rows), -1) for name in kind.names or ()}
+    transitions = np.empty(n, kind)
+    columns = {name: transitions[name].reshape(n, -1) for name in kind.names or ()}
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
-        for i, row in enumerate(rows):
-            entries = row.arguments if isinstance(row, Record) else row
-            if not isinstance(entries, tuple | list) or len(entries) != len(columns):
-                raise InvalidDatasetError(
-                    f"Expected transitions of {len(columns)} entries (s, a, r, s', done), "
-                    f"number {i} is a {type(entries).__name__}."
-                )
-            for (name, column), entry in zip(columns.items(), entries, strict=True):
-                column[i] = _numbers(entry, column.shape[1], f"{name} of transition {i}")
+        if stored:
+            _fill_by_column(columns, stored, order)
+        else:
+            _fill_by_row(columns, rows)
     done = columns.pop("done")[:, 0]
     for i in np.flatnonzero(~np.isin(done, (0, 1)))[:1]:
         raise InvalidDatasetError(f"Expected done 0 or 1, that of transition {i} is {done[i]:g}.")
     return transitions
+
+
+def _fill_by_row(columns: Mapping[str, NDArray[Any]], rows: list[Any]) -> None:
+    for i, row in enumerate(rows):
+        entries = row.arguments if isinstance(row, Record) else row
+        if not isinstance(entries, tuple | list) or len(entries) != len(columns):
+            raise InvalidDatasetError(
+                f"Expected transitions of {len(columns)} entries (s, a, r, s', done), "
+                f"number {i} is a {_described(entries)}."
+            )
+        for (name, column), entry in zip(columns.items(), entries, strict=True):
+            column[i] = _numbers(entry, column.shape[1], f"{name} of transition {i}")
+
+
+def _fill_by_column(
+    columns: Mapping[str, NDArray[Any]], stored: list[NDArray[Any]], order: NDArray[np.int64]
+) -> None:
+    for (name, column), array in zip(columns.items(), stored, strict=True):
+        width = column.shape[1]
+        if array.dtype.kind not in "biuf" or array.size != len(array) * width:
+            raise InvalidDatasetError(
+                f"Expected the {name} of each transition to be {width} numbers, as the environment "
+                f"has them, found an array of shape {array.shape} and type {array.dtype}."
+            )
+        column[:] = array.reshape(len(array), width)[order]
+
+
+def _stored_columns(content: Any) -> list[NDArray[Any]]:
+    """Returns the five arrays of a replay buffer by columns; none for other content."""
+    state = content.state if isinstance(content, Record) else content
+    if not isinstance(state, Mapping):
+        return []
+    found = [next((plain(state[n]) for n in names if n in state), None) for names in _COLUMNS]
+    arrays = [a for a in found if isinstance(a, np.ndarray) and a.ndim]
+    if not arrays:
+        return []
+    if len(arrays) < len(_COLUMNS):
+        raise InvalidDatasetError(
+            "Expected a replay buffer with arrays of states, actions, rewards, next_states and "
+            f"dones; its entries are {', '.join(map(str, state))}."
+        )
+    lengths = [len(a) for a in arrays]
+    if len(set(lengths)) > 1 or not all(a.size for a in arrays):
+        raise InvalidDatasetError(
+            f"Expected arrays with the same number of transitions, at least one; got {lengths}."
+        )
+    return arrays
+
+
+def _time_order(state: Any, stored: list[NDArray[Any]]) -> NDArray[np.int64]:
+    """Returns the numbers of a buffer's filled rows, from the oldest to the newest."""
+    if not stored:
+        return np.arange(0)
+    room = len(stored[0])
+    position = _whole_number(state, _POSITIONS)
+    size = _whole_number(state, _SIZES)
+    if size is None:
+        if any(array[-1].any() for array in stored):
+            size = room
+        else:
+            raise InvalidDatasetError(
+                "The buffer's last rows are zeros, and it has no size to say how many rows are "
+                "filled. Cut its arrays after the last transition."
+            )
+    if not 0 < size <= room:
+        raise InvalidDatasetError(
+            f"Expected a buffer with a size from 1 to {room}, the rows of its arrays, got {size}."
+        )
+    if position is not None and not 0 <= position <= room:
+        raise InvalidDatasetError(f"Expected ptr from 0 to {room}, the buffer's rows: {position}.")
+    rows = np.arange(size)
+    return np.roll(rows, -position) if size == room and position else rows
+
+
+def _whole_number(state: Mapping[Any, Any], names: tuple[str, ...]) -> int | None:
+    values = (state[name] for name in names if name in state)
+    return next((int(v) for v in values if isinstance(v, int | np.integer)), None)
+
+
+def _described(value: Any) -> str:
+    """Names what a file holds in a reader's words."""
+    if isinstance(value, Record):
+        return f"an object with the entries {', '.join(map(str, value.state)) or '(none)'}"
+    return type(plain(value)).__name__
 
 
 def _rows(content: Any) -> list[Any]:
@@ -205,8 +300,8 @@ def _rows(content: Any) -> list[Any]:
         state = lists[0] if len(lists) == 1 else None
     if not isinstance(state, list | tuple) or not state:
         raise InvalidDatasetError(
-            "Expected a list of (s, a, r, s', done), or a replay buffer with such a list; found "
-            f"{type(content).__name__}."
+            "Expected a list of (s, a, r, s', done), or a replay buffer with such a list or with "
+            f"arrays by column; found {_described(content)}."
         )
     return list(state)
 
@@ -220,6 +315,6 @@ def _numbers(entry: Any, n: int, name: str) -> NDArray[Any]:
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or array.size != n:
         raise InvalidDatasetError(
             f"Expected the {name} to be {n} numbers, as the environment has them, found "
-            f"{type(value).__name__} {getattr(array, 'shape', '')}."
+            f"{_described(value)} {getattr(array, 'shape', '')}."
         )
     return array.reshape(-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +28,9 @@ from spin_d3rlpy.nvec import check_nvec, choices_of, nvec_from_space
 from spin_envs.discretized import BoxGrid
 
 _HDF5_FILE = "main_data.hdf5"
+_MAX_RATIO = 1100  # of bytes in memory to bytes stored: deflate reaches 1032
+_MIN_ARRAY = 2**20  # bytes that an array may always take
+_MIN_EPISODE = 100  # bytes that an episode takes in a file, at the very least
 # What h5py, Minari and NumPy raise for files that are not what they should be.
 DAMAGE = (
     *(OSError, KeyError, IndexError, ValueError, TypeError, AttributeError),
@@ -48,6 +52,7 @@ def read_minari(
         raise InvalidDatasetError(f"Dataset {dataset.id} cannot be used. {error}") from error
     if max_episodes is not None and max_episodes < 1:
         raise ValueError(f"Expected max_episodes to be at least 1, got {max_episodes}.")
+    _check_episode_count(dataset)
     indices = [int(i) for i in dataset.episode_indices[:max_episodes]]
     if not indices:  # an empty hdf5 file cannot even be opened
         raise no_transitions()
@@ -63,6 +68,16 @@ def read_minari(
             f"Dataset {dataset.id} cannot be read ({error!r}). Its files are damaged: delete them "
             "to build or download it again."
         ) from error
+
+
+def _check_episode_count(dataset: MinariDataset) -> None:
+    path = dataset.storage.data_path / _HDF5_FILE
+    count = len(dataset.episode_indices)
+    if path.is_file() and count * _MIN_EPISODE > path.stat().st_size:
+        raise InvalidDatasetError(
+            f"Dataset {dataset.id} declares {count} episodes, which its file of "
+            f"{path.stat().st_size} bytes cannot hold. Delete it to build or download it again."
+        )
 
 
 def _grid(dataset: MinariDataset, bins: int | Sequence[int] | None) -> BoxGrid | None:
@@ -139,6 +154,12 @@ def _array(group: Any, key: str, shape: tuple[int, ...], name: str) -> NDArray[A
         raise InvalidDatasetError(
             f"Expected {key} of {name} to be numbers in this file of shape {shape}, found shape "
             f"{data.shape} and dtype {data.dtype}{' elsewhere' if elsewhere else ''}."
+        )
+    needed = math.prod(shape) * data.dtype.itemsize
+    if needed > max(_MIN_ARRAY, _MAX_RATIO * data.get_storage_size()):
+        raise InvalidDatasetError(
+            f"The {key} of {name} take {needed} bytes in memory and {data.get_storage_size()} in "
+            "the file: most of them are not stored."
         )
     array: NDArray[Any] = np.empty(shape, data.dtype)
     data.read(h5py.h5s.ALL, h5py.h5s.ALL, array)

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import tempfile
+import tracemalloc
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from d3rlpy.logging import FileAdapterFactory
 from d3rlpy.optimizers import SGDFactory
 
 from spin_d3rlpy import SPINIQL, FactoredIQL, load_policy
+from spin_d3rlpy import checkpoints as stored
 from spin_d3rlpy.algos import SPINDistillIQL
 from spin_d3rlpy.algos import fit as fitting
 from spin_d3rlpy.asm import PretrainingConfig
@@ -407,3 +409,16 @@ def test_a_run_resumes_where_fewer_gpus_are_visible(monkeypatch: pytest.MonkeyPa
     set_random_state(state)
     assert [states[0].item() for states in found] == [0]
     assert len(found[0]) == 1
+
+
+def test_a_large_sparse_file_is_refused_in_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(f"{stored.MAGIC} {stored.VERSION} 0\n".encode())
+    os.truncate(path, 200 * 2**20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidCheckpointError, match="checksum"):
+            stored.read_checkpoint(path)
+        assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    finally:
+        tracemalloc.stop()

@@ -396,3 +396,56 @@ def test_a_number_that_is_not_finite_is_named(
     found = re.search(r"step (\d+) of .* begins at transition (\d+)", str(raised.value))
     assert found is not None
     assert int(found[1]) + int(found[2]) == 77
+
+
+@pytest.mark.parametrize("filling", ["full", "partly filled", "wrapped around"])
+def test_a_maze_buffer_with_arrays_by_column_is_read_in_order_of_time(
+    maze: list[list[Transition]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filling: str
+) -> None:
+    module = types.ModuleType("MainUtils")
+    module.ReplayBuffer = type("ReplayBuffer", (), {"__module__": "MainUtils"})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "MainUtils", module)
+    rows, buffer = len(_flat(maze)), module.ReplayBuffer()
+    room, shift = (50, 0) if filling == "partly filled" else (0, 7 * (filling != "full"))
+    names = ("states", "actions", "rewards", "next_states", "dones")
+    for name, entries in zip(names, zip(*_flat(maze), strict=True), strict=True):
+        column = np.array(entries, np.float64).reshape(rows, -1)
+        padded = np.concatenate([column, np.zeros((room, column.shape[1]))])
+        setattr(buffer, name, np.roll(padded, shift, axis=0))
+    buffer.max_size, buffer.size = rows + room, np.int64(rows)
+    buffer.ptr = rows if room else shift
+    path = _dump(tmp_path / "maze", buffer)
+    monkeypatch.delitem(sys.modules, "MainUtils")
+    import_published(path, MAZE)
+    _assert_same(minari.load_dataset(MAZE), maze)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"size": 10**6}, "size from 1 to 4"),
+        ({"ptr": -1}, "ptr from 0 to 4"),
+        ({"dones": None}, "its entries are states"),
+        ({"rewards": np.zeros(3)}, "same number of transitions"),
+        ({"size": None, "states": np.zeros((4, 2))}, "last rows are zeros"),
+    ],
+)
+def test_a_buffer_by_column_that_contradicts_itself_is_refused(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    buffer: dict[str, Any] = {name: np.zeros((4, 2)) for name in ("states", "next_states")}
+    buffer |= {"actions": np.zeros((4, 3)), "rewards": np.zeros(4), "dones": np.zeros(4)}
+    with pytest.raises(InvalidDatasetError, match=message):
+        import_published(_dump(tmp_path / "buffer", buffer | {"size": 4} | change), MAZE)
+
+
+def test_an_object_without_transitions_is_described_by_its_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("MainUtils")
+    module.ReplayBuffer = type("ReplayBuffer", (), {"__module__": "MainUtils"})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "MainUtils", module)
+    buffer = module.ReplayBuffer()
+    buffer.capacity = 10
+    with pytest.raises(InvalidDatasetError, match="found an object with the entries capacity"):
+        import_published(_dump(tmp_path / "maze", buffer), MAZE)
