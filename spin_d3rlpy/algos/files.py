@@ -14,8 +14,11 @@ from d3rlpy.torch_utility import unwrap_ddp_model
 from torch import nn
 
 from spin_d3rlpy.algos.config import MultiDiscreteConfig
+from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.atomic import atomic_write
 from spin_d3rlpy.errors import InvalidCheckpointError
+from spin_d3rlpy.policies.joint import JointPolicy
+from spin_d3rlpy.scalers import scaler_to_dict
 from spin_d3rlpy.untrusted import MAX_BYTES, open_untrusted
 
 FORMAT = "spin-d3rlpy policy"
@@ -25,8 +28,8 @@ VERSION = 1
 def save_policy(algo: Any, path: str | Path) -> None:
     """Atomically writes a built algorithm's networks and configuration to `path`.
 
-    The loaded algorithm acts and values the same. Optimizers are not saved: to resume training
-    exactly, use `checkpoint_dir`.
+    The loaded algorithm acts and values the same and gives the same `support`. Optimizers are not
+    saved: to resume training exactly, use `checkpoint_dir`.
 
     Raises:
         TypeError: `algo` is not an algorithm of this package.
@@ -45,18 +48,31 @@ def save_policy(algo: Any, path: str | Path) -> None:
         "version": VERSION,
         "grad_step": algo.grad_step,
         "algorithm": described.serialize_to_dict(),
+        "has_asm": _separate_asm(algo) is not None,
     }
     # Copies, because networks may share weights and this format cannot.
-    tensors = {k: v.detach().cpu().clone() for k, v in _weights(algo).items()}
+    tensors = {k: v.detach().cpu().clone() for k, v in _file_weights(algo).items()}
     with atomic_write(Path(path)) as partial:
         safetensors.torch.save_file(tensors, partial, {"spin": json.dumps(header)})
 
 
-def load_policy(path: str | Path, device: DeviceArg = False, max_bytes: int = MAX_BYTES) -> Any:
+def load_policy(
+    path: str | Path,
+    device: DeviceArg = False,
+    max_bytes: int = MAX_BYTES,
+    asm: ActionStructureModel | str | Path | None = None,
+) -> Any:
     """Reads an algorithm that `save_policy` wrote; the file may be untrusted.
 
     Nothing in it is executed, and memory is allocated only if the file holds all weights of its
     configuration. Files of more than `max_bytes` are refused.
+
+    Args:
+        path: file of `save_policy`.
+        device: where the algorithm is built.
+        max_bytes: largest file that is read.
+        asm: the policy's Action Structure Model or its file, for `support` with policy files of
+            earlier versions, which contain only its trunk.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -76,10 +92,12 @@ def load_policy(path: str | Path, device: DeviceArg = False, max_bytes: int = MA
         )
         with file.no_more_parameters():
             with torch.device("meta"):  # shapes without memory
-                file.check_weights(_weights(_build(header, "meta")))
+                file.check_weights(_file_weights(_build(header, "meta")))
             algo = _build(header, device)
-        file.read_into(_weights(algo))
+        file.read_into(_file_weights(algo))
     algo.set_grad_step(header["grad_step"])
+    if asm is not None:
+        algo.set_asm(asm)
     return algo
 
 
@@ -111,4 +129,32 @@ def _build(header: dict[str, Any], device: DeviceArg) -> Any:
         raise InvalidCheckpointError("its algorithm is unknown to this package")
     algo = described.config.create(device)
     algo.create_impl(tuple(described.observation_shape), described.action_size)
+    if header.get("has_asm", False):  # files of earlier versions contain only its trunk
+        _add_asm(algo)
     return algo
+
+
+def _separate_asm(algo: Any) -> ActionStructureModel | None:
+    """The model of an algorithm whose networks do not contain the whole of it."""
+    if not getattr(algo, "takes_asm", False) or isinstance(algo.policy, JointPolicy):
+        return None
+    asm: ActionStructureModel | None = algo.asm
+    return asm
+
+
+def _file_weights(algo: Any) -> dict[str, torch.Tensor]:
+    weights, asm = _weights(algo), _separate_asm(algo)
+    if asm is not None:
+        weights.update({f"asm/{key}": value for key, value in asm.state_dict().items()})
+    return weights
+
+
+def _add_asm(algo: Any) -> None:
+    """Gives a built algorithm a model whose weights are still to be read."""
+    if not getattr(algo, "takes_asm", False):
+        raise InvalidCheckpointError("its policy has no Action Structure Model")
+    config = algo.config
+    structure = config.actor_encoder_factory.structure
+    asm = ActionStructureModel(algo.impl.observation_shape[0], config.nvec, structure)
+    asm.observation_scaler = scaler_to_dict(config.observation_scaler)
+    algo._asm = asm.to(algo._device).requires_grad_(False).eval()

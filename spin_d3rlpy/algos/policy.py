@@ -29,6 +29,7 @@ from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies import Policy, PolicyFactory, create_policy
 from spin_d3rlpy.policies.factories import ASMEncoderFactory
 from spin_d3rlpy.policies.feature_cache import CachedFeatures, compute_features
+from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.policies.stages import ASM_FILE, Stage, StageContext
 from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
 
@@ -217,7 +218,11 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
 
     @property
     def asm(self) -> ActionStructureModel | None:
-        """The model of the policy's trunk, if it was trained or given in this process."""
+        """The Action Structure Model, if it was trained, given or loaded with the policy."""
+        if self._asm is None and self._impl is not None:
+            policy = self.policy
+            if isinstance(policy, JointPolicy) and policy.is_pretrained:
+                return policy.asm  # this policy is the model
         return self._asm
 
     @property
@@ -284,18 +289,19 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         Raises:
             InvalidObservationError: wrong shape, or not finite.
             InvalidActionSpaceError: actions outside the action space.
-            RuntimeError: there is no ASM in this process. Saved policies contain only its trunk:
-                pass the ASM's file to `set_asm`.
+            RuntimeError: there is no ASM. Policy files of earlier versions contain only its trunk:
+                pass the ASM's file to `load_policy` or `set_asm`.
         """
         observations = self._check_observations(x)
         actions = self._check_actions(action, len(observations))
-        if self._asm is None:
+        asm = self.asm
+        if asm is None:
             raise RuntimeError(
-                "There is no ASM in this process; a saved policy contains only its trunk. Call "
-                "set_asm with the file of its ASM."
+                "There is no ASM in this process; a policy file of an earlier version contains "
+                "only its trunk. Call set_asm with the file of its ASM, or load_policy with asm=."
             )
         chosen = torch.as_tensor(actions, dtype=torch.int64, device=self._device)
-        return self._asm.log_likelihood(self._scaled(observations), chosen).per_slot.cpu().numpy()
+        return asm.log_likelihood(self._scaled(observations), chosen).per_slot.cpu().numpy()
 
     def _after_resume(self, checkpoints: Checkpoints) -> None:
         # The policy has its weights already; the model itself is kept for the user.
