@@ -131,9 +131,8 @@ class StageTime:
             self.seconds = state_dict["seconds"]
             self._threads.best = state_dict.get("threads")
         self._spent = state_dict["spent"]
-        # Checkpoints of earlier versions lack the run's total.
         # The preparations of the resumed process do not count: they were counted before.
-        self._budget.spent = state_dict.get("spent_by_run", self._spent)
+        self._budget.spent = state_dict["spent_by_run"]
 
 
 class _Threads:

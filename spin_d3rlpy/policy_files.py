@@ -14,6 +14,7 @@ import gymnasium
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.files import load_policy
+from spin_d3rlpy.data.environments import texts_with_colons
 from spin_d3rlpy.metrics import ActingAlgo
 from spin_d3rlpy.nvec import nvec_from_space, require_same_nvec
 from spin_d3rlpy.training import POLICY, RESULT
@@ -42,9 +43,13 @@ class OpenedPolicy:
         env_kwargs: Mapping[str, Any] | None = None,
         render_mode: str | None = None,
     ) -> gymnasium.Env[Any, Any]:
-        """Makes an environment with the policy's action space, or raises NvecMismatchError.
+        """Makes an environment with the policy's action space.
 
         It is the policy's own if `env_id` is None; `env_kwargs` are then added to its arguments.
+
+        Raises:
+            NvecMismatchError: the environment has another action space.
+            ValueError: the policy's own environment is unknown, or would import a module.
         """
         arguments = dict(env_kwargs or {})
         if env_id is None:
@@ -52,6 +57,13 @@ class OpenedPolicy:
                 raise ValueError(
                     "The policy's environment is unknown: pass one (on the command line: --env), "
                     "or estimate the policy's value from data (evaluate --dataset)."
+                )
+            # They may stand in a file that anyone may have made, and gymnasium.make would import.
+            for text in texts_with_colons([self.env_id, self.env_kwargs]):
+                raise ValueError(
+                    f"The policy's folder names {text!r} for its environment, and Gymnasium "
+                    "imports what stands before a colon. If you trust it, pass the environment "
+                    "and its arguments yourself (on the command line: --env, --env-arg)."
                 )
             env_id, arguments = self.env_id, {**self.env_kwargs, **arguments}
         env = gymnasium.make(env_id, render_mode=render_mode, **arguments)

@@ -17,6 +17,9 @@ from spin_d3rlpy import DecQN, save_policy
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.errors import InvalidCheckpointError, NvecMismatchError
 from spin_d3rlpy.evaluation import record_policy
+from spin_d3rlpy.policy_files import open_policy
+from spin_d3rlpy.reports import write_json
+from spin_d3rlpy.training import POLICY, RESULT
 from spin_envs import MissingDependencyError
 from spin_envs.behavior import load_behavior_policy
 
@@ -29,6 +32,28 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("policy") / "maze.d3"
     algo.save(str(path))
     return str(path)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "env_args"),
+    [
+        ("payload_of_a_run:x-v0", {}),
+        ("spin/discretized-v0", {"env_id": "payload_of_a_run:x-v0"}),
+        ("spin/maze-v0", {"deeper": [{"env_id": "payload_of_a_run:x-v0"}]}),
+    ],
+)
+def test_a_runs_folder_imports_no_module(
+    env_id: str, env_args: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "payload_of_a_run.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    algo = DecQN(nvec=[2] * 4)
+    algo.build_with_env(gymnasium.make("spin/maze-v0", actuators=4))
+    save_policy(algo, tmp_path / POLICY)
+    write_json(tmp_path / RESULT, {"env": env_id, "env_args": env_args})
+    with pytest.raises(ValueError, match="names 'payload_of_a_run:x-v0' for its environment"):
+        open_policy(str(tmp_path)).make_env()
+    assert "payload_of_a_run" not in sys.modules
 
 
 def record(saved: str, out: Path, **kwargs: Any) -> float:
