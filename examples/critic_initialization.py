@@ -16,8 +16,8 @@ from d3rlpy.logging import NoopAdapterFactory
 from torch import nn
 
 from spin_d3rlpy import FactoredBCQ, FactoredIQL, LockstepEvaluator, load_dataset
-from spin_d3rlpy.metrics import ActionMode
-from spin_d3rlpy.reports import format_table, write_csv
+from spin_d3rlpy.evaluation.metrics import ActionMode
+from spin_d3rlpy.files.results import format_table, write_csv
 
 DATASET = "spin/cheetah-run-b3/random-medium-expert-v0"
 

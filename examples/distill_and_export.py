@@ -20,7 +20,7 @@ from spin_d3rlpy import (
     TransformerConfig,
     load_dataset,
 )
-from spin_d3rlpy.reports import format_table
+from spin_d3rlpy.files.results import format_table
 
 
 def latency(path: Path, observation: Any, repeats: int) -> float:

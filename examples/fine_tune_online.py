@@ -14,7 +14,7 @@ from spin_d3rlpy import (
     create_replay_buffer,
     load_dataset,
 )
-from spin_d3rlpy.reports import format_table
+from spin_d3rlpy.files.results import format_table
 
 
 def main(

@@ -14,7 +14,7 @@ from spin_d3rlpy import (
     load_dataset,
     save_asm,
 )
-from spin_d3rlpy.reports import format_table
+from spin_d3rlpy.files.results import format_table
 
 
 def main(size: int, episodes: int, pretraining_updates: int, steps: int, folder: str) -> None:

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from spin_d3rlpy import PretrainingConfig, TransformerConfig, load_dataset
 from spin_d3rlpy.asm import ActionStructureModel, pretrain
-from spin_d3rlpy.reports import format_table
+from spin_d3rlpy.files.results import format_table
 
 
 def main(dataset_name: str, size: int | None, updates: int, rows: int) -> None:

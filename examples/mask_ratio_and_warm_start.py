@@ -16,7 +16,7 @@ from spin_d3rlpy import (
     TransformerConfig,
     load_dataset,
 )
-from spin_d3rlpy.reports import format_table
+from spin_d3rlpy.files.results import format_table
 
 COLD: dict[str, Any] = {}
 WARM: dict[str, Any] = {"query_init": "mask", "head_init": "asm"}

@@ -14,7 +14,7 @@ from spin_d3rlpy import PretrainingConfig, TransformerConfig, load_dataset
 from spin_d3rlpy.asm import ActionStructureModel, pretrain
 from spin_d3rlpy.asm.pretraining import ObjectiveName
 from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
-from spin_d3rlpy.reports import format_table
+from spin_d3rlpy.files.results import format_table
 
 
 def main(size: int, updates: int, probe_updates: int) -> None:

@@ -12,8 +12,8 @@ import d3rlpy
 from spin_d3rlpy import PretrainingConfig, TransformerConfig, load_asm, load_dataset
 from spin_d3rlpy.asm import ActionStructureModel, pretrain
 from spin_d3rlpy.asm.probe import ProbeConfig, attention_maps, linear_probe
-from spin_d3rlpy.plots import plot_attention
-from spin_d3rlpy.reports import format_table
+from spin_d3rlpy.files.results import format_table
+from spin_d3rlpy.runs.plots import plot_attention
 
 
 def main(asm_file: Path | None, size: int, updates: int, probe_updates: int, folder: Path) -> None:

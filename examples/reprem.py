@@ -15,7 +15,7 @@ from spin_d3rlpy import (
     TransformerConfig,
     load_dataset,
 )
-from spin_d3rlpy.reports import format_table
+from spin_d3rlpy.files.results import format_table
 
 
 def main(size: int, episodes: int, pretraining_updates: int, steps: int) -> None:

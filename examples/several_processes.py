@@ -12,7 +12,7 @@ import d3rlpy
 import torch
 
 from spin_d3rlpy import SPINIQL, PretrainingConfig, TransformerConfig, load_dataset, save_policy
-from spin_d3rlpy.reports import format_table
+from spin_d3rlpy.files.results import format_table
 
 
 def main(size: int, pretraining_updates: int, steps: int, folder: Path, checkpoints: bool) -> None:

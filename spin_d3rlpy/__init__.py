@@ -41,6 +41,9 @@ if TYPE_CHECKING:
         DecQNOneStep,
         DecQNOneStepConfig,
     )
+    from spin_d3rlpy.algos.explorers import (
+        MultiDiscreteEpsilonGreedy,
+    )
     from spin_d3rlpy.algos.files import (
         load_policy,
         save_policy,
@@ -126,16 +129,13 @@ if TYPE_CHECKING:
         relabel,
         save_dataset,
     )
-    from spin_d3rlpy.explorers import (
-        MultiDiscreteEpsilonGreedy,
-    )
-    from spin_d3rlpy.metrics import (
-        LockstepEvaluator,
-        MultiDiscreteActionMatchEvaluator,
-    )
-    from spin_d3rlpy.ope import (
+    from spin_d3rlpy.evaluation.fqe import (
         MultiDiscreteFQE,
         MultiDiscreteFQEConfig,
+    )
+    from spin_d3rlpy.evaluation.metrics import (
+        LockstepEvaluator,
+        MultiDiscreteActionMatchEvaluator,
     )
     from spin_d3rlpy.policies import (
         AutoregressiveConfig,
@@ -147,7 +147,7 @@ if TYPE_CHECKING:
         SPINDistillEncoderFactory,
         SPINEncoderFactory,
     )
-    from spin_d3rlpy.reprem import (
+    from spin_d3rlpy.policies.reprem import (
         RePreMConfig,
         RePreMPretrainingConfig,
     )
@@ -243,11 +243,11 @@ _MODULES = {
     "load_dataset": "data",
     "relabel": "data",
     "save_dataset": "data",
-    "MultiDiscreteEpsilonGreedy": "explorers",
-    "LockstepEvaluator": "metrics",
-    "MultiDiscreteActionMatchEvaluator": "metrics",
-    "MultiDiscreteFQE": "ope",
-    "MultiDiscreteFQEConfig": "ope",
+    "MultiDiscreteEpsilonGreedy": "algos.explorers",
+    "LockstepEvaluator": "evaluation.metrics",
+    "MultiDiscreteActionMatchEvaluator": "evaluation.metrics",
+    "MultiDiscreteFQE": "evaluation.fqe",
+    "MultiDiscreteFQEConfig": "evaluation.fqe",
     "AutoregressiveConfig": "policies",
     "AutoregressiveEncoderFactory": "policies",
     "JointEncoderFactory": "policies",
@@ -256,8 +256,8 @@ _MODULES = {
     "SAINTEncoderFactory": "policies",
     "SPINDistillEncoderFactory": "policies",
     "SPINEncoderFactory": "policies",
-    "RePreMConfig": "reprem",
-    "RePreMPretrainingConfig": "reprem",
+    "RePreMConfig": "policies.reprem",
+    "RePreMPretrainingConfig": "policies.reprem",
 }
 
 __all__ = [

@@ -13,13 +13,13 @@ import numpy as np
 
 from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.data import load_dataset
-from spin_d3rlpy.evaluation import record_policy
-from spin_d3rlpy.metrics import LockstepEvaluator
-from spin_d3rlpy.plots import Curve, plot_curve_panels
-from spin_d3rlpy.reports import format_table, read_csv, write_csv
-from spin_d3rlpy.run_settings import TrainSettings, train_settings
-from spin_d3rlpy.settings import format_settings
-from spin_d3rlpy.training import CURVE, POLICY, run_training
+from spin_d3rlpy.evaluation.metrics import LockstepEvaluator
+from spin_d3rlpy.files.results import format_table, read_csv, write_csv
+from spin_d3rlpy.files.settings import format_settings
+from spin_d3rlpy.runs.play import record_policy
+from spin_d3rlpy.runs.plots import Curve, plot_curve_panels
+from spin_d3rlpy.runs.settings import TrainSettings, train_settings
+from spin_d3rlpy.runs.training import CURVE, POLICY, run_training
 from spin_envs import MissingDependencyError, normalized_score, reference_scores
 
 ENV_ID = "spin/cheetah-run-v0"
@@ -49,9 +49,9 @@ def run_demo(
     """Builds the dataset, trains both algorithms for the same time and compares them.
 
     They train at the same time, one in a process of its own. Writes `results.csv`, `curves.csv`,
-    `curves.png`, `spin.gif` and one `spin_d3rlpy.training` folder per algorithm. Finished trainings
-    are reused, interrupted ones resumed, those with other settings refused by ValueError. Returns
-    one table row per algorithm. `minutes` are per algorithm, `size` is the dataset's.
+    `curves.png`, `spin.gif` and one `spin_d3rlpy.runs.training` folder per algorithm. Finished
+    trainings are reused, interrupted ones resumed, those with other settings refused by ValueError.
+    Returns one table row per algorithm. `minutes` are per algorithm, `size` is the dataset's.
     """
     log(f"[1/3] Dataset {DATASET}")
     dataset, env = load_dataset(DATASET, size=size, jobs=jobs, progress=show_progress)

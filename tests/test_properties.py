@@ -31,7 +31,6 @@ from minari.storage import get_dataset_path
 
 from spin_d3rlpy import FactoredIQL, load_policy, save_policy
 from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
-from spin_d3rlpy.checkpoints import VERSION, Checkpoints, read_checkpoint, write_checkpoint
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer, load_dataset
 from spin_d3rlpy.data.environments import check_spec, texts_with_colons
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
@@ -47,6 +46,7 @@ from spin_d3rlpy.errors import (
     NvecMismatchError,
     SpinError,
 )
+from spin_d3rlpy.training.checkpoints import VERSION, Checkpoints, read_checkpoint, write_checkpoint
 from spin_envs.errors import InvalidActionError
 from tests.algos.problems import NVEC, OBSERVATION_SIZE, TINY, random_buffer, tiny_fields
 from tests.saved_files import read_saved, write_saved

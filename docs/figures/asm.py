@@ -16,8 +16,9 @@ from sklearn.metrics import roc_auc_score
 from spin_d3rlpy import PretrainingConfig, TransformerConfig, load_dataset
 from spin_d3rlpy.asm import ActionStructureModel, pretrain
 from spin_d3rlpy.asm.probe import ProbeConfig, attention_maps, linear_probe
-from spin_d3rlpy.plots import COLORS, plot_attention, save_figure
-from spin_d3rlpy.reports import describe_machine, write_csv, write_json
+from spin_d3rlpy.files.results import write_csv, write_json
+from spin_d3rlpy.runs.machine import describe_machine
+from spin_d3rlpy.runs.plots import COLORS, plot_attention, save_figure
 
 FOLDER = Path(__file__).parent
 DATASET = "spin/cheetah-run-b3/random-medium-expert-v0"

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from spin_d3rlpy.plots import COLORS, save_figure
+from spin_d3rlpy.runs.plots import COLORS, save_figure
 
 FOLDER = Path(__file__).parent
 BLUE, ORANGE, GREEN = COLORS[0], COLORS[1], COLORS[2]

@@ -17,8 +17,8 @@ from examples.behavior_policies import make_trainer
 from examples.behavior_policies.recipes import get_recipe
 from examples.behavior_policies.selection import select_policy
 from examples.behavior_policies.shipped import learning_curves, policy_rows
-from spin_d3rlpy.plots import plot_curve_panels
-from spin_d3rlpy.reports import format_table, write_csv
+from spin_d3rlpy.files.results import format_table, write_csv
+from spin_d3rlpy.runs.plots import plot_curve_panels
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 

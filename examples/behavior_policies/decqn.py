@@ -14,7 +14,7 @@ from examples.behavior_policies.recipes import DecQNRecipe
 from examples.behavior_policies.replay import NStepReplay
 from examples.behavior_policies.trainer import BehaviorTrainer
 from spin_d3rlpy.algos.decqn import DecQN
-from spin_d3rlpy.scalers import ClippedStandardObservationScaler
+from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
 
 # Probability, per environment, that a sub-action is replaced by a random one; scaled down when
 # there are many sub-actions, so that the joint action does not become noise.

@@ -11,7 +11,7 @@ from d3rlpy.models.torch.encoders import SimBaEncoder
 from numpy.typing import NDArray
 from torch import nn
 
-from spin_d3rlpy.scalers import ClippedStandardObservationScaler
+from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
 
 Member = tuple[Any, Any]  # a SimBa encoder and the linear head of all slots
 

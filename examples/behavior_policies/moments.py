@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from spin_d3rlpy.scalers import ClippedStandardObservationScaler
+from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
 
 
 class RunningMoments:

@@ -31,10 +31,10 @@ from examples.behavior_policies.moments import RunningMoments
 from examples.behavior_policies.recipes import PPORecipe
 from examples.behavior_policies.threads import one_thread
 from examples.behavior_policies.trainer import BehaviorTrainer
-from spin_d3rlpy.critics import ValueFunction
+from spin_d3rlpy.algos.critics import ValueFunction
+from spin_d3rlpy.fast.precision import autocast, backward
 from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.policies.base import gumbel_noise
-from spin_d3rlpy.precision import autocast, backward
 
 N_ENVS = 32
 ROLLOUT_STEPS = 256

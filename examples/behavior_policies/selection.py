@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from examples.behavior_policies.recipes import PPORecipe, Recipe
 from spin_d3rlpy._version import __version__
-from spin_d3rlpy.atomic import atomic_write
-from spin_d3rlpy.reports import write_csv
+from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.files.results import write_csv
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.rollout import rollout
 from spin_envs.vector import make_batch

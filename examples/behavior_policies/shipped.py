@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_d3rlpy.plots import Curve
+from spin_d3rlpy.runs.plots import Curve
 from spin_envs.behavior import policy_task, shipped_policies
 from spin_envs.scores import reference_scores
 from spin_envs.tasks import BenchmarkTask

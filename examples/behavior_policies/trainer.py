@@ -16,7 +16,7 @@ from tqdm import tqdm
 from examples.behavior_policies.moments import RunningMoments
 from examples.behavior_policies.recipes import Recipe
 from examples.behavior_policies.selection import EVALUATION_SEED, evaluate_policy
-from spin_d3rlpy.atomic import atomic_write
+from spin_d3rlpy.files.atomic import atomic_write
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs.behavior import BehaviorPolicy
 from spin_envs.vector import InProcessVectorEnv, make_batch

@@ -10,7 +10,7 @@ import numpy as np
 from simulator import DOSES, GAMMA, STATES, doctor, simulate, value
 
 from spin_d3rlpy import SPINIQL, MultiDiscreteFQE, PretrainingConfig, TransformerConfig, from_table
-from spin_d3rlpy.reports import format_table
+from spin_d3rlpy.files.results import format_table
 
 
 def main(patients: int, pretraining_updates: int, steps: int, folder: str) -> None:

@@ -19,18 +19,18 @@ from spin_d3rlpy._compat import export_onnx, quiet_tracing
 from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.algos.files import copy_to
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl
+from spin_d3rlpy.algos.recipes import recipe_fields
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
-from spin_d3rlpy.distributed import share_training
+from spin_d3rlpy.data.scalers import fit_scaler
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     InvalidDatasetError,
     InvalidObservationError,
     NvecMismatchError,
 )
+from spin_d3rlpy.fast.precision import fast_products
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
-from spin_d3rlpy.precision import fast_products
-from spin_d3rlpy.recipes import recipe_fields
-from spin_d3rlpy.scalers import fit_scaler
+from spin_d3rlpy.training.distributed import share_training
 
 TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
@@ -42,8 +42,8 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
     Args:
         config: defaults if None.
         device: as in d3rlpy (`"cuda:0"`, `True`, ...).
-        enable_ddp: several processes train one model, see `spin_d3rlpy.distributed`.
-        recipe: `"published"` (the classes' defaults) or `"tuned"`, see `spin_d3rlpy.recipes`.
+        enable_ddp: several processes train one model, see `spin_d3rlpy.training.distributed`.
+        recipe: `"published"` (the classes' defaults) or `"tuned"`, see `spin_d3rlpy.algos.recipes`.
         **fields: config fields, e.g. `SPINIQL(batch_size=512)`; they override the recipe's.
 
     Raises:

@@ -16,9 +16,9 @@ from torch import nn
 
 from spin_d3rlpy import fast
 from spin_d3rlpy.algos.config import MultiDiscreteConfig
+from spin_d3rlpy.algos.critics import Decomposition, FactoredCritic, ValueFunction, squared_error
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
-from spin_d3rlpy.critics import Decomposition, FactoredCritic, ValueFunction, squared_error
 from spin_d3rlpy.errors import require_fields
 
 

@@ -27,16 +27,16 @@ from spin_d3rlpy._compat import DiscreteView, fuse_adam
 from spin_d3rlpy.algos.acting import ActingAlgo, TConfig, TImpl
 from spin_d3rlpy.algos.fit import BestIs, FitSettings, LoggerLog, open_logger, train
 from spin_d3rlpy.algos.recorded import RecordedUpdate
-from spin_d3rlpy.budget import Budget
-from spin_d3rlpy.checkpoints import DEFAULT_KEEP, Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.errors import require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
-from spin_d3rlpy.graphs import can_record
-from spin_d3rlpy.loop import Run, StageLog
+from spin_d3rlpy.fast.precision import autocast
 from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch
-from spin_d3rlpy.precision import autocast
+from spin_d3rlpy.training.budget import Budget
+from spin_d3rlpy.training.checkpoints import DEFAULT_KEEP, Checkpoints
+from spin_d3rlpy.training.graphs import can_record
+from spin_d3rlpy.training.loop import Run, StageLog
 
 Clock = Literal["wall", "cpu"]
 

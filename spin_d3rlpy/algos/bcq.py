@@ -15,7 +15,7 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticImpl,
     ActorCriticModules,
 )
-from spin_d3rlpy.critics import FactoredCritic, best_of, combine_slots, polyak_update
+from spin_d3rlpy.algos.critics import FactoredCritic, best_of, combine_slots, polyak_update
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.base import candidate_noise, keep_supported

@@ -14,9 +14,9 @@ from d3rlpy.optimizers.optimizers import make_optimizer_field
 
 from spin_d3rlpy.data.weights import TrajectoryWeights
 from spin_d3rlpy.errors import require_one_of
-from spin_d3rlpy.graphs import CompileGraph
-from spin_d3rlpy.precision import Precision
-from spin_d3rlpy.schedules import Schedule, ScheduleName
+from spin_d3rlpy.fast.precision import Precision
+from spin_d3rlpy.training.graphs import CompileGraph
+from spin_d3rlpy.training.schedules import Schedule, ScheduleName
 
 
 @dataclasses.dataclass()
@@ -32,11 +32,11 @@ class MultiDiscreteConfig(LearnableConfig):
         lr_schedule: of all learning rates, over the steps of `fit`: `"constant"`, or `"linear"` or
             `"cosine"` decay to 0.
         lr_warmup: share of the steps in which learning rates rise from 0 first.
-        precision: number format of updates, see `spin_d3rlpy.precision.autocast`. Acting is
+        precision: number format of updates, see `spin_d3rlpy.fast.precision.autocast`. Acting is
             always in float32.
         compile_graph: on a GPU, the whole update (in `fit` drawing the batch, too, and SPIN's
             pre-training) is recorded as a CUDA graph in its fourth step and replayed from then on.
-            Results are the same; see `spin_d3rlpy.graphs` for when it is recorded again.
+            Results are the same; see `spin_d3rlpy.training.graphs` for when it is recorded again.
             `"auto"`: where it can be, and the log says why where it cannot; True: an update that
             cannot be recorded is an error; False: never. It has no effect on a CPU, with
             `enable_ddp`, or where observations or cached features are in host memory.

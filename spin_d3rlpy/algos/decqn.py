@@ -19,7 +19,7 @@ from torch.nn.functional import smooth_l1_loss
 from spin_d3rlpy.algos.actor_critic import CriticConfig, CriticImpl, CriticModules
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import encoder_field
-from spin_d3rlpy.critics import (
+from spin_d3rlpy.algos.critics import (
     Decomposition,
     FactoredCritic,
     ValueFunction,
@@ -28,9 +28,9 @@ from spin_d3rlpy.critics import (
     polyak_update,
 )
 from spin_d3rlpy.data.batches import imitation_batch
+from spin_d3rlpy.data.scalers import standardized_states
 from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.policies.base import keep_supported
-from spin_d3rlpy.scalers import standardized_states
 
 
 @dataclasses.dataclass()

@@ -15,11 +15,11 @@ from torch import nn
 
 from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.asm.model import ActionStructureModel
-from spin_d3rlpy.atomic import atomic_write
+from spin_d3rlpy.data.scalers import scaler_to_dict
 from spin_d3rlpy.errors import InvalidCheckpointError
+from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.files.untrusted import MAX_BYTES, open_untrusted
 from spin_d3rlpy.policies.joint import JointPolicy
-from spin_d3rlpy.scalers import scaler_to_dict
-from spin_d3rlpy.untrusted import MAX_BYTES, open_untrusted
 
 FORMAT = "spin-d3rlpy policy"
 VERSION = 1

@@ -19,14 +19,14 @@ from d3rlpy.logging import D3RLPyLogger, LoggerAdapterFactory
 from spin_d3rlpy._compat import has_schedule, log_folders
 from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.algos.files import save_policy
-from spin_d3rlpy.budget import Budget
-from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.distributed import ProcessGroup
 from spin_d3rlpy.errors import InvalidCheckpointError, require_fields, require_one_of
-from spin_d3rlpy.locks import exclusive_folder
-from spin_d3rlpy.loop import Loop, Metrics, StageLog
-from spin_d3rlpy.schedules import Schedule
+from spin_d3rlpy.files.locks import exclusive_folder
+from spin_d3rlpy.training.budget import Budget
+from spin_d3rlpy.training.checkpoints import Checkpoints
+from spin_d3rlpy.training.distributed import ProcessGroup
+from spin_d3rlpy.training.loop import Loop, Metrics, StageLog
+from spin_d3rlpy.training.schedules import Schedule
 
 
 @contextmanager

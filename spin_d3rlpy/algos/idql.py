@@ -10,10 +10,10 @@ from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation
 
+from spin_d3rlpy.algos.critics import best_of
 from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl
 from spin_d3rlpy.asm.conditions import ArrayLike
 from spin_d3rlpy.asm.rules import Rule
-from spin_d3rlpy.critics import best_of
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.policies import Policy

@@ -14,11 +14,11 @@ from d3rlpy.types import Shape
 
 from spin_d3rlpy._compat import advance_schedule, step_without_schedule
 from spin_d3rlpy.algos.config import MultiDiscreteConfig, PolicyConfig
+from spin_d3rlpy.fast.precision import backward
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.feature_cache import policy_input
-from spin_d3rlpy.precision import backward
-from spin_d3rlpy.schedules import WeightAverage
+from spin_d3rlpy.training.schedules import WeightAverage
 
 Metrics = dict[str, torch.Tensor]
 

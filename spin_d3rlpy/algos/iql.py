@@ -18,7 +18,7 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticImpl,
     ActorCriticModules,
 )
-from spin_d3rlpy.critics import JointCritic, ValueFunction, expectile_loss, polyak_update
+from spin_d3rlpy.algos.critics import JointCritic, ValueFunction, expectile_loss, polyak_update
 from spin_d3rlpy.data.batches import imitation_batch
 
 

@@ -27,7 +27,7 @@ from spin_d3rlpy.policies.factories import (
     SPINDistillEncoderFactory,
     SPINEncoderFactory,
 )
-from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
+from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
 
 class _IQLFields(TypedDict, total=False):
     batch_size: int

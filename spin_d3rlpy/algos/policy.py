@@ -20,18 +20,18 @@ from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import PolicyConfig, takes_policy_fields
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, PolicyImpl, PolicyModules
 from spin_d3rlpy.asm import ActionStructureModel, load_asm
-from spin_d3rlpy.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.scalers import scaler_from_dict, scaler_to_dict
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.fast.transformer import state_of
-from spin_d3rlpy.loop import Row, Run
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies import Policy, PolicyFactory, create_policy
 from spin_d3rlpy.policies.factories import ASMEncoderFactory
 from spin_d3rlpy.policies.feature_cache import CachedFeatures, compute_features
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.policies.stages import ASM_FILE, Stage, StageContext
-from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
+from spin_d3rlpy.training.checkpoints import Checkpoints
+from spin_d3rlpy.training.loop import Row, Run
 
 __all__ = ["PolicyAlgo", "PolicyConfig", "PolicyImpl", "PolicyModules", "takes_policy_fields"]
 

@@ -11,7 +11,7 @@ from d3rlpy.torch_utility import TorchMiniBatch
 
 from spin_d3rlpy.algos.impl import Metrics, MultiDiscreteImpl
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.graphs import GraphedStep
+from spin_d3rlpy.training.graphs import GraphedStep
 
 
 class RecordedUpdate:

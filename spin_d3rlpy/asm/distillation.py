@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from spin_d3rlpy.asm.pretraining import VALIDATION_ROWS, StateActionSource
-from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.errors import require_fields, require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
-from spin_d3rlpy.loop import Loop, Metrics, Row, Run
-from spin_d3rlpy.precision import Precision, autocast, backward, in_float32
+from spin_d3rlpy.fast.precision import Precision, autocast, backward, in_float32
+from spin_d3rlpy.training.distributed import share_training
+from spin_d3rlpy.training.loop import Loop, Metrics, Row, Run
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 
@@ -26,7 +26,7 @@ class DistillationConfig:
     Args:
         validation_share: share of the episodes that is held out.
         validation_interval: updates between measurements on held-out data.
-        precision: number format of a step, see `spin_d3rlpy.precision.autocast`; None is the
+        precision: number format of a step, see `spin_d3rlpy.fast.precision.autocast`; None is the
             algorithm's, float32 without one.
     """
 

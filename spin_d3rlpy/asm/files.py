@@ -10,9 +10,9 @@ import safetensors.torch
 import torch
 
 from spin_d3rlpy.asm.model import ARCHITECTURES, ActionStructureModel
-from spin_d3rlpy.atomic import atomic_write
 from spin_d3rlpy.errors import InvalidCheckpointError
-from spin_d3rlpy.untrusted import MAX_BYTES, open_untrusted
+from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.files.untrusted import MAX_BYTES, open_untrusted
 
 FORMAT = "spin-d3rlpy action structure model"
 VERSION = 1

@@ -18,8 +18,8 @@ from torch.nn.functional import embedding, gelu, linear
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm import sampling
 from spin_d3rlpy.errors import no_transformer, require_fields
+from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
-from spin_d3rlpy.precision import in_float32
 
 
 @dataclasses.dataclass()

@@ -18,13 +18,13 @@ from spin_d3rlpy.asm.objectives.ablations import (
 )
 from spin_d3rlpy.asm.objectives.base import PretrainingObjective, Validation
 from spin_d3rlpy.asm.objectives.masked import AnyOrderActionModeling, MaskedActionModeling
-from spin_d3rlpy.distributed import share_training
 from spin_d3rlpy.errors import require_fields, require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
-from spin_d3rlpy.graphs import recorded
-from spin_d3rlpy.loop import Loop, Metrics, Row, Run
-from spin_d3rlpy.precision import Precision, autocast
-from spin_d3rlpy.schedules import Schedule, ScheduleName, WeightAverage
+from spin_d3rlpy.fast.precision import Precision, autocast
+from spin_d3rlpy.training.distributed import share_training
+from spin_d3rlpy.training.graphs import recorded
+from spin_d3rlpy.training.loop import Loop, Metrics, Row, Run
+from spin_d3rlpy.training.schedules import Schedule, ScheduleName, WeightAverage
 
 ObjectiveName = Literal["masked", "variational", "contrastive"]
 Masking = Literal["bernoulli", "any_order"]
@@ -59,7 +59,7 @@ class PretrainingConfig:
         budget_share: share of the seconds in timed training.
         max_updates: stops earlier than `n_epochs` if given.
         checkpoint_interval: epochs between saved models.
-        precision: number format of a step, see `spin_d3rlpy.precision.autocast`; None is the
+        precision: number format of a step, see `spin_d3rlpy.fast.precision.autocast`; None is the
             algorithm's, float32 without one.
         validation_share: share of the episodes held out and measured after each epoch.
         patience: epochs without a better held-out score before training stops with the best epoch's

@@ -82,8 +82,9 @@ def run(
 
     Exit code 1 if a job failed.
     """
-    from spin_d3rlpy.experiments.grid import LocalEngine, RayEngine, run_grid
-    from spin_d3rlpy.settings import format_settings
+    from spin_d3rlpy.experiments.engines import LocalEngine, RayEngine
+    from spin_d3rlpy.experiments.grid import run_grid
+    from spin_d3rlpy.files.settings import format_settings
 
     selected = {"experiments": names, "preset": preset, "tasks": task, "methods": method}
     settings = _settings(config, changes, seeds=seeds, device=device, **selected)
@@ -139,7 +140,7 @@ def report(
 
 def _settings(config: Path | None, changes: list[str] | None, **options: Any) -> BenchSettings:
     from spin_d3rlpy.experiments.catalog import BenchSettings
-    from spin_d3rlpy.settings import create
+    from spin_d3rlpy.files.settings import create
 
     # Typer may give an empty list where nothing was given.
     given = {name: None if value == [] else value for name, value in options.items()}

@@ -150,7 +150,7 @@ def check(
     """Check a dataset's arrays, record and alignment; exit code 1 if something is wrong."""
     from spin_d3rlpy.data.check import check_dataset
     from spin_d3rlpy.data.loader import open_local
-    from spin_d3rlpy.plots import plot_returns
+    from spin_d3rlpy.runs.plots import plot_returns
 
     report = check_dataset(open_local(name, trust), None if replay_all else episodes, trust)
     text = report.summary()

@@ -1,8 +1,7 @@
-"""`spin-d3rlpy evaluate`, `record` and `export`: using a trained policy; and `info`."""
+"""`spin-d3rlpy evaluate`, `record` and `export`: using a trained policy."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -51,8 +50,8 @@ def evaluate(
 ) -> None:
     """Evaluate a policy by playing episodes, or offline by fitted Q evaluation."""
     from spin_d3rlpy.data.loader import as_device_buffer
-    from spin_d3rlpy.evaluation import estimate_value, play_episodes
-    from spin_d3rlpy.policy_files import open_policy
+    from spin_d3rlpy.runs.play import estimate_value, play_episodes
+    from spin_d3rlpy.runs.policy import open_policy
 
     opened = open_policy(policy, device)
     result: dict[str, Any]
@@ -91,7 +90,7 @@ def record(
     json: Json = False,
 ) -> None:
     """Record an episode of a policy as a video (needs the extra `video`)."""
-    from spin_d3rlpy.evaluation import record_policy
+    from spin_d3rlpy.runs.play import record_policy
 
     total = record_policy(policy, out, env, parse_arguments(env_arg or []), seed, max_steps, device)
     emit(json, {"video": str(out), "return": total}, f"{out}: return {total:.1f}")
@@ -112,7 +111,7 @@ def export(
     The file maps float32 observations (B, obs) to actions (B, N) and runs without this package and
     d3rlpy.
     """
-    from spin_d3rlpy.policy_files import open_policy
+    from spin_d3rlpy.runs.policy import open_policy
 
     algorithm = open_policy(policy).algorithm
     algorithm.save_policy(str(out))
@@ -121,21 +120,3 @@ def export(
     result = {"file": str(out), "bytes": out.stat().st_size, "observation_size": size, "nvec": nvec}
     shapes = f"observations (B, {size}), actions (B, {len(nvec)}) with {nvec=}"
     emit(json, result, f"{out}: {result['bytes']:,} bytes, {shapes}")
-
-
-@command(program, "spin-d3rlpy info")
-def info(json: Json = False) -> None:
-    """Show versions, devices and folders; add this to bug reports."""
-    import minari.storage
-    import torch
-    import yaml
-
-    from spin_d3rlpy.reports import describe_machine
-
-    found = {
-        **describe_machine(),
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "datasets": str(minari.storage.get_dataset_path("")),
-        "remote": os.environ.get("MINARI_REMOTE"),
-    }
-    emit(json, found, yaml.safe_dump(found, sort_keys=False).rstrip())

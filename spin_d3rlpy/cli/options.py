@@ -42,7 +42,7 @@ def parse_arguments(texts: Sequence[str]) -> dict[str, Any]:
 
 def configured(config: Path | None, **options: Any) -> tuple[dict[str, Any], str]:
     """Returns the settings of `--config` updated by options that are not None, and their origin."""
-    from spin_d3rlpy.settings import merge, read_settings
+    from spin_d3rlpy.files.settings import merge, read_settings
 
     given = {name: value for name, value in options.items() if value is not None}
     if config is None:
@@ -52,7 +52,7 @@ def configured(config: Path | None, **options: Any) -> tuple[dict[str, Any], str
 
 def nested_fields(texts: Sequence[str] | None) -> dict[str, Any] | None:
     """Reads `a.b=value` texts as nested mappings; None if there are none."""
-    from spin_d3rlpy.settings import nest
+    from spin_d3rlpy.files.settings import nest
 
     return nest(parse_arguments(texts)) if texts else None
 
@@ -79,7 +79,7 @@ def complete_datasets(incomplete: str) -> list[str]:
 
 def complete_algorithms(incomplete: str) -> list[str]:
     """Names for the shell's completion."""
-    from spin_d3rlpy.run_settings import algorithm_names
+    from spin_d3rlpy.runs.settings import algorithm_names
 
     return [name for name in algorithm_names() if name.startswith(incomplete)]
 

@@ -26,8 +26,8 @@ def curves(
     json: Json = False,
 ) -> None:
     """Draw learning curves: a panel per dataset, a line per method, a band over its seeds."""
-    from spin_d3rlpy.plots import plot_curve_panels
-    from spin_d3rlpy.runs import find_runs, read_curves
+    from spin_d3rlpy.runs.curves import find_runs, read_curves
+    from spin_d3rlpy.runs.plots import plot_curve_panels
     from spin_envs import reference_scores
 
     panels = read_curves(find_runs(folders), metric)
@@ -65,10 +65,10 @@ def actions(
 
     from spin_d3rlpy.data import DeviceReplayBuffer
     from spin_d3rlpy.data.loader import open_local
-    from spin_d3rlpy.metrics import action_marginals
+    from spin_d3rlpy.evaluation.metrics import action_marginals
     from spin_d3rlpy.nvec import require_same_nvec
-    from spin_d3rlpy.plots import plot_action_marginals
-    from spin_d3rlpy.policy_files import open_policy
+    from spin_d3rlpy.runs.plots import plot_action_marginals
+    from spin_d3rlpy.runs.policy import open_policy
 
     buffer = DeviceReplayBuffer.from_minari(open_local(name))
     marginals = {"the data": action_marginals(buffer.actions.numpy(), buffer.nvec)}

@@ -90,9 +90,9 @@ def pretrain(
 
     Fields are those of PretrainingConfig and TransformerConfig.
     """
-    from spin_d3rlpy.run_settings import pretrain_settings
-    from spin_d3rlpy.settings import format_settings, merge
-    from spin_d3rlpy.training import run_pretraining
+    from spin_d3rlpy.files.settings import format_settings, merge
+    from spin_d3rlpy.runs.settings import pretrain_settings
+    from spin_d3rlpy.runs.training import run_pretraining
 
     given, _ = configured(None, objective=objective, max_updates=updates)
     values, source = configured(
@@ -159,9 +159,9 @@ def train(
     policy.safetensors and result.json. Fields are those of the algorithm's config and of its
     policy's encoder factory.
     """
-    from spin_d3rlpy.run_settings import train_settings
-    from spin_d3rlpy.settings import format_settings
-    from spin_d3rlpy.training import run_training
+    from spin_d3rlpy.files.settings import format_settings
+    from spin_d3rlpy.runs.settings import train_settings
+    from spin_d3rlpy.runs.training import run_training
 
     values, source = configured(
         config,

@@ -32,7 +32,7 @@ from spin_d3rlpy.data.staging import (
 )
 from spin_d3rlpy.data.workers import default_jobs, play_chunks, worker_arithmetic
 from spin_d3rlpy.nvec import nvec_from_space
-from spin_d3rlpy.progress import progress_bar
+from spin_d3rlpy.training.progress import progress_bar
 from spin_envs.behavior import BehaviorPolicy, load_behavior_policy
 from spin_envs.rollout import EpisodeRecord
 from spin_envs.scripted import ScriptedPolicy

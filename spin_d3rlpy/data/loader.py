@@ -1,4 +1,4 @@
-"""Loading datasets by name with their environment, and making them with policies."""
+"""Loading datasets by name, with their environment."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium
 import minari
-import numpy as np
-import torch
-from d3rlpy.dataset import EpisodeBase, FIFOBuffer, ReplayBuffer, ReplayBufferBase
+from d3rlpy.dataset import ReplayBufferBase
 from gymnasium.spaces import Dict, Tuple
 from gymnasium.wrappers import FlattenObservation
 from minari import MinariDataset
 from minari.storage import get_dataset_path
-from numpy.typing import NDArray
 
-from spin_d3rlpy._compat import DiscreteView
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.builder import build_dataset
 from spin_d3rlpy.data.environments import make_environment, open_minari
@@ -33,11 +29,9 @@ from spin_d3rlpy.errors import (
     SpinError,
 )
 from spin_d3rlpy.nvec import require_same_nvec
-from spin_d3rlpy.progress import progress_bar
 from spin_envs import DiscretizeAction, MissingDependencyError
 
 DatasetLike: TypeAlias = str | Path | MinariDataset
-_STATES_AT_ONCE = 1024
 
 
 def load_dataset(
@@ -190,59 +184,3 @@ def _pull(name: str) -> bool:
     except (SpinError, MissingDependencyError) as error:
         warnings.warn(f"{error} Building {name} instead.", UserWarning, stacklevel=2)
         return False
-
-
-def create_replay_buffer(
-    env: gymnasium.Env[Any, Any],
-    limit: int = 1_000_000,
-    episodes: Sequence[EpisodeBase] | None = None,
-) -> ReplayBuffer:
-    """Returns a d3rlpy replay buffer for an environment with MultiDiscrete actions.
-
-    d3rlpy's own `create_fifo_replay_buffer` refuses such an environment.
-
-    Args:
-        env: defines observations and actions.
-        limit: largest number of transitions; the oldest are replaced.
-        episodes: initial content, e.g. an offline dataset's `episodes`.
-
-    Raises:
-        InvalidActionSpaceError: the action space is not MultiDiscrete, MultiBinary or Discrete.
-    """
-    view: Any = DiscreteView(env)
-    buffer = ReplayBuffer(FIFOBuffer(limit), env=view)
-    for episode in episodes or ():
-        buffer.append_episode(episode)
-    return buffer
-
-
-class Teacher(Protocol):
-    """Any algorithm."""
-
-    def predict(self, x: NDArray[Any]) -> NDArray[Any]: ...
-
-
-def relabel(
-    dataset: Any, teacher: Teacher, n_transitions: int | None = None, progress: bool = False
-) -> DeviceReplayBuffer:
-    """Returns a dataset's states with the actions that a policy, e.g. a `SPINIDQL`, chooses there.
-
-    A policy that acts quickly learns a slow one's choices from it: behavior cloning minimizes the
-    cross-entropy to the chosen actions.
-
-        student = FactoredBC(recipe="tuned").fit(relabel(dataset, teacher))
-
-    `n_transitions` takes whole episodes, drawn at random, of about so many transitions.
-    """
-    buffer = as_device_buffer(dataset)
-    if n_transitions is not None and n_transitions < buffer.transition_count:
-        keep = max(1, round(buffer.size() * n_transitions / buffer.transition_count))
-        chosen = np.random.default_rng(0).permutation(buffer.size())[:keep]
-        buffer = buffer.select(sorted(chosen.tolist()))
-    actions = []
-    with progress_bar("Choosing actions", "state", progress, total=buffer.transition_count) as bar:
-        for rows in buffer.observation_index.split(_STATES_AT_ONCE):
-            states = buffer.observations_at(rows).cpu().numpy()
-            actions.append(torch.from_numpy(teacher.predict(states)))
-            bar.update(len(rows))
-    return buffer.with_actions(torch.cat(actions))

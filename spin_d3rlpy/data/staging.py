@@ -25,10 +25,10 @@ from minari.dataset.minari_storage import MinariStorage
 from minari.storage import get_dataset_path
 from numpy.typing import NDArray
 
-from spin_d3rlpy.atomic import atomic_write
 from spin_d3rlpy.data.workers import Workers
 from spin_d3rlpy.errors import DatasetWriteError, SpinError
-from spin_d3rlpy.locks import exclusive_folder
+from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.files.locks import exclusive_folder
 from spin_envs import reference_scores
 from spin_envs.rollout import EpisodeRecord
 from spin_envs.tasks import BenchmarkTask

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from spin_d3rlpy.experiments.jobs import Job
+from spin_d3rlpy.experiments.job import Job
 from spin_d3rlpy.experiments.specs import SCALES, Experiment, Fields, Method, Scale
-from spin_d3rlpy.settings import check_name, create, merge
+from spin_d3rlpy.files.settings import check_name, create, merge
 
 LEVELS = ("medium", "expert", "medium-expert", "random-medium-expert")
 TASKS = ("finger-spin-b3", "cheetah-run-b3", "quadruped-walk-b3", "humanoid-stand-b3")

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spin_d3rlpy import plots
 from spin_d3rlpy.experiments import tables
 from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
 from spin_d3rlpy.experiments.specs import SCALES, Experiment
 from spin_d3rlpy.experiments.tables import Cell, Row
-from spin_d3rlpy.reports import write_csv
+from spin_d3rlpy.files.results import write_csv
+from spin_d3rlpy.runs import plots
 
 Panels = Mapping[str, Mapping[str, plots.Curve]]
 

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spin_d3rlpy.experiments.jobs import Job
+from spin_d3rlpy.experiments.job import Job
 from spin_envs.tasks import BenchmarkTask
 
 Fields = dict[str, Any]

@@ -18,10 +18,10 @@ from scipy import stats
 
 from spin_d3rlpy.experiments.catalog import BenchSettings
 from spin_d3rlpy.experiments.grid import is_done
-from spin_d3rlpy.experiments.jobs import RESULT, RUN, Job
+from spin_d3rlpy.experiments.job import RESULT, RUN, Job
 from spin_d3rlpy.experiments.specs import Experiment
-from spin_d3rlpy.plots import Curve
-from spin_d3rlpy.reports import read_csv
+from spin_d3rlpy.files.results import read_csv
+from spin_d3rlpy.runs.plots import Curve
 from spin_envs import normalized_score
 
 Row = dict[str, Any]

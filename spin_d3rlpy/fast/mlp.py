@@ -40,7 +40,7 @@ def relu_mlps(x: torch.Tensor, members: Sequence[Member], dropout: float = 0.0) 
     """Returns the outputs of E networks of the same sizes for `(B, in)`: `(E, B, out)` in float32.
 
     `members` are their linear layers, between which there are ReLUs and dropout. As in
-    `spin_d3rlpy.precision`, autocast's type is that of all products but the last layer's.
+    `spin_d3rlpy.fast.precision`, autocast's type is that of all products but the last layer's.
     """
     device = x.device.type
     on = torch.is_autocast_enabled(device)

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from spin_d3rlpy._compat import cpu_multiplies_bfloat16, is_exporting
+from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import Policy, joint_log_prob
-from spin_d3rlpy.precision import in_float32
 
 # From how many rows on oneDNN's LSTM is the faster one on a CPU: each call brings the weights into
 # its own layout first, which with one row takes fifteen times as long as a step of the LSTM.

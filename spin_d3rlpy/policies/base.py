@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.fast import replace_dropout
+from spin_d3rlpy.fast.precision import outputs_of
 from spin_d3rlpy.nvec import SlotLayout
-from spin_d3rlpy.precision import outputs_of
 
 
 class SlotFeatures(nn.Module):

@@ -34,8 +34,8 @@ from spin_d3rlpy.policies.features import (
     TrajectoryFeatures,
 )
 from spin_d3rlpy.policies.joint import JointPolicy
+from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
 from spin_d3rlpy.policies.stages import Distill, PretrainASM, PretrainTrajectories, Stage
-from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
 
 Architecture = Literal["transformer", "mlp"]
 

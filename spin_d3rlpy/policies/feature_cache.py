@@ -15,9 +15,9 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.data.episodes import mapped_array
+from spin_d3rlpy.fast.precision import Precision, autocast
 from spin_d3rlpy.policies.base import SlotFeatures
-from spin_d3rlpy.precision import Precision, autocast
-from spin_d3rlpy.progress import progress_bar
+from spin_d3rlpy.training.progress import progress_bar
 
 ROWS_AT_ONCE = 4096
 # Share of the free memory that the cache may take before it goes to the next slower place.

@@ -20,7 +20,7 @@ from spin_d3rlpy.asm.model import (
 from spin_d3rlpy.errors import NvecMismatchError, require_one_of
 from spin_d3rlpy.nvec import SlotLayout, require_same_nvec
 from spin_d3rlpy.policies.base import IndependentPolicy, SlotFeatures
-from spin_d3rlpy.reprem import RePreM, RePreMConfig, create_state_encoder
+from spin_d3rlpy.policies.reprem import RePreM, RePreMConfig, create_state_encoder
 
 QueryInit = Literal["random", "mask"]
 HeadInit = Literal["random", "asm"]

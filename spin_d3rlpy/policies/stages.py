@@ -16,7 +16,7 @@ import torch
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, pretrain, save_asm
 from spin_d3rlpy.asm.distillation import DistillationConfig, distill
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.loop import Row, Run
+from spin_d3rlpy.fast.precision import Precision
 from spin_d3rlpy.policies.base import Policy
 from spin_d3rlpy.policies.features import (
     QueryFeatures,
@@ -24,8 +24,8 @@ from spin_d3rlpy.policies.features import (
     StudentFeatures,
     TrajectoryFeatures,
 )
-from spin_d3rlpy.precision import Precision
-from spin_d3rlpy.reprem import RePreM, RePreMPretrainingConfig, pretrain_reprem
+from spin_d3rlpy.policies.reprem import RePreM, RePreMPretrainingConfig, pretrain_reprem
+from spin_d3rlpy.training.loop import Row, Run
 
 TStageConfig = TypeVar(
     "TStageConfig", PretrainingConfig, DistillationConfig, RePreMPretrainingConfig

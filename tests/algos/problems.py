@@ -38,7 +38,7 @@ from spin_d3rlpy.policies import (
     SPINDistillEncoderFactory,
     SPINEncoderFactory,
 )
-from spin_d3rlpy.reprem import RePreMConfig, RePreMPretrainingConfig
+from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
 
 NVEC = [3, 5, 2]
 OBSERVATION_SIZE = 7

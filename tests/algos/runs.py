@@ -21,11 +21,11 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import SPINIQL, FactoredIQL, SPINDistillIQL
+from spin_d3rlpy.algos.recipes import recipe_fields
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.asm.objectives import masked
 from spin_d3rlpy.errors import InvalidCheckpointError
-from spin_d3rlpy.recipes import recipe_fields
 from tests.algos.problems import learning_rates, optimizers, random_buffer, tiny_fields
 
 SMALL_DISTILLATION = DistillationConfig(n_updates=7, batch_size=32, validation_interval=3)

@@ -11,10 +11,10 @@ from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import SPINAWAC, SPINBC, SPINBCQ, SPINIQL
 from spin_d3rlpy.asm import ActionStructureModel
+from spin_d3rlpy.fast.precision import autocast
 from spin_d3rlpy.policies import SlotPolicy, feature_cache
 from spin_d3rlpy.policies.feature_cache import CachedFeatures, compute_features
 from spin_d3rlpy.policies.features import QueryFeatures
-from spin_d3rlpy.precision import autocast
 from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,

@@ -20,25 +20,25 @@ from d3rlpy.logging import FileAdapterFactory
 from d3rlpy.optimizers import SGDFactory
 
 from spin_d3rlpy import SPINIQL, FactoredIQL, load_policy
-from spin_d3rlpy import checkpoints as stored
 from spin_d3rlpy.algos import SPINDistillIQL
 from spin_d3rlpy.algos import fit as fitting
 from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
-from spin_d3rlpy.checkpoints import (
-    Checkpoints,
-    random_state,
-    read_checkpoint,
-    set_random_state,
-    write_checkpoint,
-)
 from spin_d3rlpy.errors import (
     CheckpointWriteError,
     DivergenceError,
     FolderInUseError,
     InvalidCheckpointError,
 )
-from spin_d3rlpy.loop import Loop, Run
+from spin_d3rlpy.training import checkpoints as stored
+from spin_d3rlpy.training.checkpoints import (
+    Checkpoints,
+    random_state,
+    read_checkpoint,
+    set_random_state,
+    write_checkpoint,
+)
+from spin_d3rlpy.training.loop import Loop, Run
 from tests.algos.problems import OBSERVATION_SIZE, random_buffer, tiny_fields
 from tests.algos.runs import (
     SETTINGS,

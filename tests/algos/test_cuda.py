@@ -16,7 +16,8 @@ from d3rlpy.optimizers import AdamFactory, RMSpropFactory, SGDFactory
 from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
 from d3rlpy.preprocessing import StandardObservationScaler
 
-from spin_d3rlpy import SPINIQL, AutoregressiveBCQ, FactoredIQL, graphs
+from spin_d3rlpy import SPINIQL, AutoregressiveBCQ, FactoredIQL
+from spin_d3rlpy.training import graphs
 from tests.algos.problems import (
     ALGORITHMS,
     OBSERVATION_SIZE,

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from spin_d3rlpy import SPINIQL, FactoredIQL
-from spin_d3rlpy.checkpoints import Checkpoints
-from spin_d3rlpy.distributed import Processes
 from spin_d3rlpy.errors import InvalidCheckpointError
+from spin_d3rlpy.training.checkpoints import Checkpoints
+from spin_d3rlpy.training.distributed import Processes
 from tests.algos.problems import random_buffer, tiny_fields
 from tests.algos.runs import (
     assert_equal,

@@ -22,9 +22,9 @@ from spin_d3rlpy import (
     relabel,
     save_policy,
 )
+from spin_d3rlpy.algos.critics import JointCritic
 from spin_d3rlpy.asm import MLPConfig, PretrainingConfig
 from spin_d3rlpy.asm.rules import all_different
-from spin_d3rlpy.critics import JointCritic
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.errors import NoAllowedChoiceError

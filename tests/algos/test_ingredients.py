@@ -16,10 +16,10 @@ from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
 
 from spin_d3rlpy import SPINIDQL, SPINIQL, FactoredBC, FactoredIQL, load_policy, save_policy
 from spin_d3rlpy.algos.actor_critic import weights_of_sample_size
+from spin_d3rlpy.algos.recipes import RECIPES, recipe_fields
 from spin_d3rlpy.asm import MLPConfig, PretrainingConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.weights import TrajectoryWeights
-from spin_d3rlpy.recipes import RECIPES, recipe_fields
 from tests.algos.problems import (
     ALGORITHMS,
     NVEC,

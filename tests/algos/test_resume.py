@@ -25,9 +25,9 @@ from spin_d3rlpy import (
 )
 from spin_d3rlpy.asm import distillation
 from spin_d3rlpy.asm.objectives.masked import AnyOrderActionModeling
-from spin_d3rlpy.budget import Budget
-from spin_d3rlpy.checkpoints import Checkpoints, read_checkpoint
 from spin_d3rlpy.errors import InvalidCheckpointError
+from spin_d3rlpy.training.budget import Budget
+from spin_d3rlpy.training.checkpoints import Checkpoints, read_checkpoint
 from tests.algos.problems import random_buffer
 from tests.algos.runs import (
     SETTINGS,

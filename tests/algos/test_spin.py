@@ -15,10 +15,10 @@ from d3rlpy.preprocessing import MinMaxObservationScaler, StandardObservationSca
 
 from spin_d3rlpy import SPINIQL, SAINTEncoderFactory, SPINEncoderFactory, load_asm, save_asm
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, TransformerConfig
+from spin_d3rlpy.data.scalers import scaler_from_dict, scaler_to_dict
 from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
 from spin_d3rlpy.policies import SlotPolicy
 from spin_d3rlpy.policies.features import QueryFeatures
-from spin_d3rlpy.scalers import scaler_from_dict, scaler_to_dict
 from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,

@@ -17,7 +17,7 @@ from spin_d3rlpy.asm import ActionStructureModel
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.policies import SlotPolicy, SPINEncoderFactory
 from spin_d3rlpy.policies.features import QueryFeatures
-from spin_d3rlpy.reprem import pretrain_reprem
+from spin_d3rlpy.policies.reprem import pretrain_reprem
 from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from spin_d3rlpy.asm.distillation import DistillationConfig, Student, distill
-from spin_d3rlpy.loop import Run
+from spin_d3rlpy.training.loop import Run
 
 
 class States:

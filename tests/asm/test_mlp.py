@@ -27,7 +27,7 @@ from spin_d3rlpy.asm.objectives.masked import (
 )
 from spin_d3rlpy.asm.probe import ProbeConfig, attention_maps, linear_probe
 from spin_d3rlpy.errors import InvalidCheckpointError
-from spin_d3rlpy.loop import Run
+from spin_d3rlpy.training.loop import Run
 from tests.saved_files import read_saved, write_saved
 
 NVEC = [3, 5, 2]

@@ -14,7 +14,7 @@ from spin_d3rlpy.asm.objectives.ablations import (
 )
 from spin_d3rlpy.asm.objectives.base import PretrainingObjective
 from spin_d3rlpy.asm.pretraining import ObjectiveName
-from spin_d3rlpy.loop import Run
+from spin_d3rlpy.training.loop import Run
 
 NVEC = [3, 5, 2]
 SIZES = TransformerConfig(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, TransformerConfig, pretrain
-from spin_d3rlpy.loop import Run
+from spin_d3rlpy.training.loop import Run
 
 SMALL = TransformerConfig(width=16, n_blocks=1, n_heads=2, head_hidden=16, dropout=0.0)
 

@@ -6,7 +6,7 @@ import torch
 from spin_d3rlpy import SPINIQL
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, TransformerConfig, pretrain
 from spin_d3rlpy.errors import InvalidActionSpaceError
-from spin_d3rlpy.loop import Run
+from spin_d3rlpy.training.loop import Run
 
 NVEC = [3, 5, 2]
 SIZES = TransformerConfig(width=16, n_blocks=1, n_heads=2, head_hidden=16)

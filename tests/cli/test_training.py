@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from spin_d3rlpy import load_asm, load_policy
 from spin_d3rlpy.cli import app
-from spin_d3rlpy.settings import read_settings
+from spin_d3rlpy.files.settings import read_settings
 
 DATASET = "spin/maze-a5/random-medium-expert-v0"
 SMALL = [
@@ -124,7 +124,7 @@ def test_an_interrupted_training_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     more = [*command, "--out", part, "--config", tmp_path / "interval.yaml"]
     (tmp_path / "interval.yaml").write_text("checkpoint_interval: 20\n")
     with monkeypatch.context() as patch:
-        patch.setattr("spin_d3rlpy.training.write_csv", stop)
+        patch.setattr("spin_d3rlpy.runs.training.write_csv", stop)
         result = CliRunner().invoke(app, [str(word) for word in more])
         assert isinstance(result.exception, InterruptedTestError)
     assert not (part / "result.json").exists()

@@ -23,8 +23,8 @@ from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer, load_dataset
 from spin_d3rlpy.data.check import check_dataset
 from spin_d3rlpy.data.loader import open_local
 from spin_d3rlpy.errors import InvalidDatasetError
-from spin_d3rlpy.run_settings import TrainSettings
-from spin_d3rlpy.training import run_training
+from spin_d3rlpy.runs.settings import TrainSettings
+from spin_d3rlpy.runs.training import run_training
 
 NVEC = [3, 5]
 NAME = "others/things-v0"

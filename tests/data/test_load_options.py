@@ -14,7 +14,7 @@ from minari import MinariDataset
 
 from spin_d3rlpy import FactoredBC
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
-from spin_d3rlpy.metrics import LockstepEvaluator
+from spin_d3rlpy.evaluation.metrics import LockstepEvaluator
 
 Make = Callable[..., Any]
 

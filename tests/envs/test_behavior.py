@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from examples.behavior_policies.export import policy_arrays
 from examples.behavior_policies.shipped import learning_curve
 from spin_d3rlpy.algos.decqn import DecQN, DecQNConfig
-from spin_d3rlpy.scalers import ClippedStandardObservationScaler
+from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
 from spin_envs.behavior import (
     BehaviorPolicy,
     load_behavior_policy,

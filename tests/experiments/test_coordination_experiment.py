@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.experiments import grid
-from spin_d3rlpy.experiments.jobs import measure_coordination
+from spin_d3rlpy.experiments.coordination import measure_coordination
 from tests.experiments.test_experiments import InProcess
 
 

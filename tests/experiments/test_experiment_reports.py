@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
-from spin_d3rlpy.experiments.jobs import Job
+from spin_d3rlpy.experiments.job import Job
 from spin_d3rlpy.experiments.report import write_report
 from spin_d3rlpy.experiments.specs import SCALES
 from spin_d3rlpy.experiments.tables import (

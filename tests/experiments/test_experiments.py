@@ -10,22 +10,18 @@ import numpy as np
 import pytest
 
 from spin_d3rlpy import algos
-from spin_d3rlpy import training as training_run
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.errors import DatasetNotFoundError
-from spin_d3rlpy.experiments import grid, jobs
+from spin_d3rlpy.experiments import grid, worker
 from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
-from spin_d3rlpy.experiments.grid import (
-    LocalEngine,
-    is_done,
-    run_grid,
-    visible_gpu,
-    with_requirements,
-)
-from spin_d3rlpy.experiments.jobs import LOG, Job, run_job
+from spin_d3rlpy.experiments.engines import LocalEngine, visible_gpu
+from spin_d3rlpy.experiments.grid import is_done, run_grid, with_requirements
+from spin_d3rlpy.experiments.job import LOG, Job
 from spin_d3rlpy.experiments.specs import SCALES, Method, Scale, pretraining_job
-from spin_d3rlpy.run_settings import create_algorithm, train_settings
+from spin_d3rlpy.experiments.worker import run_job
+from spin_d3rlpy.runs import training as training_run
+from spin_d3rlpy.runs.settings import create_algorithm, train_settings
 from spin_envs import reference_scores
 
 SMOKE = dataclasses.replace(SCALES["smoke"], n_steps=6, n_evaluations=3)
@@ -50,10 +46,10 @@ def maze_data(*_: Any, **__: Any) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any
 
 @pytest.fixture
 def _maze(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "load_dataset", maze_data)
+    monkeypatch.setattr(worker, "load_dataset", maze_data)
     monkeypatch.setattr(training_run, "_load", lambda *_: maze_data())
     monkeypatch.setattr(grid, "load_dataset", maze_data)
-    monkeypatch.setattr(jobs, "CHECKPOINT_INTERVAL", 1)
+    monkeypatch.setattr(worker, "CHECKPOINT_INTERVAL", 1)
 
 
 maze = pytest.mark.usefixtures("_maze")

@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from spin_d3rlpy.data import load_dataset
-from spin_d3rlpy.experiments.grid import LocalEngine, RayEngine, is_done, run_grid
-from spin_d3rlpy.experiments.jobs import ERROR, Job
+from spin_d3rlpy.experiments.engines import LocalEngine, RayEngine
+from spin_d3rlpy.experiments.grid import is_done, run_grid
+from spin_d3rlpy.experiments.job import ERROR, Job
 from spin_d3rlpy.experiments.specs import SCALES, Method
 
 ray = pytest.importorskip("ray")

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spin_d3rlpy.cli import app
-from spin_d3rlpy.experiments import grid, jobs
+from spin_d3rlpy.experiments import grid, worker
 from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
 from spin_d3rlpy.experiments.grid import is_done, with_requirements
 from spin_d3rlpy.experiments.report import write_report
@@ -55,7 +55,7 @@ def test_trainings_with_equal_seconds(tmp_path: Path, monkeypatch: pytest.Monkey
     clock = types.SimpleNamespace(
         monotonic=time.monotonic, process_time=itertools.count(0, 0.05).__next__
     )
-    monkeypatch.setattr(jobs, "time", clock)
+    monkeypatch.setattr(worker, "time", clock)
     report = smoke(tmp_path, ["tuned"], ["cheetah-run-b3/medium-expert"])
     results = [json.loads(p.read_text()) for p in tmp_path.glob("jobs/*/result.json")]
     seconds = [result["seconds"] for result in results]  # SPIN's pre-training included

@@ -27,8 +27,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from spin_d3rlpy import reprem
 from spin_d3rlpy.fast import attention, losses
+from spin_d3rlpy.policies import reprem
 from tests.fake_cuda import stubs
 
 aten = torch.ops.aten

@@ -27,10 +27,10 @@ from spin_d3rlpy import (
     save_policy,
 )
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, pretrain
-from spin_d3rlpy.loop import Run
-from spin_d3rlpy.metrics import LockstepEvaluator
-from spin_d3rlpy.precision import autocast
-from spin_d3rlpy.scalers import scaler_to_dict
+from spin_d3rlpy.data.scalers import scaler_to_dict
+from spin_d3rlpy.evaluation.metrics import LockstepEvaluator
+from spin_d3rlpy.fast.precision import autocast
+from spin_d3rlpy.training.loop import Run
 from tests.algos.problems import (
     ALGORITHMS,
     NVEC,

@@ -14,8 +14,8 @@ from spin_d3rlpy import fast
 from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
 from spin_d3rlpy.asm.model import SlotTransformer
 from spin_d3rlpy.asm.objectives.masked import MaskedActions, mask_actions
+from spin_d3rlpy.fast.precision import autocast
 from spin_d3rlpy.fast.transformer import folded_layers
-from spin_d3rlpy.precision import autocast
 
 NVEC = [3, 5, 2]
 CONFIG = TransformerConfig(width=12, n_blocks=2, n_heads=3, n_state_tokens=2, head_hidden=7)

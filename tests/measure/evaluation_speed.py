@@ -19,8 +19,8 @@ import typer
 from numpy.typing import NDArray
 
 from spin_d3rlpy.algos import SPINIQL, FactoredIQL
-from spin_d3rlpy.metrics import LockstepEvaluator
-from spin_d3rlpy.reports import format_table, write_csv
+from spin_d3rlpy.evaluation.metrics import LockstepEvaluator
+from spin_d3rlpy.files.results import format_table, write_csv
 
 
 def sequential_returns(

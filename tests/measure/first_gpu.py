@@ -35,10 +35,11 @@ from d3rlpy.optimizers import AdamFactory
 
 from spin_d3rlpy import DecQN, FactoredIQL
 from spin_d3rlpy.fast import Dropout
+from spin_d3rlpy.files.results import write_csv, write_json
 from spin_d3rlpy.policies import base as policies
-from spin_d3rlpy.reports import describe_machine, write_csv, write_json
-from spin_d3rlpy.run_settings import train_settings
-from spin_d3rlpy.training import run_training
+from spin_d3rlpy.runs.machine import describe_machine
+from spin_d3rlpy.runs.settings import train_settings
+from spin_d3rlpy.runs.training import run_training
 from tests.algos.problems import ALGORITHMS, has_field, optimizers, random_buffer, tiny_fields
 from tests.measure import speed
 

@@ -23,7 +23,8 @@ from minari import MinariDataset
 
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.loader import open_dataset
-from spin_d3rlpy.reports import describe_machine, format_table, write_csv
+from spin_d3rlpy.files.results import format_table, write_csv
+from spin_d3rlpy.runs.machine import describe_machine
 from tests.measure.process_memory import array_bytes, resident_bytes
 from tests.measure.speed import best_seconds
 

@@ -13,7 +13,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from spin_d3rlpy.reports import format_table, write_csv
+from spin_d3rlpy.files.results import format_table, write_csv
 from spin_envs.rollout import rollout
 from spin_envs.scores import PUBLISHED_SCORES
 from spin_envs.vector import make_batch

@@ -33,8 +33,9 @@ from spin_d3rlpy.algos import SPINIQL, FactoredIQL
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.loader import open_local
+from spin_d3rlpy.files.results import format_table, write_csv
 from spin_d3rlpy.policies import SPINEncoderFactory
-from spin_d3rlpy.reports import describe_machine, format_table, write_csv
+from spin_d3rlpy.runs.machine import describe_machine
 from tests.measure.process_memory import array_bytes, resident_bytes
 
 # What the processes that are measured run.

@@ -27,9 +27,10 @@ from d3rlpy.logging import FileAdapterFactory, NoopAdapterFactory
 
 from spin_d3rlpy.algos import SPINIQL
 from spin_d3rlpy.data import load_dataset
-from spin_d3rlpy.metrics import LockstepEvaluator
-from spin_d3rlpy.plots import COLORS
-from spin_d3rlpy.reports import describe_machine, format_table, write_csv
+from spin_d3rlpy.evaluation.metrics import LockstepEvaluator
+from spin_d3rlpy.files.results import format_table, write_csv
+from spin_d3rlpy.runs.machine import describe_machine
+from spin_d3rlpy.runs.plots import COLORS
 from tests.measure.process_memory import resident_bytes
 
 DATASET = "spin/cheetah-run-b3/random-medium-expert-v0"
@@ -53,7 +54,7 @@ def run_soak(
         out: folder for results.
         minutes: of stage 2, on the clock. The epoch that begins before they are over is
             finished, and three epochs are made at least.
-        recipe: name in `spin_d3rlpy.recipes.RECIPES`.
+        recipe: name in `spin_d3rlpy.algos.recipes.RECIPES`.
         size: transitions of the dataset; the published 200,000 if None.
         episodes: played after each epoch.
         log: gets what was found as text.

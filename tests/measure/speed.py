@@ -35,11 +35,12 @@ from spin_d3rlpy.asm import (
     pretrain,
 )
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.loop import Run
+from spin_d3rlpy.fast.precision import Precision, autocast
+from spin_d3rlpy.files.results import format_table, write_csv
 from spin_d3rlpy.policies import AutoregressiveConfig
 from spin_d3rlpy.policies.feature_cache import CachedFeatures
-from spin_d3rlpy.precision import Precision, autocast
-from spin_d3rlpy.reports import describe_machine, format_table, write_csv
+from spin_d3rlpy.runs.machine import describe_machine
+from spin_d3rlpy.training.loop import Run
 from tests.measure import evaluation_speed, floors
 from tests.measure.floors import Problem
 

@@ -18,12 +18,12 @@ import typer
 
 from spin_d3rlpy import SPINBC, LockstepEvaluator, TransformerConfig, load_dataset
 from spin_d3rlpy.asm.objectives.masked import AnyOrderActionModeling
-from spin_d3rlpy.budget import Budget
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.loop import Run
+from spin_d3rlpy.files.results import write_csv
+from spin_d3rlpy.files.settings import check_name
 from spin_d3rlpy.policies.stages import PretrainASM
-from spin_d3rlpy.reports import write_csv
-from spin_d3rlpy.settings import check_name
+from spin_d3rlpy.training.budget import Budget
+from spin_d3rlpy.training.loop import Run
 
 SMALL = TransformerConfig(width=64, n_blocks=2, head_hidden=64, dropout=0.0, attention_dropout=0.0)
 WARM: dict[str, Any] = {"query_init": "mask", "head_init": "asm"}

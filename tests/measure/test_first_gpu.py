@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spin_d3rlpy.reports import read_csv
+from spin_d3rlpy.files.results import read_csv
 from tests.measure import first_gpu
 from tests.measure.first_gpu import PARTS, Session, run_first_gpu
 

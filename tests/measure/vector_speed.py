@@ -22,7 +22,7 @@ import typer
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
-from spin_d3rlpy.reports import format_table, write_csv
+from spin_d3rlpy.files.results import format_table, write_csv
 from spin_envs.base import StepResult
 from spin_envs.suite import DiscretizedSuiteEnv
 from spin_envs.vector import make_batch

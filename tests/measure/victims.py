@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from spin_d3rlpy.asm import load_asm
-from spin_d3rlpy.experiments import grid, jobs
-from spin_d3rlpy.experiments.jobs import Job, run_job
+from spin_d3rlpy.experiments import grid, worker
+from spin_d3rlpy.experiments.job import RESULT, Job
 from spin_d3rlpy.experiments.specs import SCALES, pretraining_job
+from spin_d3rlpy.experiments.worker import run_job
 from tests.experiments.test_experiments import MAZE, maze_data
 from tests.measure.kills import OUTCOME, digest
 
@@ -36,7 +37,7 @@ def failing(_folder: Path, doing: Any) -> None:
 def benchmark_jobs(folder: Path, doing: Any) -> None:
     """Pre-trains an ASM and trains SPIN-IQL on it, as two benchmark jobs."""
     torch.set_num_threads(1)
-    vars(jobs).update(load_dataset=maze_data, CHECKPOINT_INTERVAL=1)
+    vars(worker).update(load_dataset=maze_data, CHECKPOINT_INTERVAL=1)
     scale = SCALES["smoke"]
     asm = pretraining_job(MAZE, 0, scale, "cpu:0", {"max_updates": 40})
     training = Job(
@@ -54,7 +55,7 @@ def benchmark_jobs(folder: Path, doing: Any) -> None:
         doing.value = job.kind.encode()
         grid._prepare(folder / job.name, job)
         run_job(folder, job.name)
-        result = json.loads((folder / job.name / jobs.RESULT).read_text())
+        result = json.loads((folder / job.name / RESULT).read_text())
         results.append({k: v for k, v in result.items() if "seconds" not in k})
     rows = (folder / training.name / "run" / "curve.csv").read_text().splitlines()
     curve = [row.split(",") for row in rows]

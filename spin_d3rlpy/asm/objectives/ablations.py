@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.objectives.base import ObjectiveLoss, PretrainingObjective, Validation
-from spin_d3rlpy.precision import in_float32
+from spin_d3rlpy.fast.precision import in_float32
 
 
 class VariationalActionModeling(PretrainingObjective):

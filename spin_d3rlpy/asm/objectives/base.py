@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from spin_d3rlpy.asm.model import ActionStructureModel
-from spin_d3rlpy.precision import Precision, autocast, backward, is_bfloat16
+from spin_d3rlpy.fast.precision import Precision, autocast, backward, is_bfloat16
 
 # Of the largest array of a part. Larger parts mean fewer calls, but memory of more than 32 MiB
 # glibc gives back to the system each time, and touching new pages can take longer still.

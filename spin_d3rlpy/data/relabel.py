@@ -1,0 +1,47 @@
+"""Datasets with the actions that a policy chooses: what a student of it learns from."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from spin_d3rlpy.data.buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.loader import as_device_buffer
+from spin_d3rlpy.training.progress import progress_bar
+
+_STATES_AT_ONCE = 1024
+
+
+class Teacher(Protocol):
+    """Any algorithm."""
+
+    def predict(self, x: NDArray[Any]) -> NDArray[Any]: ...
+
+
+def relabel(
+    dataset: Any, teacher: Teacher, n_transitions: int | None = None, progress: bool = False
+) -> DeviceReplayBuffer:
+    """Returns a dataset's states with the actions that a policy, e.g. a `SPINIDQL`, chooses there.
+
+    A policy that acts quickly learns a slow one's choices from it: behavior cloning minimizes the
+    cross-entropy to the chosen actions.
+
+        student = FactoredBC(recipe="tuned").fit(relabel(dataset, teacher))
+
+    `n_transitions` takes whole episodes, drawn at random, of about so many transitions.
+    """
+    buffer = as_device_buffer(dataset)
+    if n_transitions is not None and n_transitions < buffer.transition_count:
+        keep = max(1, round(buffer.size() * n_transitions / buffer.transition_count))
+        chosen = np.random.default_rng(0).permutation(buffer.size())[:keep]
+        buffer = buffer.select(sorted(chosen.tolist()))
+    actions = []
+    with progress_bar("Choosing actions", "state", progress, total=buffer.transition_count) as bar:
+        for rows in buffer.observation_index.split(_STATES_AT_ONCE):
+            states = buffer.observations_at(rows).cpu().numpy()
+            actions.append(torch.from_numpy(teacher.predict(states)))
+            bar.update(len(rows))
+    return buffer.with_actions(torch.cat(actions))

@@ -1,0 +1,1 @@
+"""Evaluation of policies: metrics, evaluators and fitted Q evaluation."""

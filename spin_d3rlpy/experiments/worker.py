@@ -1,0 +1,128 @@
+"""Does one job, in a process of its own: `python -m spin_d3rlpy.experiments.worker`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import d3rlpy
+import gymnasium
+import structlog
+import torch
+
+from spin_d3rlpy.algos.files import load_policy
+from spin_d3rlpy.asm import load_asm
+from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
+from spin_d3rlpy.data import load_dataset
+from spin_d3rlpy.experiments.coordination import measure_coordination
+from spin_d3rlpy.experiments.job import RESULT, RUN, Job
+from spin_d3rlpy.files.locks import exclusive_folder
+from spin_d3rlpy.files.results import read_csv, write_json
+from spin_d3rlpy.runs.machine import describe_machine
+from spin_d3rlpy.runs.settings import PretrainSettings, TrainSettings, train_settings
+from spin_d3rlpy.runs.training import CURVE, POLICY, run_pretraining, run_training
+from spin_envs.tasks import BenchmarkTask
+
+CHECKPOINT_INTERVAL = 1_000  # steps
+EVALUATION_SEED = 100
+TIMED_EPOCHS = 4  # evaluations of a timed training
+HELD_OUT = 0.1  # share of the episodes that probes are tested on
+
+
+def run_job(root: Path, name: str) -> None:
+    """Does the job in folder `root / name`, resuming an earlier attempt.
+
+    Waits for another process with the same job (a worker that outlived a killed `bench run`).
+    """
+    folder = root / name
+    job = Job.from_json(json.loads((folder / "job.json").read_text()))
+    with exclusive_folder(folder):
+        if (folder / RESULT).exists():
+            return
+        write_json(folder / "machine.json", describe_machine())
+        started = time.monotonic()
+        result = {"pretrain": _pretrain, "train": _train, "probe": _probe}[job.kind](root, job)
+        attempt = time.monotonic() - started
+        write_json(folder / RESULT, {**result, "seconds_of_last_attempt": attempt})
+
+
+def _common_settings(job: Job) -> dict[str, Any]:
+    named = {name: getattr(job, name) for name in ("dataset", "size", "seed", "device")}
+    return {**named, "checkpoint_interval": CHECKPOINT_INTERVAL}
+
+
+def _pretrain(root: Path, job: Job) -> dict[str, Any]:
+    settings = PretrainSettings(**job.fields, **_common_settings(job))
+    result = run_pretraining(root / job.name / RUN, settings, show_progress=False)
+    return {f"pretraining_{k}": v for k, v in result.items() if k not in ("dataset", "asm")}
+
+
+def _train(root: Path, job: Job) -> dict[str, Any]:
+    folder = root / job.name
+    values = {
+        "algorithm": str(job.algorithm),
+        "fields": dict(job.fields),
+        "episodes": job.episodes,
+        "evaluation_seed": EVALUATION_SEED,
+        "mode": job.mode,
+        **_common_settings(job),
+    }
+    if job.seconds is None:
+        asm = None if job.asm is None else str(_asm_path(root, job))
+        steps: Any = {"n_steps": job.n_steps, "n_steps_per_epoch": job.n_steps_per_epoch}
+        settings = TrainSettings(asm=asm, **steps, **values)
+    else:
+        timed = {"recipe": job.recipe, "seconds": job.seconds, "n_epochs": TIMED_EPOCHS}
+        settings = train_settings({**values, **timed}, "job")
+    # With one thread (see `work`) process time is that of one core, however busy it is.
+    clock = time.monotonic if job.seconds is None else time.process_time
+    trained = run_training(
+        folder / RUN, settings, show_progress=False, greedy_too=True, clock=clock
+    )
+    curve = read_csv(folder / RUN / CURVE)
+    keys = ("return", "greedy_return", "update_seconds", "seconds", "steps")
+    result = {key: trained[key] for key in keys}
+    result["evaluation_seconds"] = sum(float(row["evaluation_seconds"]) for row in curve)
+    if job.asm is not None:
+        pretrained = json.loads((root / job.asm.name / RESULT).read_text())
+        result |= {k: v for k, v in pretrained.items() if k.startswith("pretraining_")}
+    if BenchmarkTask.parse(job.dataset.split("/")[1]).is_scripted:
+        with closing(gymnasium.make(trained["env"], **trained["env_args"])) as env:
+            policy = load_policy(folder / RUN / POLICY, job.device)
+            result |= measure_coordination(policy, env, job.episodes, EVALUATION_SEED)
+    return result
+
+
+def _probe(root: Path, job: Job) -> dict[str, Any]:
+    buffer, env = load_dataset(job.dataset, size=job.size, progress=False)
+    env.close()
+    training, held_out = buffer.to(job.device).split(HELD_OUT)
+    asm = load_asm(_asm_path(root, job), job.device)
+    d3rlpy.seed(job.seed)
+    config = ProbeConfig(**job.fields.get("probe", {}))
+    return dataclasses.asdict(linear_probe(asm, training, held_out, config))
+
+
+def _asm_path(root: Path, job: Job) -> Path:
+    assert job.asm is not None
+    suffix = "" if job.asm_epoch is None else f"_{job.asm_epoch}"
+    return root / job.asm.name / RUN / f"asm{suffix}.safetensors"
+
+
+def work(root: Path, name: str, threads: int) -> None:
+    """Does the job in `root / name`, in its own process, with its share of the machine's cores."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    # Jobs that are given CPU seconds have those of one core.
+    is_timed = json.loads((root / name / "job.json").read_text()).get("seconds") is not None
+    torch.set_num_threads(1 if is_timed else threads)
+    run_job(root, name)
+
+
+if __name__ == "__main__":  # python -m spin_d3rlpy.experiments.worker ROOT NAME THREADS
+    work(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,44 @@
+"""Results as CSV, JSON and text tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spin_d3rlpy.files.atomic import atomic_write
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Atomically writes rows with the union of their keys as header; missing values are empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with atomic_write(path) as partial, partial.open("w", newline="") as f:
+        writer = csv.DictWriter(f, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Returns a CSV file's rows as dictionaries."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Atomically writes a JSON file."""
+    with atomic_write(path) as partial:
+        partial.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns rows as an aligned text table with the first row's keys as header."""
+    table = [list(rows[0]), *([str(row[key]) for key in rows[0]] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    table.insert(1, ["-" * width for width in widths])
+    lines = []
+    for first, *others in table:  # names to the left, numbers to the right
+        numbers = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
+        lines.append("  ".join([first.ljust(widths[0]), *numbers]).rstrip())
+    return "\n".join(lines)

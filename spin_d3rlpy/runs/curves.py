@@ -1,0 +1,116 @@
+"""Learning curves read from training and pre-training folders, over seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spin_d3rlpy.errors import InvalidDatasetError
+from spin_d3rlpy.runs.plots import Curve
+from spin_d3rlpy.files.results import read_csv
+from spin_d3rlpy.files.settings import read_settings
+from spin_d3rlpy.runs.training import CONFIG, CURVE
+
+JOB = "job.json"  # of a benchmark's job, in the folder above its run's (before, in the same one)
+# What runs of one line may differ in.
+_NOT_METHOD = ("seed", "device", "n_steps", "checkpoint_interval", "kind")
+
+
+def find_runs(folders: Sequence[Path]) -> list[Path]:
+    """Returns the folders with a learning curve in or below these, or raises FileNotFoundError."""
+    found = {
+        path.parent
+        for folder in folders
+        for path in folder.rglob(CURVE)
+        if (path.parent / CONFIG).exists() or (path.parent / JOB).exists()
+    }
+    if not found:
+        raise FileNotFoundError(
+            f"There is no {CURVE} of a training in {', '.join(map(str, folders))}. Expected "
+            "folders of `spin-d3rlpy train` or `bench run`."
+        )
+    return sorted(found)
+
+
+def read_curves(runs: Sequence[Path], metric: str = "return") -> dict[str, dict[str, Curve]]:
+    """Reads learning curves by dataset and label; runs that differ only in their seed are one line.
+
+    The label is the algorithm and, if needed, the settings that distinguish lines. A line is as
+    long as its shortest seed. Raises InvalidDatasetError if no run has the metric.
+    """
+    groups: dict[str, dict[str, list[Any]]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        rows = read_csv(run / CURVE)
+        if not rows or metric not in rows[0]:
+            continue
+        rows = [row for row in rows if row[metric]]  # losses are unknown before training
+        shown = _flatten(_read_settings(run))
+        dataset = str(shown.pop("dataset", ""))
+        method = {name: value for name, value in shown.items() if name not in _NOT_METHOD}
+        key = json.dumps(method, sort_keys=True)
+        settings[key] = method
+        points = [(float(row["step"]), float(row[metric])) for row in rows]
+        groups.setdefault(dataset, {}).setdefault(key, []).append(points)
+    if not groups:
+        columns = sorted(
+            {name for run in runs for row in read_csv(run / CURVE)[:1] for name in row}
+        )
+        raise InvalidDatasetError(
+            f"None of the {len(runs)} runs has a column {metric!r}. Expected one of {columns}."
+        )
+    return {
+        dataset: {
+            label: _stack(lines[key])
+            for key, label in _labels({key: settings[key] for key in lines}).items()
+        }
+        for dataset, lines in groups.items()
+    }
+
+
+def _read_settings(run: Path) -> dict[str, Any]:
+    for folder in (run, run.parent):
+        if (folder / JOB).exists():
+            content: dict[str, Any] = json.loads((folder / JOB).read_text())
+            return content
+    return read_settings(run / CONFIG)
+
+
+def _flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    # Seeds and folders of a shared pre-training follow the run's.
+    return {k: v for k, v in flat.items() if not k.startswith("asm.")}
+
+
+def _labels(methods: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Labels methods by algorithm and, if ambiguous, by the settings that differ."""
+    labels = {}
+    for key, method in methods.items():
+        algorithm = method.get("algorithm")
+        name = str(algorithm or "pre-training")
+        same = [other for other in methods.values() if other.get("algorithm") == algorithm]
+        differing = sorted(
+            field
+            for field in {field for other in same for field in other}
+            if len({json.dumps(other.get(field)) for other in same}) > 1
+        )
+        changed = [f"{field.removeprefix('fields.')}={method.get(field)}" for field in differing]
+        labels[key] = ", ".join([name, *changed])
+    return labels
+
+
+def _stack(curves: Sequence[Sequence[tuple[float, float]]]) -> Curve:
+    length = min(map(len, curves))
+    return Curve(
+        np.array([step for step, _ in curves[0][:length]]),
+        np.array([[value for _, value in curve[:length]] for curve in curves]),
+    )

@@ -1,0 +1,159 @@
+"""Evaluation of a saved policy: in its environment, on logged data, or as a video."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import d3rlpy
+import numpy as np
+from d3rlpy.logging import NoopAdapterFactory
+
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.evaluation.metrics import ActionMode, LockstepEvaluator
+from spin_d3rlpy.nvec import actions_of
+from spin_d3rlpy.evaluation.fqe import MultiDiscreteFQE, MultiDiscreteFQEConfig
+from spin_d3rlpy.runs.policy import OpenedPolicy, open_policy
+from spin_envs import MissingDependencyError, normalized_score, reference_scores
+
+VIDEO_FORMATS = (".mp4", ".gif")
+GIF_FPS = 25  # viewers show no more, and files grow with it
+
+
+def play_episodes(
+    policy: OpenedPolicy,
+    env_id: str | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    episodes: int = 20,
+    seed: int = 100,
+    mode: ActionMode = "greedy",
+) -> dict[str, Any]:
+    """Plays seeded episodes in parallel.
+
+    Args:
+        policy: see `open_policy`.
+        env_id: Gymnasium id; the policy's own environment if None.
+        env_kwargs: the environment's arguments.
+        episodes: number of episodes.
+        seed: of the first episode; later ones count up.
+        mode: `"greedy"` or `"sample"`.
+
+    Returns:
+        Mean, standard deviation and standard error of the undiscounted returns, the returns and, if
+        reference scores are known, the normalized score.
+    """
+    with closing(policy.make_env(env_id, env_kwargs)) as env:
+        evaluator = LockstepEvaluator(env, episodes, seed, mode)
+        with closing(evaluator):
+            returns = evaluator.returns(policy.actor)
+        result: dict[str, Any] = {
+            "return": float(returns.mean()),
+            "return_std": float(returns.std()),
+            "standard_error": float(returns.std() / np.sqrt(len(returns))),
+            "episodes": episodes,
+            "mode": mode,
+        }
+        if reference_scores(env) is not None:
+            result["score"] = float(normalized_score(env, result["return"]))
+    return {**result, "returns": returns.tolist()}
+
+
+def estimate_value(
+    policy: OpenedPolicy,
+    dataset: DeviceReplayBuffer,
+    n_steps: int = 10_000,
+    gamma: float = 0.99,
+    mode: ActionMode = "greedy",
+    seed: int = 0,
+    device: str = "cpu:0",
+    show_progress: bool = True,
+) -> dict[str, Any]:
+    """Estimates a policy's value from logged data: mean `Q(s, pi(s))` over initial states.
+
+    Q is from fitted Q evaluation. The estimate is reliable only where the data cover the policy's
+    actions (check with `algo.support`); use it to compare policies.
+
+    Args:
+        policy: see `open_policy`.
+        dataset: logged episodes.
+        n_steps: gradient steps of the evaluation.
+        gamma: discount.
+        mode: evaluate the greedy or the sampled policy.
+        seed: of networks and mini-batches.
+        device: as in d3rlpy, the policy's.
+        show_progress: draw progress bars.
+
+    Returns:
+        `estimated_value` and, for comparison, `data_value`, the log's mean discounted return.
+    """
+    algo = policy.algorithm
+    d3rlpy.seed(seed)
+    fqe = MultiDiscreteFQE(algo, MultiDiscreteFQEConfig(gamma=gamma), device, mode)
+    loggers = NoopAdapterFactory()
+    fqe.fit(dataset, n_steps=n_steps, logger_adapter=loggers, show_progress=show_progress)
+    first = np.stack([episode.observations[0] for episode in dataset.episodes])
+    act = algo.predict if mode == "greedy" else algo.sample_action
+    values = fqe.predict_value(first, act(first))
+    discounted = [
+        float(np.sum(episode.rewards[:, 0] * gamma ** np.arange(len(episode.rewards))))
+        for episode in dataset.episodes
+    ]
+    return {
+        "estimated_value": float(np.mean(values)),
+        "data_value": float(np.mean(discounted)),
+        "gamma": gamma,
+        "fqe_steps": n_steps,
+    }
+
+
+def record_policy(
+    policy: str,
+    out: Path,
+    env_id: str | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    seed: int = 0,
+    max_steps: int | None = None,
+    device: str = "cpu:0",
+) -> float:
+    """Records one greedy episode as a video, `.mp4` or `.gif`; returns its undiscounted return.
+
+    `policy` and `device` are those of `open_policy`, `env_id` and `env_kwargs` of
+    `OpenedPolicy.make_env`; `max_steps` limits the video. Raises MissingDependencyError without
+    imageio or a graphics back-end.
+    """
+    if out.suffix not in VIDEO_FORMATS:
+        raise ValueError(f"Expected a video file {' or '.join(VIDEO_FORMATS)}, got {out.name!r}.")
+    opened = open_policy(policy, device)
+    with closing(opened.make_env(env_id, env_kwargs, "rgb_array")) as env:
+        fps = env.metadata["render_fps"]
+        stride = math.ceil(fps / GIF_FPS) if out.suffix == ".gif" else 1
+        observation, _ = env.reset(seed=seed)
+        total, steps, over = 0.0, 0, False
+        with closing(_open_video(out, fps / stride)) as video:
+            video.append_data(env.render())
+            while not over and steps != max_steps:
+                choices = opened.actor.predict(np.asarray(observation)[None])[0]
+                action = actions_of(env.action_space, choices)
+                observation, reward, terminated, truncated, _ = env.step(action)
+                total, steps, over = total + float(reward), steps + 1, terminated or truncated
+                if steps % stride == 0 or over:
+                    video.append_data(env.render())
+    return total
+
+
+def _open_video(path: Path, fps: float) -> Any:
+    try:
+        import imageio
+
+        if path.suffix == ".gif":
+            return imageio.get_writer(path, duration=1000 / fps, loop=0)
+        # H.264 wants even sizes; by default imageio would stretch frames to multiples of 16.
+        return imageio.get_writer(path, fps=fps, macro_block_size=2)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"Writing videos needs imageio with ffmpeg ({error}). Install them with "
+            "`pip install 'spin-d3rlpy[video]'`."
+        ) from error

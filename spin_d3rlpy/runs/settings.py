@@ -1,0 +1,222 @@
+"""Settings of trainings and pre-trainings as plain values for YAML files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from d3rlpy.serializable_config import DynamicConfig
+
+from spin_d3rlpy import algos
+from spin_d3rlpy.algos.base import MultiDiscreteAlgo
+from spin_d3rlpy.evaluation.metrics import ActionMode
+from spin_d3rlpy.policies import PolicyFactory
+from spin_d3rlpy.algos.recipes import recipe_fields
+from spin_d3rlpy.files.settings import check_name, check_values, create, merge
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+    """All settings of a training that its numbers depend on, except versions and machine.
+
+    Args:
+        dataset: name or path, as in `load_dataset`.
+        algorithm: class in `spin_d3rlpy`, e.g. `"SPINIQL"`.
+        recipe: name in `spin_d3rlpy.algos.recipes.RECIPES`, for fields not in `fields`.
+        fields: config fields, nested ones (`transformer`, `pretraining`, `distillation`, `sizes`)
+            as mappings, d3rlpy's factories and scalers as d3rlpy saves them.
+        asm: file of a pre-trained model, for algorithms that take one.
+        size: transitions of the dataset; the usual size if None.
+        n_steps: gradient steps; the recipe's if None.
+        n_steps_per_epoch: gradient steps between evaluations; a tenth of the run's if None.
+        seconds: training time, pre-training included, instead of `n_steps`.
+        n_epochs: evaluations of a timed training after its first stages.
+        episodes: per evaluation.
+        evaluation_seed: of an evaluation's first episode.
+        mode: evaluate greedy or sampled actions.
+        seed: of networks and mini-batches.
+        device: as in d3rlpy.
+        checkpoint_interval: steps between checkpoints.
+    """
+
+    dataset: str
+    algorithm: str = "SPINIQL"
+    recipe: str = "published"
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    asm: str | None = None
+    size: int | None = None
+    n_steps: int | None = None
+    n_steps_per_epoch: int | None = None
+    seconds: float | None = None
+    n_epochs: int = 10
+    episodes: int = 10
+    evaluation_seed: int = 100
+    mode: ActionMode = "greedy"
+    seed: int = 0
+    device: str = "cpu:0"
+    checkpoint_interval: int = 1_000
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainSettings:
+    """Settings of an ASM's pre-training; what is not described is as in `TrainSettings`.
+
+    Args:
+        architecture: `"transformer"` or `"mlp"`.
+        transformer: fields of `TransformerConfig`.
+        mlp: fields of `MLPConfig`.
+        pretraining: fields of `PretrainingConfig`.
+        trajectory_weights: fields of `TrajectoryWeights`.
+        observation_scaler: as d3rlpy saves it.
+        checkpoint_interval: updates between checkpoints.
+    """
+
+    dataset: str
+    recipe: str = "published"
+    architecture: str | None = None
+    transformer: dict[str, Any] = dataclasses.field(default_factory=dict)
+    mlp: dict[str, Any] = dataclasses.field(default_factory=dict)
+    pretraining: dict[str, Any] = dataclasses.field(default_factory=dict)
+    trajectory_weights: dict[str, Any] = dataclasses.field(default_factory=dict)
+    observation_scaler: dict[str, Any] = dataclasses.field(default_factory=dict)
+    size: int | None = None
+    seed: int = 0
+    device: str = "cpu:0"
+    checkpoint_interval: int = 1_000
+
+
+PRETRAINED = "SPINBC"  # an algorithm with nothing but a policy made from an ASM
+ASM_FIELDS = (
+    "architecture",
+    "transformer",
+    "mlp",
+    "pretraining",
+    "trajectory_weights",
+    "observation_scaler",
+)
+
+
+def algorithm_names() -> list[str]:
+    """Names of the trainable algorithms."""
+    return sorted(
+        name
+        for name, value in vars(algos).items()
+        if isinstance(value, type)
+        and issubclass(value, MultiDiscreteAlgo)
+        and "config_class" in vars(value)
+    )
+
+
+def train_settings(values: Mapping[str, Any], source: str) -> TrainSettings:
+    """Completes settings with the recipe's values, then the classes' defaults.
+
+    Raises ValueError, which names the values' `source`, for unknown names and other types.
+    """
+    settings = create(TrainSettings, values, source)
+    from_asm = {*ASM_FIELDS[:4]} if settings.asm is not None else set()
+    if given := sorted(from_asm & settings.fields.keys()):
+        raise ValueError(f"{source}: {' and '.join(given)} are determined by the ASM; omit them.")
+    known = _known_fields(_default_config(settings.algorithm))
+    recipe = recipe_fields(settings.recipe, getattr(algos, settings.algorithm).config_class)
+    plain = {name: _to_plain(value, known[name].codec) for name, value in recipe.items()}
+    algo = create_algorithm(settings.algorithm, merge(plain, settings.fields))
+    known = _known_fields(algo.config)
+    complete = {name: _to_plain(field.value, field.codec) for name, field in known.items()}
+    policies = {name for name, field in known.items() if isinstance(field.value, PolicyFactory)}
+    left_out = {"n_steps", "nvec", *from_asm, *policies}
+    steps = settings.n_steps or algo.config.n_steps
+    return dataclasses.replace(
+        settings,
+        fields={k: v for k, v in complete.items() if k not in left_out and v is not None},
+        n_steps=steps,
+        n_steps_per_epoch=settings.n_steps_per_epoch or -(-steps // 10),
+    )
+
+
+def pretrain_settings(values: Mapping[str, Any], source: str) -> PretrainSettings:
+    """Completes settings of a pre-training, as `train_settings` does."""
+    settings = create(PretrainSettings, values, source)
+    given = {k: v for k, v in pretraining_fields(settings).items() if v}
+    fields = {"recipe": settings.recipe, "fields": given}
+    complete = train_settings({"dataset": "", "algorithm": PRETRAINED, **fields}, source).fields
+    return dataclasses.replace(settings, **{name: complete[name] for name in ASM_FIELDS})
+
+
+def pretraining_fields(settings: PretrainSettings) -> dict[str, Any]:
+    """Returns a pre-training's fields as an algorithm's."""
+    return {name: getattr(settings, name) for name in ASM_FIELDS}
+
+
+def create_algorithm(name: str, fields: Mapping[str, Any], device: str = "cpu:0") -> Any:
+    """Creates an algorithm by its name in `spin_d3rlpy` and `fields` as in `TrainSettings`.
+
+    Raises ValueError for unknown names and values of other types.
+    """
+    source = f"fields of {name}"
+    known = _known_fields(_default_config(name))
+    built = {}
+    for field, value in fields.items():
+        check_name(field, sorted(known), source)
+        owner, default, codec = known[field]
+        if isinstance(value, Mapping) and _is_part(default):
+            value = create(type(default), value, field)
+        elif isinstance(value, Mapping) and "decoder" in codec:
+            value = _decode(codec["decoder"], value, f"{source}: {field}")
+        check_values(owner, {field: value}, source)
+        built[field] = value
+    return getattr(algos, name)(device=device, **built)
+
+
+def _decode(decode: Callable[[Any], Any], value: Mapping[str, Any], source: str) -> Any:
+    """Reads a factory or scaler that d3rlpy saved."""
+    try:
+        return decode({"params": {}, **value})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"{source}: expected `type` and `params` as d3rlpy saves them, got {dict(value)!r}."
+        ) from error
+
+
+class _Known(NamedTuple):
+    """A field of an algorithm's config or of its policy's factory."""
+
+    owner: type[Any]
+    value: Any
+    codec: Mapping[str, Any]  # d3rlpy's, empty for plain values
+
+
+def _default_config(algorithm: str) -> Any:
+    check_name(algorithm, algorithm_names(), "algorithm")
+    return getattr(algos, algorithm).config_class()
+
+
+def _known_fields(config: Any) -> dict[str, _Known]:
+    """Returns the fields of a config and of its policy's factory by name."""
+    encoder = getattr(config, "actor_encoder_factory", None)
+    owners = [encoder, config] if isinstance(encoder, PolicyFactory) else [config]
+    return {
+        field.name: _Known(
+            type(owner),
+            getattr(owner, field.name),
+            field.metadata.get("dataclasses_json") or {},
+        )
+        for owner in owners
+        for field in dataclasses.fields(owner)
+    }
+
+
+def _is_part(value: Any) -> bool:
+    """Whether this is a mapping in a file, of fields of a class that is known."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, DynamicConfig | type)
+
+
+def _to_plain(value: Any, codec: Mapping[str, Any]) -> Any:
+    """Returns a value in its file form."""
+    if encode := codec.get("encoder"):
+        if getattr(value, "built", True):
+            return encode(codec["decoder"](encode(value)))  # 0 is 0.0 where it is a float
+        # d3rlpy cannot save a scaler whose numbers are not known yet.
+        params = {k: v for k, v in vars(value).items() if v is not None}
+        return {"type": value.get_type(), "params": params}
+    return dataclasses.asdict(value) if _is_part(value) else value

@@ -1,0 +1,269 @@
+"""A training or pre-training as a folder that resumes after a kill (`spin-d3rlpy train`).
+
+The file names below say what it holds; `machine.json` has versions and processors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import d3rlpy
+import gymnasium
+from d3rlpy.logging import NoopAdapterFactory
+
+from spin_d3rlpy.algos.files import save_policy
+from spin_d3rlpy.asm import ActionStructureModel, pretrain, save_asm
+from spin_d3rlpy.training.budget import Budget
+from spin_d3rlpy.training.checkpoints import Checkpoints
+from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
+from spin_d3rlpy.data.loader import open_dataset
+from spin_d3rlpy.training.loop import Row, Run
+from spin_d3rlpy.evaluation.metrics import ActingAlgo, LockstepEvaluator, MultiDiscreteActionMatchEvaluator
+from spin_d3rlpy.files.results import write_csv, write_json
+from spin_d3rlpy.runs.machine import describe_machine
+from spin_d3rlpy.runs.settings import (
+    PRETRAINED,
+    PretrainSettings,
+    TrainSettings,
+    create_algorithm,
+    pretraining_fields,
+)
+from spin_d3rlpy.data.scalers import scaler_to_dict
+from spin_d3rlpy.files.settings import format_settings, read_settings
+from spin_envs import normalized_score, reference_scores
+
+CONFIG = "config.yaml"
+RESULT = "result.json"
+CURVE = "curve.csv"
+POLICY = "policy.safetensors"
+ASM = "asm.safetensors"
+FIRST = "first.json"  # the evaluation before training
+
+
+def _evaluators(
+    env: gymnasium.Env[Any, Any], settings: TrainSettings, greedy_too: bool
+) -> dict[str, Callable[..., float]]:
+    """Returns d3rlpy evaluators of the same episodes, which the first one plays."""
+    episodes, seed = settings.episodes, settings.evaluation_seed
+    evaluator = LockstepEvaluator(env, episodes, seed, settings.mode)
+    greedy = evaluator if settings.mode == "greedy" else None
+    if greedy_too and greedy is None:
+        greedy = LockstepEvaluator(env, episodes, seed, "greedy")
+    last: dict[str, float] = {}
+
+    def play(algo: ActingAlgo, _dataset: object) -> float:
+        started = time.monotonic()
+        returns = evaluator.returns(algo)
+        last["evaluation_seconds"] = time.monotonic() - started
+        last["return_std"] = float(returns.std())
+        if greedy is not None:
+            greedy_returns = returns if greedy is evaluator else greedy.returns(algo)
+            last["greedy_return"] = float(greedy_returns.mean())
+        return float(returns.mean())
+
+    names = ["return_std", "evaluation_seconds", *(["greedy_return"] if greedy_too else [])]
+    return {"return": play, **{name: lambda *_, name=name: last[name] for name in names}}
+
+
+def run_training(
+    folder: Path,
+    settings: TrainSettings,
+    show_progress: bool = True,
+    trust: bool = False,
+    greedy_too: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:
+    """Trains, or resumes an earlier attempt in the folder.
+
+    With an environment, evaluations (also before training) measure its return; without one, the
+    share of logged actions that the policy would take, which measures imitation, not quality (see
+    `MultiDiscreteFQE`).
+
+    Args:
+        folder: of the run; created if missing.
+        settings: what to train, see `train_settings`.
+        show_progress: draw progress bars.
+        trust: see `load_dataset`.
+        greedy_too: where evaluations sample, also play greedy actions (`greedy_return`): early in
+            training they can be good while samples are not.
+        clock: counts the seconds of training.
+
+    Returns:
+        The content of `result.json`: last evaluation, seconds and the policy's file.
+
+    Raises:
+        ValueError: the folder belongs to another run, or wrong settings.
+        DatasetNotFoundError: see `load_dataset`.
+        InvalidDatasetError: see `load_dataset`.
+    """
+    if (finished := _open_folder(folder, settings)) is not None:
+        return finished
+    algo = create_algorithm(settings.algorithm, settings.fields, settings.device)
+    if settings.asm is not None:
+        if not getattr(algo, "takes_asm", False):
+            raise ValueError(f"{settings.algorithm} does not use an ASM; only SPIN's policies do.")
+        algo.set_asm(settings.asm)
+    dataset, env = _load(settings, show_progress, trust)
+    d3rlpy.seed(settings.seed)
+    algo.build_with_dataset(dataset)
+    evaluators: dict[str, Any] = {"action_match": MultiDiscreteActionMatchEvaluator("slot")}
+    rows: list[dict[str, Any]] = []
+    if env is not None:
+        evaluators = _evaluators(env, settings, greedy_too)
+        first = folder / FIRST
+        if not first.exists():
+            write_json(first, {name: play(algo, dataset) for name, play in evaluators.items()})
+        rows.append(
+            {"step": 0, "update_seconds": 0.0, "seconds": 0.0, **json.loads(first.read_text())}
+        )
+    update_seconds = 0.0
+    for _, metrics in algo.fitter(
+        dataset,
+        n_steps=settings.n_steps,
+        n_steps_per_epoch=settings.n_steps_per_epoch,
+        experiment_name="log",
+        with_timestamp=False,
+        logger_adapter=NoopAdapterFactory(),
+        show_progress=show_progress,
+        save_interval=sys.maxsize,
+        evaluators=evaluators,
+        best_by=next(iter(evaluators)),
+        checkpoint_dir=folder / "checkpoints",
+        resume=True,
+        checkpoint_interval=settings.checkpoint_interval,
+        seconds=Budget(settings.seconds, clock, settings.n_epochs),
+    ):
+        update_seconds += metrics["time_epoch"]
+        rows.append({"update_seconds": update_seconds, **metrics})
+        write_csv(folder / CURVE, rows)
+    save_policy(algo, folder / POLICY)
+    if getattr(algo, "asm", None) is not None:
+        save_asm(algo.asm, folder / ASM)
+    result = {
+        "algorithm": settings.algorithm,
+        "dataset": settings.dataset,
+        "recipe": settings.recipe,
+        "steps": rows[-1]["step"],
+        "policy": str(folder / POLICY),
+        "update_seconds": update_seconds,
+        "seconds": rows[-1]["seconds"],
+        **{name: rows[-1][name] for name in evaluators},
+    }
+    if env is not None:
+        result |= {"episodes": settings.episodes, "mode": settings.mode}
+        if reference_scores(env) is not None:
+            result["score"] = float(normalized_score(env, result["return"]))
+        assert env.spec is not None
+        result |= {"env": env.spec.id, "env_args": env.spec.kwargs}
+        env.close()
+    write_json(folder / RESULT, result)
+    return result
+
+
+def run_pretraining(
+    folder: Path, settings: PretrainSettings, show_progress: bool = True, trust: bool = False
+) -> dict[str, Any]:
+    """Pre-trains an ASM, or resumes an earlier attempt in the folder.
+
+    Arguments and errors are those of `run_training`. Writes `asm_0.safetensors` (untrained) and
+    `asm_<epoch>.safetensors` every `pretraining.checkpoint_interval` epochs.
+
+    Returns:
+        The content of `result.json`: the last epoch and the model's file.
+    """
+    if (finished := _open_folder(folder, settings)) is not None:
+        return finished
+    fields = {k: v for k, v in pretraining_fields(settings).items() if v}
+    algo = create_algorithm(PRETRAINED, fields, settings.device)
+    dataset, env = _load(settings, show_progress, trust)
+    if env is not None:
+        env.close()
+    algo.build_with_dataset(dataset)  # fits the scaler
+    scaler, factory = algo.config.observation_scaler, algo.config.actor_encoder_factory
+    config = factory.pretraining
+    dataset = dataset.to(settings.device).for_imitation(algo.config.imitation_weights)
+    d3rlpy.seed(settings.seed)
+    asm = ActionStructureModel(dataset.observations.shape[1], dataset.nvec, factory.structure)
+    asm.to(settings.device)
+    asm.observation_scaler = scaler_to_dict(scaler)
+    transform = None if scaler is None else scaler.transform
+    held_out = None
+    if config.validation_share:
+        dataset, held_out = dataset.split(config.validation_share)
+
+    def save(row: Row, _log_folder: Path | None) -> None:
+        if row["epoch"] % config.checkpoint_interval == 0:
+            save_asm(asm, folder / f"asm_{row['epoch']}.safetensors")
+
+    with Checkpoints(
+        folder / "checkpoints", settings.checkpoint_interval, _identity(settings), dict
+    ) as checkpoints:
+        if checkpoints.start(resume=True) is None:
+            save_asm(asm, folder / "asm_0.safetensors")
+        run = Run(show_progress, checkpoints, compile_graph=algo.config.compile_graph)
+        rows = pretrain(asm, dataset, config, run, transform, held_out, save)
+    if rows:
+        write_csv(folder / CURVE, rows)
+    save_asm(asm, folder / ASM)
+    last = rows[-1] if rows else {"step": 0, "samples": 0, "seconds": 0.0}
+    result = {"dataset": settings.dataset, "asm": str(folder / ASM), **last}
+    write_json(folder / RESULT, result)
+    return result
+
+
+Settings = TrainSettings | PretrainSettings
+
+
+def _load(
+    settings: Settings, show_progress: bool, trust: bool
+) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any, Any] | None]:
+    """Returns the dataset and, if it names one, its environment."""
+    found = open_dataset(settings.dataset, settings.size, progress=show_progress, trust=trust)
+    if found.env_spec is None:
+        return DeviceReplayBuffer.from_minari(found), None
+    return load_dataset(found, trust=trust)
+
+
+def _identity(settings: Settings) -> dict[str, Any]:
+    """Returns the settings that a resumed run must share; `n_steps` may grow."""
+    return {k: v for k, v in dataclasses.asdict(settings).items() if k != "n_steps"}
+
+
+def _holds_work(folder: Path) -> bool:
+    """Whether steps were made in a run's folder."""
+    files = [folder / CURVE, folder / RESULT, *(folder / "checkpoints").glob("*.ckpt")]
+    return any(file.exists() for file in files)
+
+
+def _open_folder(folder: Path, settings: Settings) -> dict[str, Any] | None:
+    """Writes a run's settings to its folder; returns its result if it is finished."""
+    path = folder / CONFIG
+    wanted = dataclasses.asdict(settings)
+    if not _holds_work(folder):  # an attempt that failed at its start blocks no other
+        (folder / FIRST).unlink(missing_ok=True)
+    elif path.exists():
+        found = read_settings(path)
+        if "compile_graph" in found.get("fields", {}):  # results do not depend on it
+            found["fields"]["compile_graph"] = wanted["fields"]["compile_graph"]
+        before, steps = found.get("n_steps", 0), wanted.get("n_steps", 0)
+        differing = [
+            f"{key}={found.get(key)!r} (asked for: {value!r})"
+            for key, value in wanted.items()
+            if (before > steps if key == "n_steps" else found.get(key) != value)
+        ]
+        if differing or found.keys() != wanted.keys():
+            what = "; ".join(differing) or "other settings"
+            raise ValueError(f"{folder} holds a run with {what}. Pass another --out, or remove it.")
+        if (folder / RESULT).exists() and before == steps:
+            result: dict[str, Any] = json.loads((folder / RESULT).read_text())
+            return result
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(format_settings(settings))
+    write_json(folder / "machine.json", describe_machine())
+    return None

@@ -1,0 +1,1 @@
+"""What every training shares: its loop, budget, schedules, checkpoints, graphs, processes."""

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
+
+from spin_d3rlpy.evaluation.metrics import action_marginals
+from spin_d3rlpy.runs.plots import (
+    COLORS,
+    Curve,
+    plot_action_marginals,
+    plot_attention,
+    plot_curve_panels,
+    plot_returns,
+)
+
+
+def shows(path: Path, color: str, left: float = 0.0) -> bool:
+    """Whether a picture, from a share `left` of its width on, shows a visible amount of a color."""
+    image = imread(path)[..., :3]
+    image = image[:, round(left * image.shape[1]) :]
+    return bool((abs(image - to_rgb(color)) < 0.02).all(-1).sum() > 200)
+
+
+def test_panels_have_a_line_per_method(tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "curves.png"
+    curve = Curve(np.arange(3.0), np.arange(6.0).reshape(2, 3))
+    panels = {f"d{i}": {"one": curve, "two": curve} for i in range(3)}
+    plot_curve_panels(path, panels, "return", {"d0": {"best": 9.0}})
+    assert shows(path, COLORS[0])
+    assert shows(path, COLORS[1])
+    assert not shows(path, COLORS[2])
+
+
+def test_a_method_looks_the_same_in_all_panels(tmp_path: Path) -> None:
+    path = tmp_path / "curves.png"
+    curve = Curve(np.arange(2.0), np.ones((1, 2)))
+    plot_curve_panels(path, {"first": {"one": curve, "two": curve}, "second": {"two": curve}})
+    assert shows(path, COLORS[1], left=0.5)
+    assert not shows(path, COLORS[0], left=0.5)
+
+
+def test_more_lines_than_colors_are_all_drawn(tmp_path: Path) -> None:
+    curve = Curve(np.arange(2.0), np.ones((1, 2)))
+    panels = {"d": {str(i): curve for i in range(len(COLORS) + 2)}}
+    plot_curve_panels(tmp_path / "curves.svg", panels)
+    assert f"<!-- {len(COLORS) + 1} (1 seed) -->" in (tmp_path / "curves.svg").read_text()
+
+
+def test_horizontal_lines_are_named(tmp_path: Path) -> None:
+    curve = Curve(np.arange(2.0), np.array([[0.0, 100.0]]))
+    lines = {f"published {name}": 40.0 for name in "ABCDE"}
+    plot_curve_panels(tmp_path / "curves.svg", {"d": {"one": curve}}, reference_lines={"d": lines})
+    text = (tmp_path / "curves.svg").read_text()
+    assert all(f"<!-- {name} -->" in text for name in lines)
+
+
+def test_returns_are_stacked_by_policy(tmp_path: Path) -> None:
+    path = tmp_path / "returns.png"
+    plot_returns(path, {"random": [0.0, 1.0], "expert": [9.0] * 5}, "title")
+    assert shows(path, COLORS[0])
+    assert shows(path, COLORS[1])
+
+
+def test_attention_and_marginals_are_drawn(tmp_path: Path) -> None:
+    maps = np.random.default_rng(0).random((2, 3, 4, 4))
+    plot_attention(tmp_path / "attention.png", maps, ["state", "a", "b", "c"], "title")
+    shares = action_marginals(np.array([[0, 1], [1, 4], [1, 0]]), [2, 5])
+    plot_action_marginals(tmp_path / "actions.png", {"data": shares}, "title")
+    for name in ("attention", "actions"):
+        assert imread(tmp_path / f"{name}.png").std() > 0.05
+
+
+def test_marginals_are_shares_of_each_slots_choices() -> None:
+    shares = action_marginals(np.array([[0, 1], [1, 4], [1, 0]]), [2, 5])
+    expected = [[1 / 3, 2 / 3, np.nan, np.nan, np.nan], [1 / 3, 1 / 3, 0, 0, 1 / 3]]
+    np.testing.assert_allclose(shares, expected)
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a"])
+def test_other_formats_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"\.png, \.pdf, \.svg; got"):
+        plot_returns(tmp_path / name, {"all": [1.0]}, "title")
+
+
+def test_colors_are_told_apart_without_red_or_green() -> None:
+    """Simulates the common color blindnesses by the mean of red and green."""
+    seen: Any = np.array([to_rgb(color) for color in COLORS])
+    merged = np.stack([seen[:, :2].mean(1), seen[:, 2]], 1)
+    distances = np.linalg.norm(merged[:, None] - merged[None], axis=-1)
+    assert distances[~np.eye(len(COLORS), dtype=bool)].min() > 0.08
