@@ -23,16 +23,15 @@ from d3rlpy.preprocessing import MultiplyRewardScaler, StandardObservationScaler
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from spin_d3rlpy import (SPINIQL, DecQN, FactoredIQL, MultiDiscreteFQE, MultiDiscreteFQEConfig)
-from spin_d3rlpy.training import graphs
-from spin_d3rlpy.fast import precision
-from spin_d3rlpy.policies import reprem
-from spin_d3rlpy.runs import training
+from spin_d3rlpy import SPINIQL, DecQN, FactoredIQL, MultiDiscreteFQE, MultiDiscreteFQEConfig
 from spin_d3rlpy.algos import base, impl
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.fast import dropout
+from spin_d3rlpy.fast import dropout, precision
 from spin_d3rlpy.files.settings import format_settings
+from spin_d3rlpy.policies import reprem
+from spin_d3rlpy.runs import training
 from spin_d3rlpy.runs.settings import train_settings
+from spin_d3rlpy.training import graphs
 from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,

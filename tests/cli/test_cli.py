@@ -139,7 +139,7 @@ def test_warnings_are_one_line(
         warnings.simplefilter("always")
         warnings.warn("beware", stacklevel=1)
 
-    monkeypatch.setattr(evaluate, "emit", warn)
+    monkeypatch.setattr(info, "emit", warn)
     assert call(monkeypatch, "info") == 0
     assert capsys.readouterr().err == "Warning: beware\n"
 
@@ -148,7 +148,7 @@ def test_an_interrupt_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluate, "emit", interrupt)
+    monkeypatch.setattr(info, "emit", interrupt)
     assert call(monkeypatch, "info") == 130
 
 

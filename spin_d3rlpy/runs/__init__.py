@@ -1,0 +1,1 @@
+"""Runs as folders: settings, training, learning curves, the policy, plots and playing it."""
