@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from spin_d3rlpy import __version__
-from spin_d3rlpy.cli import app, evaluate, main
+from spin_d3rlpy.cli import app, info, main
 from spin_d3rlpy.cli.options import parse_arguments
 from spin_d3rlpy.cli.program import EXAMPLES
 from tests.cli.commands import parse, spin_arguments
