@@ -3,12 +3,14 @@
 from spin_envs.action_grid import ActionGrid
 from spin_envs.discretized import DiscretizeAction
 from spin_envs.errors import InvalidActionError, MissingDependencyError, UnknownTaskError
+from spin_envs.layout import ActionLayout
 from spin_envs.scores import normalized_score, reference_scores, register_reference_scores
 from spin_envs.tasks import register_all
 from spin_envs.vector import make_batch
 
 __all__ = [
     "ActionGrid",
+    "ActionLayout",
     "DiscretizeAction",
     "InvalidActionError",
     "MissingDependencyError",

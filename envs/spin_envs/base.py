@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_action
+from spin_envs.layout import ActionLayout
 
 # Reward, terminated, truncated, info.
 StepResult = tuple[float, bool, bool, dict[str, Any]]
@@ -63,6 +64,7 @@ class MultiDiscreteEnv(
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     observation_space: Box
     action_space: MultiDiscrete
+    layout: ActionLayout | None = None  # what slots and choices are, where that is known
 
     def __init__(
         self,

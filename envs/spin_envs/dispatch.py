@@ -10,11 +10,24 @@ from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_integer
 from spin_envs.base import MultiDiscreteEnv, StepResult, fill_cell
+from spin_envs.layout import NONE, ActionLayout
 from spin_envs.tasks import COORDINATION_EPISODE_STEPS, DEFAULT_SLOTS
 
 GRID = 10  # cells in a row
 SPEED = 3  # cells that a courier moves in a step
 DEADLINES = (4, 8)  # steps that a new order stays open, from and to
+
+
+def _layout(n: int) -> ActionLayout:
+    """Couriers at cells choose orders at cells, or stay, a choice without features."""
+    orders = [[2 * n + 3 * k + part for part in range(3)] for k in range(n)]
+    return ActionLayout(
+        shared_choices=True,
+        slot_columns=tuple((2 * i, 2 * i + 1) for i in range(n)),
+        choice_columns=tuple(tuple(columns) for columns in [*orders, [NONE] * 3]),
+        choice_features=tuple((float(k == n),) for k in range(n + 1)),
+        compared=((0, 0), (1, 1)),
+    )
 
 
 class DispatchEnv(MultiDiscreteEnv):
@@ -49,6 +62,7 @@ class DispatchEnv(MultiDiscreteEnv):
             render_mode,
             render_fps=4,
         )
+        self.layout = _layout(couriers)
         self._n = couriers
         self._size = size
         # Lists: for tens of couriers faster than arrays.

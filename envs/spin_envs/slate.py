@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_integer
 from spin_envs.base import MultiDiscreteEnv, StepResult, fill_cell
+from spin_envs.layout import ActionLayout
 from spin_envs.tasks import COORDINATION_EPISODE_STEPS, DEFAULT_SLOTS
 
 CATEGORIES = 5
@@ -71,6 +72,13 @@ class SlateEnv(MultiDiscreteEnv):
             render_fps=2,
         )
         self._quality = item_qualities(items).tolist()
+        self.layout = ActionLayout(
+            shared_choices=True,
+            choice_features=tuple(
+                (quality, *(float(k % CATEGORIES == c) for c in range(CATEGORIES)))
+                for k, quality in enumerate(self._quality)
+            ),
+        )
         self._factors = rank_factors(CATEGORIES * np.arange(places), places).tolist()
         self._largest = sum(
             q * f for q, f in zip(self._quality[::CATEGORIES], self._factors, strict=False)

@@ -21,6 +21,7 @@ from spin_d3rlpy.algos.files import copy_to
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl
 from spin_d3rlpy.algos.recipes import recipe_fields
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
+from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.scalers import fit_scaler
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
@@ -31,6 +32,7 @@ from spin_d3rlpy.errors import (
 from spin_d3rlpy.fast.precision import fast_products
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
 from spin_d3rlpy.training.distributed import share_training
+from spin_envs import ActionLayout
 
 TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
@@ -102,7 +104,10 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 f"Expected flat observations of shape (obs,), got shape {observation_shape}. "
                 "Flatten them first."
             )
-        super().create_impl((int(observation_shape[0]),), max(self._config.nvec))
+        size = int(observation_shape[0])
+        if self._config.layout is not None:
+            self._config.layout.check(size, self._config.nvec)
+        super().create_impl((size,), max(self._config.nvec))
         if self._enable_ddp:
             assert self._impl is not None
             for network in self._impl.modules.get_torch_modules().values():
@@ -120,18 +125,24 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """
         space: Any = env.action_space
         self._adopt_nvec(nvec_from_space(space), "the environment")
+        self._adopt_layout(layout_of(env))
         shape = env.observation_space.shape
         self.create_impl(() if shape is None else shape, 0)
 
     def _as_buffer(self, dataset: Any) -> DeviceReplayBuffer:
         buffer = as_device_buffer(dataset, self._config.nvec)
         self._adopt_nvec(buffer.nvec, "the dataset")
+        self._adopt_layout(buffer.layout)
         return buffer.to(self._device)
 
     def _adopt_nvec(self, nvec: list[int], source: str) -> None:
         if self._config.nvec is None:
             self._config.nvec = list(nvec)
         require_same_nvec(self._config.nvec, nvec, type(self).__name__, source)
+
+    def _adopt_layout(self, layout: ActionLayout | None) -> None:
+        if self._config.layout is None and self._impl is None:
+            self._config.layout = layout
 
     def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
         fit_scaler(self._config.observation_scaler, buffer)

@@ -316,9 +316,10 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         with settings.budget.counting():
             buffer = self._as_buffer(dataset)
             self._build_with_buffer(buffer)
+            training = self._hold_out(buffer)
         # Evaluators get what they would get from d3rlpy.
         shown = dataset if isinstance(dataset, ReplayBufferBase) else buffer
-        yield from train(self, buffer, shown, settings)
+        yield from train(self, training, shown, settings)
 
     def _run(
         self,
@@ -389,6 +390,13 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             with suppress(NotImplementedError):  # of scalers that need data
                 build_scalers_with_env(self, env)
         self._require_built("observation_scaler", "reward_scaler")
+
+    def _hold_out(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
+        """Hook: the episodes to train on."""
+        return buffer
+
+    def _after_epoch(self) -> None:
+        """Hook before an epoch's evaluation."""
 
     def _before_training(self, buffer: DeviceReplayBuffer, run: Run) -> None:
         """Hook for work before the first step (a policy's first stages)."""

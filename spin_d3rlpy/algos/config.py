@@ -11,12 +11,23 @@ from d3rlpy.base import DeviceArg, LearnableConfig
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import make_optimizer_field
+from dataclasses_json import config as json_field
 
 from spin_d3rlpy.data.weights import TrajectoryWeights
 from spin_d3rlpy.errors import require_one_of
 from spin_d3rlpy.fast.precision import Precision
 from spin_d3rlpy.training.graphs import CompileGraph
 from spin_d3rlpy.training.schedules import Schedule, ScheduleName
+from spin_envs import ActionLayout
+
+
+def layout_field() -> Any:
+    """Returns a config field for an `ActionLayout`, None if it is not known."""
+    encoding = json_field(
+        encoder=lambda layout: layout and layout.to_dict(),
+        decoder=lambda content: content and ActionLayout.from_dict(content),
+    )
+    return dataclasses.field(default=None, metadata=encoding)
 
 
 @dataclasses.dataclass()
@@ -26,6 +37,8 @@ class MultiDiscreteConfig(LearnableConfig):
     Args:
         nvec: number of choices of each sub-action. Filled from the dataset or environment when
             the model is built, and saved with it.
+        layout: what slots and choices are (see `spin_envs.ActionLayout`). Filled likewise, if the
+            dataset or environment knows; `ActionLayout()` uses nothing of what they know.
         n_steps: gradient steps of `fit` when it is not told.
         trajectory_weights: how often each trajectory is drawn for imitation: by the policy, and by
             the stages that it learns first; None draws all alike.
@@ -43,6 +56,7 @@ class MultiDiscreteConfig(LearnableConfig):
     """
 
     nvec: list[int] | None = None
+    layout: ActionLayout | None = layout_field()
     n_steps: int = 1_000_000
     trajectory_weights: TrajectoryWeights | None = dataclasses.field(
         default_factory=TrajectoryWeights

@@ -103,34 +103,6 @@ class FactoredCritic(nn.ModuleList):
         return values if self.decomposition == "sum" else values / layout.n_slots
 
 
-class JointCritic(nn.ModuleList):
-    """An ensemble of E functions `Q(s, a)` of the observation and the action's one-hot choices.
-
-    Arguments are those of `FactoredCritic`.
-    """
-
-    def __init__(
-        self,
-        observation_shape: Sequence[int],
-        encoder_factory: EncoderFactory,
-        nvec: Sequence[int],
-        n_critics: int = 2,
-    ) -> None:
-        inputs = (observation_shape[0] + sum(nvec),)
-        super().__init__(ValueFunction(inputs, encoder_factory) for _ in range(n_critics))
-
-    def q_values(
-        self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
-    ) -> torch.Tensor:
-        """Returns `Q_e(s, a)`, `(E, [A,] B)`, for actions `([A,] B, N)`."""
-        assert isinstance(observations, torch.Tensor)
-        shape = actions.shape[:-1]
-        chosen = torch.zeros(*shape, layout.total, device=actions.device)
-        chosen = chosen.scatter(-1, layout.positions(actions), 1.0)
-        inputs = torch.cat([observations.expand(*shape, -1), chosen], dim=-1).flatten(0, -2)
-        return torch.stack([q(inputs).unflatten(0, shape) for q in self])
-
-
 class ValueFunction(nn.Module):
     """Maps observations `(B, obs)` to state values `(B,)`."""
 

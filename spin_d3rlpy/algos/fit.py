@@ -173,6 +173,8 @@ def train(
             log({"time_epoch": loop.epoch_seconds, **loop.take_losses()})
             if settings.epoch_callback:
                 settings.epoch_callback(algo, epoch, loop.step)
+            with settings.budget.counting():
+                algo._after_epoch()
             measured = {k: evaluate(algo, shown) for k, evaluate in settings.evaluators.items()}
             log(measured)
             if by_epoch:

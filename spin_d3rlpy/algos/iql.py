@@ -18,7 +18,8 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticImpl,
     ActorCriticModules,
 )
-from spin_d3rlpy.algos.critics import JointCritic, ValueFunction, expectile_loss, polyak_update
+from spin_d3rlpy.algos.critics import ValueFunction, expectile_loss, polyak_update
+from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.data.batches import imitation_batch
 
 
@@ -116,12 +117,17 @@ class IQL(ActorCriticAlgo[IQLImpl, IQLConfig]):
     impl_class: type[IQLImpl] = IQLImpl
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        modules = self.create_modules(observation_shape)
+        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)
+
+    def create_modules(self, observation_shape: Shape) -> IQLModules:
+        """Returns new networks and their optimizers."""
         values = self._config.value_encoder_factory
         policy = self.create_policy(observation_shape)
         actor_optim = self.create_actor_optim(policy)
         q_funcs = self.create_critic(observation_shape)
         value_func = self.create_value_function(observation_shape, values)
-        modules = IQLModules(
+        return IQLModules(
             policy=policy,
             actor_optim=actor_optim,
             q_funcs=q_funcs,
@@ -130,11 +136,12 @@ class IQL(ActorCriticAlgo[IQLImpl, IQLConfig]):
             value_func=value_func,
             value_optim=self.create_critic_optim(value_func),
         )
-        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)
 
     def create_critic(self, observation_shape: Shape) -> Any:
         if not self._config.joint_critic:
             return super().create_critic(observation_shape)
         config = self._config
         shape, factory = cast_flat_shape(observation_shape), config.critic_encoder_factory
-        return JointCritic(shape, factory, self._nvec, config.n_critics).to(self._device)
+        shares = config.layout is not None and config.layout.shared_choices
+        critic = JointCritic(shape, factory, self._nvec, config.n_critics, shares)
+        return critic.to(self._device)

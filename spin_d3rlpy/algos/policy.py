@@ -91,6 +91,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 f"The ASM was pre-trained on observations of length {self._asm.observation_size}, "
                 f"not {observation_shape[0]}."
             )
+        layout, factory = self._config.layout, self._factory
+        if layout is not None and isinstance(factory, PolicyFactory) and self._asm is None:
+            self._config.actor_encoder_factory = factory.with_layout(layout)
         super().create_impl(observation_shape, action_size)
         self._load_asm()
 

@@ -17,6 +17,7 @@ from torch.nn.functional import embedding, gelu, linear
 
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm import sampling
+from spin_d3rlpy.asm.entities import EntityBySlot, EntityConfig, PairScorer, count_choices
 from spin_d3rlpy.errors import no_transformer, require_fields
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
@@ -74,14 +75,15 @@ class MLPConfig:
         return self.width
 
 
-StructureConfig: TypeAlias = TransformerConfig | MLPConfig
+StructureConfig: TypeAlias = TransformerConfig | MLPConfig | EntityConfig
 ARCHITECTURES: dict[str, type[StructureConfig]] = {
     "transformer": TransformerConfig,
     "mlp": MLPConfig,
+    "entities": EntityConfig,
 }
 
 
-def _check_sizes(config: StructureConfig) -> None:
+def _check_sizes(config: TransformerConfig | MLPConfig) -> None:
     for name, value in vars(config).items():
         if name.endswith("dropout"):
             rule = isinstance(value, float | int) and 0.0 <= value < 1.0, "in [0, 1)"
@@ -264,14 +266,18 @@ class LinearHeads(nn.Linear):
 
 
 def create_trunk(observation_size: int, config: StructureConfig) -> SlotTransformer | SlotMLP:
-    """Returns an untrained trunk for a config."""
+    """Returns an untrained trunk for a config; NoTransformerError if it describes none."""
+    if isinstance(config, EntityConfig):
+        raise no_transformer(config)
     if isinstance(config, MLPConfig):
         return SlotMLP(observation_size, config)
     return SlotTransformer(observation_size, config)
 
 
 def create_heads(nvec: Sequence[int], config: StructureConfig) -> SlotHeads | LinearHeads:
-    """Returns untrained heads for the trunk of a config."""
+    """Returns untrained heads for the trunk of a config; see `create_trunk`."""
+    if isinstance(config, EntityConfig):
+        raise no_transformer(config)
     if isinstance(config, MLPConfig):
         return LinearHeads(config.width, sum(nvec))
     return SlotHeads(nvec, config)
@@ -286,7 +292,8 @@ class ActionStructureModel(nn.Module):
     Args:
         observation_size: length of an observation.
         nvec: number of choices of each sub-action.
-        config: sizes: a `TransformerConfig` (the paper's) or an `MLPConfig`.
+        config: sizes: a `TransformerConfig` (the paper's), an `MLPConfig`, or an `EntityConfig`,
+            by which pairs of slots and choices are scored by their features.
     """
 
     row_offsets: torch.Tensor  # (N,)
@@ -303,10 +310,14 @@ class ActionStructureModel(nn.Module):
         # How observations were scaled in pre-training (type and parameters), kept with the file.
         self.observation_scaler: dict[str, Any] | None = None
         rows = torch.tensor([m + 1 for m in self.nvec])
-        # One table of all slots' rows; slot i's rows are its m_i choices, then its mask token.
-        self.embedding = nn.Embedding(self.layout.total + self.layout.n_slots, self.config.width)
         self.register_buffer("row_offsets", rows.cumsum(0) - rows, persistent=False)
         self.register_buffer("mask_ids", torch.tensor(self.nvec), persistent=False)
+        self.scorer: PairScorer | None = None
+        if isinstance(self.config, EntityConfig):
+            self.scorer = PairScorer(observation_size, self.nvec, self.config)
+            return
+        # One table of all slots' rows; slot i's rows are its m_i choices, then its mask token.
+        self.embedding = nn.Embedding(self.layout.total + self.layout.n_slots, self.config.width)
         self.trunk = create_trunk(observation_size, self.config)
         self.heads = create_heads(self.nvec, self.config)
         if isinstance(self.config, MLPConfig):  # one linear layer with the state's weights
@@ -316,9 +327,15 @@ class ActionStructureModel(nn.Module):
     @property
     def transformer(self) -> SlotTransformer:
         """The trunk; an attribute only of a model with attention, otherwise NoTransformerError."""
-        if not isinstance(self.trunk, SlotTransformer):
+        trunk = None if self.scorer is not None else self.trunk
+        if not isinstance(trunk, SlotTransformer):
             raise no_transformer(self.config)
-        return self.trunk
+        return trunk
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.mask_ids.device
 
     def __getattr__(self, name: str) -> torch.Tensor | nn.Module:
         # Python comes here after the property's error, and nn.Module would not say why.
@@ -341,17 +358,25 @@ class ActionStructureModel(nn.Module):
             tokens: `(B, N)` integers, choice `0 .. m_i - 1` or mask `m_i`.
             rows: `(C, N)`: of slot i, only the logits in rows `rows[:, i]` of the batch.
         """
-        table, ids = self.embedding.weight, tokens + self.row_offsets
         logits: torch.Tensor
+        if self.scorer is not None:
+            counts = count_choices(tokens, self.layout.max_choices)
+            logits = self.scorer(observations, counts).flatten(1)
+            return logits if rows is None else logits.gather(0, rows[:, self.layout.slot_of])
+        table, ids = self.embedding.weight, tokens + self.row_offsets
         if isinstance(self.trunk, SlotMLP):
             logits = self.heads(self.trunk(observations, table, ids))
             return logits if rows is None else logits.gather(0, rows[:, self.layout.slot_of])
         logits = self.heads(self.trunk(observations, table, ids, rows))
         return logits
 
-    def slot_by_slot(self, observations: torch.Tensor) -> SlotBySlot:
+    def slot_by_slot(
+        self, observations: torch.Tensor, actions: torch.Tensor | None = None
+    ) -> SlotBySlot | EntityBySlot:
         """Returns what gives one slot's logits after the other, in view of those chosen."""
-        return SlotBySlot(self, observations)
+        if self.scorer is not None:
+            return EntityBySlot(self.scorer, self.mask_ids, observations, actions)
+        return SlotBySlot(self, observations, actions)
 
     log_likelihood = sampling.log_likelihood
     sample = sampling.sample
@@ -364,16 +389,31 @@ class SlotBySlot:
 
     A model without attention only adds what a choice changes in its first layer, and computes one
     slot's logits. Nothing is written in place, so that exports can follow.
+
+    Args:
+        asm: the model.
+        observations: `(B, obs)`.
+        actions: `(B, N)` choices that are made already; all slots are open if None.
     """
 
-    def __init__(self, asm: ActionStructureModel, observations: torch.Tensor) -> None:
+    def __init__(
+        self,
+        asm: ActionStructureModel,
+        observations: torch.Tensor,
+        actions: torch.Tensor | None = None,
+    ) -> None:
         self._asm = asm
         self._observations = observations
-        self.tokens = asm.mask_ids.expand(observations.shape[0], -1)  # (B, N)
+        masked = asm.mask_ids.expand(observations.shape[0], -1)
+        self.tokens = masked if actions is None else actions  # (B, N)
         self._x: torch.Tensor | None = None
         if isinstance(asm.trunk, SlotMLP):
             self._hidden = asm.mask_embeddings
-            self._x = asm.trunk.first_layer(observations, self._hidden)
+            if actions is None:
+                self._x = asm.trunk.first_layer(observations, self._hidden)
+            else:
+                ids = actions + asm.row_offsets
+                self._x = asm.trunk.first_layer(observations, asm.embedding.weight, ids)
 
     def logits(self, slot: int) -> torch.Tensor:
         """Returns a slot's logits, `(B, m_i)`."""
@@ -388,9 +428,21 @@ class SlotBySlot:
         return asm.heads.some(asm.trunk.features(self._x), outputs)
 
     def choose(self, slot: int, choice: torch.Tensor) -> None:
-        """Takes over a slot's choices `(B,)`."""
-        before, after = self.tokens[:, :slot], self.tokens[:, slot + 1 :]
-        self.tokens = torch.cat([before, choice[:, None], after], dim=1)
+        """Takes over an open slot's choices `(B,)`."""
         if self._x is not None:
-            rows = embedding(choice + self._asm.row_offsets[slot], self._asm.embedding.weight)
-            self._x = self._x + rows - self._hidden[slot]
+            self._x = self._x + self._rows(slot, choice) - self._hidden[slot]
+        self._set(slot, choice)
+
+    def hide(self, slot: int) -> None:
+        """Opens a slot whose choices are made."""
+        if self._x is not None:
+            self._x = self._x - self._rows(slot, self.tokens[:, slot]) + self._hidden[slot]
+        self._set(slot, self._asm.mask_ids[slot].expand(self.tokens.shape[0]))
+
+    def _rows(self, slot: int, choice: torch.Tensor) -> torch.Tensor:
+        """What choices `(B,)` add to the first layer, `(B, D)`."""
+        return embedding(choice + self._asm.row_offsets[slot], self._asm.embedding.weight)
+
+    def _set(self, slot: int, token: torch.Tensor) -> None:
+        before, after = self.tokens[:, :slot], self.tokens[:, slot + 1 :]
+        self.tokens = torch.cat([before, token[:, None], after], dim=1)

@@ -125,7 +125,7 @@ class PretrainingConfig:
             objective = VariationalActionModeling(asm, self.latent_size, self.kl_weight)
         else:
             objective = ContrastiveActionModeling(asm, self.projection_size, self.temperature)
-        return objective.to(asm.embedding.weight.device)
+        return objective.to(asm.device)
 
     def n_updates(self, n_transitions: int) -> int:
         """Gradient steps for a dataset of this size."""
@@ -177,7 +177,7 @@ def pretrain(
         share_training(objective)
     average = WeightAverage(asm, config.ema_decay) if config.ema_decay else None
     optimizer = torch.optim.Adam(objective.parameters(), lr=config.learning_rate, fused=True)
-    device = asm.embedding.weight.device
+    device = asm.device
 
     def scaled(observations: torch.Tensor) -> torch.Tensor:
         return observations if transform is None else transform(observations)
@@ -237,7 +237,7 @@ def _validate(
     precision: Precision,
 ) -> Validation:
     """Measures on fixed rows and masks, without dropout."""
-    device = objective.asm.embedding.weight.device
+    device = objective.asm.device
     devices = [device] if device.type == "cuda" else []
     objective.eval()
     # Training must not depend on whether it is measured.

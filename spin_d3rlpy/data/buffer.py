@@ -26,8 +26,10 @@ from minari import MinariDataset
 
 from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
+from spin_d3rlpy.data.layouts import read_layout
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.weights import TrajectoryWeights, returns_to_go
+from spin_envs import ActionLayout
 
 _ROWS_AT_ONCE = 65_536
 
@@ -56,7 +58,10 @@ class DeviceReplayBuffer(ReplayBufferBase):
         observation_index: `(n,)` row of each transition's observation; the next row is its next
             observation.
         episode_starts: `(episodes + 1,)` index of each episode's first transition, and n.
+        layout: what the action's slots and choices are, if that is known.
     """
+
+    layout: ActionLayout | None = None
 
     def __init__(self, data: StackedEpisodes, map_in: Path | None = None) -> None:
         self._map_in = map_in
@@ -104,7 +109,9 @@ class DeviceReplayBuffer(ReplayBufferBase):
         Raises:
             InvalidDatasetError: other spaces, actions out of range, NaN or infinite entries.
         """
-        return cls(read_minari(dataset, max_episodes, bins, map_in), map_in)
+        buffer = cls(read_minari(dataset, max_episodes, bins, map_in), map_in)
+        buffer.layout = read_layout(dataset, buffer.observations.shape[1], buffer.nvec)
+        return buffer
 
     @classmethod
     def from_replay_buffer(
@@ -165,6 +172,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
             nvec=self.nvec,
         )
         selected = DeviceReplayBuffer(stacked, self._map_in).to(self.device)
+        selected.layout = self.layout
         if self._weights is not None:
             selected._weigh(self._weights[torch.tensor(chosen, device=self.device)])
             selected._weighs_critics = self._weighs_critics

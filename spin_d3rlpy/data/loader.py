@@ -19,6 +19,7 @@ from minari.storage import get_dataset_path
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.builder import build_dataset
 from spin_d3rlpy.data.environments import make_environment, open_minari
+from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.remote import pull_dataset
 from spin_d3rlpy.data.sources import largest_choices
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name, parse_name
@@ -84,6 +85,8 @@ def load_dataset(
         map_in = Path(found.storage.data_path if memory_map is True else memory_map)
     buffer = DeviceReplayBuffer.from_minari(found, max_episodes, bins, map_in)
     env = make_environment(found, trust)
+    if buffer.layout is None and bins is None:
+        buffer.layout = layout_of(env)
     if isinstance(env.observation_space, Dict | Tuple):
         env = FlattenObservation(env)
     if bins is not None:

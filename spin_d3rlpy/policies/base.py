@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from d3rlpy.models.torch.encoders import Encoder, compute_output_size
@@ -49,6 +50,35 @@ class SlotFeatures(nn.Module):
 
     def load_asm(self, asm: ActionStructureModel) -> None:
         """Copies the usable parts of an ASM; by default none."""
+
+
+class Conditionals(Protocol):
+    """Logits of one slot at a time, in view of the choices of all others."""
+
+    def hide(self, slot: int) -> None:
+        """Opens a slot."""
+
+    def logits(self, slot: int) -> torch.Tensor:
+        """Returns the logits of an open slot, `(B, m_i)`."""
+
+    def choose(self, slot: int, choice: torch.Tensor) -> None:
+        """Fills an open slot with choices `(B,)`."""
+
+
+class IndependentConditionals:
+    """Conditionals of independent slots: what the others choose changes nothing."""
+
+    def __init__(self, layout: SlotLayout, logits: torch.Tensor) -> None:
+        self._slots: list[torch.Tensor] = list(logits.split(layout.nvec, dim=-1))
+
+    def hide(self, slot: int) -> None:
+        """Does nothing."""
+
+    def logits(self, slot: int) -> torch.Tensor:
+        return self._slots[slot]
+
+    def choose(self, slot: int, choice: torch.Tensor) -> None:
+        """Does nothing."""
 
 
 class Policy(nn.Module):
@@ -104,6 +134,17 @@ class Policy(nn.Module):
         samples: torch.Tensor = actions.unflatten(0, (n, -1))
         return samples
 
+    def conditionals(self, observations: torch.Tensor, actions: torch.Tensor) -> Conditionals:
+        """Returns logits of one slot at a time in view of the others' choices `(B, N)`.
+
+        Raises:
+            NotImplementedError: the policy cannot tell.
+        """
+        raise NotImplementedError(
+            f"A {type(self).__name__} does not know a choice's probability in view of all others. "
+            "Expected search_sweeps=0, or another policy."
+        )
+
     def trainable_modules(self) -> list[tuple[str, nn.Module]]:
         """Named modules for the actor's optimizer."""
         return [("policy", self)]
@@ -131,6 +172,9 @@ class IndependentPolicy(Policy):
     def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
         logits = self(observations)
         return self.layout.argmax(logits if noise is None else logits + noise)
+
+    def conditionals(self, observations: torch.Tensor, actions: torch.Tensor) -> Conditionals:
+        return IndependentConditionals(self.layout, self(observations))
 
 
 def joint_log_prob(layout: SlotLayout, logits: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:

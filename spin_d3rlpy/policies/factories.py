@@ -15,7 +15,8 @@ from d3rlpy.models.torch.encoders import Encoder
 from d3rlpy.types import Shape
 
 from spin_d3rlpy.asm.distillation import DistillationConfig
-from spin_d3rlpy.asm.model import MLPConfig, StructureConfig, TransformerConfig
+from spin_d3rlpy.asm.entities import EntityConfig
+from spin_d3rlpy.asm.model import ARCHITECTURES, MLPConfig, StructureConfig, TransformerConfig
 from spin_d3rlpy.asm.pretraining import PretrainingConfig
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
@@ -36,8 +37,9 @@ from spin_d3rlpy.policies.features import (
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
 from spin_d3rlpy.policies.stages import Distill, PretrainASM, PretrainTrajectories, Stage
+from spin_envs import ActionLayout
 
-Architecture = Literal["transformer", "mlp"]
+Architecture = Literal["transformer", "mlp", "entities"]
 
 
 class PolicyFactory(EncoderFactory):
@@ -67,6 +69,10 @@ class PolicyFactory(EncoderFactory):
     @abstractmethod
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
         """Returns the policy network for observations of this length and `nvec`."""
+
+    def with_layout(self, layout: ActionLayout) -> PolicyFactory:
+        """Returns the factory of a policy that uses what is known of slots and choices."""
+        return self
 
     def first_stages(self) -> Sequence[Stage]:
         """Returns the stages, in order, that precede training by an objective."""
@@ -98,7 +104,7 @@ class ASMEncoderFactory(PolicyFactory):
 
     def fields_for(self, structure: StructureConfig) -> dict[str, Any]:
         """Returns the fields of a policy made from an ASM of these sizes, if they fit."""
-        if isinstance(structure, MLPConfig):
+        if not isinstance(structure, TransformerConfig):
             raise NvecMismatchError(
                 f"{type(self).__name__} needs an ASM with a Transformer, got {structure}."
             )
@@ -114,16 +120,18 @@ class _AnyArchitecture(ASMEncoderFactory):
 
     architecture: Architecture = "transformer"
     mlp: MLPConfig = dataclasses.field(default_factory=MLPConfig)
+    entities: EntityConfig = dataclasses.field(default_factory=EntityConfig)
 
     def __post_init__(self) -> None:
         require_one_of("architecture", self.architecture, Architecture)
 
     @property
     def structure(self) -> StructureConfig:
-        return self.mlp if self.architecture == "mlp" else self.transformer
+        chosen: StructureConfig = getattr(self, self.architecture)
+        return chosen
 
     def fields_for(self, structure: StructureConfig) -> dict[str, Any]:
-        architecture = "mlp" if isinstance(structure, MLPConfig) else "transformer"
+        architecture = next(k for k, v in ARCHITECTURES.items() if isinstance(structure, v))
         return {"architecture": architecture, architecture: structure}
 
 
@@ -134,6 +142,12 @@ class JointEncoderFactory(_AnyArchitecture, name="spin_joint"):
     Give its `pretraining` `masking="any_order"`: only then are choices in view of any others what
     the model learned. `architecture` is `"transformer"` or `"mlp"`, with sizes of the same name.
     """
+
+    def with_layout(self, layout: ActionLayout) -> JointEncoderFactory:
+        if not layout.has_features:
+            return self
+        entities = dataclasses.replace(self.entities, layout=layout)
+        return dataclasses.replace(self, architecture="entities", entities=entities)
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> JointPolicy:
         return JointPolicy(observation_size, nvec, self.structure)

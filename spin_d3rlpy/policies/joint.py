@@ -10,7 +10,7 @@ from d3rlpy.types import TorchObservation
 from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig
 from spin_d3rlpy.asm.sampling import log_prob_in_order
 from spin_d3rlpy.nvec import require_same_nvec
-from spin_d3rlpy.policies.base import Policy
+from spin_d3rlpy.policies.base import Conditionals, Policy
 from spin_d3rlpy.policies.features import require_same_sizes
 
 
@@ -60,6 +60,9 @@ class JointPolicy(Policy):
         assert isinstance(observations, torch.Tensor)
         slots = range(self.layout.n_slots)
         return log_prob_in_order(self.asm, observations, actions.long(), slots)
+
+    def conditionals(self, observations: torch.Tensor, actions: torch.Tensor) -> Conditionals:
+        return self.asm.slot_by_slot(observations, actions)
 
     def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
         chain = self.asm.slot_by_slot(observations)

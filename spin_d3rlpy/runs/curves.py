@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from spin_d3rlpy.errors import InvalidDatasetError
-from spin_d3rlpy.runs.plots import Curve
 from spin_d3rlpy.files.results import read_csv
 from spin_d3rlpy.files.settings import read_settings
+from spin_d3rlpy.runs.plots import Curve
 from spin_d3rlpy.runs.training import CONFIG, CURVE
 
 JOB = "job.json"  # of a benchmark's job, in the folder above its run's (before, in the same one)

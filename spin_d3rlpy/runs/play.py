@@ -13,9 +13,9 @@ import numpy as np
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.evaluation.fqe import MultiDiscreteFQE, MultiDiscreteFQEConfig
 from spin_d3rlpy.evaluation.metrics import ActionMode, LockstepEvaluator
 from spin_d3rlpy.nvec import actions_of
-from spin_d3rlpy.evaluation.fqe import MultiDiscreteFQE, MultiDiscreteFQEConfig
 from spin_d3rlpy.runs.policy import OpenedPolicy, open_policy
 from spin_envs import MissingDependencyError, normalized_score, reference_scores
 

@@ -10,10 +10,10 @@ from d3rlpy.serializable_config import DynamicConfig
 
 from spin_d3rlpy import algos
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
-from spin_d3rlpy.evaluation.metrics import ActionMode
-from spin_d3rlpy.policies import PolicyFactory
 from spin_d3rlpy.algos.recipes import recipe_fields
+from spin_d3rlpy.evaluation.metrics import ActionMode
 from spin_d3rlpy.files.settings import check_name, check_values, create, merge
+from spin_d3rlpy.policies import PolicyFactory
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,13 +19,16 @@ from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy.algos.files import save_policy
 from spin_d3rlpy.asm import ActionStructureModel, pretrain, save_asm
-from spin_d3rlpy.training.budget import Budget
-from spin_d3rlpy.training.checkpoints import Checkpoints
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.data.loader import open_dataset
-from spin_d3rlpy.training.loop import Row, Run
-from spin_d3rlpy.evaluation.metrics import ActingAlgo, LockstepEvaluator, MultiDiscreteActionMatchEvaluator
+from spin_d3rlpy.data.scalers import scaler_to_dict
+from spin_d3rlpy.evaluation.metrics import (
+    ActingAlgo,
+    LockstepEvaluator,
+    MultiDiscreteActionMatchEvaluator,
+)
 from spin_d3rlpy.files.results import write_csv, write_json
+from spin_d3rlpy.files.settings import format_settings, read_settings
 from spin_d3rlpy.runs.machine import describe_machine
 from spin_d3rlpy.runs.settings import (
     PRETRAINED,
@@ -34,8 +37,9 @@ from spin_d3rlpy.runs.settings import (
     create_algorithm,
     pretraining_fields,
 )
-from spin_d3rlpy.data.scalers import scaler_to_dict
-from spin_d3rlpy.files.settings import format_settings, read_settings
+from spin_d3rlpy.training.budget import Budget
+from spin_d3rlpy.training.checkpoints import Checkpoints
+from spin_d3rlpy.training.loop import Row, Run
 from spin_envs import normalized_score, reference_scores
 
 CONFIG = "config.yaml"

@@ -22,7 +22,7 @@ from spin_d3rlpy import (
     relabel,
     save_policy,
 )
-from spin_d3rlpy.algos.critics import JointCritic
+from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.asm import MLPConfig, PretrainingConfig
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.data import DeviceReplayBuffer

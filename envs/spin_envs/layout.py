@@ -1,0 +1,167 @@
+"""What the slots and choices of an action are, and where an observation describes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+NONE = -1  # a column: this one has no such feature
+
+Columns = tuple[tuple[int, ...], ...]
+Features = tuple[tuple[float, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ActionLayout:
+    """What is known of the things that an action's slots and choices stand for.
+
+    Couriers choose orders, places show items, agents pick targets: slots and choices have features,
+    some in the observation, some known for good. A network that is told of them scores every slot's
+    every choice by the features of both, with the same few weights for all, instead of learning for
+    each pair which numbers belong together.
+
+    All fields may be left out; columns that belong to neither slots nor choices are context.
+
+    Args:
+        shared_choices: all slots choose among the same K things.
+        slot_columns: `(N, f)`: the observation's columns that hold the features of each slot.
+        choice_columns: `(K, g)`: those of each choice; -1 where a choice lacks a feature.
+        slot_features: `(N, f')` features of the slots that never change and are not observed.
+        choice_features: `(K, g')` likewise of the choices.
+        compared: pairs `(j, k)` of an observed feature j of slots and an observed feature k of
+            choices that measure the same thing in the same unit, such as a coordinate: networks see
+            their differences.
+
+    Raises:
+        ValueError: fields contradict each other.
+    """
+
+    shared_choices: bool = False
+    slot_columns: Columns = ()
+    choice_columns: Columns = ()
+    slot_features: Features = ()
+    choice_features: Features = ()
+    compared: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("slot_columns", "choice_columns", "compared"):
+            object.__setattr__(self, name, _table(name, getattr(self, name), int))
+        for name in ("slot_features", "choice_features"):
+            object.__setattr__(self, name, _table(name, getattr(self, name), float))
+        for whose, columns, features in (
+            ("slot", self.slot_columns, self.slot_features),
+            ("choice", self.choice_columns, self.choice_features),
+        ):
+            if columns and features and len(columns) != len(features):
+                raise ValueError(
+                    f"Expected {whose}_columns and {whose}_features of the same number of {whose}s,"
+                    f" got {len(columns)} and {len(features)}."
+                )
+        if (self.choice_columns or self.choice_features) and not self.shared_choices:
+            raise ValueError(
+                "Expected shared_choices=True with features of choices: they describe the K things "
+                "that all slots choose among."
+            )
+        for j, k in self.compared:
+            if not (0 <= j < self.n_slot_columns and 0 <= k < self.n_choice_columns):
+                raise ValueError(
+                    f"compared names features {j} of slots and {k} of choices; there are "
+                    f"{self.n_slot_columns} and {self.n_choice_columns} in the observation."
+                )
+
+    @property
+    def has_features(self) -> bool:
+        """Whether choices have features, by which a network can score them."""
+        return bool(self.choice_columns or self.choice_features)
+
+    @property
+    def n_slot_columns(self) -> int:
+        """Observed features of a slot (f)."""
+        return len(self.slot_columns[0]) if self.slot_columns else 0
+
+    @property
+    def n_choice_columns(self) -> int:
+        """Observed features of a choice (g)."""
+        return len(self.choice_columns[0]) if self.choice_columns else 0
+
+    def context_columns(self, observation_size: int) -> list[int]:
+        """Returns the columns that belong to no slot and no choice."""
+        taken = {c for row in (*self.slot_columns, *self.choice_columns) for c in row}
+        return [column for column in range(observation_size) if column not in taken]
+
+    def check(self, observation_size: int, nvec: Sequence[int]) -> None:
+        """Raises ValueError if it does not describe such observations and actions."""
+        n, sizes = len(nvec), set(nvec)
+        if self.shared_choices and len(sizes) > 1:
+            raise ValueError(
+                "shared_choices says that all slots choose among the same things, but they have "
+                f"from {min(sizes)} to {max(sizes)} choices."
+            )
+        k = max(sizes)
+        for name, expected in (
+            *(("slot_columns", n), ("slot_features", n)),
+            *(("choice_columns", k), ("choice_features", k)),
+        ):
+            rows = getattr(self, name)
+            if rows and len(rows) != expected:
+                whose = "slot" if name.startswith("slot") else "choice"
+                raise ValueError(
+                    f"Expected {name} to have {expected} rows, one of each {whose}, got "
+                    f"{len(rows)}."
+                )
+        for name, least in (("slot_columns", 0), ("choice_columns", NONE)):
+            for row, columns in enumerate(getattr(self, name)):
+                for column in columns:
+                    if not least <= column < observation_size:
+                        raise ValueError(
+                            f"{name}[{row}] names column {column}; observations have the columns "
+                            f"0 to {observation_size - 1}."
+                        )
+
+    def alike(self, observation_size: int) -> NDArray[np.int64]:
+        """Returns a group's number for each column `(obs,)`: those of one feature are in one group.
+
+        Scaled alike, things stay comparable, and a model of few serves many.
+        """
+        group = np.arange(observation_size)
+        by_slot = [list(column) for column in zip(*self.slot_columns, strict=True)]
+        by_choice = [list(column) for column in zip(*self.choice_columns, strict=True)]
+        for j, k in self.compared:
+            by_slot[j] += by_choice[k]
+            by_choice[k] = []
+        for columns in (*by_slot, *by_choice):
+            of_feature = [column for column in columns if column != NONE]
+            if of_feature:
+                group[of_feature] = min(of_feature)
+        return group
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it as JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> ActionLayout:
+        """Inverse of `to_dict`; ValueError if it is none."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        if unknown := content.keys() - known:
+            raise ValueError(f"An action's layout has no field {sorted(unknown)[0]!r}.")
+        return cls(**content)
+
+
+def _table(name: str, rows: Any, kind: type[int] | type[float]) -> tuple[tuple[Any, ...], ...]:
+    """Returns rows of equal length as tuples of numbers of a kind."""
+    try:
+        table = tuple(tuple(kind(cell) for cell in row) for row in rows)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Expected {name} to be rows of numbers, got {rows!r}.") from error
+    lengths = {len(row) for row in table}
+    if len(lengths) > 1:
+        raise ValueError(
+            f"Expected rows of the same length in {name}, got lengths from {min(lengths)} to "
+            f"{max(lengths)}."
+        )
+    return table

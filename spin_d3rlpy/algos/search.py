@@ -1,0 +1,89 @@
+"""Search for the best action that the data support: policy improvement without a policy network.
+
+From a first action, `ascend` changes one slot after the other to its best choice, by the smallest
+value of an ensemble of critics of whole actions. Only choices count that the policy gives, in view
+of all other slots, at least `support` of the probability of the likeliest one: so the search leaves
+the actions of the data, and does not leave what the data say about them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+
+from spin_d3rlpy.algos.joint_critics import JointCritic
+from spin_d3rlpy.asm.rules import OPEN, Rule
+from spin_d3rlpy.policies.base import Conditionals
+
+
+@torch.no_grad()
+def ascend(
+    critic: JointCritic,
+    conditionals: Conditionals,
+    observations: torch.Tensor,
+    actions: torch.Tensor,
+    support: float,
+    sweeps: int,
+    allowed: torch.Tensor | None = None,
+    rule: Rule | None = None,
+    given: torch.Tensor | None = None,
+    deadline: float = math.inf,
+) -> torch.Tensor:
+    """Returns better actions `(B, N)`, by coordinate ascent from `actions` `(B, N)`.
+
+    Args:
+        critic: values whole actions.
+        conditionals: of the policy, with `actions` as the slots' choices.
+        observations: `(B, obs)`, the networks' input.
+        actions: where to start from.
+        support: least probability of a choice, relative to the likeliest one's, in (0, 1].
+        sweeps: how often every slot is visited; ends early where nothing changes any more.
+        allowed: bool mask `(B, N, K)` of choices that may be made.
+        rule: which choices may be made in view of all others, see `spin_d3rlpy.asm.rules`.
+        given: `(B, N)` choices that stay as they are; -1 elsewhere.
+        deadline: time, on `time.monotonic`'s clock, after which no further slot is visited.
+    """
+    members = critic.members
+    sums = [q.sums(observations, actions) for q in members]
+    slack = math.log(support)
+    everyone = torch.arange(len(actions), device=actions.device)
+    for _ in range(sweeps):
+        start = actions
+        for slot in range(actions.shape[1]):
+            if time.monotonic() > deadline:
+                return actions
+            conditionals.hide(slot)
+            logits = conditionals.logits(slot)
+            may = logits >= logits.amax(1, keepdim=True) + slack
+            n_choices = may.shape[1]
+            if allowed is not None:
+                may &= allowed[:, slot, :n_choices]
+            if rule is not None:
+                opened = actions.clone()
+                opened[:, slot] = OPEN
+                may &= rule(opened)[:, slot, :n_choices]
+            if given is not None:
+                may &= (given[:, slot] == OPEN)[:, None]
+            row, choice = may.nonzero(as_tuple=True)
+            tried = [
+                q.choices.swaps(total, actions, slot, row, choice)
+                for q, total in zip(members, sums, strict=True)
+            ]
+            least = torch.stack([q.values(x) for q, x in zip(members, tried, strict=True)]).amin(0)
+            values = least.new_full(may.shape, -torch.inf)
+            values[row, choice] = least
+            best = values.argmax(1)
+            # Where nothing may be chosen, the slot stays as it is.
+            best = torch.where(may.any(1), best, actions[:, slot])
+            sums = [
+                q.choices.swaps(total, actions, slot, everyone, best)
+                for q, total in zip(members, sums, strict=True)
+            ]
+            actions = actions.clone()
+            actions[:, slot] = best
+            conditionals.choose(slot, best)
+        if torch.equal(start, actions):
+            break
+    return actions

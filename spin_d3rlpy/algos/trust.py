@@ -1,0 +1,151 @@
+"""How far critics can be trusted, measured on episodes that they were not trained on.
+
+Critics rank actions by advantages. On held-out episodes an advantage can be compared with what
+happened after the action: the regression of n-step residuals on predicted advantages has a slope of
+1 where predictions hold, and of 0 where they are noise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import nn
+
+from spin_d3rlpy.data import DeviceReplayBuffer
+
+ActsBy = Literal["search", "imitation"]
+HORIZONS = (1, 5)  # steps of the residuals
+LEAST_SLOPE = 0.5  # that one standard error below the slope must reach
+MOST_ROWS = 4096  # held-out steps that are looked at
+BLOCK = 50  # steps that count as one observation where episodes are longer
+
+
+@dataclasses.dataclass(frozen=True)
+class Trust:
+    """How far the critics' advantages hold on held-out episodes.
+
+    Attributes:
+        slopes: of the regressions of 1-step and 5-step residuals on predicted advantages; 1 where
+            predictions hold.
+        standard_errors: of the slopes, over episodes or blocks of 50 steps.
+        rows: held-out steps that were looked at.
+        acts_by: `"search"` if both slopes less one standard error are at least 0.5, otherwise
+            `"imitation"`: acting by such critics costs more than it gains.
+    """
+
+    slopes: tuple[float, ...]
+    standard_errors: tuple[float, ...]
+    rows: int
+
+    @property
+    def acts_by(self) -> ActsBy:
+        bounds = [s - e for s, e in zip(self.slopes, self.standard_errors, strict=True)]
+        return "search" if min(bounds) >= LEAST_SLOPE else "imitation"
+
+    def __str__(self) -> str:
+        found = ", ".join(
+            f"{slope:.2f} +- {error:.2f} ({n} step{'s' if n > 1 else ''})"
+            for n, slope, error in zip(HORIZONS, self.slopes, self.standard_errors, strict=True)
+        )
+        return f"acts by {self.acts_by}: of predicted advantages {found} hold on held-out episodes"
+
+
+class TrustSwitch(nn.Module):
+    """Trust as part of an algorithm's networks, so that whatever saves them keeps it."""
+
+    figures: torch.Tensor  # (2, number of horizons): slopes, standard errors
+    rows: torch.Tensor  # (), 0 as long as nothing was measured
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("figures", torch.ones(2, len(HORIZONS), dtype=torch.float64))
+        self.register_buffer("rows", torch.tensor(0))
+
+    @property
+    def trust(self) -> Trust | None:
+        """What was measured last."""
+        if not self.rows:
+            return None
+        slopes, errors = self.figures.tolist()
+        return Trust(tuple(slopes), tuple(errors), int(self.rows))
+
+    @trust.setter
+    def trust(self, trust: Trust) -> None:
+        self.figures.copy_(torch.tensor([trust.slopes, trust.standard_errors]))
+        self.rows.fill_(trust.rows)
+
+    @property
+    def acts_by(self) -> ActsBy:
+        """How to act; critics that were not tested are trusted."""
+        return "search" if self.trust is None else self.trust.acts_by
+
+
+# From observations (R, obs) and actions (R, N), or None for the mean over the policy's own, values.
+Values = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+
+@torch.no_grad()
+def measure_trust(
+    held_out: DeviceReplayBuffer,
+    values: Values,
+    gamma: float,
+    scale_rewards: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> Trust:
+    """Compares predicted advantages with n-step residuals.
+
+    Args:
+        held_out: episodes that nothing was trained on.
+        values: `Q(s, a)` of unscaled observations `(R, obs)` and actions `(R, N)`, and V(s), the
+            policy's mean value, for None.
+        gamma: the critics' discount.
+        scale_rewards: as for the critics.
+    """
+    starts = held_out.episode_starts.tolist()
+    rows = 0
+    products: list[list[torch.Tensor]] = [[] for _ in HORIZONS]  # (A y, A A) of each block
+    for start, end in itertools.pairwise(starts):
+        if rows >= MOST_ROWS:
+            break
+        steps = torch.arange(start, end, device=held_out.device)
+        first = held_out.observation_index[steps]
+        observations = held_out.observations_at(torch.cat([first, first[-1:] + 1]))
+        v = values(observations, None)  # (T + 1,)
+        advantage = values(observations[:-1], held_out.actions[steps].long()) - v[:-1]
+        rewards = held_out.rewards[steps]
+        if scale_rewards is not None:
+            rewards = scale_rewards(rewards)
+        if held_out.terminals[end - 1]:
+            v[-1] = 0.0
+        for horizon, found in zip(HORIZONS, products, strict=True):
+            residual = _residuals(rewards, v, gamma, horizon)
+            both = torch.stack([advantage * residual, advantage.square()])
+            found += [block.sum(1) for block in both.split(BLOCK, dim=1)]
+        rows += end - start
+    results = [_slope(torch.stack(found).double()) for found in products]
+    slopes, errors = zip(*results, strict=True)
+    return Trust(tuple(slopes), tuple(errors), rows)
+
+
+def _residuals(rewards: torch.Tensor, v: torch.Tensor, gamma: float, n: int) -> torch.Tensor:
+    """Returns `sum_j gamma^j r_{t+j} + gamma^k V(s_{t+k}) - V(s_t)`, k = n or to the end."""
+    length = len(rewards)
+    t = torch.arange(length, device=rewards.device)
+    total = torch.zeros_like(rewards)
+    for j in range(n):
+        inside = t + j < length
+        total = total + gamma**j * torch.where(inside, rewards[(t + j).clamp(max=length - 1)], 0.0)
+    steps = (length - t).clamp(max=n)
+    return total + gamma**steps * v[t + steps] - v[:-1]
+
+
+def _slope(blocks: torch.Tensor) -> tuple[float, float]:
+    """Returns the slope of sums `(blocks, 2)` of products and squares, and its standard error."""
+    products, squares = blocks.T
+    total = squares.sum().clamp(min=1e-30)
+    slope = products.sum() / total
+    errors = (products - slope * squares).square().sum().sqrt() / total
+    return float(slope), float(errors)

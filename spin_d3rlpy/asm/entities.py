@@ -1,0 +1,250 @@
+"""A structure model that scores slots and choices by their features.
+
+Every pair of a slot and a choice gets its logit from one small network, which sees the features of
+both, their differences, a summary of all slots and choices, and how often the choice is made
+already. Weights depend on the number of features only: a model of 10 couriers serves 50, and
+permuting slots or choices permutes its logits.
+
+Axes: `B` rows, `N` slots, `K` choices, `W` width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import relu
+
+from spin_d3rlpy.errors import require_fields
+from spin_d3rlpy.fast.precision import in_float32
+from spin_envs.layout import ActionLayout
+
+COUNT_FEATURES = 2  # how many slots make a choice, and whether any does
+
+
+@dataclasses.dataclass()
+class EntityConfig:
+    """Sizes of a network that scores pairs, and the features that it sees.
+
+    Args:
+        width: of its layers.
+        n_layers: hidden layers of a pair's network.
+        layout: where the features of slots and choices are.
+    """
+
+    width: int = 32
+    n_layers: int = 2
+    layout: ActionLayout = dataclasses.field(default_factory=ActionLayout)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.layout, Mapping):  # read from a file
+            self.layout = ActionLayout.from_dict(self.layout)
+        is_number = {name: type(getattr(self, name)) is int for name in ("width", "n_layers")}
+        require_fields(
+            self,
+            width=(is_number["width"] and self.width >= 1, "to be a whole number of at least 1"),
+            n_layers=(
+                is_number["n_layers"] and self.n_layers >= 1,
+                "to be a whole number of at least 1",
+            ),
+        )
+
+    def entries_a_row(self, n_slots: int) -> int:
+        """Numbers in the largest array of one row of a batch."""
+        n_choices = max(len(self.layout.choice_columns), len(self.layout.choice_features), 1)
+        return n_slots * n_choices * self.width
+
+
+class EntityFeatures(nn.Module):
+    """Gathers the features of slots, choices, pairs and the context from observations.
+
+    What it holds follows from the layout and is not saved.
+    """
+
+    slot_index: torch.Tensor  # (N, f)
+    choice_index: torch.Tensor  # (K, g)
+    context_index: torch.Tensor
+    slot_static: torch.Tensor  # (N, f')
+    choice_static: torch.Tensor  # (K, g')
+
+    def __init__(self, observation_size: int, nvec: Sequence[int], layout: ActionLayout) -> None:
+        super().__init__()
+        layout.check(observation_size, nvec)
+        if not layout.has_features:
+            raise ValueError(
+                "Expected a layout with features of choices (choice_columns or choice_features): "
+                f"they are what a network of slots and choices scores. Got {layout}."
+            )
+        self.n_slots, self.n_choices = len(nvec), max(nvec)
+        n, k = self.n_slots, self.n_choices
+        tensors = {
+            "slot_index": _rows(layout.slot_columns, n, torch.int64),
+            "choice_index": _rows(layout.choice_columns, k, torch.int64),
+            "context_index": torch.tensor(
+                layout.context_columns(observation_size), dtype=torch.int64
+            ),
+            "slot_static": _rows(layout.slot_features, n, torch.float32),
+            "choice_static": _rows(layout.choice_features, k, torch.float32),
+        }
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor, persistent=False)
+        self.compared = layout.compared
+        # Slots without features cannot be told from each other: one row stands for all.
+        self.slots_are_alike = not (layout.slot_columns or layout.slot_features)
+        self.slot_size = self.slot_index.shape[1] + self.slot_static.shape[1]
+        self.choice_size = self.choice_index.shape[1] + self.choice_static.shape[1]
+        self.pair_size = len(layout.compared) + 1 if layout.compared else 0
+        self.context_size = len(self.context_index)
+
+    def slots(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns the slots' features, `(B, N, f + f')`."""
+        return _joined(observations[:, self.slot_index], self.slot_static)
+
+    def choices(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns the choices' features, `(B, K, g + g')`."""
+        # A column of zeros at the end is what the index -1 takes.
+        padded = torch.nn.functional.pad(observations, (0, 1))
+        return _joined(padded[:, self.choice_index], self.choice_static)
+
+    def context(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns what belongs to no slot and no choice, `(B, c)`."""
+        return observations[:, self.context_index]
+
+    def pairs(self, slots: torch.Tensor, choices: torch.Tensor) -> torch.Tensor:
+        """Returns distances of compared features and their sum, `(B, N, K, p + 1)`.
+
+        They are those of slots' features `(B, N, f)` and choices' features `(B, K, g)`.
+        """
+        j = [pair[0] for pair in self.compared]
+        k = [pair[1] for pair in self.compared]
+        distances = (slots[:, :, None, j] - choices[:, None, :, k]).abs()
+        return torch.cat([distances, distances.sum(-1, keepdim=True)], dim=-1)
+
+
+def _rows(table: Sequence[Sequence[Any]], n: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor(table, dtype=dtype) if table else torch.zeros(n, 0, dtype=dtype)
+
+
+def _joined(observed: torch.Tensor, static: torch.Tensor) -> torch.Tensor:
+    return torch.cat([observed, static.expand(observed.shape[0], -1, -1)], dim=-1)
+
+
+def count_choices(actions: torch.Tensor, n_choices: int) -> torch.Tensor:
+    """Returns how many slots make each choice, `(B, K)`; those that hold K, the mask, do not count.
+
+    `actions` are `(B, N)`.
+    """
+    counts = torch.zeros(actions.shape[0], n_choices + 1, device=actions.device)
+    counts = counts.scatter_add(1, actions, torch.ones_like(actions, dtype=counts.dtype))
+    return counts[:, :n_choices]
+
+
+class PairScorer(nn.Module):
+    """Maps observations and counts of choices made so far to logits of all pairs."""
+
+    def __init__(self, observation_size: int, nvec: Sequence[int], config: EntityConfig) -> None:
+        super().__init__()
+        self.features = EntityFeatures(observation_size, nvec, config.layout)
+        width, features = config.width, self.features
+        self.slot = nn.Linear(features.slot_size, width)
+        self.choice = nn.Linear(features.choice_size, width, bias=False)
+        self.count = nn.Linear(COUNT_FEATURES, width, bias=False)
+        self.context = nn.Linear(features.context_size, width, bias=False)
+        self.all_slots = nn.Linear(width, width, bias=False)
+        self.all_choices = nn.Linear(width, width, bias=False)
+        self.made = nn.Linear(width, width, bias=False)
+        self.pair = nn.Linear(features.pair_size, width, bias=False)
+        hidden = [
+            part
+            for _ in range(config.n_layers - 1)
+            for part in (nn.Linear(width, width), nn.ReLU())
+        ]
+        self.hidden = nn.Sequential(*hidden)
+        self.out = nn.Linear(width, 1)
+
+    def open(self, observations: torch.Tensor) -> ScoredState:
+        """Returns what depends on the state alone."""
+        return ScoredState(self, observations)
+
+    def forward(self, observations: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Returns logits `(B, N, K)` of observations `(B, obs)` and counts `(B, K)`."""
+        logits = self.open(observations).logits(counts)
+        return logits.expand(-1, self.features.n_slots, -1)
+
+
+class ScoredState:
+    """A state's part of the scores, to which counts of choices are added."""
+
+    def __init__(self, scorer: PairScorer, observations: torch.Tensor) -> None:
+        self._scorer, features = scorer, scorer.features
+        slots, choices = features.slots(observations), features.choices(observations)
+        if features.slots_are_alike:
+            slots = slots[:, :1]
+        self._slots = scorer.slot(slots)  # (B, N, W)
+        self._choices = scorer.choice(choices)  # (B, K, W)
+        pooled = scorer.all_slots(relu(self._slots).mean(1))
+        self._common = pooled + scorer.context(features.context(observations))  # (B, W)
+        self._pairs: torch.Tensor | None = None
+        if features.pair_size:
+            self._pairs = scorer.pair(features.pairs(slots, choices))  # (B, N, K, W)
+
+    def logits(self, counts: torch.Tensor, slot: int | None = None) -> torch.Tensor:
+        """Returns logits `(B, N, K)` in view of counts `(B, K)`; `(B, 1, K)` of one `slot`.
+
+        Where slots are alike they are always `(B, 1, K)`.
+        """
+        scorer, slots, pairs = self._scorer, self._slots, self._pairs
+        if slot is not None and not scorer.features.slots_are_alike:
+            slots = slots[:, slot : slot + 1]
+            pairs = None if pairs is None else pairs[:, slot : slot + 1]
+        seen = torch.stack([counts, (counts > 0.0).to(counts.dtype)], dim=-1)
+        choices = self._choices + scorer.count(seen)
+        active = relu(choices)
+        made = counts[:, None].to(active.dtype) @ active / scorer.features.n_slots  # (B, 1, W)
+        common = self._common[:, None] + scorer.all_choices(active.mean(1, keepdim=True))
+        x = (choices + common + scorer.made(made))[:, None] + slots[:, :, None]
+        hidden = scorer.hidden(relu(x if pairs is None else x + pairs))
+        logits: torch.Tensor = in_float32(scorer.out, hidden)[..., 0]
+        return logits
+
+
+class EntityBySlot:
+    """Logits of one slot after the other; see `spin_d3rlpy.asm.model.SlotBySlot`."""
+
+    def __init__(
+        self,
+        scorer: PairScorer,
+        mask_ids: torch.Tensor,
+        observations: torch.Tensor,
+        actions: torch.Tensor | None,
+    ) -> None:
+        self._state = scorer.open(observations)
+        self._mask_ids = mask_ids
+        masked = mask_ids.expand(observations.shape[0], -1)
+        self.tokens = masked if actions is None else actions  # (B, N)
+        self._counts = count_choices(self.tokens, scorer.features.n_choices)
+
+    def logits(self, slot: int) -> torch.Tensor:
+        """Returns a slot's logits, `(B, K)`."""
+        return self._state.logits(self._counts, slot)[:, 0]
+
+    def choose(self, slot: int, choice: torch.Tensor) -> None:
+        """Takes over an open slot's choices `(B,)`."""
+        self._add(choice, 1.0)
+        self._set(slot, choice)
+
+    def hide(self, slot: int) -> None:
+        """Opens a slot whose choices are made."""
+        self._add(self.tokens[:, slot], -1.0)
+        self._set(slot, self._mask_ids[slot].expand(self.tokens.shape[0]))
+
+    def _add(self, choice: torch.Tensor, change: float) -> None:
+        changes = torch.full_like(self._counts[:, :1], change)
+        self._counts = self._counts.scatter_add(1, choice[:, None], changes)
+
+    def _set(self, slot: int, token: torch.Tensor) -> None:
+        before, after = self.tokens[:, :slot], self.tokens[:, slot + 1 :]
+        self.tokens = torch.cat([before, token[:, None], after], dim=1)
