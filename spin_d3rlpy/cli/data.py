@@ -89,12 +89,17 @@ def from_table_(
         Literal["keep", "drop"],
         typer.Option(help="A last step with an unknown state after it: keep as an end, or drop."),
     ] = "keep",
+    subtract: Annotated[
+        list[str] | None,
+        typer.Option(help="From a state's column before rounding to float32: <column>=<number>."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a dataset from a log of decisions, for `train` and `pretrain` by its name."""
     from spin_d3rlpy.data import from_table, save_dataset
 
     parted = [text.partition("=") for text in choices]
+    differences = [text.rpartition("=") for text in subtract or ()]
     buffer = from_table(
         table,
         observations=observation,
@@ -105,11 +110,22 @@ def from_table_(
         terminal=terminal or False,
         choices={column: values.split(",") for column, _, values in parted},
         last_step=last_step,
+        subtract={column: _number(text) for column, _, text in differences},
     )
-    save_dataset(buffer, name, description=f"Made of {table.name}.")
+    description = f"Made of {table.name}."
+    if subtract:
+        description += f" Subtracted from columns of the state: {', '.join(subtract)}."
+    save_dataset(buffer, name, description=description)
     n, nvec = buffer.transition_count, buffer.nvec
     result = {"dataset": name, "episodes": buffer.size(), "transitions": n, "nvec": nvec}
     emit(json, result, f"{name}: {buffer.size()} episodes, {n:,} transitions, {nvec=}")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"Expected --subtract <column>=<number>, got {text!r}.") from None
 
 
 @command(app, "MINARI_REMOTE=hf://me spin-d3rlpy data push spin/cheetah-run-b3/medium-v0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.loader import as_device_buffer
+from spin_d3rlpy.data.rounding import warn_of_columns
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name
 from spin_d3rlpy.data.staging import episode_buffer, staged_dataset, write_episodes
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, NvecMismatchError
@@ -48,6 +50,7 @@ def from_table(
     choices: Mapping[str, Sequence[Any]] | None = None,
     nvec: Sequence[int] | None = None,
     last_step: LastStep = "keep",
+    subtract: Mapping[str, float] | None = None,
 ) -> DeviceReplayBuffer:
     """Reads logged decisions: one row has a state, the action taken and its reward.
 
@@ -74,6 +77,9 @@ def from_table(
             and its reward and bootstraps nothing from the unknown state, as after a terminal step
             (it is marked terminal); `"drop"` leaves out step and reward, which suits logs that
             were cut off at any time and whose rewards do not come at the end.
+        subtract: numbers to subtract from columns of the state before they are rounded to float32,
+            which keeps 24 bits of each: as seconds since 1970, times closer than 128 seconds become
+            equal. Subtract the same from states that you pass to `predict`.
 
     Returns:
         The dataset in main memory, for `fit`.
@@ -82,13 +88,18 @@ def from_table(
         FileNotFoundError: there is no such file.
         InvalidDatasetError: a column is missing or a cell invalid (the text names row and column),
             or all rewards other than 0 would be left out.
-        ValueError: an unknown `last_step`.
+        ValueError: an unknown `last_step`, or `subtract` names no column of the state.
         NvecMismatchError: `nvec`, `actions` and `choices` disagree.
         MissingDependencyError: a Parquet file without pyarrow.
+
+    Warns:
+        UserWarning: a column of the state loses distinct values in float32 (more than a tenth of
+            them, if they are not whole numbers), or a few outliers rule its scale.
     """
     if last_step not in get_args(LastStep):
         raise ValueError(f"Expected last_step 'keep' or 'drop', got {last_step!r}.")
-    choices = choices or {}
+    choices, subtract = choices or {}, subtract or {}
+    _check_subtract(subtract, observations)
     sizes = _sizes(actions, choices, nvec)
     names = [*observations, *actions, reward, episode]
     names += [name for name in (time, terminal) if isinstance(name, str)]
@@ -96,7 +107,9 @@ def from_table(
     if not len(columns[episode]):
         raise InvalidDatasetError("The table has no rows.")
     groups = _episode_rows(columns[episode], None if time is None else _numbers(columns, time))
-    states = np.stack([_numbers(columns, name) for name in observations], axis=1)
+    states = np.stack(
+        [_numbers(columns, name) - subtract.get(name, 0.0) for name in observations], axis=1
+    )
     empty = np.stack([_is_empty(columns[name]) for name in (*actions, reward)], axis=1)
     state_only: NDArray[np.bool_] = np.zeros(len(empty), bool)
     last = [group[-1] for group in groups.values()]
@@ -148,7 +161,18 @@ def from_table(
                 )
             )
     _report(rewards, state_only, kept, len(groups), unknown)
-    return DeviceReplayBuffer(stack_episodes(episodes, [len(e.rewards) for e in episodes], sizes))
+    stacked = stack_episodes(episodes, [len(e.rewards) for e in episodes], sizes)
+    warn_of_columns(states, observations, subtract)
+    return DeviceReplayBuffer(stacked)
+
+
+def _check_subtract(subtract: Mapping[str, float], observations: Sequence[str]) -> None:
+    for name, number in subtract.items():
+        if name not in observations or not math.isfinite(number):
+            raise ValueError(
+                "Expected subtract= to map columns of the state to finite numbers, got "
+                f"{name!r}: {number!r}. Columns of the state: {', '.join(observations)}."
+            )
 
 
 def _report(
