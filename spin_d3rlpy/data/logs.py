@@ -17,6 +17,7 @@ from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.environments import storable_spec
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.loader import as_device_buffer
 from spin_d3rlpy.data.rounding import warn_of_columns
@@ -223,13 +224,18 @@ def save_dataset(
         buffer: a `DeviceReplayBuffer` or d3rlpy's, such as from `create_replay_buffer` (pass `env`,
             because d3rlpy's buffer does not know the number of choices).
         name: `<namespace>/<name>-v<number>`.
-        env: its environment, made by `gymnasium.make`, if any.
+        env: its environment, made by `gymnasium.make`, if any. If it was registered with a class or
+            function (not with text), the dataset keeps its id, and whoever loads it must register
+            it first, in any process, by importing the module that does.
         description: for its card.
 
     Raises:
         DatasetNotFoundError: an invalid name.
         InvalidDatasetError: the name is taken, or the data are unusable.
         DatasetWriteError: the disk is full.
+
+    Warns:
+        UserWarning: the environment cannot be named: pass it to `load_dataset` as `env=`.
     """
     if not is_dataset_name(name) or name.startswith(NAMESPACE):
         raise DatasetNotFoundError(
@@ -251,7 +257,7 @@ def save_dataset(
             staging,
             Box(-np.inf, np.inf, (size,), np.float32) if env is None else env.observation_space,
             MultiDiscrete(data.nvec) if env is None else env.action_space,
-            None if env is None else env.spec,
+            None if env is None else storable_spec(env),
             (
                 episode_buffer(
                     observations[start + i : end + i + 1],
