@@ -153,13 +153,17 @@ def pull(name: Dataset) -> None:
 @command(
     app,
     "spin-d3rlpy data check spin/cheetah-run-b3/medium-v0",
+    "spin-d3rlpy data check spin/cheetah-run-b3/medium-v0 --picture returns.png",
     "spin-d3rlpy data check spin/cheetah-run-b3/medium-v0 --all --json",
 )
 def check(
     name: LocalDataset,
     episodes: Annotated[int, typer.Option(min=0, help="Episodes to replay.")] = 3,
     replay_all: Annotated[bool, typer.Option("--all", help="Replay all episodes.")] = False,
-    histogram: Annotated[Path, typer.Option(help="Histogram of returns.")] = Path("returns.png"),
+    picture: Annotated[
+        Path | None,
+        typer.Option("--picture", "--histogram", help="Draw a histogram of returns in this file."),
+    ] = None,
     trust: Trust = False,
     json: Json = False,
 ) -> None:
@@ -170,10 +174,10 @@ def check(
 
     report = check_dataset(open_local(name, trust), None if replay_all else episodes, trust)
     text = report.summary()
-    if report.returns and all(map(math.isfinite, report.returns)):
+    if picture is not None and report.returns and all(map(math.isfinite, report.returns)):
         groups = report.returns_by_policy() or {"all": report.returns}
-        plot_returns(histogram, groups, report.name)
-        text += f"\n  returns drawn in {histogram}"
+        plot_returns(picture, groups, report.name)
+        text += f"\n  returns drawn in {picture}"
     emit(json, dataclasses.asdict(report), text)
     if report.problems:
         raise typer.Exit(1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
+import dataclasses
 import itertools
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
@@ -17,6 +18,7 @@ from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.csv_files import read_csv
 from spin_d3rlpy.data.environments import storable_spec
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.loader import as_device_buffer
@@ -99,19 +101,71 @@ def from_table(
     """
     if last_step not in get_args(LastStep):
         raise ValueError(f"Expected last_step 'keep' or 'drop', got {last_step!r}.")
-    choices, subtract = choices or {}, subtract or {}
+    choices = {} if choices is None else choices
+    _check_choices(choices)
+    subtract = subtract or {}
     _check_subtract(subtract, observations)
     sizes = _sizes(actions, choices, nvec)
     names = [*observations, *actions, reward, episode]
     names += [name for name in (time, terminal) if isinstance(name, str)]
     columns = _read(table, names)
-    if not len(columns[episode]):
-        raise InvalidDatasetError("The table has no rows.")
-    groups = _episode_rows(columns[episode], None if time is None else _numbers(columns, time))
-    states = np.stack(
-        [_numbers(columns, name) - subtract.get(name, 0.0) for name in observations], axis=1
-    )
-    empty = np.stack([_is_empty(columns[name]) for name in (*actions, reward)], axis=1)
+    with _named_file(table):
+        if not len(columns[episode]):
+            raise InvalidDatasetError("The table has no rows.")
+        groups = _episode_rows(columns[episode], None if time is None else _numbers(columns, time))
+        states = np.stack(
+            [_numbers(columns, name) - subtract.get(name, 0.0) for name in observations], axis=1
+        )
+        state_only = _final_states(columns, [*actions, reward], groups)
+        values = [choices.get(name, range(size)) for name, size in zip(actions, sizes, strict=True)]
+        log = _Log(
+            states=states,
+            state_only=state_only,
+            chosen=np.stack(
+                [
+                    _choices(columns[name], name, known, state_only)
+                    for name, known in zip(actions, values, strict=True)
+                ],
+                axis=1,
+            ),
+            rewards=_numbers(columns, reward, state_only),
+            ended=_terminal(columns, terminal, len(states)),
+        )
+        episodes = _cut(log, groups, terminal, last_step)
+        stacked = stack_episodes(episodes, [len(e.rewards) for e in episodes], sizes)
+    warn_of_columns(states, observations, subtract)
+    return DeviceReplayBuffer(stacked)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Log:
+    """A table's rows in their order."""
+
+    states: NDArray[np.float64]  # (rows, obs)
+    state_only: NDArray[np.bool_]  # (rows,): final states, without an action
+    chosen: NDArray[np.int64]  # (rows, N)
+    rewards: NDArray[np.float64]  # (rows,)
+    ended: NDArray[np.bool_]  # (rows,): by the column of ends
+
+
+@contextmanager
+def _named_file(table: object) -> Iterator[None]:
+    """Adds a file's name to errors about its content."""
+    try:
+        yield
+    except InvalidDatasetError as error:
+        if not isinstance(table, str | Path):
+            raise
+        raise InvalidDatasetError(f"{table} cannot be used. {error}") from error
+
+
+def _final_states(
+    columns: Mapping[str, NDArray[Any]],
+    decisions: Sequence[str],
+    groups: Mapping[Any, NDArray[np.int64]],
+) -> NDArray[np.bool_]:
+    """Returns which rows are final states: an episode's last, without all of the decisions."""
+    empty = np.stack([_is_empty(columns[name]) for name in decisions], axis=1)
     state_only: NDArray[np.bool_] = np.zeros(len(empty), bool)
     last = [group[-1] for group in groups.values()]
     state_only[last] = empty[last].all(1)
@@ -119,31 +173,32 @@ def from_table(
     if len(wrong):
         row, column = wrong[0]
         raise InvalidDatasetError(
-            f"Row {row} has no {[*actions, reward][column]!r}. Only an episode's last row may "
+            f"Row {row} has no {decisions[column]!r}. Only an episode's last row may "
             "leave actions and reward empty, and then all of them."
         )
-    chosen = np.stack(
-        [
-            _choices(columns[name], name, choices.get(name, range(size)), state_only)
-            for name, size in zip(actions, sizes, strict=True)
-        ],
-        axis=1,
-    )
-    rewards = _numbers(columns, reward, state_only)
-    ended = _terminal(columns, terminal, len(rewards))
+    return state_only
+
+
+def _cut(
+    log: _Log,
+    groups: Mapping[Any, NDArray[np.int64]],
+    terminal: str | bool,
+    last_step: LastStep,
+) -> list[EpisodeArrays]:
+    """Returns the episodes with a step, and reports what was left out."""
     episodes, kept, unknown = [], [], 0
     for name, group in groups.items():
-        steps = group[~state_only[group]]
+        steps = group[~log.state_only[group]]
         # A flag may stand in the last step's row or in that of the final state.
         tail = group[max(len(steps) - 1, 0) :]
         earlier = group[: -len(tail)]
-        if isinstance(terminal, str) and ended[earlier].any():
+        if isinstance(terminal, str) and log.ended[earlier].any():
             raise InvalidDatasetError(
-                f"Episode {name!r} continues after row {earlier[ended[earlier]][0]}, where "
+                f"Episode {name!r} continues after row {earlier[log.ended[earlier]][0]}, where "
                 f"{terminal!r} ends it."
             )
-        over = bool(ended[tail].any())
-        if not state_only[group[-1]] and not over:
+        over = bool(log.ended[tail].any())
+        if not log.state_only[group[-1]] and not over:
             unknown += 1
             if last_step == "drop":
                 steps = steps[:-1]
@@ -155,16 +210,14 @@ def from_table(
             episodes.append(
                 EpisodeArrays(
                     name=f"episode {name!r}",
-                    observations=states[rows_of_states],
-                    actions=chosen[steps],
-                    rewards=rewards[steps],
+                    observations=log.states[rows_of_states],
+                    actions=log.chosen[steps],
+                    rewards=log.rewards[steps],
                     terminated=over,
                 )
             )
-    _report(rewards, state_only, kept, len(groups), unknown)
-    stacked = stack_episodes(episodes, [len(e.rewards) for e in episodes], sizes)
-    warn_of_columns(states, observations, subtract)
-    return DeviceReplayBuffer(stacked)
+    _report(log.rewards, log.state_only, kept, len(groups), unknown)
+    return episodes
 
 
 def _check_subtract(subtract: Mapping[str, float], observations: Sequence[str]) -> None:
@@ -271,6 +324,22 @@ def save_dataset(
         storage.update_metadata({"dataset_id": name, "description": description})
 
 
+def _check_choices(choices: Any) -> None:
+    """Raises NvecMismatchError unless `choices` maps columns to lists of values."""
+    if not isinstance(choices, Mapping):
+        raise NvecMismatchError(
+            "Expected choices= to map columns to their values in order, such as "
+            f'{{"dose": [0, 50, 100]}}, got {choices!r}. If the columns hold the numbers 0, 1, 2, '
+            "..., pass how many there are of each as nvec= instead."
+        )
+    for name, values in choices.items():
+        if isinstance(values, str) or not hasattr(values, "__len__"):
+            raise NvecMismatchError(
+                f"Expected the choices of {name!r} to be a list of its values in order, got "
+                f"{values!r}."
+            )
+
+
 def _sizes(
     actions: Sequence[str], choices: Mapping[str, Sequence[Any]], nvec: Sequence[int] | None
 ) -> list[int]:
@@ -315,14 +384,7 @@ def _open(path: Path) -> dict[str, NDArray[Any]]:
         return {name: table[name].to_numpy() for name in table.column_names}
     if path.suffix != ".csv":
         raise InvalidDatasetError(f"Expected a .csv or .parquet file, got {path.name!r}.")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        header, *rows = list(csv.reader(file)) or [[]]
-    for number, row in enumerate(rows):
-        if len(row) != len(header):
-            raise InvalidDatasetError(
-                f"Row {number} of {path} has {len(row)} cells, the header has {len(header)}."
-            )
-    return {k: np.array([row[i] for row in rows], object) for i, k in enumerate(header)}
+    return read_csv(path)
 
 
 def _is_empty(column: NDArray[Any]) -> NDArray[np.bool_]:
@@ -401,4 +463,11 @@ def _terminal(
         return np.full(rows, terminal)
     column = columns[terminal]
     flags = np.array([str(value).lower() for value in column.tolist()], object)
-    return (_choices(flags, terminal, _FLAGS, _is_empty(column)) % 2).astype(bool)
+    try:
+        return (_choices(flags, terminal, _FLAGS, _is_empty(column)) % 2).astype(bool)
+    except InvalidDatasetError as error:
+        raise InvalidDatasetError(
+            f"{error} Expected terminal= to name a column that is 1 where the action ended the "
+            "episode for good, else 0 or empty. Make one of a column of words, such as "
+            f"table['ended'] = table[{terminal!r}] == 'dead'."
+        ) from error

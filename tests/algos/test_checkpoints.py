@@ -25,6 +25,7 @@ from spin_d3rlpy.algos import SPINDistillIQL
 from spin_d3rlpy.algos import fit as fitting
 from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
+from spin_d3rlpy.atomic import partial_path
 from spin_d3rlpy.checkpoints import (
     Checkpoints,
     random_state,
@@ -78,7 +79,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_the_run_goes_on_later(tmp_
     expected = outcome(whole, fit(whole, None))
 
     def fill(_algo: Any) -> None:
-        (tmp_path / f".{checkpoint(6)}.{os.getpid()}.partial").symlink_to("/dev/full")
+        partial_path(tmp_path / checkpoint(6)).symlink_to("/dev/full")
 
     seed(1)
     with pytest.raises(
