@@ -89,12 +89,17 @@ def from_table_(
         Literal["keep", "drop"],
         typer.Option(help="A last step with an unknown state after it: keep as an end, or drop."),
     ] = "keep",
+    subtract: Annotated[
+        list[str] | None,
+        typer.Option(help="From a state's column before rounding to float32: <column>=<number>."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a dataset from a log of decisions, for `train` and `pretrain` by its name."""
     from spin_d3rlpy.data import from_table, save_dataset
 
     parted = [text.partition("=") for text in choices]
+    differences = [text.rpartition("=") for text in subtract or ()]
     buffer = from_table(
         table,
         observations=observation,
@@ -105,11 +110,22 @@ def from_table_(
         terminal=terminal or False,
         choices={column: values.split(",") for column, _, values in parted},
         last_step=last_step,
+        subtract={column: _number(text) for column, _, text in differences},
     )
-    save_dataset(buffer, name, description=f"Made of {table.name}.")
+    description = f"Made of {table.name}."
+    if subtract:
+        description += f" Subtracted from columns of the state: {', '.join(subtract)}."
+    save_dataset(buffer, name, description=description)
     n, nvec = buffer.transition_count, buffer.nvec
     result = {"dataset": name, "episodes": buffer.size(), "transitions": n, "nvec": nvec}
     emit(json, result, f"{name}: {buffer.size()} episodes, {n:,} transitions, {nvec=}")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"Expected --subtract <column>=<number>, got {text!r}.") from None
 
 
 @command(app, "MINARI_REMOTE=hf://me spin-d3rlpy data push spin/cheetah-run-b3/medium-v0")
@@ -137,13 +153,17 @@ def pull(name: Dataset) -> None:
 @command(
     app,
     "spin-d3rlpy data check spin/cheetah-run-b3/medium-v0",
+    "spin-d3rlpy data check spin/cheetah-run-b3/medium-v0 --picture returns.png",
     "spin-d3rlpy data check spin/cheetah-run-b3/medium-v0 --all --json",
 )
 def check(
     name: LocalDataset,
     episodes: Annotated[int, typer.Option(min=0, help="Episodes to replay.")] = 3,
     replay_all: Annotated[bool, typer.Option("--all", help="Replay all episodes.")] = False,
-    histogram: Annotated[Path, typer.Option(help="Histogram of returns.")] = Path("returns.png"),
+    picture: Annotated[
+        Path | None,
+        typer.Option("--picture", "--histogram", help="Draw a histogram of returns in this file."),
+    ] = None,
     trust: Trust = False,
     json: Json = False,
 ) -> None:
@@ -154,10 +174,10 @@ def check(
 
     report = check_dataset(open_local(name, trust), None if replay_all else episodes, trust)
     text = report.summary()
-    if report.returns and all(map(math.isfinite, report.returns)):
+    if picture is not None and report.returns and all(map(math.isfinite, report.returns)):
         groups = report.returns_by_policy() or {"all": report.returns}
-        plot_returns(histogram, groups, report.name)
-        text += f"\n  returns drawn in {histogram}"
+        plot_returns(picture, groups, report.name)
+        text += f"\n  returns drawn in {picture}"
     emit(json, dataclasses.asdict(report), text)
     if report.problems:
         raise typer.Exit(1)

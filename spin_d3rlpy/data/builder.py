@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
+import math
 import time
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -25,10 +26,12 @@ from spin_d3rlpy.data.staging import (
     PlayedChunks,
     Staging,
     episode_buffer,
+    free_bytes,
     recorded_scores,
     return_statistics,
     staged_dataset,
     write_episodes,
+    write_error,
 )
 from spin_d3rlpy.data.workers import default_jobs, play_chunks, worker_arithmetic
 from spin_d3rlpy.nvec import nvec_from_space
@@ -38,6 +41,8 @@ from spin_envs.rollout import EpisodeRecord
 from spin_envs.scripted import ScriptedPolicy
 
 Policies: TypeAlias = Mapping[PolicyKind, BehaviorPolicy | ScriptedPolicy]
+
+_PLAYED_BYTES = 8  # of a sub-action or reward in an episode that was played
 
 
 def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool = True) -> None:
@@ -56,7 +61,8 @@ def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool 
     Raises:
         ValueError: `jobs` is less than 1.
         MissingDependencyError: the environment's simulator is not installed.
-        DatasetWriteError: the disk is full; played episodes are kept if they fit.
+        DatasetWriteError: the disk has less room than the data take, which is found out before
+            anything is played, or it is full; played episodes are kept if they fit.
     """
     jobs = default_jobs() if jobs is None else jobs
     if jobs < 1:
@@ -84,6 +90,7 @@ def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: boo
     parts = [_Part(part) for part in spec.parts]
     key = hashlib.sha256(json.dumps([made_with, CHUNK_EPISODES]).encode()).hexdigest()[:16]
     played = PlayedChunks(spec.name, key, staging)
+    _check_room(spec, env, staging, played)
     bar = progress_bar(f"Building {spec.name}", "step", progress, total=spec.size)
     chunks = _chunks(spec, parts, policies)
     with bar, closing(_episodes(chunks, played, jobs)) as played_chunks:
@@ -95,6 +102,34 @@ def _write_dataset(spec: DatasetSpec, staging: Staging, jobs: int, progress: boo
     seconds = round(time.monotonic() - started, 2)
     storage.update_metadata({**metadata, "build_seconds": seconds})
     played.remove()
+
+
+def build_bytes(spec: DatasetSpec, env: gymnasium.Env[Any, Any]) -> tuple[int, int]:
+    """Returns the least bytes of a dataset's files, and of the played episodes kept meanwhile.
+
+    Both count arrays only; files take a few per cent more, or several times as much where episodes
+    have a dozen steps.
+    """
+    assert env.observation_space.shape is not None
+    observation = 4 * math.prod(env.observation_space.shape)
+    nvec = nvec_from_space(env.action_space)
+    flags = 2  # terminations and truncations
+    stored = observation + len(nvec) * action_dtype(nvec).itemsize + 4 + flags
+    played = observation + (len(nvec) + 1) * _PLAYED_BYTES
+    return spec.size * stored, spec.size * played
+
+
+def _check_room(
+    spec: DatasetSpec, env: gymnasium.Env[Any, Any], staging: Staging, played: PlayedChunks
+) -> None:
+    """Raises DatasetWriteError if the disk cannot hold the data."""
+    stored, meanwhile = build_bytes(spec, env)
+    needed = stored + max(0, meanwhile - played.stored_bytes())
+    folder = staging.data.parent.parent
+    if needed > free_bytes(folder):
+        raise write_error(
+            folder, f"{spec.name} takes at least {needed:,} bytes of it while it is built"
+        )
 
 
 def _wanted(

@@ -5,6 +5,8 @@ Only what Gymnasium has registered in this process is made, unless the user trus
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,12 +29,63 @@ def make_environment(dataset: MinariDataset, trust: bool = False) -> gymnasium.E
     if dataset.env_spec is None:
         raise InvalidDatasetError(
             f"Dataset {dataset.id} does not name its environment. For the data "
-            "alone, use DeviceReplayBuffer.from_minari(minari.load_dataset(...))."
+            "alone, use DeviceReplayBuffer.from_minari(minari.load_dataset(...)). If you have the "
+            "environment, pass it or its id to load_dataset as env=."
         )
+    if dataset.env_spec.entry_point is None:
+        return gymnasium.make(_registered(dataset.env_spec, dataset.id, trust))
     if not trust:
         check_spec(dataset.env_spec, dataset.id)
     env: gymnasium.Env[Any, Any] = dataset.recover_environment()
     return env
+
+
+def storable_spec(env: gymnasium.Env[Any, Any]) -> EnvSpec | None:
+    """Returns a specification of the environment that JSON can hold, or None with a UserWarning.
+
+    A class or function that Gymnasium has registered under the id is left out: `make_environment`
+    looks it up.
+    """
+    spec = copy.copy(env.spec)
+    if spec is None:
+        reason = "it was not made by gymnasium.make"
+    else:
+        known = gymnasium.registry.get(spec.id)
+        if callable(spec.entry_point) and known and known.entry_point is spec.entry_point:
+            spec.entry_point = spec.vector_entry_point = None
+        try:
+            spec.to_json()
+            return spec
+        except (TypeError, ValueError) as error:
+            reason = f"its specification cannot be stored: {error}"
+    warnings.warn(
+        f"The dataset will not name its environment, because {reason}. Pass the environment or "
+        "its id to load_dataset as env=.",
+        UserWarning,
+        stacklevel=3,
+    )
+    return None
+
+
+def is_unregistered(spec: EnvSpec) -> bool:
+    """Whether a specification by `storable_spec` lacks an entry point that this process has not."""
+    return spec.entry_point is None and spec.id not in gymnasium.registry
+
+
+def _registered(spec: EnvSpec, source: str, trust: bool) -> EnvSpec:
+    """Returns a stored specification with the entry points that are registered for its id."""
+    known = gymnasium.registry.get(spec.id)
+    if known is None:
+        raise InvalidDatasetError(
+            f"Dataset {source} names its environment by the id {spec.id!r}, which Gymnasium does "
+            "not have registered here. First import the module that registers it, or pass the "
+            "environment to load_dataset as env=."
+        )
+    filled = copy.copy(spec)
+    filled.entry_point, filled.vector_entry_point = known.entry_point, known.vector_entry_point
+    if not trust:
+        check_spec(filled, source)
+    return filled
 
 
 def open_minari(data: Path, trust: bool = False) -> MinariDataset:

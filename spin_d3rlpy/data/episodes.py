@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from spin_d3rlpy.data.rounding import StateRounding
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 
 
@@ -56,12 +57,13 @@ def stack_episodes(
     nvec: Sequence[int],
     integral_floats: bool = False,
     map_in: Path | None = None,
+    rounding: StateRounding | None = None,
 ) -> StackedEpisodes:
     """Checks episodes one by one and copies each into place, so that memory is needed once.
 
     `integral_floats` accepts float actions that are whole numbers; `map_in` is the folder of a file
-    that holds observations instead of memory. Raises InvalidDatasetError or NvecMismatchError,
-    which name episode and step.
+    that holds observations instead of memory; `rounding` sees them as they were before they are
+    rounded. Raises InvalidDatasetError or NvecMismatchError, which name episode and step.
     """
     n = sum(lengths)
     if n == 0:
@@ -87,6 +89,8 @@ def stack_episodes(
                 f"Observations of {episode.name} have {episode.observations.shape[1]} features, "
                 f"those of earlier episodes {features}."
             )
+        if rounding is not None:
+            rounding.add(episode.observations)
         # What float32 cannot hold becomes infinite, which the check reports.
         with np.errstate(over="ignore"):
             observations[:] = episode.observations

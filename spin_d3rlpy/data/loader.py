@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import gymnasium
 import minari
 from d3rlpy.dataset import ReplayBufferBase
-from gymnasium.spaces import Dict, Tuple
+from gymnasium.spaces import Box, Dict, Tuple
 from gymnasium.wrappers import FlattenObservation
 from minari import MinariDataset
 from minari.storage import get_dataset_path
@@ -29,7 +29,7 @@ from spin_d3rlpy.errors import (
     InvalidDatasetError,
     SpinError,
 )
-from spin_d3rlpy.nvec import require_same_nvec
+from spin_d3rlpy.nvec import nvec_from_space, require_same_nvec
 from spin_envs import DiscretizeAction, MissingDependencyError
 
 DatasetLike: TypeAlias = str | Path | MinariDataset
@@ -45,6 +45,7 @@ def load_dataset(
     bins: int | Sequence[int] | None = None,
     memory_map: bool | str | Path = False,
     trust: bool = False,
+    env: gymnasium.Env[Any, Any] | str | None = None,
 ) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any, Any]]:
     """Loads a dataset and its environment, building the dataset on first use.
 
@@ -66,6 +67,8 @@ def load_dataset(
             for datasets larger than memory. It takes disk space until the process ends.
         trust: make the environment with any function that the metadata name. Otherwise it must be
             registered with Gymnasium: first import the package that registers it.
+        env: the environment, or its id for `gymnasium.make`, instead of the one that the dataset
+            names, if any.
 
     Returns:
         The dataset in main memory (algorithms move it to their device) and the environment, both
@@ -74,7 +77,8 @@ def load_dataset(
     Raises:
         DatasetNotFoundError: no such dataset; near matches are listed.
         InvalidDatasetError: it is damaged, unusable for MultiDiscrete offline RL, or its
-            environment is unknown or not registered.
+            environment is unknown or not registered, or `env` has observations of another size.
+        NvecMismatchError: `env` has other actions than the dataset.
         RemoteError: it could not be downloaded.
         MissingDependencyError: the environment's simulator is not installed.
         ValueError: `size` or `jobs` is out of range.
@@ -84,14 +88,31 @@ def load_dataset(
     if memory_map is not False:
         map_in = Path(found.storage.data_path if memory_map is True else memory_map)
     buffer = DeviceReplayBuffer.from_minari(found, max_episodes, bins, map_in)
-    env = make_environment(found, trust)
+    if env is None:
+        made = make_environment(found, trust)
+    else:
+        made = gymnasium.make(env) if isinstance(env, str) else env
     if buffer.layout is None and bins is None:
-        buffer.layout = layout_of(env)
-    if isinstance(env.observation_space, Dict | Tuple):
-        env = FlattenObservation(env)
-    if bins is not None:
-        env = DiscretizeAction(env, bins)
-    return buffer, env
+        buffer.layout = layout_of(made)
+    if isinstance(made.observation_space, Dict | Tuple):
+        made = FlattenObservation(made)
+    if bins is not None and (env is None or isinstance(made.action_space, Box)):
+        made = DiscretizeAction(made, bins)
+    if env is not None:
+        _check_fit(made, buffer)
+    return buffer, made
+
+
+def _check_fit(env: gymnasium.Env[Any, Any], buffer: DeviceReplayBuffer) -> None:
+    """Raises if an environment's spaces are not the dataset's."""
+    nvec = nvec_from_space(env.action_space)
+    require_same_nvec(nvec, buffer.nvec, "The environment", "the dataset")
+    size = buffer.observations.shape[1]
+    if env.observation_space.shape != (size,):
+        raise InvalidDatasetError(
+            f"Expected an environment with observations of shape {(size,)}, as the dataset has "
+            f"them, got {env.observation_space}."
+        )
 
 
 def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceReplayBuffer:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import csv
+import dataclasses
 import itertools
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
@@ -16,8 +18,11 @@ from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.csv_files import read_csv
+from spin_d3rlpy.data.environments import storable_spec
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.loader import as_device_buffer
+from spin_d3rlpy.data.rounding import warn_of_columns
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name
 from spin_d3rlpy.data.staging import episode_buffer, staged_dataset, write_episodes
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, NvecMismatchError
@@ -48,6 +53,7 @@ def from_table(
     choices: Mapping[str, Sequence[Any]] | None = None,
     nvec: Sequence[int] | None = None,
     last_step: LastStep = "keep",
+    subtract: Mapping[str, float] | None = None,
 ) -> DeviceReplayBuffer:
     """Reads logged decisions: one row has a state, the action taken and its reward.
 
@@ -74,6 +80,9 @@ def from_table(
             and its reward and bootstraps nothing from the unknown state, as after a terminal step
             (it is marked terminal); `"drop"` leaves out step and reward, which suits logs that
             were cut off at any time and whose rewards do not come at the end.
+        subtract: numbers to subtract from columns of the state before they are rounded to float32,
+            which keeps 24 bits of each: as seconds since 1970, times closer than 128 seconds become
+            equal. Subtract the same from states that you pass to `predict`.
 
     Returns:
         The dataset in main memory, for `fit`.
@@ -82,22 +91,81 @@ def from_table(
         FileNotFoundError: there is no such file.
         InvalidDatasetError: a column is missing or a cell invalid (the text names row and column),
             or all rewards other than 0 would be left out.
-        ValueError: an unknown `last_step`.
+        ValueError: an unknown `last_step`, or `subtract` names no column of the state.
         NvecMismatchError: `nvec`, `actions` and `choices` disagree.
         MissingDependencyError: a Parquet file without pyarrow.
+
+    Warns:
+        UserWarning: a column of the state loses distinct values in float32 (more than a tenth of
+            them, if they are not whole numbers), or a few outliers rule its scale.
     """
     if last_step not in get_args(LastStep):
         raise ValueError(f"Expected last_step 'keep' or 'drop', got {last_step!r}.")
-    choices = choices or {}
+    choices = {} if choices is None else choices
+    _check_choices(choices)
+    subtract = subtract or {}
+    _check_subtract(subtract, observations)
     sizes = _sizes(actions, choices, nvec)
     names = [*observations, *actions, reward, episode]
     names += [name for name in (time, terminal) if isinstance(name, str)]
     columns = _read(table, names)
-    if not len(columns[episode]):
-        raise InvalidDatasetError("The table has no rows.")
-    groups = _episode_rows(columns[episode], None if time is None else _numbers(columns, time))
-    states = np.stack([_numbers(columns, name) for name in observations], axis=1)
-    empty = np.stack([_is_empty(columns[name]) for name in (*actions, reward)], axis=1)
+    with _named_file(table):
+        if not len(columns[episode]):
+            raise InvalidDatasetError("The table has no rows.")
+        groups = _episode_rows(columns[episode], None if time is None else _numbers(columns, time))
+        states = np.stack(
+            [_numbers(columns, name) - subtract.get(name, 0.0) for name in observations], axis=1
+        )
+        state_only = _final_states(columns, [*actions, reward], groups)
+        values = [choices.get(name, range(size)) for name, size in zip(actions, sizes, strict=True)]
+        log = _Log(
+            states=states,
+            state_only=state_only,
+            chosen=np.stack(
+                [
+                    _choices(columns[name], name, known, state_only)
+                    for name, known in zip(actions, values, strict=True)
+                ],
+                axis=1,
+            ),
+            rewards=_numbers(columns, reward, state_only),
+            ended=_terminal(columns, terminal, len(states)),
+        )
+        episodes = _cut(log, groups, terminal, last_step)
+        stacked = stack_episodes(episodes, [len(e.rewards) for e in episodes], sizes)
+    warn_of_columns(states, observations, subtract)
+    return DeviceReplayBuffer(stacked)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Log:
+    """A table's rows in their order."""
+
+    states: NDArray[np.float64]  # (rows, obs)
+    state_only: NDArray[np.bool_]  # (rows,): final states, without an action
+    chosen: NDArray[np.int64]  # (rows, N)
+    rewards: NDArray[np.float64]  # (rows,)
+    ended: NDArray[np.bool_]  # (rows,): by the column of ends
+
+
+@contextmanager
+def _named_file(table: object) -> Iterator[None]:
+    """Adds a file's name to errors about its content."""
+    try:
+        yield
+    except InvalidDatasetError as error:
+        if not isinstance(table, str | Path):
+            raise
+        raise InvalidDatasetError(f"{table} cannot be used. {error}") from error
+
+
+def _final_states(
+    columns: Mapping[str, NDArray[Any]],
+    decisions: Sequence[str],
+    groups: Mapping[Any, NDArray[np.int64]],
+) -> NDArray[np.bool_]:
+    """Returns which rows are final states: an episode's last, without all of the decisions."""
+    empty = np.stack([_is_empty(columns[name]) for name in decisions], axis=1)
     state_only: NDArray[np.bool_] = np.zeros(len(empty), bool)
     last = [group[-1] for group in groups.values()]
     state_only[last] = empty[last].all(1)
@@ -105,31 +173,32 @@ def from_table(
     if len(wrong):
         row, column = wrong[0]
         raise InvalidDatasetError(
-            f"Row {row} has no {[*actions, reward][column]!r}. Only an episode's last row may "
+            f"Row {row} has no {decisions[column]!r}. Only an episode's last row may "
             "leave actions and reward empty, and then all of them."
         )
-    chosen = np.stack(
-        [
-            _choices(columns[name], name, choices.get(name, range(size)), state_only)
-            for name, size in zip(actions, sizes, strict=True)
-        ],
-        axis=1,
-    )
-    rewards = _numbers(columns, reward, state_only)
-    ended = _terminal(columns, terminal, len(rewards))
+    return state_only
+
+
+def _cut(
+    log: _Log,
+    groups: Mapping[Any, NDArray[np.int64]],
+    terminal: str | bool,
+    last_step: LastStep,
+) -> list[EpisodeArrays]:
+    """Returns the episodes with a step, and reports what was left out."""
     episodes, kept, unknown = [], [], 0
     for name, group in groups.items():
-        steps = group[~state_only[group]]
+        steps = group[~log.state_only[group]]
         # A flag may stand in the last step's row or in that of the final state.
         tail = group[max(len(steps) - 1, 0) :]
         earlier = group[: -len(tail)]
-        if isinstance(terminal, str) and ended[earlier].any():
+        if isinstance(terminal, str) and log.ended[earlier].any():
             raise InvalidDatasetError(
-                f"Episode {name!r} continues after row {earlier[ended[earlier]][0]}, where "
+                f"Episode {name!r} continues after row {earlier[log.ended[earlier]][0]}, where "
                 f"{terminal!r} ends it."
             )
-        over = bool(ended[tail].any())
-        if not state_only[group[-1]] and not over:
+        over = bool(log.ended[tail].any())
+        if not log.state_only[group[-1]] and not over:
             unknown += 1
             if last_step == "drop":
                 steps = steps[:-1]
@@ -141,14 +210,23 @@ def from_table(
             episodes.append(
                 EpisodeArrays(
                     name=f"episode {name!r}",
-                    observations=states[rows_of_states],
-                    actions=chosen[steps],
-                    rewards=rewards[steps],
+                    observations=log.states[rows_of_states],
+                    actions=log.chosen[steps],
+                    rewards=log.rewards[steps],
                     terminated=over,
                 )
             )
-    _report(rewards, state_only, kept, len(groups), unknown)
-    return DeviceReplayBuffer(stack_episodes(episodes, [len(e.rewards) for e in episodes], sizes))
+    _report(log.rewards, log.state_only, kept, len(groups), unknown)
+    return episodes
+
+
+def _check_subtract(subtract: Mapping[str, float], observations: Sequence[str]) -> None:
+    for name, number in subtract.items():
+        if name not in observations or not math.isfinite(number):
+            raise ValueError(
+                "Expected subtract= to map columns of the state to finite numbers, got "
+                f"{name!r}: {number!r}. Columns of the state: {', '.join(observations)}."
+            )
 
 
 def _report(
@@ -199,13 +277,18 @@ def save_dataset(
         buffer: a `DeviceReplayBuffer` or d3rlpy's, such as from `create_replay_buffer` (pass `env`,
             because d3rlpy's buffer does not know the number of choices).
         name: `<namespace>/<name>-v<number>`.
-        env: its environment, made by `gymnasium.make`, if any.
+        env: its environment, made by `gymnasium.make`, if any. If it was registered with a class or
+            function (not with text), the dataset keeps its id, and whoever loads it must register
+            it first, in any process, by importing the module that does.
         description: for its card.
 
     Raises:
         DatasetNotFoundError: an invalid name.
         InvalidDatasetError: the name is taken, or the data are unusable.
         DatasetWriteError: the disk is full.
+
+    Warns:
+        UserWarning: the environment cannot be named: pass it to `load_dataset` as `env=`.
     """
     if not is_dataset_name(name) or name.startswith(NAMESPACE):
         raise DatasetNotFoundError(
@@ -227,7 +310,7 @@ def save_dataset(
             staging,
             Box(-np.inf, np.inf, (size,), np.float32) if env is None else env.observation_space,
             MultiDiscrete(data.nvec) if env is None else env.action_space,
-            None if env is None else env.spec,
+            None if env is None else storable_spec(env),
             (
                 episode_buffer(
                     observations[start + i : end + i + 1],
@@ -239,6 +322,22 @@ def save_dataset(
             ),
         )
         storage.update_metadata({"dataset_id": name, "description": description})
+
+
+def _check_choices(choices: Any) -> None:
+    """Raises NvecMismatchError unless `choices` maps columns to lists of values."""
+    if not isinstance(choices, Mapping):
+        raise NvecMismatchError(
+            "Expected choices= to map columns to their values in order, such as "
+            f'{{"dose": [0, 50, 100]}}, got {choices!r}. If the columns hold the numbers 0, 1, 2, '
+            "..., pass how many there are of each as nvec= instead."
+        )
+    for name, values in choices.items():
+        if isinstance(values, str) or not hasattr(values, "__len__"):
+            raise NvecMismatchError(
+                f"Expected the choices of {name!r} to be a list of its values in order, got "
+                f"{values!r}."
+            )
 
 
 def _sizes(
@@ -285,14 +384,7 @@ def _open(path: Path) -> dict[str, NDArray[Any]]:
         return {name: table[name].to_numpy() for name in table.column_names}
     if path.suffix != ".csv":
         raise InvalidDatasetError(f"Expected a .csv or .parquet file, got {path.name!r}.")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        header, *rows = list(csv.reader(file)) or [[]]
-    for number, row in enumerate(rows):
-        if len(row) != len(header):
-            raise InvalidDatasetError(
-                f"Row {number} of {path} has {len(row)} cells, the header has {len(header)}."
-            )
-    return {k: np.array([row[i] for row in rows], object) for i, k in enumerate(header)}
+    return read_csv(path)
 
 
 def _is_empty(column: NDArray[Any]) -> NDArray[np.bool_]:
@@ -371,4 +463,11 @@ def _terminal(
         return np.full(rows, terminal)
     column = columns[terminal]
     flags = np.array([str(value).lower() for value in column.tolist()], object)
-    return (_choices(flags, terminal, _FLAGS, _is_empty(column)) % 2).astype(bool)
+    try:
+        return (_choices(flags, terminal, _FLAGS, _is_empty(column)) % 2).astype(bool)
+    except InvalidDatasetError as error:
+        raise InvalidDatasetError(
+            f"{error} Expected terminal= to name a column that is 1 where the action ended the "
+            "episode for good, else 0 or empty. Make one of a column of words, such as "
+            f"table['ended'] = table[{terminal!r}] == 'dead'."
+        ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,10 @@ from d3rlpy.serializable_config import SerializableConfig
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.rounding import ruled_by_outliers
 from spin_d3rlpy.errors import InvalidCheckpointError
+
+_MOST_ROWS = 10_000  # of the sample in which outliers are looked for
 
 
 @dataclasses.dataclass()
@@ -56,17 +60,36 @@ def standardized_states() -> Any:
 
 
 def fit_scaler(scaler: ObservationScaler | RewardScaler | None, buffer: DeviceReplayBuffer) -> None:
-    """Fits an unfitted scaler; d3rlpy itself would visit each state by itself."""
+    """Fits an unfitted scaler, in float64; d3rlpy itself would visit each state by itself.
+
+    Warns (UserWarning) of features whose scale a few outliers rule.
+    """
     if scaler is None or scaler.built:
         return
     if isinstance(scaler, StandardObservationScaler):
         mean, std = buffer.moments()
         scaler.mean, scaler.std = mean.float().cpu().numpy(), std.float().cpu().numpy()
+        _warn_of_outliers(buffer, std.cpu().numpy())
     elif isinstance(scaler, MinMaxObservationScaler):
         scaler.minimum = buffer.observations.amin(0).cpu().numpy()
         scaler.maximum = buffer.observations.amax(0).cpu().numpy()
+        span = scaler.maximum.astype(np.float64) - scaler.minimum
+        _warn_of_outliers(buffer, span)
     else:
         scaler.fit_with_transition_picker(buffer.episodes, buffer.transition_picker)
+
+
+def _warn_of_outliers(buffer: DeviceReplayBuffer, scale: NDArray[np.float64]) -> None:
+    step = -(-len(buffer.observations) // _MOST_ROWS)
+    ruled = ruled_by_outliers(buffer.observations[::step].cpu().numpy(), scale)
+    if ruled:
+        listed = ", ".join(f"{i} ({scale[i]:g})" for i in ruled)
+        warnings.warn(
+            f"A few outliers rule the scale of features (numbers from 0; scale): {listed}. Scaled, "
+            "all other values are nearly equal. Repair or clip those values in the dataset.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 register_observation_scaler(ClippedStandardObservationScaler)

@@ -23,6 +23,7 @@ from spin_d3rlpy.data.episodes import (
     no_transitions,
     stack_episodes,
 )
+from spin_d3rlpy.data.rounding import StateRounding
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, SpinError
 from spin_d3rlpy.nvec import check_nvec, choices_of, nvec_from_space
 from spin_envs.discretized import BoxGrid
@@ -60,7 +61,8 @@ def read_minari(
         lengths, episodes = _open_episodes(dataset, indices)
         with closing(episodes):
             chosen = _discretized(episodes, grid, dataset.action_space)
-            return stack_episodes(chosen, lengths, nvec, map_in=map_in)
+            rounding = StateRounding()
+            stacked = stack_episodes(chosen, lengths, nvec, map_in=map_in, rounding=rounding)
     except SpinError:
         raise
     except DAMAGE as error:
@@ -68,6 +70,8 @@ def read_minari(
             f"Dataset {dataset.id} cannot be read ({error!r}). Its files are damaged: delete them "
             "to build or download it again."
         ) from error
+    rounding.warn(f"dataset {dataset.id}")
+    return stacked
 
 
 def _check_episode_count(dataset: MinariDataset) -> None:
@@ -239,9 +243,16 @@ def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisode
         )
     episodes = [(i, e) for i, e in enumerate(buffer.episodes) if e.transition_count]
     lengths = [e.transition_count for _, e in episodes]
-    return stack_episodes(
-        (_from_d3rlpy(i, e) for i, e in episodes), lengths, check_nvec(nvec), integral_floats=True
+    rounding = StateRounding()
+    stacked = stack_episodes(
+        (_from_d3rlpy(i, e) for i, e in episodes),
+        lengths,
+        check_nvec(nvec),
+        integral_floats=True,
+        rounding=rounding,
     )
+    rounding.warn("the replay buffer")
+    return stacked
 
 
 def largest_choices(buffer: ReplayBufferBase) -> list[int]:

@@ -79,13 +79,12 @@ class DatasetSpec:
     def parts(self) -> list[DatasetPart]:
         """Episodes by policy, in order; shares are rounded by largest remainder.
 
-        Every policy has at least one episode or a thousand steps, if there is room.
+        Every policy has at least one episode, if there is room.
         """
         shares = LEVELS[self.level][1]
-        # Where episodes are short, shares of few thousands need not be whole thousands.
+        # Where episodes are short, shares need not be whole thousands.
         is_short = not self.task.needs_simulator
-        fine = is_short and self.size < len(shares) * _SIZE_UNIT
-        unit = 1 if fine else _SIZE_UNIT
+        unit = 1 if is_short else _SIZE_UNIT
         counts = _apportion(self.size // unit, list(shares.values()))
         return [
             DatasetPart(kind, n * unit, FIRST_SEEDS[kind], None if is_short else n)

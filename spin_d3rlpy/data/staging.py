@@ -25,7 +25,7 @@ from minari.dataset.minari_storage import MinariStorage
 from minari.storage import get_dataset_path
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.workers import Workers
+from spin_d3rlpy.data.workers import WorkerEndedError, Workers
 from spin_d3rlpy.errors import DatasetWriteError, SpinError
 from spin_d3rlpy.files.atomic import atomic_write
 from spin_d3rlpy.files.locks import exclusive_folder
@@ -34,6 +34,7 @@ from spin_envs.rollout import EpisodeRecord
 from spin_envs.tasks import BenchmarkTask
 
 _EPISODES_PER_WRITE = 100
+_PROBE_BYTES = 2**20
 # (Windows has no EDQUOT.)
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -51,13 +52,55 @@ class Staging:
     exclusive: bool  # whether no other process can be at work on a dataset of this name
 
 
+def free_bytes(folder: Path) -> int:
+    """Returns the free space of the disk that holds an existing folder."""
+    return shutil.disk_usage(folder).free
+
+
 def write_error(folder: Path, reason: str) -> DatasetWriteError:
     """Returns the error for a failed write to an existing folder."""
-    free = shutil.disk_usage(folder).free
     return DatasetWriteError(
-        f"A dataset could not be written to {folder} ({reason}). It has {free:,} bytes free. "
-        "Free some, or set MINARI_DATASETS_PATH to a folder with more."
+        f"A dataset could not be written to {folder} ({reason}). It has {free_bytes(folder):,} "
+        "bytes free. Free some, or set MINARI_DATASETS_PATH to a folder with more."
     )
+
+
+def _reason(error: Exception, data: Path, batch: Sequence[EpisodeBuffer]) -> str:
+    """Says why a batch could not be written to a folder, which is of no use afterwards."""
+    number = getattr(error, "errno", None)
+    if number:
+        return os.strerror(number)
+    said = str(error).rstrip(".")
+    # HDF5 ends its process on a full disk, or raises an error without a number. Whether the disk is
+    # full shows when as many bytes are added to the same file in another way.
+    if found := _append_error(data, sum(_bytes_of(e) for e in batch)):
+        return f"{found.strerror}: {said}" if found.strerror else said
+    if isinstance(error, WorkerEndedError):
+        return f"{said}. The disk has room for the data: look for a lack of memory"
+    return said
+
+
+def _append_error(data: Path, n_bytes: int) -> OSError | None:
+    """Returns the error when so much is added to the folder's largest file, if there is one."""
+    files = [path for path in data.rglob("*") if path.is_file()]
+    path = max(files, key=lambda file: file.stat().st_size, default=data / "probe")
+    block = bytes(_PROBE_BYTES)
+    try:
+        with path.open("ab", buffering=0) as file:
+            for start in range(0, max(n_bytes, 1), len(block)):
+                wanted = min(len(block), max(n_bytes, 1) - start)
+                written = 0
+                while written < wanted:  # a nearly full disk takes a part of a block
+                    written += file.write(block[: wanted - written])
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error
+    return None
+
+
+def _bytes_of(episode: EpisodeBuffer) -> int:
+    arrays = (episode.observations, episode.actions, episode.rewards)
+    return sum(np.asarray(array).nbytes for array in arrays)
 
 
 @contextmanager
@@ -151,6 +194,10 @@ class PlayedChunks:
         with atomic_write(path) as partial, partial.open("wb") as file:
             np.savez(file, **{f"{e.seed}.{k}": v for e in episodes for k, v in vars(e).items()})
 
+    def stored_bytes(self) -> int:
+        """Returns the size of the chunks on disk."""
+        return sum(path.stat().st_size for path in self._folder.glob("*.npz"))
+
     def remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -237,8 +284,7 @@ def write_episodes(
             try:
                 workers.submit("write", {"folder": staging.data, "episodes": batch}).result()
             except (OSError, RuntimeError) as error:  # h5py raises both
-                number = getattr(error, "errno", None)
-                reason = os.strerror(number) if number else str(error).rstrip(".")
+                reason = _reason(error, staging.data, batch)
                 raise write_error(staging.data.parent.parent, reason) from error
             for e in batch:
                 checksum.add(e.observations, e.actions, e.rewards, e.terminations)

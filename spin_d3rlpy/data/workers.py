@@ -71,6 +71,10 @@ def worker_arithmetic() -> list[str]:
     return answer
 
 
+class WorkerEndedError(RuntimeError):
+    """A worker process ended during a request, so that the cause is not known."""
+
+
 class Workers:
     """Worker processes, each driven by one thread at a time; output of quiet ones is discarded.
 
@@ -115,7 +119,7 @@ class Workers:
             reply = pickle.load(process.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
             advice = "If memory is short, build with fewer processes (jobs=1)."
-            raise RuntimeError(
+            raise WorkerEndedError(
                 f"A worker process ended unexpectedly (exit code {process.wait()})."
                 + (f" {advice}" if request[0] == "play" else "")
             ) from error

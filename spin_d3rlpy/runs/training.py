@@ -9,6 +9,7 @@ import dataclasses
 import json
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from spin_d3rlpy.algos.files import save_policy
 from spin_d3rlpy.asm import ActionStructureModel, pretrain, save_asm
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
+from spin_d3rlpy.data.environments import is_unregistered
 from spin_d3rlpy.data.loader import open_dataset
 from spin_d3rlpy.data.scalers import scaler_to_dict
 from spin_d3rlpy.evaluation.metrics import (
@@ -229,6 +231,15 @@ def _load(
 ) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any, Any] | None]:
     """Returns the dataset and, if it names one, its environment."""
     found = open_dataset(settings.dataset, settings.size, progress=show_progress, trust=trust)
+    if found.env_spec is not None and is_unregistered(found.env_spec):
+        # Another process's class, which no text names: the data are enough to train.
+        warnings.warn(
+            f"The environment {found.env_spec.id!r} of {found.id} is not registered in this "
+            "process, so the policy is not evaluated in it.",
+            UserWarning,
+            stacklevel=2,
+        )
+        return DeviceReplayBuffer.from_minari(found), None
     if found.env_spec is None:
         return DeviceReplayBuffer.from_minari(found), None
     return load_dataset(found, trust=trust)

@@ -30,6 +30,7 @@ from spin_d3rlpy.errors import (
     FolderInUseError,
     InvalidCheckpointError,
 )
+from spin_d3rlpy.files.atomic import partial_path
 from spin_d3rlpy.training import checkpoints as stored
 from spin_d3rlpy.training.checkpoints import (
     Checkpoints,
@@ -78,7 +79,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_the_run_goes_on_later(tmp_
     expected = outcome(whole, fit(whole, None))
 
     def fill(_algo: Any) -> None:
-        (tmp_path / f".{checkpoint(6)}.{os.getpid()}.partial").symlink_to("/dev/full")
+        partial_path(tmp_path / checkpoint(6)).symlink_to("/dev/full")
 
     seed(1)
     with pytest.raises(

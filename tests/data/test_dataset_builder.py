@@ -86,7 +86,7 @@ def test_maze_parts_are_whole_episodes_until_there_are_enough_transitions() -> N
     seeds = [m["seed"] for m in maze.storage.get_episode_metadata(maze.episode_indices)]
     assert len({len(e.actions) for e in episodes}) > 1
     first = 0
-    for part, wanted in zip(maze.storage.metadata["composition"], (5000, 4000, 1000), strict=True):
+    for part, wanted in zip(maze.storage.metadata["composition"], (4500, 4500, 1000), strict=True):
         last = first + part["episodes"]
         assert seeds[first:last] == list(
             range(part["first_seed"], part["first_seed"] + part["episodes"])

@@ -170,12 +170,12 @@ def test_the_command_draws_returns_and_its_exit_code_tells(
     copied: Path, built: MinariDataset, tmp_path: Path
 ) -> None:
     picture = tmp_path / "pictures" / "returns.png"
-    code, text = _check(built.id, "--histogram", str(picture), "--all")
+    code, text = _check(built.id, "--picture", str(picture), "--all")
     assert code == 0
     assert "replayed in the simulator: 5 episodes" in text
     assert picture.read_bytes().startswith(b"\x89PNG")
     _edit(copied, "episode_1/observations", _set((5, 3), np.nan))
-    code, text = _check(str(copied), "--histogram", str(picture))
+    code, text = _check(str(copied), "--picture", str(picture))
     assert code == 1
     assert "WRONG: The observation at step 5 of episode 1 is not finite" in text
 
@@ -192,3 +192,15 @@ def test_a_dataset_that_is_not_there_is_not_built(datasets_folder: Path) -> None
     result = CliRunner().invoke(app, ["data", "check", MIX])
     assert "There is no dataset" in str(result.exception)
     assert not datasets_folder.exists() or not list(datasets_folder.rglob("*.hdf5"))
+
+
+def test_a_check_writes_no_picture_unasked(
+    built: MinariDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir(mode=0o555)
+    monkeypatch.chdir(folder)
+    code, text = _check(built.id)
+    assert code == 0, text
+    assert "drawn" not in text
+    assert list(folder.iterdir()) == []

@@ -78,10 +78,18 @@ def test_smaller_sizes_keep_the_proportions(level: str, size: int, counts: dict[
     assert _counts(parse_name(f"{ROOT}/{level}-v0", size)) == counts
 
 
-def test_small_datasets_of_the_maze_have_shorter_shares() -> None:
-    parts = parse_name(f"{MAZE}/random-medium-expert-v0", 1_000).parts
-    shares = {"random": 450, "medium": 450, "expert": 100}
-    assert {part.kind: part.n_transitions for part in parts} == shares
+@pytest.mark.parametrize(
+    ("size", "shares"),
+    [
+        (1_000, [450, 450, 100]),
+        (3_000, [1_350, 1_350, 300]),
+        (5_000, [2_250, 2_250, 500]),
+        (20_000, [9_000, 9_000, 2_000]),
+    ],
+)
+def test_small_datasets_of_the_maze_have_shorter_shares(size: int, shares: list[int]) -> None:
+    parts = parse_name(f"{MAZE}/random-medium-expert-v0", size).parts
+    assert [part.n_transitions for part in parts] == shares
 
 
 def test_a_size_becomes_part_of_the_name_and_is_read_back() -> None:

@@ -9,8 +9,8 @@ import yaml
 
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
 from spin_d3rlpy.files.results import write_csv, write_json
-from spin_d3rlpy.runs.settings import train_settings
 from spin_d3rlpy.runs.curves import find_runs, read_curves
+from spin_d3rlpy.runs.settings import train_settings
 from spin_d3rlpy.runs.training import run_training
 
 

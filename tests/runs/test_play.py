@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from spin_d3rlpy import DecQN, save_policy
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.errors import InvalidCheckpointError, NvecMismatchError
+from spin_d3rlpy.files.results import write_json
 from spin_d3rlpy.runs.play import record_policy
 from spin_d3rlpy.runs.policy import open_policy
-from spin_d3rlpy.files.results import write_json
 from spin_d3rlpy.runs.training import POLICY, RESULT
 from spin_envs import MissingDependencyError
 from spin_envs.behavior import load_behavior_policy

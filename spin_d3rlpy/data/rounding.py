@@ -1,0 +1,158 @@
+"""What float32 and outliers take from features, found before training sees them.
+
+Datasets hold states as float32, of 24 significant bits. Seconds since 1970 as float32 are multiples
+of 128.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MOST_NUMBERS = 2**23  # of states that are kept for the check: 64 MB
+# Fractions collide by chance where there are millions of them; whole numbers do not.
+_TOLERATED_LOSS = 0.1
+_MOST_ROWS = 10_000  # of the sample in which outliers are looked for
+_TAIL = 100  # one value in this many may lie outside, at each end
+_LEAST_SPAN = 0.01  # of a feature's usual values, in units of its scale
+
+
+@dataclasses.dataclass(frozen=True)
+class LostValues:
+    """A feature with fewer distinct values in float32 than in the data."""
+
+    feature: int
+    left: int  # distinct values in float32
+    distinct: int  # distinct values in the data
+    start: float | None  # its smallest value, if subtracting that keeps all; else None
+
+
+class StateRounding:
+    """Collects states as they are read, up to a bounded number of them, to compare with float32.
+
+    They are the first rows, without gaps, because neighbors are the first to become equal.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[NDArray[np.float64]] = []
+        self._room = _MOST_NUMBERS
+
+    def add(self, observations: NDArray[np.generic]) -> None:
+        """Adds rows `(T, obs)` of any numeric type."""
+        if self._room <= 0 or np.can_cast(observations.dtype, np.float32):
+            return
+        rows = observations[: max(1, self._room // max(1, observations.shape[1]))]
+        self._kept.append(rows.astype(np.float64))
+        self._room -= rows.size
+
+    def lost(self) -> list[LostValues]:
+        """Returns the features that lose distinct values."""
+        if not self._kept:
+            return []
+        states = np.concatenate(self._kept)
+        found = (_lost_values(i, states[:, i]) for i in range(states.shape[1]))
+        return [loss for loss in found if loss is not None]
+
+    def warn(self, source: str) -> None:
+        """Warns (UserWarning) of features that lose values; `source` is what the message names."""
+        if lost := self.lost():
+            listed = ", ".join(f"{loss.feature} ({_share(loss)})" for loss in lost)
+            warnings.warn(
+                f"Features of {source} lose distinct values in float32: {listed}. Subtract a "
+                "number near them in float64, in the data and in the environment's states alike, "
+                "and save the dataset again.",
+                UserWarning,
+                stacklevel=2,
+            )
+
+
+def warn_of_columns(
+    states: NDArray[np.float64], names: Sequence[str], subtracted: Mapping[str, float]
+) -> None:
+    """Warns (UserWarning) of a table's columns that float32 or an outlier makes useless.
+
+    Args:
+        states: of all rows, `(rows, obs)`, after the subtraction.
+        names: the columns' names.
+        subtracted: what has been subtracted already, by column.
+    """
+    found = (_lost_values(i, states[:, i]) for i in range(len(names)))
+    lost = [loss for loss in found if loss is not None]
+    if lost:
+        listed = ", ".join(f"{names[loss.feature]!r} ({_share(loss)})" for loss in lost)
+        warnings.warn(
+            f"Columns lose distinct values in float32: {listed}. "
+            f"{_advice(lost, names, subtracted)}",
+            UserWarning,
+            stacklevel=3,
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale = states.std(0)
+    if ruled := ruled_by_outliers(states, scale):
+        listed = ", ".join(f"{names[i]!r} ({_largest(states[:, i])})" for i in ruled)
+        warnings.warn(
+            f"A few values rule the scale of columns: {listed}. Standardized, all other values are "
+            "nearly equal. Repair or clip those values.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def ruled_by_outliers(states: NDArray[np.floating], scale: NDArray[np.floating]) -> list[int]:
+    """Returns the features whose usual values differ by less than 1 % of their scale.
+
+    Args:
+        states: `(rows, obs)`; at most 10,000 evenly spaced ones are looked at.
+        scale: standard deviation or range of all rows, `(obs,)`.
+    """
+    sample = np.sort(states[:: -(-len(states) // _MOST_ROWS)], axis=0)
+    tail = min(max(1, len(sample) // _TAIL), (len(sample) - 1) // 2)
+    span = sample[len(sample) - 1 - tail].astype(np.float64) - sample[tail]
+    # Features that are constant but for a few rows are not dead: what is rare is what they tell.
+    is_ruled = (span > 0.0) & (span < _LEAST_SPAN * scale.astype(np.float64))
+    return np.flatnonzero(is_ruled).tolist()
+
+
+def _lost_values(feature: int, values: NDArray[np.float64]) -> LostValues | None:
+    if (_rounded(values) == values).all():
+        return None
+    distinct, left = len(np.unique(values)), len(np.unique(_rounded(values)))
+    is_whole = bool((values == np.rint(values)).all())
+    if distinct - left <= (0.0 if is_whole else _TOLERATED_LOSS) * distinct:
+        return None
+    start = float(values.min())
+    shifted = len(np.unique(_rounded(values - start)))
+    return LostValues(feature, left, distinct, start if shifted == distinct else None)
+
+
+def _rounded(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # what becomes infinite is refused later
+        return values.astype(np.float32)
+
+
+def _share(loss: LostValues) -> str:
+    return f"{loss.left:,} of {loss.distinct:,} are left"
+
+
+def _largest(values: NDArray[np.float64]) -> str:
+    return f"{values[np.abs(values - np.median(values)).argmax()]:g} is farthest out"
+
+
+def _advice(
+    lost: Sequence[LostValues], names: Sequence[str], subtracted: Mapping[str, float]
+) -> str:
+    starts = {names[loss.feature]: loss.start for loss in lost if loss.start is not None}
+    parts = []
+    if starts:
+        sums = {name: start + subtracted.get(name, 0.0) for name, start in starts.items()}
+        listed = ", ".join(f"{name!r}: {number:.17g}" for name, number in sums.items())
+        parts.append(
+            f"Pass subtract={{{listed}}}, and subtract the same from states given to predict."
+        )
+    if len(starts) < len({names[loss.feature] for loss in lost}):
+        parts.append("Rescale the others or split them in two, such as days and seconds.")
+    return " ".join(parts)
