@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +20,7 @@ from spin_d3rlpy.data.episodes import mapped_array
 from spin_d3rlpy.policies.base import SlotFeatures
 from spin_d3rlpy.precision import Precision, autocast
 from spin_d3rlpy.progress import progress_bar
+from spin_d3rlpy.untrusted import available_memory
 
 ROWS_AT_ONCE = 4096
 TRIAL_ROWS = 256  # of the first two pieces, whose time tells how long the whole dataset takes
@@ -173,7 +173,7 @@ def _allocate(shape: tuple[int, int, int], device: torch.device) -> torch.Tensor
     size = 2 * shape[0] * shape[1] * shape[2]
     if device.type == "cuda" and size < LARGEST_SHARE * torch.cuda.mem_get_info(device)[0]:
         return torch.empty(shape, dtype=torch.bfloat16, device=device)
-    if size < LARGEST_SHARE * _available_host_bytes():
+    if size < LARGEST_SHARE * available_memory():
         return torch.empty(shape, dtype=torch.bfloat16, pin_memory=device.type == "cuda")
     try:
         mapped = mapped_array(shape, np.int16, tempfile.gettempdir())
@@ -183,13 +183,3 @@ def _allocate(shape: tuple[int, int, int], device: torch.device) -> torch.Tensor
             "TMPDIR to a folder with room, or cache_features=False."
         ) from error
     return torch.from_numpy(mapped).view(torch.bfloat16)
-
-
-def _available_host_bytes() -> int:
-    """Memory available without swapping, page cache included where known."""
-    try:
-        with open("/proc/meminfo") as f:
-            fields = dict(line.split(":") for line in f)
-        return 1024 * int(fields["MemAvailable"].split()[0])
-    except (OSError, KeyError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

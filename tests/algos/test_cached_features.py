@@ -25,6 +25,7 @@ from spin_d3rlpy.policies.feature_cache import (
 )
 from spin_d3rlpy.policies.features import QueryFeatures
 from spin_d3rlpy.precision import autocast
+from spin_d3rlpy.untrusted import available_memory
 from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,
@@ -132,7 +133,7 @@ def test_fields_of_the_encoder_are_taken_beside_the_others() -> None:
 
 
 def test_what_does_not_fit_in_memory_goes_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_cache, "_available_host_bytes", lambda: 0)
+    monkeypatch.setattr(feature_cache, "available_memory", lambda: 0)
     algo = make(train_queries=False, cache_features=True)
     fit(algo)
     network, observations = features_of(algo), random_buffer().observations
@@ -142,7 +143,7 @@ def test_what_does_not_fit_in_memory_goes_to_a_file(monkeypatch: pytest.MonkeyPa
 
 
 def test_no_room_anywhere_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_cache, "_available_host_bytes", lambda: 0)
+    monkeypatch.setattr(feature_cache, "available_memory", lambda: 0)
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -153,14 +154,14 @@ def test_no_room_anywhere_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_free_memory_is_read_from_the_system() -> None:
-    assert 10**8 < feature_cache._available_host_bytes() < 10**14
+    assert 10**8 < available_memory() < 10**14
 
 
 # -- within a budget of seconds ----------------------------------------------------------------
 
 
 class SlowNetwork:
-    """Makes features take time by a clock, so many seconds a row from a number of calls on."""
+    """Makes features take time by a clock, some seconds a row, more from the third call on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, per_row: float, later: float = 0.0) -> None:
         self.now, self.rows = 0.0, 0
