@@ -391,6 +391,12 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
                 build_scalers_with_env(self, env)
         self._require_built("observation_scaler", "reward_scaler")
 
+    # Whether features of the whole dataset are cached; None until a run has decided.
+    _caches_features: bool | None = None
+
+    def _begin_run(self, run: Run) -> None:
+        """Hook at the start of `fit`, also of a resumed one."""
+
     def _hold_out(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Hook: the episodes to train on."""
         return buffer

@@ -6,11 +6,14 @@ import dataclasses
 
 import torch
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import Shape
+from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
+from spin_d3rlpy.asm.conditions import ArrayLike
+from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import imitation_batch
+from spin_d3rlpy.policies.conditioned import greedy_with
 
 
 @dataclasses.dataclass()
@@ -42,6 +45,24 @@ class BC(PolicyAlgo[BCImpl, BCConfig]):
         policy = self.create_policy(observation_shape)
         modules = PolicyModules(policy=policy, actor_optim=self.create_actor_optim(policy))
         self._impl = BCImpl(observation_shape, modules, self._config, self._device)
+
+    def predict_with(
+        self,
+        x: Observation,
+        given: ArrayLike | None = None,
+        allowed: ArrayLike | Rule | None = None,
+    ) -> NDArray:
+        """Returns greedy actions `(B, N)` that keep to conditions, also ones not in the data.
+
+        Slots are chosen one after the other, independent ones by confidence, each among what the
+        choices before it allow. Arguments and errors are those of `IDQL.predict_with`, but any
+        policy can do it. An autoregressive one chooses in view of what is `given` only in later
+        slots.
+        """
+        inputs = self._scaled(self._check_observations(x))
+        assert self._impl is not None
+        chosen = greedy_with(self._impl.acting_policy, inputs, given, allowed)
+        return chosen.cpu().numpy()
 
     def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """There is one batch a step: no critic draws another."""

@@ -129,9 +129,11 @@ def train(
             f"(lr_schedule={schedule.name!r}, lr_warmup={schedule.warmup}): leave one out."
         )
     log_place = settings.experiment_name, settings.with_timestamp, settings.logger_adapter
+    algo._caches_features = None
     with ExitStack() as stack:
         checkpoints = _open_checkpoints(algo, buffer, settings, stack)
         run = algo._run(settings.show_progress, *log_place, checkpoints, settings.budget)
+        algo._begin_run(run)
         if checkpoints is None or checkpoints.stage != "training":
             algo._before_training(buffer, run)
         with settings.budget.counting():  # features of the whole dataset may be computed here
@@ -200,7 +202,11 @@ def _open_checkpoints(
 
     def shared_state() -> dict[str, Any]:
         networks = {name: part.state_dict() for name, part in parts.items()}
-        return {"networks": networks, "grad_step": algo.grad_step}
+        return {
+            "networks": networks,
+            "grad_step": algo.grad_step,
+            "caches_features": algo._caches_features,
+        }
 
     checkpoints = Checkpoints(
         settings.checkpoint_dir,
@@ -218,6 +224,7 @@ def _open_checkpoints(
         for name, part in parts.items():
             part.load_state_dict(shared["networks"][name])
         algo.set_grad_step(int(shared["grad_step"]))
+        algo._caches_features = shared.get("caches_features")
     except Exception as error:  # an untrusted file can cause any error
         raise InvalidCheckpointError(
             f"The checkpoint in {checkpoints.folder} lacks a part of this algorithm's state "

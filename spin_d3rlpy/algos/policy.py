@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import torch
 from d3rlpy.base import DeviceArg
 from d3rlpy.dataset import cast_flat_shape
-from d3rlpy.logging import FileAdapterFactory, LoggerAdapterFactory
+from d3rlpy.logging import LOG, FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.types import NDArray, Observation, Shape
@@ -27,9 +27,14 @@ from spin_d3rlpy.fast.transformer import state_of
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies import Policy, PolicyFactory, create_policy
 from spin_d3rlpy.policies.factories import ASMEncoderFactory
-from spin_d3rlpy.policies.feature_cache import CachedFeatures, compute_features
+from spin_d3rlpy.policies.feature_cache import (
+    CachedFeatures,
+    NotWorthwhileError,
+    compute_features,
+)
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.policies.stages import ASM_FILE, Stage, StageContext
+from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.checkpoints import Checkpoints
 from spin_d3rlpy.training.loop import Row, Run
 
@@ -67,6 +72,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         super().__init__(config, device, enable_ddp, recipe, **fields)
         self._asm: ActionStructureModel | None = None
         self._show_progress = True
+        self._budget_of_run = Budget()
         wanted = type(self.config_class().actor_encoder_factory)
         if issubclass(wanted, PolicyFactory) and not isinstance(self._factory, wanted):
             raise ValueError(
@@ -195,8 +201,11 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             precision=self._config.precision,
         )
 
+    def _begin_run(self, run: Run) -> None:
+        super()._begin_run(run)
+        self._show_progress, self._budget_of_run = run.show_progress, run.budget
+
     def _before_training(self, buffer: DeviceReplayBuffer, run: Run) -> None:
-        self._show_progress = run.show_progress
         if self.policy.is_pretrained:
             return
         context = self._stage_context(buffer, run)
@@ -207,13 +216,24 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     def _prepare_source(self, source: Any, progress: float) -> Any:
         source = super()._prepare_source(source, progress)
         wanted = getattr(self._factory, "cache_features", False)
-        if isinstance(source, CachedFeatures) or not wanted:
+        if isinstance(source, CachedFeatures) or not wanted or self._caches_features is False:
             return source
         network = self.policy.fixed_features
         if network is None:
             return source
+        # A resumed run does what the interrupted one did, whatever time is left.
+        budget = self._budget_of_run if self._caches_features is None else None
         precision, bar = self._config.precision, self._show_progress
-        features = compute_features(network, source.observations, self._transform, precision, bar)
+        try:
+            with self._budget_of_run.fastest_threads():
+                features = compute_features(
+                    network, source.observations, self._transform, precision, bar, budget
+                )
+        except NotWorthwhileError as error:
+            LOG.info("Steps compute features themselves", reason=str(error))
+            self._caches_features = False
+            return source
+        self._caches_features = True
         return CachedFeatures(source, features)
 
     def _frozen_state(self) -> object:

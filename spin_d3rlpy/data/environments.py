@@ -17,7 +17,10 @@ from minari import MinariDataset
 from minari.dataset.minari_storage import MinariStorage
 
 from spin_d3rlpy.errors import InvalidDatasetError
+from spin_d3rlpy.files.untrusted import require_memory
 
+HDF5_FILE = "main_data.hdf5"
+_MIN_EPISODE = 100  # bytes that an episode takes in a file, at the very least
 _ADVICE = (
     "If you trust whoever made the dataset, pass trust=True (on the command line: --trust). For "
     "the data alone, use DeviceReplayBuffer.from_minari."
@@ -100,6 +103,8 @@ def open_minari(data: Path, trust: bool = False) -> MinariDataset:
                 f"The dataset in {data} has no spaces in its metadata, so that opening it would "
                 f"make its environment. {_ADVICE}"
             )
+        if "total_episodes" in metadata:
+            check_episode_count(data, int(metadata["total_episodes"]), f"in {data}")
         return MinariDataset(data)
     except InvalidDatasetError:
         raise
@@ -108,6 +113,27 @@ def open_minari(data: Path, trust: bool = False) -> MinariDataset:
             f"The dataset in {data} cannot be read ({error!r}). Delete the folder to have it built "
             "or downloaded again."
         ) from error
+
+
+def check_episode_count(data: Path, count: int, name: str) -> None:
+    """Compares a number of episodes with the file and with memory, before anything is made of it.
+
+    Args:
+        data: the dataset's folder `data`.
+        count: of episodes. Minari keeps a number of 8 bytes for each.
+        name: of the dataset, for the message.
+
+    Raises:
+        InvalidDatasetError: the file cannot hold so many, or memory their numbers.
+    """
+    path = data / HDF5_FILE
+    if path.is_file() and count * _MIN_EPISODE > path.stat().st_size:
+        raise InvalidDatasetError(
+            f"Dataset {name} declares {count} episodes, which its file of "
+            f"{path.stat().st_size} bytes cannot hold. Delete it to build or download it again."
+        )
+    what = f"The list of the {count} episodes that dataset {name} declares"
+    require_memory(8 * count, what, "Delete it to build or download it again.", InvalidDatasetError)
 
 
 def check_spec(spec: EnvSpec, source: str) -> None:

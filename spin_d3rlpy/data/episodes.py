@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -15,6 +14,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from spin_d3rlpy.data.rounding import StateRounding
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
+from spin_d3rlpy.files.untrusted import require_memory
+
+_ADVICE = (
+    "Pass memory_map=True to keep observations in a file, max_episodes= to read fewer, or check "
+    "whether the dataset is damaged."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +79,8 @@ def stack_episodes(
         _check_shapes(episode, length)
         if stacked is None:
             features = episode.observations.shape[1]
+            if map_in is None:
+                _require_room(n, len(lengths), features, nvec)
             stacked = StackedEpisodes(
                 observations=allocate_observations(n + len(lengths), features, map_in),
                 actions=np.empty((n, len(nvec)), action_dtype(nvec)),
@@ -115,19 +122,16 @@ def allocate_observations(rows: int, features: int, map_in: Path | None) -> NDAr
                 f"{rows} observations of {features} features cannot be mapped: {error.strerror}. "
                 "Pass memory_map= a folder with room, or max_episodes= to read fewer."
             ) from error
-    needed, room = 4 * rows * features, math.inf
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        if needed > room:
-            raise MemoryError
-        return np.empty((rows, features), np.float32)
-    except MemoryError as error:
-        raise InvalidDatasetError(
-            f"{rows} observations of {features} features take {needed / 1e9:.0f} GB, more than "
-            "this machine has. Pass memory_map=True to keep them in a file, max_episodes= to read "
-            "fewer, or check whether the dataset is damaged."
-        ) from error
+    what = f"{rows} observations of {features} features"
+    require_memory(4 * rows * features, what, _ADVICE, InvalidDatasetError)
+    return np.empty((rows, features), np.float32)
+
+
+def _require_room(n: int, n_episodes: int, features: int, nvec: Sequence[int]) -> None:
+    """Compares everything that is stacked with the available memory, before any of it is taken."""
+    row = 4 * features + len(nvec) * action_dtype(nvec).itemsize + 2 * 4  # reward and terminal
+    what = f"{n} transitions with {features} features"
+    require_memory(n * row + 4 * n_episodes * features, what, _ADVICE, InvalidDatasetError)
 
 
 def mapped_array(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path) -> NDArray[Any]:

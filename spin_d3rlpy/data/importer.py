@@ -28,6 +28,7 @@ from spin_d3rlpy.data.staging import (
     write_episodes,
 )
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
+from spin_d3rlpy.files.untrusted import require_memory
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
 
@@ -40,6 +41,7 @@ _NAME = re.compile(rf"{NAMESPACE}(?P<task>{TASK_NAME_PATTERN})/(?:{_LEVEL})-publ
 # Honest files take up to about 8 bytes in memory for one on disk (whole numbers below 256).
 _MEMORY_PER_BYTE = 16
 _MIN_MEMORY = 2**20
+_ADVICE = "Free memory, or check whether the file is damaged."
 # Names of the columns of replay buffers, in the order of a transition's entries.
 _COLUMNS = (
     ("states", "state", "observations", "obs"),
@@ -186,6 +188,8 @@ def _read_transitions(path: Path, observation_size: int, n_slots: int) -> NDArra
             ("done", "f8"),
         ]
     )
+    # A file with holes takes little space on the disk.
+    require_memory(path.stat().st_size, f"Reading {path}", _ADVICE, InvalidDatasetError)
     content = load_restricted(path)
     stored = _stored_columns(content)
     rows = [] if stored else _rows(content)
@@ -196,6 +200,8 @@ def _read_transitions(path: Path, observation_size: int, n_slots: int) -> NDArra
             f"Its {n} transitions take over {_MEMORY_PER_BYTE} times the file's size: "
             "it repeats a few arrays many times, which no dataset does."
         )
+    what = f"A table of the {n} transitions of {path}"
+    require_memory(n * kind.itemsize, what, _ADVICE, InvalidDatasetError)
     transitions = np.empty(n, kind)
     columns = {name: transitions[name].reshape(n, -1) for name in kind.names or ()}
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite

@@ -16,6 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from minari import MinariDataset
 from numpy.typing import NDArray
 
+from spin_d3rlpy.data.environments import HDF5_FILE, check_episode_count
 from spin_d3rlpy.data.episodes import (
     EpisodeArrays,
     StackedEpisodes,
@@ -25,13 +26,13 @@ from spin_d3rlpy.data.episodes import (
 )
 from spin_d3rlpy.data.rounding import StateRounding
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, SpinError
+from spin_d3rlpy.files.untrusted import require_memory
 from spin_d3rlpy.nvec import check_nvec, choices_of, nvec_from_space
 from spin_envs.discretized import BoxGrid
 
-_HDF5_FILE = "main_data.hdf5"
 _MAX_RATIO = 1100  # of bytes in memory to bytes stored: deflate reaches 1032
 _MIN_ARRAY = 2**20  # bytes that an array may always take
-_MIN_EPISODE = 100  # bytes that an episode takes in a file, at the very least
+_ADVICE = "Pass max_episodes= to read fewer, or check whether the dataset is damaged."
 # What h5py, Minari and NumPy raise for files that are not what they should be.
 DAMAGE = (
     *(OSError, KeyError, IndexError, ValueError, TypeError, AttributeError),
@@ -53,7 +54,7 @@ def read_minari(
         raise InvalidDatasetError(f"Dataset {dataset.id} cannot be used. {error}") from error
     if max_episodes is not None and max_episodes < 1:
         raise ValueError(f"Expected max_episodes to be at least 1, got {max_episodes}.")
-    _check_episode_count(dataset)
+    check_episode_count(dataset.storage.data_path, len(dataset.episode_indices), dataset.id)
     indices = [int(i) for i in dataset.episode_indices[:max_episodes]]
     if not indices:  # an empty hdf5 file cannot even be opened
         raise no_transitions()
@@ -72,16 +73,6 @@ def read_minari(
         ) from error
     rounding.warn(f"dataset {dataset.id}")
     return stacked
-
-
-def _check_episode_count(dataset: MinariDataset) -> None:
-    path = dataset.storage.data_path / _HDF5_FILE
-    count = len(dataset.episode_indices)
-    if path.is_file() and count * _MIN_EPISODE > path.stat().st_size:
-        raise InvalidDatasetError(
-            f"Dataset {dataset.id} declares {count} episodes, which its file of "
-            f"{path.stat().st_size} bytes cannot hold. Delete it to build or download it again."
-        )
 
 
 def _grid(dataset: MinariDataset, bins: int | Sequence[int] | None) -> BoxGrid | None:
@@ -112,10 +103,12 @@ def _open_episodes(
     """Returns the episodes' lengths and an iterator of episodes."""
     flat = isinstance(dataset.observation_space, Box) and len(dataset.observation_space.shape) == 1
     if not flat or dataset.storage.FORMAT != "hdf5":
+        if dataset.storage.FORMAT == "hdf5":
+            _check_declared_sizes(dataset.storage.data_path / HDF5_FILE, indices)
         lengths = [int(m["total_steps"]) for m in dataset.storage.get_episode_metadata(indices)]
         raw = zip(indices, dataset.storage.get_episodes(indices), strict=True)
         return lengths, (episode_arrays(dataset, index, episode) for index, episode in raw)
-    file = h5py.File(dataset.storage.data_path / _HDF5_FILE, "r")
+    file = h5py.File(dataset.storage.data_path / HDF5_FILE, "r")
     # HDF5's metadata cache would take 30 kB per episode, and is never reused.
     config = file.id.get_mdc_config()
     config.set_initial_size = True
@@ -160,14 +153,45 @@ def _array(group: Any, key: str, shape: tuple[int, ...], name: str) -> NDArray[A
             f"{data.shape} and dtype {data.dtype}{' elsewhere' if elsewhere else ''}."
         )
     needed = math.prod(shape) * data.dtype.itemsize
-    if needed > max(_MIN_ARRAY, _MAX_RATIO * data.get_storage_size()):
-        raise InvalidDatasetError(
-            f"The {key} of {name} take {needed} bytes in memory and {data.get_storage_size()} in "
-            "the file: most of them are not stored."
-        )
+    _check_size(needed, data.get_storage_size(), f"{key} of {name}")
     array: NDArray[Any] = np.empty(shape, data.dtype)
     data.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
     return array
+
+
+def _check_size(needed: int, stored: int, what: str) -> None:
+    """Compares an array's bytes in memory with those in the file, and with what is available."""
+    if needed > max(_MIN_ARRAY, _MAX_RATIO * stored):
+        raise InvalidDatasetError(
+            f"The {what} take {needed} bytes in memory and {stored} in the file: most of them are "
+            "not stored."
+        )
+    # Zeros compress by a thousand, so that the ratio alone lets small files grow to gigabytes.
+    require_memory(needed, f"Reading the {what}", _ADVICE, InvalidDatasetError)
+
+
+def _check_declared_sizes(path: Path, indices: Iterable[int]) -> None:
+    """Checks what Minari would allocate for each episode, infos included."""
+    with h5py.File(path, "r") as file:
+        for index in indices:
+            total = 0
+            for array in _arrays(file[f"episode_{index}"]):
+                what = f"{array.name} of episode {index}"
+                _check_size(array.nbytes, array.id.get_storage_size(), what)
+                total += array.nbytes
+            require_memory(total, f"Reading episode {index}", _ADVICE, InvalidDatasetError)
+
+
+def _arrays(group: Any) -> Iterator[Any]:
+    """Yields the arrays in a group and the groups below it, of which links are no part."""
+    found: list[Any] = []
+
+    def visit(_name: str, member: Any) -> None:
+        if isinstance(member, h5py.Dataset):
+            found.append(member)
+
+    group.visititems(visit)
+    yield from found
 
 
 def _member(group: Any, key: str, kind: Any) -> Any:

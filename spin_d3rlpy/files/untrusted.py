@@ -1,4 +1,4 @@
-"""Reading safetensors files from untrusted sources.
+"""Reading safetensors files from untrusted sources, and the memory that any such file may take.
 
 Nothing is executed, and memory is allocated only if the file holds all weights of its networks.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +22,72 @@ from spin_d3rlpy.errors import InvalidCheckpointError
 MAX_BYTES = 4 * 2**30
 _MAX_HEADER_BYTES = 2**24  # a configuration holds the statistics of observation scaling
 _TYPES = {"F32": torch.float32, "F64": torch.float64, "BOOL": torch.bool, "I64": torch.int64}
+_CONTAINER = Path("/sys/fs/cgroup")  # limits of Linux's containers
 # Declared type and shape of each weight, by name.
 Found: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
+
+
+def available_memory() -> int:
+    """Returns the bytes that this process can still take without swapping.
+
+    Page cache that can be dropped counts as available, and the limits of a container and of the
+    process hold, where the system tells them. Otherwise it is half of the machine's memory.
+    """
+    return max(0, min(_machines_memory(), _containers_memory(), _limit_of_process()))
+
+
+def require_memory(needed: int, what: str, advice: str, error: type[Exception]) -> None:
+    """Raises an error of the given type, with both numbers, if memory has no room.
+
+    Args:
+        needed: bytes that are about to be allocated.
+        what: takes them, as the subject of the message.
+        advice: what to do, a sentence.
+        error: the type.
+    """
+    available = available_memory()
+    if needed > available:
+        raise error(
+            f"{what} would take {needed:,} bytes of memory, of which {available:,} are available. "
+            f"{advice}"
+        )
+
+
+def _machines_memory() -> int:
+    try:
+        with open("/proc/meminfo") as file:
+            fields = dict(line.split(":") for line in file)
+        return 1024 * int(fields["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+            return 2**62  # unknown: allocation itself fails
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _containers_memory() -> int:
+    try:
+        limit = (_CONTAINER / "memory.max").read_text().strip()
+        used = int((_CONTAINER / "memory.current").read_text())
+        statistics = dict(
+            line.split() for line in (_CONTAINER / "memory.stat").read_text().splitlines()
+        )
+        return 2**62 if limit == "max" else int(limit) - used + int(statistics["inactive_file"])
+    except (OSError, KeyError, ValueError):
+        return 2**62
+
+
+def _limit_of_process() -> int:
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return 2**62
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        return limit - used
+    except (ImportError, OSError, ValueError):
+        return 2**62
 
 
 class UntrustedFile:
@@ -108,6 +173,7 @@ def open_untrusted(path: Path, kind: str, advice: str, max_bytes: int) -> Iterat
             f"{path} has {size} bytes, over the limit of {max_bytes}. Pass max_bytes= if it is "
             "yours."
         )
+    require_memory(size, str(path), "Free memory, or use a smaller one.", InvalidCheckpointError)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             yield UntrustedFile(file)

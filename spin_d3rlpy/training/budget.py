@@ -17,6 +17,10 @@ from spin_d3rlpy.errors import require_fields
 UNTIMED_STEPS = 3  # in which memory and caches are made
 TRIAL_SHARE = 0.01  # of the seconds, for each number of threads
 LEAST_GAIN = 1.25  # other programs may soon use the cores
+# A stage whose time is over ends before its last epoch if steps for all of them would take more
+# overtime than this share of the budget, and than these seconds.
+OVERTIME_SHARE = 0.05
+OVERTIME_SECONDS = 0.5
 
 
 @dataclasses.dataclass(eq=False)
@@ -31,6 +35,7 @@ class Budget:
 
     Attributes:
         spent: seconds of all steps and preparations so far.
+        threads: of a CPU, the fastest number as the last stage found it; None if none has.
 
     Raises:
         ValueError: `seconds` is not a positive number.
@@ -40,6 +45,7 @@ class Budget:
     clock: Callable[[], float] = time.monotonic
     n_epochs: int = 10
     spent: float = dataclasses.field(default=0.0, init=False)
+    threads: int | None = dataclasses.field(default=None, init=False)
 
     def __post_init__(self) -> None:
         given = self.seconds
@@ -47,12 +53,28 @@ class Budget:
         is_length = is_number and 0.0 < float(given or 0.0) < math.inf
         require_fields(self, seconds=(given is None or is_length, "above 0, a number"))
 
+    @property
+    def left(self) -> float:
+        """Seconds that are left, at least 0; infinity without a total."""
+        return math.inf if self.seconds is None else max(0.0, self.seconds - self.spent)
+
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Context of a preparation, whose time counts."""
         began = self.clock()
         yield
         self.spent += self.clock() - began
+
+    @contextmanager
+    def fastest_threads(self) -> Iterator[None]:
+        """Context that computes with `threads`, if they are known."""
+        before = torch.get_num_threads()
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 class StageTime:
@@ -66,7 +88,7 @@ class StageTime:
         self._budget = budget
         self.seconds: float | None = None
         if budget.seconds is not None:
-            self.seconds = share * max(0.0, budget.seconds - budget.spent)
+            self.seconds = share * budget.left
         self._n_steps, self._epoch_steps = n_steps, epoch_steps
         self._spent = 0.0
         self._threads = _Threads(self.seconds or 0.0)
@@ -75,14 +97,21 @@ class StageTime:
         """Whether an epoch (from 1) is complete after `step` steps of the stage."""
         if self.seconds is None:
             return step >= min(epoch * self._epoch_steps, self._n_steps)
-        # Every epoch has a step, also one that has no time left.
+        # Every epoch has a step, also one that has no time left; see `is_last` for how many.
         return step >= epoch and self._spent >= self.seconds * epoch / self._budget.n_epochs
 
-    def is_last(self, epoch: int) -> bool:
-        """Whether the stage ends with this epoch."""
+    def is_last(self, epoch: int, step: int) -> bool:
+        """Whether the stage ends with this epoch, after `step` steps."""
         if self.seconds is None:
             return epoch * self._epoch_steps >= self._n_steps
-        return epoch >= self._budget.n_epochs
+        if epoch >= self._budget.n_epochs:
+            return True
+        if step == 0 or self._spent < self.seconds:
+            return False
+        # One step for each of the other epochs is affordable only where steps are short.
+        others = (self._budget.n_epochs - epoch) * self._spent / step
+        most = max(OVERTIME_SECONDS, OVERTIME_SHARE * (self._budget.seconds or 0.0))
+        return self._spent + others > self.seconds + most
 
     def progress(self, step: int) -> float:
         """Returns the completed share of the stage in the middle of a step."""
@@ -115,6 +144,7 @@ class StageTime:
             yield
         finally:
             torch.set_num_threads(before)
+        self._budget.threads = self._threads.best or self._budget.threads
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what was measured."""

@@ -23,6 +23,7 @@ import torch
 from spin_d3rlpy.errors import CheckpointWriteError, DivergenceError, InvalidCheckpointError
 from spin_d3rlpy.files.atomic import atomic_write
 from spin_d3rlpy.files.locks import exclusive_folder
+from spin_d3rlpy.files.untrusted import require_memory
 from spin_d3rlpy.training.distributed import Processes
 
 MAGIC = "spin-d3rlpy checkpoint"
@@ -270,8 +271,20 @@ def write_checkpoint(path: Path, content: State) -> None:
 
 
 def read_checkpoint(path: Path) -> State:
-    """Reads a checkpoint, its tensors on the CPU; InvalidCheckpointError if it is damaged."""
+    """Reads a checkpoint, its tensors on the CPU.
+
+    Raises:
+        InvalidCheckpointError: it is damaged, or larger than the available memory.
+    """
     try:
+        # Before anything is read: a file with holes takes little space on the disk. The content is
+        # in memory twice, as bytes and as tensors.
+        require_memory(
+            2 * path.stat().st_size,
+            f"Reading {path}",
+            "Free memory, or remove the file if it is damaged.",
+            InvalidCheckpointError,
+        )
         with path.open("rb") as file:
             _check_payload(path, file)
             # Only content with the right checksum is read into memory.

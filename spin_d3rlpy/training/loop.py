@@ -267,7 +267,7 @@ class Loop:
     def is_over(self, epoch: int) -> bool:
         """Whether this epoch is the last one."""
         gave_up = self._patience is not None and len(self._scores) - self.best >= self._patience
-        return gave_up or self._time.is_last(epoch)
+        return gave_up or self._time.is_last(epoch, self.step)
 
     # -- checkpoints -----------------------------------------------------------------------
 

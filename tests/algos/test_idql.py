@@ -14,6 +14,7 @@ from spin_d3rlpy import (
     SAINTIDQL,
     SPINBC,
     SPINIDQL,
+    AutoregressiveBC,
     AutoregressiveIDQL,
     FactoredBC,
     FactoredIDQL,
@@ -224,6 +225,45 @@ def test_a_student_learns_the_chosen_actions(tmp_path: Path) -> None:
     assert np.array_equal(actions, student.predict(states))
     spin = SPINBC(asm=teacher.asm, architecture="mlp", mlp=MLPConfig(width=32))
     spin.fit(taught, n_steps=2, **QUIET)  # heads on the same model
+
+
+class RuledTeacher:
+    """Scores choices by the state, one after the other, and takes none twice."""
+
+    def predict(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        weights = np.random.default_rng(1).normal(size=(OBSERVATION_SIZE, 3, 4))
+        scores = np.einsum("bo,onk->bnk", x, weights)
+        chosen = []
+        for slot in range(3):
+            chosen.append(scores[:, slot].argmax(1))
+            scores[np.arange(len(x)), :, chosen[-1]] = -np.inf
+        return np.stack(chosen, axis=1)
+
+
+@pytest.mark.parametrize("algo_class", [SPINBC, AutoregressiveBC, FactoredBC])
+def test_a_student_of_a_rule_abiding_teacher_keeps_the_rule_if_asked_to(algo_class: Any) -> None:
+    taught = relabel(random_buffer([4, 4, 4]), teacher := RuledTeacher())
+    torch.manual_seed(0)
+    student = algo_class(**{**tiny_fields(algo_class), "actor_learning_rate": 3e-3})
+    student.fit(taught, n_steps=100, **QUIET)
+    states = np.random.default_rng(2).normal(size=(1000, OBSERVATION_SIZE)).astype(np.float32)
+
+    def broken(actions: np.ndarray[Any, Any]) -> int:
+        return sum(len(set(action)) < 3 for action in actions.tolist())
+
+    assert broken(teacher.predict(states)) == 0
+    plain, ruled = student.predict(states), student.predict_with(states, allowed=all_different(4))
+    assert broken(plain) > 0  # imitation alone does not keep it
+    assert broken(ruled) == 0
+    kept = [len(set(action)) == 3 for action in plain.tolist()]
+    assert np.array_equal(ruled[kept], plain[kept])
+    assert np.array_equal(student.predict_with(states), plain)
+    given = np.tile([-1, 2, -1], (1000, 1))
+    finished = student.predict_with(states, given, all_different(4))
+    assert (finished[:, 1] == 2).all()
+    assert broken(finished) == 0
+    with pytest.raises(NoAllowedChoiceError):
+        student.predict_with(states, allowed=np.zeros((3, 4), bool))
 
 
 def test_conditions_that_were_not_in_the_data_are_kept() -> None:

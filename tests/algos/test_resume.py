@@ -112,7 +112,7 @@ TUNED_CRASHES: list[tuple[Any, str, int]] = [
 ]
 
 
-@pytest.mark.parametrize("seconds", [None, 30.0], ids=["steps", "seconds"])
+@pytest.mark.parametrize("seconds", [None, 240.0], ids=["steps", "seconds"])
 @pytest.mark.parametrize(("algo_class", "stage", "stop"), TUNED_CRASHES)
 def test_a_tuned_run_goes_on_in_every_stage(
     algo_class: Any,

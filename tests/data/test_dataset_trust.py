@@ -348,6 +348,6 @@ def test_more_than_the_machine_has_is_refused_before_it_is_taken(
         group = file.create_group("episode_1")
         group.attrs["total_steps"] = 10**9
     _edit_metadata(dataset, lambda m: m.update(total_episodes=2))
-    with pytest.raises(InvalidDatasetError, match=r"take 40000 GB.*max_episodes"):
+    with pytest.raises(InvalidDatasetError, match=r"take 40,010,000,200,030 bytes.*max_episodes"):
         as_device_buffer(NAME)
     assert DeviceReplayBuffer.from_minari(open_local(NAME), max_episodes=1).transition_count == 3

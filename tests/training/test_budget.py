@@ -77,11 +77,34 @@ def test_stages_share_the_seconds() -> None:
     assert budget.spent == pytest.approx(20.0, abs=0.3)
 
 
-def test_a_stage_without_time_left_makes_a_step_per_epoch() -> None:
+def test_a_stage_without_time_left_makes_a_step_per_epoch_if_steps_are_short() -> None:
     clock = Clock()
-    budget = Budget(2.0, clock)
+    budget = Budget(200.0, clock)
     train(budget, clock)
     assert train(budget, clock, stage="second").step == budget.n_epochs
+
+
+def test_a_stage_without_time_left_makes_one_step_if_steps_are_long() -> None:
+    """A step for each of ten epochs, of 1 s each, would be half of the budget."""
+    clock = Clock()
+    budget = Budget(20.0, clock)
+    train(budget, clock)
+    loop = train(budget, clock, stage="second", slow_from=0)
+    assert (loop.step, len(loop.rows)) == (1, 1)
+    assert budget.spent == pytest.approx(21.0, abs=0.2)
+
+
+def test_the_fastest_number_of_threads_is_known_after_a_stage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    budget = Budget(300.0, clock)
+    threads = Threads(monkeypatch, clock, 2)
+    threads.train({1: 0.1, 2: 2.5}, budget)
+    assert budget.threads == 1
+    with budget.fastest_threads():
+        assert threads.n == 1
+    assert threads.n == 2
 
 
 def test_a_stage_that_becomes_slower_keeps_its_seconds() -> None:
