@@ -145,7 +145,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             self._config.layout = layout
 
     def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
-        fit_scaler(self._config.observation_scaler, buffer)
+        fit_scaler(self._config.observation_scaler, buffer, self._config.layout)
         fit_scaler(self._config.reward_scaler, buffer)
         shape = (buffer.observations.shape[1],)
         if self._impl is None:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.rounding import ruled_by_outliers
 from spin_d3rlpy.errors import InvalidCheckpointError
+from spin_envs import ActionLayout
 
 _MOST_ROWS = 10_000  # of the sample in which outliers are looked for
 
@@ -59,8 +60,15 @@ def standardized_states() -> Any:
     )
 
 
-def fit_scaler(scaler: ObservationScaler | RewardScaler | None, buffer: DeviceReplayBuffer) -> None:
+def fit_scaler(
+    scaler: ObservationScaler | RewardScaler | None,
+    buffer: DeviceReplayBuffer,
+    layout: ActionLayout | None = None,
+) -> None:
     """Fits an unfitted scaler, in float64; d3rlpy itself would visit each state by itself.
+
+    Columns that hold the same feature of different slots or choices, by `layout`, are standardized
+    alike, so that they remain comparable and the scaling does not depend on how many there are.
 
     Warns (UserWarning) of features whose scale a few outliers rule.
     """
@@ -68,6 +76,9 @@ def fit_scaler(scaler: ObservationScaler | RewardScaler | None, buffer: DeviceRe
         return
     if isinstance(scaler, StandardObservationScaler):
         mean, std = buffer.moments()
+        if layout is not None:
+            group = torch.from_numpy(layout.alike(len(mean))).to(mean.device)
+            mean, std = _pooled(mean, std, group)
         scaler.mean, scaler.std = mean.float().cpu().numpy(), std.float().cpu().numpy()
         _warn_of_outliers(buffer, std.cpu().numpy())
     elif isinstance(scaler, MinMaxObservationScaler):
@@ -77,6 +88,20 @@ def fit_scaler(scaler: ObservationScaler | RewardScaler | None, buffer: DeviceRe
         _warn_of_outliers(buffer, span)
     else:
         scaler.fit_with_transition_picker(buffer.episodes, buffer.transition_picker)
+
+
+def _pooled(
+    mean: torch.Tensor, std: torch.Tensor, group: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the moments of all columns of a group together, for each column `(obs,)`."""
+    sizes = torch.zeros_like(mean).index_add_(0, group, torch.ones_like(mean))
+
+    def mean_of_group(values: torch.Tensor) -> torch.Tensor:
+        return (torch.zeros_like(values).index_add_(0, group, values) / sizes)[group]
+
+    pooled = mean_of_group(mean)
+    variance = mean_of_group(std.square() + mean.square()) - pooled.square()
+    return pooled, variance.clamp(min=0.0).sqrt()
 
 
 def _warn_of_outliers(buffer: DeviceReplayBuffer, scale: NDArray[np.float64]) -> None:
