@@ -120,13 +120,19 @@ def ruled_by_outliers(states: NDArray[np.floating], scale: NDArray[np.floating])
 def _lost_values(feature: int, values: NDArray[np.float64]) -> LostValues | None:
     if (_rounded(values) == values).all():
         return None
-    distinct, left = len(np.unique(values)), len(np.unique(_rounded(values)))
+    # Neither rounding nor a subtraction changes the order, so that one sort is enough.
+    values = np.sort(values)
+    distinct, left = _distinct(values), _distinct(_rounded(values))
     is_whole = bool((values == np.rint(values)).all())
     if distinct - left <= (0.0 if is_whole else _TOLERATED_LOSS) * distinct:
         return None
-    start = float(values.min())
-    shifted = len(np.unique(_rounded(values - start)))
+    start = float(values[0])
+    shifted = _distinct(_rounded(values - start))
     return LostValues(feature, left, distinct, start if shifted == distinct else None)
+
+
+def _distinct(ordered: NDArray[np.floating]) -> int:
+    return 1 + int(np.count_nonzero(ordered[1:] != ordered[:-1]))
 
 
 def _rounded(values: NDArray[np.float64]) -> NDArray[np.float32]:
