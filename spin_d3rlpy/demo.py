@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ EVALUATION_EPISODES = 5
 EPOCHS = 4
 EVALUATION_SEED = 100
 VIDEO_STEPS = 250
+LEAST_SHARE = 0.05  # of the seconds, for pre-training to be shown
 ALGORITHMS = {"SPIN-IQL": "SPINIQL", "F-IQL": "FactoredIQL"}
 
 
@@ -102,7 +103,7 @@ def run_demo(
             for row in curve
         ]
         x, y = (np.array([float(row[key]) for row in curve]) for key in ("seconds", "return"))
-        curves[label] = Curve(x, y[None])
+        curves[label] = Curve(x, y[None], _pretraining_seconds(curve))
     env.close()
     log("[3/3] Results")
     write_csv(folder / "results.csv", rows)
@@ -130,6 +131,17 @@ def run_demo(
         f'spin_d3rlpy.load_policy("{folder / "SPINIQL" / POLICY}").predict(observations)'
     )
     return rows
+
+
+def _pretraining_seconds(rows: Sequence[Mapping[str, str]]) -> float:
+    """Returns when the first steps began to be measured; 0 if that was soon.
+
+    `rows` are a training's, the first one before any step, the second after an epoch.
+    """
+    first, last = rows[min(1, len(rows) - 1)], rows[-1]
+    before = float(first["seconds"]) - float(first["update_seconds"])
+    # Moving the dataset to its device takes a moment for every algorithm.
+    return before if before > LEAST_SHARE * float(last["seconds"]) else 0.0
 
 
 def _train(

@@ -157,3 +157,15 @@ def test_shipped_levels_are_ordered_and_the_data_say_so() -> None:
     returns = np.array([episode.compute_return() for episode in buffer.episodes])
     random, medium, expert = returns[:5], returns[5:9], returns[9:]
     assert random.mean() < 20 < 100 < medium.mean() < expert.mean()
+
+
+def test_pre_training_ends_where_the_first_measured_steps_begin() -> None:
+    before = {"seconds": "0.0", "update_seconds": "0.0"}
+    epochs = [
+        {"seconds": str(seconds), "update_seconds": str(seconds - 127.5)}
+        for seconds in (133.1, 150.0)
+    ]
+    assert spin_d3rlpy.demo._pretraining_seconds([before, *epochs]) == 127.5
+    at_once = [{"seconds": "38.0", "update_seconds": "37.5"}, {"seconds": "150.0"}]
+    assert spin_d3rlpy.demo._pretraining_seconds([before, *at_once]) == 0.0
+    assert spin_d3rlpy.demo._pretraining_seconds([before]) == 0.0

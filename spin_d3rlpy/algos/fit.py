@@ -19,6 +19,7 @@ from d3rlpy.logging import D3RLPyLogger, LoggerAdapterFactory
 from spin_d3rlpy._compat import has_schedule, log_folders
 from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.algos.files import save_policy
+from spin_d3rlpy.algos.notebook_logs import NotebookLogger, is_notebook
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import InvalidCheckpointError, require_fields, require_one_of
 from spin_d3rlpy.files.locks import exclusive_folder
@@ -44,7 +45,8 @@ def open_logger(
     with ExitStack() as stack:
         for folder in log_folders(factory, name):
             stack.enter_context(exclusive_folder(folder, wait=False))
-        logger = D3RLPyLogger(algo, factory, name, epoch_steps, with_timestamp=False)
+        logger_class = NotebookLogger if is_notebook() else D3RLPyLogger
+        logger = logger_class(algo, factory, name, epoch_steps, with_timestamp=False)
         save_config(algo, logger)
         yield stack.enter_context(closing(logger))
 

@@ -263,7 +263,8 @@ def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisode
         raise InvalidDatasetError(
             "Expected a replay buffer with the default BasicTransitionPicker (for a "
             "MixedReplayBuffer, pass one of its buffers), got a "
-            f"{type(buffer).__name__} with a {picker.__name__}."
+            f"{type(buffer).__name__} with a {picker.__name__}. Its episodes are read, step by "
+            "step, from ReplayBuffer(InfiniteBuffer(), episodes=buffer.episodes)."
         )
     episodes = [(i, e) for i, e in enumerate(buffer.episodes) if e.transition_count]
     lengths = [e.transition_count for _, e in episodes]

@@ -27,10 +27,12 @@ OFFLINE_STEPS = "gradient steps of offline RL"
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """Returns of one method over gradient steps."""
+    """Returns of one method over gradient steps, or over seconds."""
 
-    steps: NDArray[np.float64]  # (T,)
+    steps: NDArray[np.float64]  # (T,), increasing
     returns: NDArray[np.float64]  # (seeds, T), means over episodes
+    # Where pre-training ends that begins at 0, in units of `steps`. In it nothing is measured.
+    pretrained_at: float = 0.0
 
 
 def plot_curve_panels(
@@ -43,6 +45,7 @@ def plot_curve_panels(
     """Draws one panel per dataset: each method's mean and range over seeds.
 
     A method looks the same in all panels. `reference_lines` are named horizontal lines by dataset.
+    Pre-training is shaded, and no line leads through it.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -52,12 +55,7 @@ def plot_curve_panels(
     for axes, (dataset, lines) in zip(all_axes, panels.items(), strict=False):
         for label, curve in lines.items():
             i = labels.index(label)
-            returns = curve.returns
-            seeds = f"{len(returns)} seed{'s' if len(returns) > 1 else ''}"
-            mean, low, high = returns.mean(0), returns.min(0), returns.max(0)
-            style = {"color": COLORS[i % len(COLORS)], "marker": MARKERS[i % len(MARKERS)]}
-            axes.plot(curve.steps, mean, markersize=3.5, label=f"{label} ({seeds})", **style)
-            axes.fill_between(curve.steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
+            _draw_curve(axes, curve, label, COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)])
         for i, (label, value) in enumerate((reference_lines or {}).get(dataset, {}).items()):
             dashes = LINE_STYLES[i % len(LINE_STYLES)]
             axes.axhline(value, color="0.5", linewidth=1.0, linestyle=dashes, label=label)
@@ -65,6 +63,29 @@ def plot_curve_panels(
     for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
     save_figure(figure, path)
+
+
+def _draw_curve(axes: Axes, curve: Curve, label: str, color: str, marker: str) -> None:
+    """Draws the mean over seeds, their range if there are several, and pre-training's span."""
+    steps, returns = curve.steps, curve.returns
+    if curve.pretrained_at > 0.0:
+        axes.axvspan(
+            *(0.0, curve.pretrained_at),
+            color=color,
+            alpha=0.12,
+            linewidth=0,
+            label=f"{label} is pre-trained, not measured",
+        )
+        # NaN interrupts lines and ranges.
+        gap = int(np.searchsorted(steps, curve.pretrained_at))
+        steps = np.insert(steps, gap, curve.pretrained_at)
+        returns = np.insert(returns, gap, np.nan, axis=1)
+    several = len(returns) > 1
+    name = f"{label} ({len(returns)} seed{'s' if several else ''})"
+    axes.plot(steps, returns.mean(0), color=color, marker=marker, markersize=3.5, label=name)
+    if several:
+        low, high = returns.min(0), returns.max(0)
+        axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def plot_returns(path: Path, groups: Mapping[str, Sequence[float]], title: str) -> None:

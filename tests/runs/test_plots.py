@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.image import imread
+from matplotlib.patches import Rectangle
 
 from spin_d3rlpy.evaluation.metrics import action_marginals
+from spin_d3rlpy.runs import plots
 from spin_d3rlpy.runs.plots import (
     COLORS,
     Curve,
@@ -93,3 +96,31 @@ def test_colors_are_told_apart_without_red_or_green() -> None:
     merged = np.stack([seen[:, :2].mean(1), seen[:, 2]], 1)
     distances = np.linalg.norm(merged[:, None] - merged[None], axis=-1)
     assert distances[~np.eye(len(COLORS), dtype=bool)].min() > 0.08
+
+
+def test_no_line_leads_through_pre_training(tmp_path: Path) -> None:
+    """What is drawn between 0 and 80 is the shade alone."""
+    figure = Figure()
+    axes = figure.subplots()
+    steps, returns = np.array([0.0, 85.0, 90.0, 100.0]), np.arange(8.0).reshape(2, 4)
+    plots._draw_curve(axes, Curve(steps, returns, pretrained_at=80.0), "one", COLORS[0], "o")
+    x, y = axes.lines[0].get_xdata(), axes.lines[0].get_ydata()
+    assert np.array_equal(x, [0.0, 80.0, 85.0, 90.0, 100.0])
+    assert np.array_equal(np.isnan(y), [False, True, False, False, False])  # interrupted
+    names = [str(text) for text in axes.get_legend_handles_labels()[1]]
+    assert names == ["one is pre-trained, not measured", "one (2 seeds)"]
+    (shade,) = axes.patches
+    assert isinstance(shade, Rectangle)
+    assert (shade.get_x(), shade.get_width()) == (0.0, 80.0)
+    path = tmp_path / "curves.png"
+    plot_curve_panels(path, {"d": {"one": Curve(steps, returns, pretrained_at=80.0)}})
+    assert shows(path, COLORS[0])
+
+
+def test_there_is_a_band_only_where_there_are_several_seeds() -> None:
+    for seeds in (1, 3):
+        axes = Figure().subplots()
+        curve = Curve(np.arange(4.0), np.arange(4.0 * seeds).reshape(seeds, 4))
+        plots._draw_curve(axes, curve, "one", COLORS[0], "o")
+        assert len(axes.collections) == (seeds > 1)
+        assert not axes.patches
