@@ -401,8 +401,8 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         """Hook: the episodes to train on."""
         return buffer
 
-    def _after_epoch(self) -> None:
-        """Hook before an epoch's evaluation."""
+    def _before_evaluation(self) -> None:
+        """Hook before an epoch is evaluated, and at the end."""
 
     def _before_training(self, buffer: DeviceReplayBuffer, run: Run) -> None:
         """Hook for work before the first step (a policy's first stages)."""

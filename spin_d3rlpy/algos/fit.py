@@ -177,8 +177,8 @@ def train(
             log({"time_epoch": loop.epoch_seconds, **loop.take_losses()})
             if settings.epoch_callback:
                 settings.epoch_callback(algo, epoch, loop.step)
-            with settings.budget.counting():
-                algo._after_epoch()
+            if settings.evaluators or loop.is_over(epoch):
+                algo._before_evaluation()
             measured = {k: evaluate(algo, shown) for k, evaluate in settings.evaluators.items()}
             log(measured)
             if by_epoch:

@@ -255,7 +255,7 @@ class IDQL(IQL):
         buffer, self._held_out = buffer.split(share)
         return buffer
 
-    def _after_epoch(self) -> None:
+    def _before_evaluation(self) -> None:
         """Measures trust; training does not depend on whether it is measured."""
         if self._held_out is None:
             return

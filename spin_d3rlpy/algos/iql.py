@@ -142,6 +142,5 @@ class IQL(ActorCriticAlgo[IQLImpl, IQLConfig]):
             return super().create_critic(observation_shape)
         config = self._config
         shape, factory = cast_flat_shape(observation_shape), config.critic_encoder_factory
-        shares = config.layout is not None and config.layout.shared_choices
-        critic = JointCritic(shape, factory, self._nvec, config.n_critics, shares)
+        critic = JointCritic(shape, factory, self._nvec, config.n_critics, config.layout)
         return critic.to(self._device)

@@ -1,14 +1,15 @@
 """Critics of whole actions: Q(s, a) of the state and the sum of what each choice adds.
 
 Axes: `B` states, `A` actions of each state, `N` slots, `K` most choices of a slot, `S` all choices,
-`W` width. A critic's first layer is linear in the choices, so that a change of one slot is one
-subtraction and one addition there (`swaps`): that is what a search asks for, thousands of times.
+`W` width of the sums, `V` width of what a choice adds. A change of one slot is one subtraction and
+one addition in the sum (`swaps`): that is what a search asks for, thousands of times.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from d3rlpy.models.encoders import EncoderFactory
@@ -17,24 +18,17 @@ from d3rlpy.types import TorchObservation
 from torch import nn
 from torch.nn.functional import embedding, embedding_bag, relu
 
+from spin_d3rlpy.asm.entities import COUNT_FEATURES, EntityFeatures
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
+from spin_envs import ActionLayout
 
 
-class ChoicesOfSlots(nn.Module):
-    """Adds up one embedding per slot and choice, `(S, W)`: nothing is shared between slots."""
-
-    def __init__(self, layout: SlotLayout, width: int) -> None:
-        super().__init__()
-        self.layout = layout
-        self.table = nn.Parameter(torch.randn(layout.total, width) * layout.n_slots**-0.5)
+class ActionSums(Protocol):
+    """What whole actions add up to in one state, `(..., W)`."""
 
     def total(self, actions: torch.Tensor) -> torch.Tensor:
-        """Returns the sum over slots of actions `(..., N)`, `(..., W)`."""
-        rows = self.layout.positions(actions)
-        summed = embedding_bag(rows.flatten(0, -2), self.table, mode="sum")
-        unflat: torch.Tensor = summed.unflatten(0, actions.shape[:-1])
-        return unflat
+        """Returns the sums `([A,] B, W)` of actions `([A,] B, N)`."""
 
     def swaps(
         self,
@@ -53,30 +47,38 @@ class ChoicesOfSlots(nn.Module):
             rows: which of the actions, `(R,)`.
             choices: their slot's new choices, `(R,)`.
         """
-        offset = self.layout.offsets[slot]
-        without = total - embedding(actions[:, slot] + offset, self.table)
-        return without[rows] + embedding(choices + offset, self.table)
 
 
-class SharedChoices(nn.Module):
-    """Adds up one embedding per choice, `(K, W)`, wherever it is made, and one for its presence.
+class ActionEncoder(nn.Module):
+    """Maps states to what actions add up to there."""
 
-    For slots that choose among the same things, such as the places of a page: what is learned of an
-    item in one place holds in all others.
-    """
+    @abstractmethod
+    def open(self, observations: torch.Tensor) -> ActionSums:
+        """Returns the sums of actions in observations `(B, obs)`."""
 
-    def __init__(self, layout: SlotLayout, width: int) -> None:
+
+class ChoicesOfSlots(ActionEncoder):
+    """Adds up one embedding per slot and choice, `(S, W)`: nothing is shared between slots."""
+
+    def __init__(self, observation_size: int, layout: SlotLayout, width: int) -> None:
         super().__init__()
-        self.n_choices = layout.max_choices
-        scale = layout.n_slots**-0.5
-        self.table = nn.Parameter(torch.randn(self.n_choices, width) * scale)
-        self.presence = nn.Parameter(torch.randn(self.n_choices, width) * scale)
+        self.layout = layout
+        self.state = nn.Linear(observation_size, width)
+        self.table = nn.Parameter(torch.randn(layout.total, width) * layout.n_slots**-0.5)
+
+    def open(self, observations: torch.Tensor) -> ActionSums:
+        return _SumsOfSlots(self, self.state(observations))
+
+
+class _SumsOfSlots:
+    def __init__(self, encoder: ChoicesOfSlots, state: torch.Tensor) -> None:
+        self._layout, self._table, self._state = encoder.layout, encoder.table, state
 
     def total(self, actions: torch.Tensor) -> torch.Tensor:
-        """Returns what actions `(..., N)` add up to, `(..., W)`."""
-        counts = self._counts(actions)
-        present = (counts > 0.0).to(counts.dtype)
-        return counts @ self.table + present @ self.presence
+        rows = self._layout.positions(actions)
+        summed = embedding_bag(rows.flatten(0, -2), self._table, mode="sum")
+        total: torch.Tensor = self._state + summed.unflatten(0, actions.shape[:-1])
+        return total
 
     def swaps(
         self,
@@ -86,58 +88,212 @@ class SharedChoices(nn.Module):
         rows: torch.Tensor,
         choices: torch.Tensor,
     ) -> torch.Tensor:
-        """Returns sums `(R, W)` of changed actions; see `ChoicesOfSlots.swaps`."""
+        offset = self._layout.offsets[slot]
+        without = total - embedding(actions[:, slot] + offset, self._table)
+        return without[rows] + embedding(choices + offset, self._table)
+
+
+class SharedChoices(ActionEncoder):
+    """Adds up one embedding per choice, `(K, W)`, wherever it is made, and one for its presence.
+
+    For slots that choose among the same things, such as the places of a page: what is learned of an
+    item in one place holds in all others.
+    """
+
+    def __init__(self, observation_size: int, layout: SlotLayout, width: int) -> None:
+        super().__init__()
+        self.n_choices = layout.max_choices
+        scale = layout.n_slots**-0.5
+        self.state = nn.Linear(observation_size, width)
+        self.table = nn.Parameter(torch.randn(self.n_choices, width) * scale)
+        self.presence = nn.Parameter(torch.randn(self.n_choices, width) * scale)
+
+    def open(self, observations: torch.Tensor) -> ActionSums:
+        return _SumsOfShared(self, self.state(observations))
+
+
+class _SumsOfShared:
+    def __init__(self, encoder: SharedChoices, state: torch.Tensor) -> None:
+        self._encoder, self._state = encoder, state
+
+    def total(self, actions: torch.Tensor) -> torch.Tensor:
+        counts = counts_of(actions, self._encoder.n_choices)
+        present = (counts > 0.0).to(counts.dtype)
+        return self._state + counts @ self._encoder.table + present @ self._encoder.presence
+
+    def swaps(
+        self,
+        total: torch.Tensor,
+        actions: torch.Tensor,
+        slot: int,
+        rows: torch.Tensor,
+        choices: torch.Tensor,
+    ) -> torch.Tensor:
+        table, presence = self._encoder.table, self._encoder.presence
         before = actions[:, slot]
-        others = self._counts(actions)
-        others.scatter_add_(1, before[:, None], torch.full_like(others[:, :1], -1.0))
+        others = counts_of(actions, self._encoder.n_choices)
+        others = others - one_hot(before, self._encoder.n_choices)
         leaves = (others.gather(1, before[:, None]) == 0.0).to(total.dtype)  # (B, 1)
-        lost = embedding(before, self.table) + leaves * embedding(before, self.presence)
+        lost = embedding(before, table) + leaves * embedding(before, presence)
         comes = (others[rows, choices] == 0.0)[:, None].to(total.dtype)  # (R, 1)
-        won = embedding(choices, self.table) + comes * embedding(choices, self.presence)
+        won = embedding(choices, table) + comes * embedding(choices, presence)
         return (total - lost)[rows] + won
 
-    def _counts(self, actions: torch.Tensor) -> torch.Tensor:
-        """How many slots make each choice, `(..., K)`."""
-        counts = torch.zeros(*actions.shape[:-1], self.n_choices, device=actions.device)
-        return counts.scatter_add(-1, actions, torch.ones_like(actions, dtype=counts.dtype))
 
+class EntityChoices(ActionEncoder):
+    """Adds up, over choices, what the slots that made a choice are together.
 
-class JointQFunction(nn.Module):
-    """Maps observations and whole actions to values: `head(encoder(relu(norm(W s + sum a))))`.
-
-    Args:
-        observation_size: length of an observation.
-        encoder_factory: d3rlpy factory of the hidden layers after the first one, whose width is
-            that of the encoder's output.
-        choices: what actions add in the first layer.
-        width: of the first layer.
+    A pair of a slot and its choice is encoded by the features of both and their differences; what
+    several slots bring to one choice is added up before a nonlinearity, so that a choice made twice
+    can be worth less than two. Weights do not depend on the number of slots and choices.
     """
 
     def __init__(
         self,
         observation_size: int,
-        encoder_factory: EncoderFactory,
-        choices: ChoicesOfSlots | SharedChoices,
+        layout: SlotLayout,
         width: int,
+        entities: ActionLayout,
+        pair_width: int = 32,
     ) -> None:
         super().__init__()
-        self.state = nn.Linear(observation_size, width)
-        self.choices = choices
+        features = EntityFeatures(observation_size, layout.nvec, entities)
+        self.features = features
+        self.slot = nn.Linear(features.slot_size, pair_width)
+        self.choice = nn.Linear(features.choice_size, pair_width, bias=False)
+        self.distance = nn.Linear(features.pair_size, pair_width, bias=False)
+        self.context = nn.Linear(features.context_size, pair_width, bias=False)
+        self.gathered = nn.Linear(pair_width, pair_width)
+        self.gathered_choice = nn.Linear(features.choice_size, pair_width, bias=False)
+        self.gathered_context = nn.Linear(features.context_size, pair_width, bias=False)
+        self.count = nn.Linear(COUNT_FEATURES, pair_width, bias=False)
+        self.out = nn.Linear(pair_width, width, bias=False)
+        self.state = nn.Linear(features.context_size, width)
+        self.slots_of_state = nn.Linear(pair_width, width, bias=False)
+
+    def open(self, observations: torch.Tensor) -> ActionSums:
+        return _SumsOfEntities(self, observations)
+
+
+class _SumsOfEntities:
+    def __init__(self, encoder: EntityChoices, observations: torch.Tensor) -> None:
+        self._encoder, features = encoder, encoder.features
+        self._n_choices = features.n_choices
+        self._slot_features = features.slots(observations)  # (B, N, f)
+        self._choice_features = features.choices(observations)  # (B, K, g)
+        context = features.context(observations)
+        self._slots = encoder.slot(self._slot_features) + encoder.context(context)[:, None]
+        self._choices = encoder.choice(self._choice_features)  # (B, K, V)
+        self._gathered = (
+            encoder.gathered_choice(self._choice_features)
+            + encoder.gathered_context(context)[:, None]
+        )  # (B, K, V)
+        self._state = encoder.state(context) + encoder.slots_of_state(relu(self._slots).mean(1))
+
+    def total(self, actions: torch.Tensor) -> torch.Tensor:
+        gathered, counts = self._gather(actions)
+        worth = self._worth(gathered, counts).sum(-2)
+        total: torch.Tensor = self._state + self._encoder.out(worth)
+        return total
+
+    def swaps(
+        self,
+        total: torch.Tensor,
+        actions: torch.Tensor,
+        slot: int,
+        rows: torch.Tensor,
+        choices: torch.Tensor,
+    ) -> torch.Tensor:
+        before = actions[:, slot]
+        pairs = self._pairs_of(slot)  # (B, K, V)
+        gathered, counts = self._gather(actions)
+        worth = self._worth(gathered, counts)
+        mine = one_hot(before, self._n_choices)
+        gathered = gathered - mine[..., None] * pairs
+        counts = counts - mine
+        without = self._worth(gathered, counts)
+        with_slot = self._worth(gathered + pairs, counts + 1.0)
+        at = before[:, None, None].expand(-1, 1, worth.shape[-1])
+        lost = (worth - without).gather(1, at)[:, 0]  # (B, V)
+        won = (with_slot - without)[rows, choices]  # (R, V)
+        swapped: torch.Tensor = total[rows] + self._encoder.out(won - lost[rows])
+        return swapped
+
+    def _pairs_of(self, slot: int) -> torch.Tensor:
+        """Encodes a slot with all choices, `(B, K, V)`."""
+        x = self._slots[:, slot, None] + self._choices
+        if self._encoder.features.pair_size:
+            features = self._slot_features[:, slot, None], self._choice_features
+            x = x + self._encoder.distance(self._encoder.features.distances(*features))
+        return relu(x)
+
+    def _gather(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns what slots bring to each choice, `(..., K, V)`, and how many, `(..., K)`."""
+        chosen = _rows_of(self._choice_features, actions)  # (..., N, g)
+        x = self._slots + _rows_of(self._choices, actions)
+        if self._encoder.features.pair_size:
+            distances = self._encoder.features.distances(
+                self._slot_features.expand(*chosen.shape[:-1], -1), chosen
+            )
+            x = x + self._encoder.distance(distances)
+        pairs = relu(x)
+        shape = *actions.shape[:-1], self._n_choices, pairs.shape[-1]
+        index = actions[..., None].expand_as(pairs)
+        gathered = torch.zeros(shape, dtype=pairs.dtype, device=pairs.device)
+        return gathered.scatter_add(-2, index, pairs), counts_of(actions, self._n_choices)
+
+    def _worth(self, gathered: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Returns what each choice is worth with those slots, `(..., K, V)`."""
+        seen = torch.stack([counts, (counts > 0.0).to(counts.dtype)], dim=-1)
+        encoder = self._encoder
+        return relu(encoder.gathered(gathered) + self._gathered + encoder.count(seen))
+
+
+def counts_of(actions: torch.Tensor, n_choices: int) -> torch.Tensor:
+    """Returns how many slots of actions `(..., N)` make each choice, `(..., K)`."""
+    counts = torch.zeros(*actions.shape[:-1], n_choices, device=actions.device)
+    return counts.scatter_add(-1, actions, torch.ones_like(actions, dtype=counts.dtype))
+
+
+def one_hot(choices: torch.Tensor, n_choices: int) -> torch.Tensor:
+    """Returns choices `(B,)` as rows of zeros with a one, `(B, K)` float32."""
+    return torch.nn.functional.one_hot(choices, n_choices).float()
+
+
+def _rows_of(table: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    """Picks rows of `(B, K, D)` by actions `([A,] B, N)`: `([A,] B, N, D)`."""
+    expanded = table.expand(*actions.shape[:-1], *table.shape[-2:])
+    return expanded.gather(-2, actions[..., None].expand(*actions.shape, table.shape[-1]))
+
+
+class JointQFunction(nn.Module):
+    """Maps observations and whole actions to values: `head(encoder(relu(norm(sums))))`.
+
+    Args:
+        encoder_factory: d3rlpy factory of the hidden layers on the sums, which are as wide as its
+            output.
+        actions: what states and actions add up to.
+        width: of the sums.
+    """
+
+    def __init__(self, encoder_factory: EncoderFactory, actions: ActionEncoder, width: int) -> None:
+        super().__init__()
+        self.actions = actions
         self.norm = nn.LayerNorm(width)
         self.encoder = encoder_factory.create((width,))
         self.head = nn.Linear(compute_output_size([(width,)], self.encoder), 1)
 
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Returns values `([A,] B)` of observations `(B, obs)` and actions `([A,] B, N)`."""
-        return self.values(self.sums(observations, actions))
+        return self.values(self.open(observations).total(actions))
 
-    def sums(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """Returns the first layer's sums, `([A,] B, W)`."""
-        sums: torch.Tensor = self.state(observations) + self.choices.total(actions)
+    def open(self, observations: torch.Tensor) -> ActionSums:
+        """Returns the sums of actions in observations `(B, obs)`."""
+        sums: ActionSums = self.actions.open(observations)
         return sums
 
     def values(self, sums: torch.Tensor) -> torch.Tensor:
-        """Returns the values `(...)` of the first layer's sums `(..., W)`."""
+        """Returns the values `(...)` of sums `(..., W)`."""
         hidden = self.encoder(relu(self.norm(sums)).flatten(0, -2))
         values: torch.Tensor = in_float32(self.head, hidden)[:, 0].unflatten(0, sums.shape[:-1])
         return values
@@ -153,7 +309,8 @@ class JointCritic(nn.ModuleList):
         encoder_factory: d3rlpy factory of each member's hidden layers after the first one.
         nvec: number of choices of each sub-action.
         n_critics: number of members (E).
-        shared_choices: all slots choose among the same things.
+        layout: what slots and choices are. Where they have features, pairs are encoded by them;
+            where slots share their choices, a choice has one embedding for all slots.
     """
 
     def __init__(
@@ -162,16 +319,21 @@ class JointCritic(nn.ModuleList):
         encoder_factory: EncoderFactory,
         nvec: Sequence[int],
         n_critics: int = 2,
-        shared_choices: bool = False,
+        layout: ActionLayout | None = None,
     ) -> None:
-        layout = SlotLayout(nvec)
-        kind = SharedChoices if shared_choices else ChoicesOfSlots
+        slots, size = SlotLayout(nvec), observation_shape[0]
         # The first layer is as wide as what follows it.
         width = compute_output_size([(1,)], encoder_factory.create((1,)))
-        size = observation_shape[0]
+
+        def create_actions() -> ActionEncoder:
+            if layout is not None and (layout.slot_columns or layout.choice_columns):
+                return EntityChoices(size, slots, width, layout)
+            if layout is not None and layout.shared_choices:
+                return SharedChoices(size, slots, width)
+            return ChoicesOfSlots(size, slots, width)
+
         super().__init__(
-            JointQFunction(size, encoder_factory, kind(layout, width), width)
-            for _ in range(n_critics)
+            JointQFunction(encoder_factory, create_actions(), width) for _ in range(n_critics)
         )
 
     @property

@@ -46,7 +46,8 @@ def ascend(
         deadline: time, on `time.monotonic`'s clock, after which no further slot is visited.
     """
     members = critic.members
-    sums = [q.sums(observations, actions) for q in members]
+    states = [q.open(observations) for q in members]
+    sums = [state.total(actions) for state in states]
     slack = math.log(support)
     everyone = torch.arange(len(actions), device=actions.device)
     for _ in range(sweeps):
@@ -68,8 +69,8 @@ def ascend(
                 may &= (given[:, slot] == OPEN)[:, None]
             row, choice = may.nonzero(as_tuple=True)
             tried = [
-                q.choices.swaps(total, actions, slot, row, choice)
-                for q, total in zip(members, sums, strict=True)
+                state.swaps(total, actions, slot, row, choice)
+                for state, total in zip(states, sums, strict=True)
             ]
             least = torch.stack([q.values(x) for q, x in zip(members, tried, strict=True)]).amin(0)
             values = least.new_full(may.shape, -torch.inf)
@@ -78,8 +79,8 @@ def ascend(
             # Where nothing may be chosen, the slot stays as it is.
             best = torch.where(may.any(1), best, actions[:, slot])
             sums = [
-                q.choices.swaps(total, actions, slot, everyone, best)
-                for q, total in zip(members, sums, strict=True)
+                state.swaps(total, actions, slot, everyone, best)
+                for state, total in zip(states, sums, strict=True)
             ]
             actions = actions.clone()
             actions[:, slot] = best

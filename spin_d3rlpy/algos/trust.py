@@ -19,7 +19,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 
 ActsBy = Literal["search", "imitation"]
 HORIZONS = (1, 5)  # steps of the residuals
-LEAST_SLOPE = 0.5  # that one standard error below the slope must reach
+LEAST_SLOPE = 0.5
 MOST_ROWS = 4096  # held-out steps that are looked at
 BLOCK = 50  # steps that count as one observation where episodes are longer
 
@@ -33,8 +33,9 @@ class Trust:
             predictions hold.
         standard_errors: of the slopes, over episodes or blocks of 50 steps.
         rows: held-out steps that were looked at.
-        acts_by: `"search"` if both slopes less one standard error are at least 0.5, otherwise
-            `"imitation"`: acting by such critics costs more than it gains.
+        acts_by: `"search"` or `"imitation"`, where acting by the critics would cost more than it
+            gains: where the slope of 1-step residuals less one standard error is below 0.5, or that
+            of 5-step residuals plus one standard error (these vary much more).
     """
 
     slopes: tuple[float, ...]
@@ -43,7 +44,8 @@ class Trust:
 
     @property
     def acts_by(self) -> ActsBy:
-        bounds = [s - e for s, e in zip(self.slopes, self.standard_errors, strict=True)]
+        (one, five), (error_of_one, error_of_five) = self.slopes, self.standard_errors
+        bounds = one - error_of_one, five + error_of_five
         return "search" if min(bounds) >= LEAST_SLOPE else "imitation"
 
     def __str__(self) -> str:

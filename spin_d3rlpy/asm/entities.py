@@ -113,14 +113,14 @@ class EntityFeatures(nn.Module):
         """Returns what belongs to no slot and no choice, `(B, c)`."""
         return observations[:, self.context_index]
 
-    def pairs(self, slots: torch.Tensor, choices: torch.Tensor) -> torch.Tensor:
-        """Returns distances of compared features and their sum, `(B, N, K, p + 1)`.
+    def distances(self, slots: torch.Tensor, choices: torch.Tensor) -> torch.Tensor:
+        """Returns distances of compared features and their sum, `(..., p + 1)`.
 
-        They are those of slots' features `(B, N, f)` and choices' features `(B, K, g)`.
+        They are those of slots' features `(..., f)` and choices' features `(..., g)`.
         """
         j = [pair[0] for pair in self.compared]
         k = [pair[1] for pair in self.compared]
-        distances = (slots[:, :, None, j] - choices[:, None, :, k]).abs()
+        distances = (slots[..., j] - choices[..., k]).abs()
         return torch.cat([distances, distances.sum(-1, keepdim=True)], dim=-1)
 
 
@@ -189,7 +189,8 @@ class ScoredState:
         self._common = pooled + scorer.context(features.context(observations))  # (B, W)
         self._pairs: torch.Tensor | None = None
         if features.pair_size:
-            self._pairs = scorer.pair(features.pairs(slots, choices))  # (B, N, K, W)
+            distances = features.distances(slots[:, :, None], choices[:, None])
+            self._pairs = scorer.pair(distances)  # (B, N, K, W)
 
     def logits(self, counts: torch.Tensor, slot: int | None = None) -> torch.Tensor:
         """Returns logits `(B, N, K)` in view of counts `(B, K)`; `(B, 1, K)` of one `slot`.
