@@ -139,6 +139,16 @@ class ActionLayout:
                 group[of_feature] = min(of_feature)
         return group
 
+    def by_feature(self, observation_size: int) -> list[list[int]]:
+        """Returns the columns of each feature: of slots, of choices, then each one of context."""
+        slots = [list(columns) for columns in zip(*self.slot_columns, strict=True)]
+        choices = [
+            [column for column in columns if column != NONE]
+            for columns in zip(*self.choice_columns, strict=True)
+        ]
+        context = [[column] for column in self.context_columns(observation_size)]
+        return [*slots, *choices, *context]
+
     def to_dict(self) -> dict[str, Any]:
         """Returns it as JSON values."""
         return dataclasses.asdict(self)

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from d3rlpy.base import DeviceArg
@@ -14,17 +14,18 @@ from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.logging import LOG, FileAdapterFactory, LoggerAdapterFactory
 from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
-from d3rlpy.types import NDArray, Observation, Shape
+from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import PolicyConfig, takes_policy_fields
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, PolicyImpl, PolicyModules
 from spin_d3rlpy.asm import ActionStructureModel, load_asm
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.scalers import scaler_from_dict, scaler_to_dict
+from spin_d3rlpy.data.layouts import layout_of
+from spin_d3rlpy.data.scalers import resize_scaler, scaler_from_dict, scaler_to_dict
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.fast.transformer import state_of
-from spin_d3rlpy.nvec import require_same_nvec
+from spin_d3rlpy.nvec import nvec_from_space, require_same_nvec
 from spin_d3rlpy.policies import Policy, PolicyFactory, create_policy
 from spin_d3rlpy.policies.factories import ASMEncoderFactory
 from spin_d3rlpy.policies.feature_cache import (
@@ -111,7 +112,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     def create_policy(self, observation_shape: Shape) -> Policy:
         """Returns a new policy, as the config's `actor_encoder_factory` describes it."""
         shape = cast_flat_shape(observation_shape)
-        return create_policy(self._factory, shape, self._nvec).to(self._device)
+        return create_policy(self._factory, shape, self._nvec, self._config.layout).to(self._device)
 
     def create_actor_optim(self, policy: Policy) -> OptimizerWrapper | None:
         """Returns the policy's optimizer.
@@ -302,6 +303,43 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 f"({encoded and encoded['type']}) than this algorithm is configured with "
                 f"({scaler.get_type()}). Leave observation_scaler unset to use the ASM's."
             )
+
+    def resized(self, env: GymEnv) -> Self:
+        """Returns an algorithm with these networks for another number of slots and choices.
+
+        Networks that score slots and choices by their features have the same weights for any
+        number of them: train with 10 couriers, act with 50. To train on there, pass its `asm`.
+
+        Args:
+            env: has the same features of slots, choices and context, in its `unwrapped.layout`.
+
+        Raises:
+            ValueError: networks depend on the number of slots or choices, or features differ.
+        """
+        impl, before, after = self._require_built(), self._config.layout, layout_of(env)
+        if before is None or after is None or not (before.has_features and after.has_features):
+            raise ValueError(
+                "Expected an algorithm and an environment with a layout of the features of their "
+                "slots and choices (`spin_envs.ActionLayout`)."
+            )
+        shape = env.observation_space.shape
+        assert shape is not None
+        config = copy.deepcopy(self._config)
+        config.nvec, config.layout = nvec_from_space(cast(Any, env.action_space)), after
+        config.observation_scaler = resize_scaler(
+            self._config.observation_scaler, before, after, shape[0]
+        )
+        other = type(self)(config, self._device, self._enable_ddp)
+        other.build_with_env(env)
+        networks = cast(Any, other._impl).modules.get_torch_modules()
+        for name, network in impl.modules.get_torch_modules().items():
+            try:
+                networks[name].load_state_dict(network.state_dict())
+            except RuntimeError as error:
+                raise ValueError(
+                    f"The network {name} depends on the number of slots or choices: {error}"
+                ) from error
+        return other
 
     def support(self, x: Observation, action: NDArray) -> NDArray:
         """Returns log-probabilities of each sub-action given the state and the other sub-actions.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from spin_d3rlpy.errors import InvalidActionSpaceError
 
 # Nested lists may be given in place of an array.
 ArrayLike: TypeAlias = torch.Tensor | np.ndarray[Any, Any] | Sequence[Any]
-OrderName: TypeAlias = Literal["random", "confidence"]
+OrderName: TypeAlias = Literal["random", "confidence", "margin"]
 Order: TypeAlias = OrderName | ArrayLike
 Shape = tuple[int, ...]
 
@@ -94,7 +94,7 @@ def _checked(rule: Rule) -> Rule:
 
 def as_order(order: Order, n_slots: int) -> OrderName | list[int]:
     """Returns an order by name or as numbers; a ValueError unless each slot is in it once."""
-    if isinstance(order, str) and order in ("random", "confidence"):
+    if isinstance(order, str) and order in get_args(OrderName):
         return cast(OrderName, order)
     tensor = as_tensor(list(order) if isinstance(order, range) else order)
     if tensor is not None and tensor.dim() == 1 and not tensor.is_floating_point():
@@ -102,7 +102,8 @@ def as_order(order: Order, n_slots: int) -> OrderName | list[int]:
         if sorted(slots) == list(range(n_slots)):
             return slots
     raise ValueError(
-        f"Expected order 'random', 'confidence' or each of {n_slots} slots once, got {order!r}."
+        f"Expected order 'random', 'confidence', 'margin' or each of {n_slots} slots once, got "
+        f"{order!r}."
     )
 
 

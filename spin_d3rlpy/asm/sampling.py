@@ -92,6 +92,7 @@ def sample(
     order: Order = "random",
     slots_per_pass: int = 1,
     noise: ArrayLike | None = None,
+    entropy_bound: float | None = None,
 ) -> torch.Tensor:
     r"""Samples n actions per state `(n, B, N)`, int64, one slot after the other.
 
@@ -104,6 +105,9 @@ def sample(
         * Uria et al., A Deep and Tractable Density Estimator, 2014, section 3.
         * Hoogeboom et al., Autoregressive Diffusion Models, 2022, algorithm 1 and section 3.2
           (several slots a pass).
+        * Ben-Hamu et al., Accelerated Sampling from Masked Diffusion Models via Entropy Bounded
+          Unmasking, 2025 (`entropy_bound`).
+        * Kim et al., Train for the Worst, Plan for the Best, 2025 (`"margin"`).
 
     Args:
         asm: a model that was pre-trained with `masking="any_order"`.
@@ -114,10 +118,14 @@ def sample(
         allowed: a bool mask `(N, K)` or `(B, N, K)`, True where a choice may be made, or a rule
             (see `spin_d3rlpy.asm.rules`). What is `given` is never changed.
         order: `"random"`, one for each sample; `"confidence"`, at each step the slot with the most
-            likely choice; or the slots in a fixed order.
+            likely choice; `"margin"`, the one whose best choice leads most over its second best; or
+            the slots in a fixed order.
         slots_per_pass: slots that are chosen from one pass of the network. Above 1 they are
             independent given the earlier ones, which is faster and not exact; rules still hold.
         noise: Gumbel noise `(n, B, S)` by which choices are drawn; fresh noise if None.
+        entropy_bound: instead of `slots_per_pass`: as many slots a pass as keep the sum of their
+            entropies (nats), without the largest, at most here; that sum bounds what is lost by
+            choosing them independently. The surest slots of a pass come first.
 
     Raises:
         InvalidActionSpaceError: `given` holds neither choices of this action space nor -1.
@@ -126,6 +134,11 @@ def sample(
     """
     slots = asm.layout.n_slots
     is_possible = temperature >= 0.0 and math.isfinite(temperature)
+    if entropy_bound is not None and not (entropy_bound >= 0.0 and slots_per_pass == 1):
+        raise ValueError(
+            "Expected an entropy_bound of at least 0 nats, in place of slots_per_pass; got "
+            f"entropy_bound={entropy_bound}, slots_per_pass={slots_per_pass}."
+        )
     if n < 1 or slots_per_pass < 1 or not is_possible:
         raise ValueError(
             "Expected n and slots_per_pass of at least 1 and a finite temperature of at least 0; "
@@ -153,12 +166,21 @@ def sample(
         ranks = _ranks(slot_order, actions)
         while bool((actions == OPEN).any()):
             logits = layout.split(asm(x, torch.where(actions == OPEN, asm.mask_ids, actions)))
-            for _ in range(slots_per_pass):
+            entropy = None if entropy_bound is None else _entropies(logits)  # (R, N)
+            spent = torch.zeros(len(actions), device=actions.device)
+            for _ in range(slots_per_pass if entropy is None else slots):
                 is_open = actions == OPEN
+                if entropy_bound is not None:
+                    # The sum so far lacks the next slot's entropy, which is the largest.
+                    is_open = is_open & (spent <= entropy_bound)[:, None]
+                    if not bool(is_open.any()):
+                        break
                 scores = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
                 if rule is not None:
                     scores = scores.masked_fill(~rule(actions), -torch.inf)
-                urgency = scores.log_softmax(-1).amax(-1) if ranks is None else -ranks
+                urgency = -ranks if ranks is not None else urgency_of(scores, slot_order)
+                if entropy is not None:
+                    urgency = -entropy if ranks is None else urgency
                 slot = urgency.masked_fill(~is_open, -torch.inf).argmax(1)
                 chosen = scores[row, slot]  # (R, K)
                 unfinished = is_open.any(1)
@@ -172,10 +194,27 @@ def sample(
                     chosen = chosen / max(temperature, SMALLEST_TEMPERATURE) + gumbel
                 choice = torch.where(unfinished, chosen.argmax(1), actions[row, slot])
                 actions = actions.index_put((row, slot), choice)
+                if entropy is not None:
+                    spent = spent + entropy[row, slot] * unfinished
         return actions
 
     rows = observations.repeat(n, 1), given.repeat(n, 1)
     return in_parts(asm, draw, *rows, mask, noise).reshape(n, batch, slots)
+
+
+def urgency_of(scores: torch.Tensor, order: OrderName | list[int] | str) -> torch.Tensor:
+    """Returns how sure each slot's choice is, `(R, N)`, by scores `(R, N, K)`."""
+    log_p = scores.log_softmax(-1)
+    if order == "margin" and log_p.shape[-1] > 1:
+        best = log_p.exp().topk(2, dim=-1).values
+        return best[..., 0] - best[..., 1]
+    return log_p.amax(-1)
+
+
+def _entropies(logits: torch.Tensor) -> torch.Tensor:
+    """Returns the entropy in nats of each slot's distribution, `(R, N)`, by logits `(R, N, K)`."""
+    log_p = logits.log_softmax(-1)
+    return -torch.where(log_p.isfinite(), log_p.exp() * log_p, 0.0).sum(-1)
 
 
 def _ranks(order: OrderName | list[int], partial: torch.Tensor) -> torch.Tensor | None:

@@ -104,6 +104,40 @@ def _pooled(
     return pooled, variance.clamp(min=0.0).sqrt()
 
 
+def resize_scaler(
+    scaler: ObservationScaler | None, before: ActionLayout, after: ActionLayout, size: int
+) -> ObservationScaler | None:
+    """Returns a fitted scaler for observations with another number of slots and choices.
+
+    Args:
+        scaler: one that was fitted with `before`, so that columns of a feature are scaled alike.
+        before: where features were.
+        after: where they are now.
+        size: length of the observations now.
+
+    Raises:
+        ValueError: another scaler than a standardizing one, or features differ.
+    """
+    if scaler is None:
+        return None
+    if not isinstance(scaler, StandardObservationScaler) or scaler.mean is None:
+        raise ValueError(
+            "Expected a fitted standardizing scaler, whose columns are scaled by feature, got "
+            f"{scaler}."
+        )
+    old, new = before.by_feature(len(scaler.mean)), after.by_feature(size)
+    if len(old) != len(new):
+        raise ValueError(
+            f"Expected as many features of slots, choices and context as before, {len(old)}, got "
+            f"{len(new)}."
+        )
+    mean, std = np.zeros((2, size), np.float32)
+    for from_columns, to_columns in zip(old, new, strict=True):
+        mean[to_columns] = scaler.mean[from_columns[0]]
+        std[to_columns] = scaler.std[from_columns[0]]  # type: ignore[index]
+    return dataclasses.replace(scaler, mean=mean, std=std)
+
+
 def _warn_of_outliers(buffer: DeviceReplayBuffer, scale: NDArray[np.float64]) -> None:
     step = -(-len(buffer.observations) // _MOST_ROWS)
     ruled = ruled_by_outliers(buffer.observations[::step].cpu().numpy(), scale)

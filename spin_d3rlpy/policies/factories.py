@@ -26,6 +26,7 @@ from spin_d3rlpy.errors import (
 )
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from spin_d3rlpy.policies.base import FactoredPolicy, Policy
+from spin_d3rlpy.policies.entities import EntityPolicy
 from spin_d3rlpy.policies.features import (
     HeadInit,
     QueryFeatures,
@@ -34,7 +35,7 @@ from spin_d3rlpy.policies.features import (
     StudentFeatures,
     TrajectoryFeatures,
 )
-from spin_d3rlpy.policies.joint import JointPolicy
+from spin_d3rlpy.policies.joint import JointPolicy, OrderName
 from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
 from spin_d3rlpy.policies.stages import Distill, PretrainASM, PretrainTrajectories, Stage
 from spin_envs import ActionLayout
@@ -85,7 +86,7 @@ class SAINTEncoderFactory(PolicyFactory, name="saint"):
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
 
-    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
+    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
         features = QueryFeatures(observation_size, len(nvec), self.transformer, frozen=False)
         return SlotPolicy(nvec, features, self.transformer)
 
@@ -118,12 +119,19 @@ class ASMEncoderFactory(PolicyFactory):
 class _AnyArchitecture(ASMEncoderFactory):
     """Made from an ASM of either architecture."""
 
+    # "entities" where the layout of actions has features, whatever is asked for.
     architecture: Architecture = "transformer"
     mlp: MLPConfig = dataclasses.field(default_factory=MLPConfig)
     entities: EntityConfig = dataclasses.field(default_factory=EntityConfig)
 
     def __post_init__(self) -> None:
         require_one_of("architecture", self.architecture, Architecture)
+
+    def with_layout(self, layout: ActionLayout) -> PolicyFactory:
+        if not layout.has_features:
+            return self
+        entities = dataclasses.replace(self.entities, layout=layout)
+        return dataclasses.replace(self, **self.fields_for(entities))
 
     @property
     def structure(self) -> StructureConfig:
@@ -140,17 +148,29 @@ class JointEncoderFactory(_AnyArchitecture, name="spin_joint"):
     """The Action Structure Model itself, which acts by whole actions from the joint distribution.
 
     Give its `pretraining` `masking="any_order"`: only then are choices in view of any others what
-    the model learned. `architecture` is `"transformer"` or `"mlp"`, with sizes of the same name.
+    the model learned. `architecture` is `"transformer"`, `"mlp"` or `"entities"`, with sizes of the
+    same name.
+
+    Args:
+        order: in which slots are chosen: `"slots"`, one after the other; `"confidence"`, the slot
+            with the most likely choice first; `"margin"`, the one whose best choice leads most.
+        entropy_bound: with the last two, slots are chosen together in one pass of the network as
+            long as the sum of their entropies (nats), without the largest one, stays below this;
+            None chooses one a pass. Exported files choose one a pass.
     """
 
-    def with_layout(self, layout: ActionLayout) -> JointEncoderFactory:
-        if not layout.has_features:
-            return self
-        entities = dataclasses.replace(self.entities, layout=layout)
-        return dataclasses.replace(self, architecture="entities", entities=entities)
+    order: OrderName = "slots"
+    entropy_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_one_of("order", self.order, OrderName)
+        bound = self.entropy_bound
+        require_fields(self, entropy_bound=(bound is None or bound >= 0.0, "of at least 0 or None"))
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> JointPolicy:
-        return JointPolicy(observation_size, nvec, self.structure)
+        order = self.order, self.entropy_bound
+        return JointPolicy(observation_size, nvec, self.structure, *order)
 
 
 @dataclasses.dataclass()
@@ -164,8 +184,9 @@ class SPINEncoderFactory(_AnyArchitecture, name="spin"):
         head_init: `"random"` (published) or `"asm"`.
         cache_features: with fixed queries, compute the trunk's features of the whole dataset and
             train heads and critics on them, without trunk dropout and rounded to bfloat16.
-        architecture: of the ASM: `"transformer"` (published) or the attention-free `"mlp"`, with
-            linear heads and without trained queries.
+        architecture: of the ASM: `"transformer"` (published); the attention-free `"mlp"`, with
+            linear heads and without trained queries; or `"entities"`, of which a pair's last layers
+            are trained.
         train_trunk: train the pre-trained trunk together with the heads.
     """
 
@@ -182,14 +203,16 @@ class SPINEncoderFactory(_AnyArchitecture, name="spin"):
         require_one_of("head_init", self.head_init, HeadInit)
         is_known = isinstance(self.train_queries, bool)  # earlier versions also took numbers
         require_fields(self, train_queries=(is_known, "True or False"))
-        trains_queries = self.train_queries and self.architecture != "mlp"
+        trains_queries = self.train_queries and self.architecture == "transformer"
         if self.cache_features and (self.train_trunk or trains_queries):
             raise ValueError(
                 "cache_features needs features that do not change: pass train_queries=False and "
                 "no train_trunk."
             )
 
-    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotPolicy:
+    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
+        if self.architecture == "entities":
+            return EntityPolicy(observation_size, nvec, self.entities, from_asm=True)
         features = QueryFeatures(
             observation_size,
             len(nvec),
@@ -261,9 +284,15 @@ class AutoregressiveEncoderFactory(PolicyFactory, name="autoregressive"):
 
 
 def create_policy(
-    factory: EncoderFactory, observation_shape: Sequence[int], nvec: Sequence[int]
+    factory: EncoderFactory,
+    observation_shape: Sequence[int],
+    nvec: Sequence[int],
+    layout: ActionLayout | None = None,
 ) -> Policy:
-    """Returns the policy of an actor encoder factory."""
+    """Returns the policy of an actor encoder factory; `layout` is for independent slots."""
     if isinstance(factory, PolicyFactory):
         return factory.create_policy(observation_shape[0], nvec)
+    if layout is not None and layout.has_features:
+        config = EntityConfig(layout=layout)
+        return EntityPolicy(observation_shape[0], nvec, config, from_asm=False)
     return FactoredPolicy(observation_shape, factory.create(observation_shape), nvec)

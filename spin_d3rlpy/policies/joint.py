@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import torch
 from d3rlpy.types import TorchObservation
 
+from spin_d3rlpy._compat import is_exporting
 from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig
-from spin_d3rlpy.asm.sampling import log_prob_in_order
+from spin_d3rlpy.asm.sampling import log_prob_in_order, sample, urgency_of
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies.base import Conditionals, Policy
 from spin_d3rlpy.policies.features import require_same_sizes
+
+OrderName: TypeAlias = Literal["slots", "confidence", "margin"]
 
 
 class JointPolicy(Policy):
     """Acts by an Action Structure Model, slot after slot, each in view of those before it.
 
     It is learned in pre-training alone; no objective changes it. `greedy`, `decode` and `sample`
-    choose slots in their order.
+    choose slots in the given order, see `JointEncoderFactory`.
     """
 
     pretrained: torch.Tensor  # ()
 
     def __init__(
-        self, observation_size: int, nvec: Sequence[int], structure: StructureConfig
+        self,
+        observation_size: int,
+        nvec: Sequence[int],
+        structure: StructureConfig,
+        order: OrderName = "slots",
+        entropy_bound: float | None = None,
     ) -> None:
         asm = ActionStructureModel(observation_size, nvec, structure)
         super().__init__(asm.layout)
         self.asm = asm
+        self.order: OrderName = order
+        self.entropy_bound = entropy_bound
         self.register_buffer("pretrained", torch.tensor(False))
         self.freeze()
         self.train()
@@ -65,6 +76,8 @@ class JointPolicy(Policy):
         return self.asm.slot_by_slot(observations, actions)
 
     def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
+        if self.order != "slots":
+            return self._decode_surest(observations, noise)
         chain = self.asm.slot_by_slot(observations)
         added = None if noise is None else noise.split(self.layout.nvec, dim=-1)
         for slot in range(self.layout.n_slots):
@@ -73,3 +86,29 @@ class JointPolicy(Policy):
                 scores = scores + added[slot]
             chain.choose(slot, scores.argmax(-1))
         return chain.tokens
+
+    def _decode_surest(
+        self, observations: torch.Tensor, noise: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Chooses the surest slots first."""
+        assert self.order != "slots"
+        if not is_exporting():
+            return sample(
+                self.asm,
+                observations,
+                temperature=0.0 if noise is None else 1.0,
+                order=self.order,
+                entropy_bound=self.entropy_bound,
+                noise=None if noise is None else noise[None],
+            )[0]
+        # The same with one slot a pass, in a fixed number of operations.
+        layout, tokens = self.layout, self.asm.mask_ids.expand(observations.shape[0], -1)
+        for _ in range(layout.n_slots):
+            logits = layout.split(self.asm(observations, tokens))
+            urgency = urgency_of(logits, self.order)
+            is_open = tokens == self.asm.mask_ids
+            slot = urgency.masked_fill(~is_open, -torch.inf).argmax(1, keepdim=True)  # (B, 1)
+            scores = logits if noise is None else logits + layout.split(noise)
+            choice = scores.argmax(-1).gather(1, slot)
+            tokens = tokens.scatter(1, slot, choice)
+        return tokens
