@@ -18,7 +18,7 @@ from d3rlpy.types import TorchObservation
 from torch import nn
 from torch.nn.functional import embedding, embedding_bag, relu
 
-from spin_d3rlpy.asm.entities import COUNT_FEATURES, EntityFeatures
+from spin_d3rlpy.asm.entities import COUNT_FEATURES, EntityFeatures, linear_of
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
 from spin_envs import ActionLayout
@@ -159,16 +159,16 @@ class EntityChoices(ActionEncoder):
         super().__init__()
         features = EntityFeatures(observation_size, layout.nvec, entities)
         self.features = features
-        self.slot = nn.Linear(features.slot_size, pair_width)
-        self.choice = nn.Linear(features.choice_size, pair_width, bias=False)
-        self.distance = nn.Linear(features.pair_size, pair_width, bias=False)
-        self.context = nn.Linear(features.context_size, pair_width, bias=False)
+        self.slot = linear_of(features.slot_size, pair_width)
+        self.choice = linear_of(features.choice_size, pair_width, bias=False)
+        self.distance = linear_of(features.pair_size, pair_width, bias=False)
+        self.context = linear_of(features.context_size, pair_width, bias=False)
         self.gathered = nn.Linear(pair_width, pair_width)
-        self.gathered_choice = nn.Linear(features.choice_size, pair_width, bias=False)
-        self.gathered_context = nn.Linear(features.context_size, pair_width, bias=False)
+        self.gathered_choice = linear_of(features.choice_size, pair_width, bias=False)
+        self.gathered_context = linear_of(features.context_size, pair_width, bias=False)
         self.count = nn.Linear(COUNT_FEATURES, pair_width, bias=False)
         self.out = nn.Linear(pair_width, width, bias=False)
-        self.state = nn.Linear(features.context_size, width)
+        self.state = linear_of(features.context_size, width)
         self.slots_of_state = nn.Linear(pair_width, width, bias=False)
 
     def open(self, observations: torch.Tensor) -> ActionSums:

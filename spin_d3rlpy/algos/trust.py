@@ -20,7 +20,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 ActsBy = Literal["search", "imitation"]
 HORIZONS = (1, 5)  # steps of the residuals
 LEAST_SLOPE = 0.5
-MOST_ROWS = 4096  # held-out steps that are looked at
+MOST_ROWS = 2048  # held-out steps that are looked at
 BLOCK = 50  # steps that count as one observation where episodes are longer
 
 

@@ -11,6 +11,7 @@ Axes: `B` rows, `N` slots, `K` choices, `W` width.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -142,6 +143,13 @@ def count_choices(actions: torch.Tensor, n_choices: int) -> torch.Tensor:
     return counts[:, :n_choices]
 
 
+def linear_of(n_features: int, width: int, bias: bool = True) -> nn.Linear:
+    """Returns a linear layer of features, also of none: then it is its bias, or zero."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        return nn.Linear(n_features, width, bias=bias)
+
+
 class PairScorer(nn.Module):
     """Maps observations and counts of choices made so far to logits of all pairs."""
 
@@ -149,14 +157,14 @@ class PairScorer(nn.Module):
         super().__init__()
         self.features = EntityFeatures(observation_size, nvec, config.layout)
         width, features = config.width, self.features
-        self.slot = nn.Linear(features.slot_size, width)
-        self.choice = nn.Linear(features.choice_size, width, bias=False)
+        self.slot = linear_of(features.slot_size, width)
+        self.choice = linear_of(features.choice_size, width, bias=False)
         self.count = nn.Linear(COUNT_FEATURES, width, bias=False)
-        self.context = nn.Linear(features.context_size, width, bias=False)
+        self.context = linear_of(features.context_size, width, bias=False)
         self.all_slots = nn.Linear(width, width, bias=False)
         self.all_choices = nn.Linear(width, width, bias=False)
         self.made = nn.Linear(width, width, bias=False)
-        self.pair = nn.Linear(features.pair_size, width, bias=False)
+        self.pair = linear_of(features.pair_size, width, bias=False)
         hidden = [
             part
             for _ in range(config.n_layers - 1)
