@@ -14,6 +14,7 @@ from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.critics import best_of
 from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl, IQLModules
+from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.algos.search import ascend
 from spin_d3rlpy.algos.trust import Trust, TrustSwitch, measure_trust
 from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
@@ -208,6 +209,7 @@ class IDQL(IQL):
 
     config_class: type[IDQLConfig] = IDQLConfig
     impl_class = IDQLImpl
+    _acts_by = PolicyAlgo._acts_by | {"q_funcs", "targ_q_funcs", "trust"}
     _held_out: DeviceReplayBuffer | None = None
 
     @property

@@ -61,6 +61,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             `fit` pre-trains one.
     """
 
+    # Networks that acting needs.
+    _acts_by: frozenset[str] = frozenset({"policy", "average_policy"})
+
     def __init__(
         self,
         config: TConfig | None = None,
@@ -308,7 +311,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         """Returns an algorithm with these networks for another number of slots and choices.
 
         Networks that score slots and choices by their features have the same weights for any
-        number of them: train with 10 couriers, act with 50. To train on there, pass its `asm`.
+        number of them: train with 10 couriers, act with 50. Networks that only training needs,
+        such as state values, are new. To train on there, pass this algorithm's `asm`, resized.
 
         Args:
             env: has the same features of slots, choices and context, in its `unwrapped.layout`.
@@ -332,7 +336,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         other = type(self)(config, self._device, self._enable_ddp)
         other.build_with_env(env)
         networks = cast(Any, other._impl).modules.get_torch_modules()
-        for name, network in impl.modules.get_torch_modules().items():
+        trained = impl.modules.get_torch_modules()
+        for name in self._acts_by & trained.keys():
+            network = trained[name]
             try:
                 networks[name].load_state_dict(network.state_dict())
             except RuntimeError as error:

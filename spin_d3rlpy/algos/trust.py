@@ -77,7 +77,8 @@ class TrustSwitch(nn.Module):
 
     @trust.setter
     def trust(self, trust: Trust) -> None:
-        self.figures.copy_(torch.tensor([trust.slopes, trust.standard_errors]))
+        figures = [trust.slopes, trust.standard_errors]
+        self.figures.copy_(torch.tensor(figures, dtype=torch.float64))
         self.rows.fill_(trust.rows)
 
     @property

@@ -1,0 +1,308 @@
+"""Structure models that score slots and choices by their features."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from d3rlpy.logging import NoopAdapterFactory
+
+from spin_d3rlpy import (
+    SPINBC,
+    SPINIDQL,
+    ActionStructureModel,
+    FactoredBC,
+    FactoredIQL,
+    PretrainingConfig,
+    load_asm,
+    load_dataset,
+    load_policy,
+    save_asm,
+    save_policy,
+)
+from spin_d3rlpy.asm import pretrain
+from spin_d3rlpy.asm.entities import EntityConfig
+from spin_d3rlpy.asm.rules import all_different
+from spin_d3rlpy.asm.sampling import log_prob_in_order
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
+from spin_d3rlpy.policies.entities import EntityPolicy
+from spin_d3rlpy.policies.joint import JointPolicy
+from spin_envs import ActionLayout
+
+QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+
+
+def dispatch(couriers: int) -> tuple[Any, ActionLayout]:
+    env = gymnasium.make("spin/dispatch-v0", couriers=couriers)
+    return env, env.unwrapped.layout  # type: ignore[attr-defined]
+
+
+def make_asm(couriers: int) -> ActionStructureModel:
+    torch.manual_seed(0)
+    config = EntityConfig(width=8, layout=dispatch(couriers)[1])
+    return ActionStructureModel(5 * couriers, [couriers + 1] * couriers, config).eval()
+
+
+def permuted(x: torch.Tensor, n: int, couriers: list[int], orders: list[int]) -> torch.Tensor:
+    """Observations of dispatch with couriers and orders in another order."""
+    slots = x[:, : 2 * n].unflatten(1, (n, 2))[:, couriers].flatten(1)
+    choices = x[:, 2 * n :].unflatten(1, (n, 3))[:, orders].flatten(1)
+    return torch.cat([slots, choices], dim=1)
+
+
+def test_permuting_slots_and_choices_permutes_logits() -> None:
+    n, asm = 4, make_asm(4)
+    x, tokens = torch.rand(6, 20), torch.randint(5, (6, 4))
+    tokens[:, 1] = 5  # masked
+    slots, orders = [2, 0, 3, 1], [3, 1, 0, 2]
+    logits = asm.layout.split(asm(x, tokens))
+    to = torch.empty(6, dtype=torch.int64)  # where a choice is now; staying and the mask stay
+    to[torch.tensor([*orders, 4, 5])] = torch.arange(6)
+    moved = asm.layout.split(asm(permuted(x, n, slots, orders), to[tokens[:, slots]]))
+    torch.testing.assert_close(moved, logits[:, slots][..., [*orders, 4]])
+
+
+def test_a_choice_made_by_one_slot_changes_the_others_logits() -> None:
+    asm, x = make_asm(4), torch.rand(1, 20)
+    open_tokens = asm.mask_ids.expand(1, -1)
+    chosen = open_tokens.clone()
+    chosen[:, 0] = 2
+    assert not torch.allclose(asm(x, open_tokens), asm(x, chosen))
+
+
+def test_slot_by_slot_gives_the_logits_of_whole_passes() -> None:
+    asm, x, actions = make_asm(4), torch.rand(6, 20), torch.randint(5, (6, 4))
+    chain, tokens = asm.slot_by_slot(x), asm.mask_ids.expand(6, -1).clone()
+    for slot in (2, 0, 3, 1):
+        whole = asm.layout.split(asm(x, tokens))[:, slot]
+        torch.testing.assert_close(chain.logits(slot), whole)
+        chain.choose(slot, actions[:, slot])
+        tokens[:, slot] = actions[:, slot]
+    again = asm.slot_by_slot(x, actions)
+    for slot in range(4):
+        again.hide(slot)
+        hidden = actions.clone()
+        hidden[:, slot] = asm.mask_ids[slot]
+        whole = asm.layout.split(asm(x, hidden))[:, slot]
+        torch.testing.assert_close(again.logits(slot), whole)
+        again.choose(slot, actions[:, slot])
+    assert torch.equal(again.tokens, actions)
+    total = log_prob_in_order(asm, x, actions, range(4))
+    assert (total < 0).all()
+
+
+@pytest.mark.parametrize("name", ["mlp", "transformer"])
+def test_other_models_hide_slots_too(name: str) -> None:
+    from spin_d3rlpy import MLPConfig, TransformerConfig
+
+    torch.manual_seed(0)
+    sizes: Any = {"mlp": MLPConfig(8), "transformer": TransformerConfig(8, 1, 2)}[name]
+    asm = ActionStructureModel(5, [3, 2, 4], sizes).eval()
+    x, actions = torch.rand(6, 5), torch.stack([torch.randint(m, (6,)) for m in (3, 2, 4)], 1)
+    chain = asm.slot_by_slot(x, actions)
+    for slot in range(3):
+        chain.hide(slot)
+        hidden = actions.clone()
+        hidden[:, slot] = asm.mask_ids[slot]
+        whole = asm(x, hidden).split([3, 2, 4], dim=1)[slot]
+        torch.testing.assert_close(chain.logits(slot), whole, atol=1e-5, rtol=1e-4)
+        chain.choose(slot, actions[:, slot])
+
+
+def test_weights_do_not_depend_on_the_number_of_slots() -> None:
+    small, large = make_asm(4), make_asm(9)
+    large.load_state_dict(small.state_dict())
+    assert large(torch.rand(2, 45), large.mask_ids.expand(2, -1)).shape == (2, 90)
+
+
+def test_a_file_keeps_the_layout(tmp_path: Path) -> None:
+    asm = make_asm(4)
+    save_asm(asm, tmp_path / "asm.safetensors")
+    loaded = load_asm(tmp_path / "asm.safetensors")
+    assert loaded.config == asm.config
+    x, tokens = torch.rand(3, 20), torch.randint(5, (3, 4))
+    torch.testing.assert_close(loaded(x, tokens), asm(x, tokens))
+
+
+def assignments(couriers: int, episodes: int = 30) -> DeviceReplayBuffer:
+    """Each courier takes an order that nobody before it took, the nearest one."""
+    rng = np.random.default_rng(0)
+    stacked = []
+    for i in range(episodes):
+        x = rng.random((21, 5 * couriers)).astype(np.float32)
+        actions = np.zeros((20, couriers), np.int64)
+        for t in range(20):
+            places = x[t, : 2 * couriers].reshape(couriers, 2)
+            orders = x[t, 2 * couriers :].reshape(couriers, 3)[:, :2]
+            distance = np.abs(places[:, None] - orders).sum(-1)
+            for c in range(couriers):
+                actions[t, c] = distance[c].argmin()
+                distance[:, actions[t, c]] = np.inf
+        stacked.append(EpisodeArrays(f"e{i}", x, actions, np.ones(20, np.float32), False))
+    nvec = [couriers + 1] * couriers
+    buffer = DeviceReplayBuffer(stack_episodes(iter(stacked), [20] * episodes, nvec))
+    buffer.layout = dispatch(couriers)[1]
+    return buffer
+
+
+@pytest.mark.parametrize("order", ["slots", "confidence", "margin"])
+def test_it_learns_choices_that_exclude_each_other_and_acts_on_more(order: Any) -> None:
+    buffer = assignments(4, 60)
+    pretraining = PretrainingConfig(
+        masking="any_order", batch_size=256, max_updates=400, learning_rate=1e-2
+    )
+    algo = SPINIDQL(
+        pretraining=pretraining,
+        order=order,
+        entropy_bound=None if order == "slots" else 0.5,
+        observation_scaler=ClippedStandardObservationScaler(),
+        candidate_temperature=0.0,
+        n_action_samples=1,
+        joint_critic=True,
+    )
+    algo.fit(buffer, n_steps=1, n_steps_per_epoch=1, **QUIET)
+    policy: Any = algo.policy
+    assert isinstance(policy, JointPolicy)
+    assert policy.asm.scorer is not None
+    distinct = []
+    for acting, env in ((algo, dispatch(4)[0]), (None, dispatch(9)[0])):
+        acting = algo.resized(env) if acting is None else acting
+        x = np.random.default_rng(1).random((100, env.observation_space.shape[0]))
+        actions = acting.predict(x.astype(np.float32))
+        distinct.append(np.mean([len(set(row)) / len(row) for row in actions.tolist()]))
+    assert min(distinct) > 0.9, distinct
+
+
+def test_resized_needs_features_and_equal_ones() -> None:
+    env, layout = dispatch(5)
+    algo = FactoredBC(layout=ActionLayout())
+    algo.build_with_dataset(assignments(4, 2))
+    with pytest.raises(ValueError, match="with a layout"):
+        algo.resized(env)
+    algo = FactoredBC()
+    algo.build_with_dataset(assignments(4, 2))
+    slate = gymnasium.make("spin/slate-v0", places=3)
+    with pytest.raises(ValueError, match=r"depends on|features"):
+        algo.resized(slate)
+    assert algo.resized(env).config.layout == layout
+
+
+def test_policies_use_the_layout_unless_told_otherwise(tmp_path: Path) -> None:
+    buffer = assignments(4, 4)
+    pretraining = PretrainingConfig(masking="any_order", max_updates=2, batch_size=8)
+    for algo in (
+        FactoredIQL(),
+        FactoredBC(),
+        SPINBC(pretraining=pretraining, train_queries=False),
+        SPINIDQL(pretraining=pretraining, joint_critic=True),
+    ):
+        algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
+        policy: Any = algo.policy
+        assert isinstance(policy, EntityPolicy | JointPolicy)
+        path = tmp_path / f"{type(algo).__name__}.safetensors"
+        save_policy(algo, path)
+        loaded = load_policy(path)
+        x = np.random.default_rng(0).random((5, 20)).astype(np.float32)
+        np.testing.assert_array_equal(loaded.predict(x), algo.predict(x))
+        assert loaded.config.layout == buffer.layout
+    flat = FactoredIQL(layout=ActionLayout())
+    flat.build_with_dataset(buffer)
+    assert not isinstance(flat.policy, EntityPolicy)
+
+
+def test_only_the_last_layers_of_a_spin_policy_are_trained() -> None:
+    buffer = assignments(4, 4)
+    pretraining = PretrainingConfig(masking="any_order", max_updates=2, batch_size=8)
+    algo = SPINBC(pretraining=pretraining, train_queries=False)
+    algo.fit(buffer, n_steps=3, n_steps_per_epoch=3, **QUIET)
+    asm, policy = algo.asm, algo.policy
+    assert isinstance(policy, EntityPolicy)
+    assert asm is not None
+    assert asm.scorer is not None
+    same = {
+        name
+        for (name, a), b in zip(
+            asm.scorer.named_parameters(), policy.scorer.parameters(), strict=True
+        )
+        if torch.equal(a, b)
+    }
+    changed = {name for name, _ in policy.scorer.named_parameters()} - same
+    assert changed
+    assert all(name.startswith(("hidden", "out")) for name in changed)
+
+
+def test_columns_of_one_feature_are_scaled_alike() -> None:
+    scaler = ClippedStandardObservationScaler()
+    algo = FactoredBC(observation_scaler=scaler)
+    algo.build_with_dataset(assignments(4, 3))
+    mean: Any = algo.config.observation_scaler.mean  # type: ignore[union-attr]
+    x = mean[[0, 2, 4, 6, 8, 11, 14, 17]]  # of couriers and orders
+    assert len(set(x.tolist())) == 1
+    assert mean[0] != mean[1]
+    assert len(set(mean[[10, 13, 16, 19]].tolist())) == 1  # time left
+
+
+def test_surest_slots_first_with_an_entropy_bound() -> None:
+    asm, x = make_asm(6), torch.rand(50, 30)
+    one_a_pass = asm.sample(x, temperature=0.0, order="confidence")
+    calls = []
+    forward = asm.scorer.forward  # type: ignore[union-attr]
+    asm.scorer.forward = lambda *a: calls.append(1) or forward(*a)  # type: ignore[union-attr]
+    none = asm.sample(x, temperature=0.0, order="confidence", entropy_bound=0.0)
+    assert len(calls) == 6  # none of these is sure
+    assert none.shape == one_a_pass.shape
+    calls.clear()
+    everything = asm.sample(x, temperature=0.0, order="confidence", entropy_bound=1e9)
+    assert len(calls) == 1
+    assert torch.equal(everything[0], asm.layout.argmax(asm(x, asm.mask_ids.expand(50, -1))))
+    ruled = asm.sample(
+        x, temperature=0.0, order="margin", entropy_bound=1e9, allowed=all_different(7, [6])
+    )[0]
+    for row in ruled.tolist():
+        orders = [order for order in row if order != 6]
+        assert len(set(orders)) == len(orders)
+    with pytest.raises(ValueError, match="entropy_bound"):
+        asm.sample(x, entropy_bound=-1.0)
+    with pytest.raises(ValueError, match="entropy_bound"):
+        asm.sample(x, entropy_bound=1.0, slots_per_pass=2)
+
+
+def test_slots_without_features_have_equal_logits() -> None:
+    env = gymnasium.make("spin/slate-v0", places=4)
+    config = EntityConfig(width=8, layout=env.unwrapped.layout)  # type: ignore[attr-defined]
+    asm = ActionStructureModel(5, [8] * 4, config).eval()
+    logits = asm.layout.split(asm(torch.rand(3, 5), asm.mask_ids.expand(3, -1)))
+    assert torch.equal(logits[:, 0], logits[:, 3])
+
+
+def test_a_model_of_features_needs_them() -> None:
+    with pytest.raises(ValueError, match="features of choices"):
+        ActionStructureModel(5, [3, 3], EntityConfig(layout=ActionLayout()))
+    with pytest.raises(ValueError, match="width"):
+        EntityConfig(width=0)
+
+
+@pytest.mark.slow
+def test_couriers_coordinate() -> None:
+    """ALGORITHMS.md, section 10, in a small form: greedy couriers collide, joint ones do not."""
+    buffer, env = load_dataset("spin/dispatch-n10/expert-v0", size=20_000, progress=False)
+    assert buffer.layout == dispatch(10)[1]
+    assert dataclasses.is_dataclass(buffer.layout)
+    config = PretrainingConfig(masking="any_order", max_updates=1_500, learning_rate=3e-3)
+    asm = ActionStructureModel(50, [11] * 10, EntityConfig(layout=buffer.layout))
+    pretrain(asm, buffer, config)
+    x = buffer.observations[:500]
+    greedy = asm.layout.argmax(asm(x, asm.mask_ids.expand(500, -1)))
+    joint = asm.sample(x, temperature=0.0, order="confidence")[0]
+    collisions = [
+        np.mean([10 - len(set(row)) for row in actions.tolist()]) for actions in (greedy, joint)
+    ]
+    assert collisions[1] < 0.25 * collisions[0]
+    env.close()

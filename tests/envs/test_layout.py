@@ -1,0 +1,95 @@
+"""Layouts of actions: what they accept, refuse and tell."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from spin_envs import ActionLayout
+
+GOOD: dict[str, Any] = {
+    "shared_choices": True,
+    "slot_columns": [[0, 1], [2, 3]],
+    "choice_columns": [[4], [5], [-1]],
+    "choice_features": [[0], [0], [1]],
+    "compared": [[0, 0]],
+}
+
+
+def test_json_and_back() -> None:
+    layout = ActionLayout(**GOOD)
+    assert ActionLayout.from_dict(json.loads(json.dumps(layout.to_dict()))) == layout
+    with pytest.raises(ValueError, match="no field 'colour'"):
+        ActionLayout.from_dict({"colour": 1})
+
+
+def test_columns_that_belong_to_nothing_are_context() -> None:
+    assert ActionLayout(**GOOD).context_columns(8) == [6, 7]
+
+
+def test_columns_of_a_feature_are_alike_and_compared_ones_too() -> None:
+    group = ActionLayout(**GOOD).alike(8)
+    np.testing.assert_array_equal(group, [0, 1, 0, 1, 0, 0, 6, 7])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"slot_columns": [[0, 1], [2]]}, "rows of the same length in slot_columns"),
+        ({"slot_columns": 3}, "slot_columns to be rows of numbers"),
+        ({"choice_features": [[0], [1]]}, "same number of choices, got 3 and 2"),
+        ({"shared_choices": False}, "shared_choices=True with features of choices"),
+        ({"compared": [[2, 0]]}, "features 2 of slots and 0 of choices"),
+    ],
+)
+def test_contradictions(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ActionLayout(**(GOOD | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "nvec", "message"),
+    [
+        (
+            {},
+            5,
+            [3, 3],
+            r"choice_columns\[1\] names column 5; .* columns 0 to 4",
+        ),
+        ({"slot_columns": [[0, -1], [2, 3]]}, 8, [3, 3], r"slot_columns\[0\] names column -1"),
+        ({}, 8, [3, 3, 3], "slot_columns to have 3 rows, one of each slot, got 2"),
+        ({}, 8, [4, 4], "choice_columns to have 4 rows, one of each choice, got 3"),
+        ({}, 8, [3, 2], "they have from 2 to 3 choices"),
+    ],
+)
+def test_layouts_that_do_not_fit(
+    changes: dict[str, Any], size: int, nvec: list[int], message: str
+) -> None:
+    layout = ActionLayout(**(GOOD | changes))
+    with pytest.raises(ValueError, match=message):
+        layout.check(size, nvec)
+
+
+@pytest.mark.parametrize("name", ["spin/dispatch-v0", "spin/slate-v0"])
+def test_environments_declare_what_fits_them(name: str) -> None:
+    env = gymnasium.make(name)
+    layout = env.unwrapped.layout  # type: ignore[attr-defined]
+    space: Any = env.action_space
+    assert env.observation_space.shape is not None
+    layout.check(env.observation_space.shape[0], space.nvec.tolist())
+    assert layout.has_features
+
+
+def test_dispatch_says_where_couriers_and_orders_are() -> None:
+    env = gymnasium.make("spin/dispatch-v0", couriers=3)
+    x, _ = env.reset(seed=0)
+    inner: Any = env.unwrapped
+    places = [tuple(x[list(columns)]) for columns in inner.layout.slot_columns]
+    assert places == [tuple(np.float32(c / 9) for c in cell) for cell in inner._couriers]
+    orders = [tuple(x[list(columns)]) for columns in inner.layout.choice_columns[:3]]
+    expected = [(o[0] / 9, o[1] / 9, o[2] / 8) for o in inner._orders]
+    np.testing.assert_allclose(orders, expected, rtol=1e-6)
