@@ -67,7 +67,7 @@ def _tuned(policy: str) -> dict[str, Any]:
         "lr_schedule": "linear",
         "lr_warmup": 0.05,
         "ema_decay": 0.999,
-        "trajectory_weights": TrajectoryWeights(temperature=0.05),
+        "trajectory_weights": TrajectoryWeights(temperature=0.05, least_persistence=0.3),
         "monte_carlo_share": 0.2,
         "weight_ess": 0.99,
         "candidate_temperature": 0.25,

@@ -22,13 +22,14 @@ from d3rlpy.dataset import (
     Signature,
 )
 from d3rlpy.dataset.io import dump
+from d3rlpy.logging import LOG
 from minari import MinariDataset
 
 from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
 from spin_d3rlpy.data.layouts import read_layout
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
-from spin_d3rlpy.data.weights import TrajectoryWeights, returns_to_go
+from spin_d3rlpy.data.weights import TrajectoryWeights, persistence, returns_to_go
 from spin_envs import ActionLayout
 
 _ROWS_AT_ONCE = 65_536
@@ -259,6 +260,14 @@ class DeviceReplayBuffer(ReplayBufferBase):
             return chosen
         starts = self.episode_starts[:-1]
         first = self.observations_at(self.observation_index.index_select(0, starts))
+        if weights.least_persistence > -1.0:
+            found = persistence(self._halves(), first)
+            if found < weights.least_persistence:  # not so if it cannot be told
+                LOG.info(
+                    "All trajectories count alike: their returns differ by luck",
+                    persistence=round(found, 2),
+                )
+                return chosen
         shares = weights.compute(self.returns(), first)
         if not shares.max() > shares.min() and not self._warned_of_equal_weights:
             self._warned_of_equal_weights = chosen._warned_of_equal_weights = True
@@ -271,6 +280,15 @@ class DeviceReplayBuffer(ReplayBufferBase):
         chosen._weigh(shares)
         chosen._weighs_critics = weights.critics
         return chosen
+
+    def _halves(self) -> torch.Tensor:
+        """Mean rewards of the first and the second half of each episode, `(episodes, 2)`."""
+        starts, ends = self.episode_starts[:-1], self.episode_starts[1:]
+        sums = torch.nn.functional.pad(self.rewards.double().cumsum(0), (1, 0))
+        middle = (starts + ends) // 2
+        first = (sums[middle] - sums[starts]) / (middle - starts).clamp(min=1)
+        second = (sums[ends] - sums[middle]) / (ends - middle)
+        return torch.stack([first, second], dim=1)
 
     def _weigh(self, weights: torch.Tensor) -> None:
         shares = (weights * self.episode_starts.diff()).cumsum(0)

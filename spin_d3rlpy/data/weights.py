@@ -25,6 +25,10 @@ class TrajectoryWeights:
     at least `min_episodes`, because few trajectories are quickly overfitted. Trajectories whose
     scores are all alike (or a single one) are drawn uniformly.
 
+    Returns tell good decisions from bad ones only where trajectories differ in what decided, not in
+    luck. With `least_persistence`, they are weighted where good first halves of trajectories go
+    with good second halves (`persistence`).
+
     References:
         * Hong et al., Harnessing Mixed Offline RL Datasets via Trajectory Weighting, 2023.
     """
@@ -33,8 +37,14 @@ class TrajectoryWeights:
     score: Score = "return"  # "advantage": minus a linear regression on start states
     min_episodes: float = 20.0
     critics: bool = False  # also draw the critics' batches by weights
+    # Weigh only where `persistence` is at least this: in [-1, 1].
+    least_persistence: float = -1.0
 
     def __post_init__(self) -> None:
+        if not -1.0 <= self.least_persistence <= 1.0:
+            raise ValueError(
+                f"Expected least_persistence from -1 to 1, got {self.least_persistence}."
+            )
         if self.temperature is not None and not self.temperature > 0.0:
             raise ValueError(f"Expected a temperature above 0 or None, got {self.temperature}.")
         if self.score not in get_args(Score):
@@ -61,6 +71,24 @@ class TrajectoryWeights:
             if 1.0 / weights.square().sum() >= least:
                 return weights
             temperature *= 1.1
+
+
+def persistence(halves: torch.Tensor, starts: torch.Tensor) -> float:
+    """Returns how far the first half of a trajectory predicts the second one: a correlation.
+
+    It is near 1 where trajectories come from policies that are better and worse, and near 0 where
+    their returns differ by luck. NaN if all first or second halves are alike, e.g. where rewards
+    come only at the end.
+
+    Args:
+        halves: mean rewards of the halves, `(episodes, 2)`.
+        starts: start states, `(episodes, obs)`, whose influence is taken out.
+    """
+    first, second = (x - _expected_returns(x, starts.double()) for x in halves.double().T)
+    first, second = first - first.mean(), second - second.mean()
+    if not min(float(first.abs().max()), float(second.abs().max())) > _ROUNDING:
+        return float("nan")
+    return float((first @ second) / (first.norm() * second.norm()))
 
 
 def _expected_returns(returns: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:

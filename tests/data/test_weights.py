@@ -14,7 +14,7 @@ from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
 from spin_d3rlpy import SPINIQL
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import imitation_batch
-from spin_d3rlpy.data.weights import TrajectoryWeights
+from spin_d3rlpy.data.weights import TrajectoryWeights, persistence
 
 GAMMA = 0.9
 
@@ -175,3 +175,52 @@ def test_none_switches_a_recipes_weights_off() -> None:
     off = SPINIQL(recipe="tuned", trajectory_weights=None).config
     assert off.trajectory_weights == TrajectoryWeights()
     assert SPINIQL(recipe="tuned").config.trajectory_weights != TrajectoryWeights()
+
+
+def halves_of(skill: float, luck: float, state: float, n: int = 500) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    starts = rng.normal(size=(n, 2))
+    of_policy = skill * rng.normal(size=(n, 1)) + state * starts[:, :1]
+    halves = of_policy + luck * rng.normal(size=(n, 2))
+    return torch.from_numpy(halves), torch.from_numpy(starts)
+
+
+def test_skill_persists_and_luck_does_not() -> None:
+    assert persistence(*halves_of(skill=1.0, luck=0.3, state=0.0)) > 0.8
+    assert abs(persistence(*halves_of(skill=0.0, luck=1.0, state=0.0))) < 0.15
+    # What the start state explains is no skill.
+    assert abs(persistence(*halves_of(skill=0.0, luck=0.3, state=1.0))) < 0.2
+    _, starts = halves_of(1.0, 1.0, 1.0)
+    assert np.isnan(persistence(torch.zeros(500, 2), starts))
+
+
+@pytest.mark.parametrize("skill", [True, False])
+def test_trajectories_are_weighted_where_skill_decides(skill: bool) -> None:
+    rng = np.random.default_rng(0)
+    episodes = []
+    for i in range(60):
+        level = i / 60 if skill else 0.5
+        rewards = (level + 0.2 * rng.normal(size=(10, 1))).astype(np.float32)
+        states = rng.normal(size=(10, 2)).astype(np.float32)
+        actions = np.full((10, 1), i)
+        episodes.append(Episode(states, actions, rewards, terminated=True))
+    replay = ReplayBuffer(InfiniteBuffer(), episodes=episodes)
+    buffer = DeviceReplayBuffer.from_replay_buffer(replay, [60])
+    weights = TrajectoryWeights(temperature=0.05, least_persistence=0.3)
+    drawn = buffer.for_imitation(weights).sample_observations_and_actions(2_000)[1]
+    share = float((drawn[:, 0] >= 40).float().mean())
+    assert share > 0.7 if skill else share == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_delayed_rewards_are_weighted() -> None:
+    """Where all rewards come at the end, nothing tells skill from luck."""
+    buffer = buffer_of([float(i) for i in range(40)], [5] * 40)
+    buffer.rewards[torch.arange(len(buffer.rewards)) % 5 != 4] = 0.0
+    weights = TrajectoryWeights(temperature=0.05, least_persistence=0.3)
+    drawn = buffer.for_imitation(weights).sample_observations_and_actions(1_000)[1]
+    assert drawn.float().mean() > 25
+
+
+def test_persistence_is_checked() -> None:
+    with pytest.raises(ValueError, match="least_persistence from -1 to 1, got 2"):
+        TrajectoryWeights(least_persistence=2)
