@@ -24,8 +24,8 @@ from spin_envs import ActionLayout
 def layout_field() -> Any:
     """Returns a config field for an `ActionLayout`, None if it is not known."""
     encoding = json_field(
-        encoder=lambda layout: layout and layout.to_dict(),
-        decoder=lambda content: content and ActionLayout.from_dict(content),
+        encoder=lambda layout: None if layout is None else layout.to_dict(),
+        decoder=lambda content: None if content is None else ActionLayout.from_dict(content),
     )
     return dataclasses.field(default=None, metadata=encoding)
 

@@ -37,6 +37,27 @@ def _pretraining(**changes: Any) -> PretrainingConfig:
     return PretrainingConfig(**settings | changes)
 
 
+def _search_changes(policy: str) -> dict[str, Any]:
+    """Values of objectives that act by a search (IDQL).
+
+    Its critics decide alone, so they get most of the seconds. Candidates are samples of the data's
+    distribution; the search makes them better.
+    """
+    # What an autoregressive policy gives a choice depends on the slots before it alone.
+    knows_conditionals = policy != "autoregressive"
+    return {
+        "joint_critic": True,
+        "search_sweeps": 2 if knows_conditionals else 0,
+        "held_out_share": 0.1,
+        "batch_size": 512,
+        "critic_encoder_factory": VectorEncoderFactory(hidden_units=[256], use_layer_norm=True),
+        "expectile": 0.5,
+        "monte_carlo_share": 0.0,
+        "candidate_temperature": 1.0,
+        "pretraining": _pretraining(full_mask_share=0.0, budget_share=0.4),
+    }
+
+
 def _policy_changes(policy: str) -> dict[str, Any]:
     """Values in place of those for MLPs, measured at equal seconds.
 
@@ -45,8 +66,6 @@ def _policy_changes(policy: str) -> dict[str, Any]:
     """
     if policy == "spin":
         return {"actor_learning_rate": 5e-5}
-    if policy == "spin_joint":
-        return {"pretraining": _pretraining(full_mask_share=0.0)}
     if policy == "saint":
         return {"imitation_batch_size": 256}
     if policy == "autoregressive":
@@ -55,7 +74,8 @@ def _policy_changes(policy: str) -> dict[str, Any]:
     return {}
 
 
-def _tuned(policy: str) -> dict[str, Any]:
+def _tuned(policy: str, objective: type[Any]) -> dict[str, Any]:
+    acts_by_search = hasattr(objective, "search_sweeps")
     return {
         "observation_scaler": ClippedStandardObservationScaler(eps=1e-3),
         "batch_size": 256,
@@ -70,7 +90,6 @@ def _tuned(policy: str) -> dict[str, Any]:
         "trajectory_weights": TrajectoryWeights(temperature=0.05, least_persistence=0.3),
         "monte_carlo_share": 0.2,
         "weight_ess": 0.99,
-        "candidate_temperature": 0.25,
         "encoder_factory": _layers(256),
         "actor_encoder_factory": _layers(256),
         "critic_encoder_factory": _layers(128),
@@ -90,10 +109,12 @@ def _tuned(policy: str) -> dict[str, Any]:
         "train_queries": False,
         "frozen_dropout": False,
         "cache_features": True,
-    } | _policy_changes(policy)
+        **_policy_changes(policy),
+        **(_search_changes(policy) if acts_by_search else {}),
+    }
 
 
-def _smoke(_: str) -> dict[str, Any]:
+def _smoke(policy: str, objective: type[Any]) -> dict[str, Any]:
     """Settings for trying out a script in seconds; not for results."""
     return {
         "batch_size": 64,
@@ -108,9 +129,9 @@ def _smoke(_: str) -> dict[str, Any]:
     }
 
 
-# By name: from the type of a policy's factory to fields.
-RECIPES: dict[str, Callable[[str], dict[str, Any]]] = {
-    "published": lambda _: {},
+# By name: from the type of a policy's factory and the objective's config class to fields.
+RECIPES: dict[str, Callable[[str, type[Any]], dict[str, Any]]] = {
+    "published": lambda policy, objective: {},
     "tuned": _tuned,
     "smoke": _smoke,
 }
@@ -138,7 +159,7 @@ def recipe_fields(
         values.pop("actor_encoder_factory")
     chosen = {}
     policy = "" if factory is None else factory.get_type()
-    recipe = RECIPES[name](policy)
+    recipe = RECIPES[name](policy, config_class)
     if unknown := recipe.keys() - _known_fields(LearnableConfig) - _known_fields(PolicyFactory):
         raise ValueError(
             f"The recipe {name!r} sets {', '.join(sorted(unknown))}, which no algorithm has."

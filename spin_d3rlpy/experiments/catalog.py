@@ -45,6 +45,14 @@ LEFT_OUT: dict[str, Fields] = {
     "adaptive advantage weights": {"weight_ess": None},
     "larger batches": {"imitation_batch_size": None},
 }
+# As without what the environment says of slots and choices.
+WITHOUT_LAYOUT: Fields = {"layout": {}}
+# The model alone: all seconds are its pre-training's.
+IMITATION: Fields = {
+    "n_action_samples": 1,
+    "search_sweeps": 0,
+    "pretraining": {"budget_share": 0.99},
+}
 WARM_START: Fields = {"query_init": "mask", "head_init": "asm"}
 
 PROBED = [
@@ -162,6 +170,25 @@ _ALL = [
         timed=True,
     ),
     Experiment(
+        "improvement",
+        "Better than the data: medium data alone, at equal CPU seconds (ours)",
+        [
+            *_datasets([f"slate-n{n}" for n in (5, 10, 20, 50)], ["medium"]),
+            *_datasets([f"dispatch-n{n}" for n in (5, 10, 20)], ["medium"]),
+            *_datasets(TASKS, ["medium"]),
+        ],
+        [
+            Method("joint with search", "SPINIDQL"),
+            Method("imitation", "SPINIDQL", IMITATION),
+            *IQL,
+            Method("DecQN", "DecQN"),
+            Method("F with search", "FactoredIDQL"),
+            Method("AR, best of 32", "AutoregressiveIDQL"),
+            Method("joint, best of 32", "SPINIDQL", {"search_sweeps": 0}),
+        ],
+        timed=True,
+    ),
+    Experiment(
         "coordination",
         "Tasks where coordination decides, at equal CPU seconds (ours)",
         _datasets(
@@ -169,12 +196,13 @@ _ALL = [
             ["medium-expert"],
         ),
         [
+            Method("joint with search", "SPINIDQL"),
             *IQL,
             Method("DecQN", "DecQN"),
-            Method("F, best of 32", "FactoredIDQL"),
+            Method("F with search", "FactoredIDQL"),
             Method("AR, best of 32", "AutoregressiveIDQL"),
-            Method("joint, best of 32", "SPINIDQL"),
-            Method("joint, best of 32 by a joint critic", "SPINIDQL", {"joint_critic": True}),
+            Method("joint with search, without layout", "SPINIDQL", WITHOUT_LAYOUT),
+            Method("F, without layout", "FactoredIQL", WITHOUT_LAYOUT),
         ],
         timed=True,
     ),

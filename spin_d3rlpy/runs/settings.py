@@ -169,12 +169,13 @@ def create_algorithm(name: str, fields: Mapping[str, Any], device: str = "cpu:0"
 
 
 def _decode(decode: Callable[[Any], Any], value: Mapping[str, Any], source: str) -> Any:
-    """Reads a factory or scaler that d3rlpy saved."""
+    """Reads a factory or scaler that d3rlpy saved, or an action's layout."""
     try:
-        return decode({"params": {}, **value})
+        return decode({"params": {}, **value} if "type" in value else value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
-            f"{source}: expected `type` and `params` as d3rlpy saves them, got {dict(value)!r}."
+            f"{source}: expected what is saved for it (of d3rlpy `type` and `params`), got "
+            f"{dict(value)!r}: {error}"
         ) from error
 
 
