@@ -109,6 +109,9 @@ if TYPE_CHECKING:
         SPINIDQLConfig,
         SPINIQLConfig,
     )
+    from spin_d3rlpy.algos.trust import (
+        Trust,
+    )
     from spin_d3rlpy.asm import (
         ActionStructureModel,
         MLPConfig,
@@ -121,6 +124,9 @@ if TYPE_CHECKING:
     from spin_d3rlpy.asm.distillation import (
         DistillationConfig,
     )
+    from spin_d3rlpy.asm.entities import (
+        EntityConfig,
+    )
     from spin_d3rlpy.data import (
         DeviceReplayBuffer,
         create_replay_buffer,
@@ -128,6 +134,9 @@ if TYPE_CHECKING:
         load_dataset,
         relabel,
         save_dataset,
+    )
+    from spin_d3rlpy.data.layouts import (
+        ActionLayout,
     )
     from spin_d3rlpy.evaluation.fqe import (
         MultiDiscreteFQE,
@@ -237,6 +246,9 @@ _MODULES = {
     "load_published_asm": "asm",
     "save_asm": "asm",
     "DistillationConfig": "asm.distillation",
+    "EntityConfig": "asm.entities",
+    "Trust": "algos.trust",
+    "ActionLayout": "data.layouts",
     "DeviceReplayBuffer": "data",
     "create_replay_buffer": "data",
     "from_table": "data",
@@ -275,6 +287,7 @@ __all__ = [
     "SPINIDQL",
     "SPINIQL",
     "AWACConfig",
+    "ActionLayout",
     "ActionStructureModel",
     "ActorCriticConfig",
     "AutoregressiveAWAC",
@@ -303,6 +316,7 @@ __all__ = [
     "DecQNOneStepConfig",
     "DeviceReplayBuffer",
     "DistillationConfig",
+    "EntityConfig",
     "FactoredAWAC",
     "FactoredAWACConfig",
     "FactoredBC",
@@ -355,6 +369,7 @@ __all__ = [
     "SPINIDQLConfig",
     "SPINIQLConfig",
     "TransformerConfig",
+    "Trust",
     "__version__",
     "create_replay_buffer",
     "from_table",

@@ -25,7 +25,7 @@ from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise, gumbel_noise
 from spin_d3rlpy.policies.joint import JointPolicy
 
-VALUE_SAMPLES = 8  # of the policy, whose values' mean is the state's
+VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
 
 
 @dataclasses.dataclass()

@@ -102,30 +102,32 @@ def measure_trust(
 
     Args:
         held_out: episodes that nothing was trained on.
-        values: `Q(s, a)` of unscaled observations `(R, obs)` and actions `(R, N)`, and V(s), the
-            policy's mean value, for None.
+        values: `Q(s, a)` of unscaled observations `(R, obs)` and actions `(R, N)`; for None V(s), the
+            mean value of samples of the policy, other ones each time.
         gamma: the critics' discount.
         scale_rewards: as for the critics.
     """
     starts = held_out.episode_starts.tolist()
     rows = 0
-    products: list[list[torch.Tensor]] = [[] for _ in HORIZONS]  # (A y, A A) of each block
+    products: list[list[torch.Tensor]] = [[] for _ in HORIZONS]  # sums (2,) of each block
     for start, end in itertools.pairwise(starts):
         if rows >= MOST_ROWS:
             break
         steps = torch.arange(start, end, device=held_out.device)
         first = held_out.observation_index[steps]
         observations = held_out.observations_at(torch.cat([first, first[-1:] + 1]))
-        v = values(observations, None)  # (T + 1,)
-        advantage = values(observations[:-1], held_out.actions[steps].long()) - v[:-1]
+        q = values(observations[:-1], held_out.actions[steps].long())
+        # Of other samples each, so that the errors of one are not in the other.
+        v, other = values(observations, None), values(observations, None)  # (T + 1,)
+        advantage, again = q - v[:-1], q - other[:-1]
         rewards = held_out.rewards[steps]
         if scale_rewards is not None:
             rewards = scale_rewards(rewards)
         if held_out.terminals[end - 1]:
-            v[-1] = 0.0
+            other[-1] = 0.0
         for horizon, found in zip(HORIZONS, products, strict=True):
-            residual = _residuals(rewards, v, gamma, horizon)
-            both = torch.stack([advantage * residual, advantage.square()])
+            residual = _residuals(rewards, other, gamma, horizon)
+            both = torch.stack([advantage * residual, advantage * again])
             found += [block.sum(1) for block in both.split(BLOCK, dim=1)]
         rows += end - start
     results = [_slope(torch.stack(found).double()) for found in products]
@@ -146,9 +148,15 @@ def _residuals(rewards: torch.Tensor, v: torch.Tensor, gamma: float, n: int) -> 
 
 
 def _slope(blocks: torch.Tensor) -> tuple[float, float]:
-    """Returns the slope of sums `(blocks, 2)` of products and squares, and its standard error."""
+    """Returns a slope and its standard error.
+
+    The sums `(blocks, 2)` are those of advantages times residuals, and times advantages of the same
+    actions over other samples: an instrument, because noisy advantages alone would bias the slope.
+    """
     products, squares = blocks.T
-    total = squares.sum().clamp(min=1e-30)
+    total = squares.sum()
+    if not total > 0.0:
+        return 0.0, 0.0  # advantages are as good as zero
     slope = products.sum() / total
     errors = (products - slope * squares).square().sum().sqrt() / total
     return float(slope), float(errors)

@@ -8,7 +8,7 @@ from typing import Any
 from minari import MinariDataset
 
 from spin_d3rlpy.errors import InvalidDatasetError
-from spin_envs import ActionLayout
+from spin_envs import ActionLayout as ActionLayout
 
 KEY = "action_layout"  # in Minari's metadata
 

@@ -21,6 +21,7 @@ from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.csv_files import read_csv
 from spin_d3rlpy.data.environments import storable_spec
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.layouts import KEY as LAYOUT_KEY
 from spin_d3rlpy.data.loader import as_device_buffer
 from spin_d3rlpy.data.rounding import warn_of_columns
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name
@@ -322,6 +323,8 @@ def save_dataset(
             ),
         )
         storage.update_metadata({"dataset_id": name, "description": description})
+        if data.layout is not None:
+            storage.update_metadata({LAYOUT_KEY: data.layout.to_dict()})
 
 
 def _check_choices(choices: Any) -> None:
