@@ -3,6 +3,7 @@
 from spin_envs.action_grid import ActionGrid
 from spin_envs.discretized import DiscretizeAction
 from spin_envs.errors import InvalidActionError, MissingDependencyError, UnknownTaskError
+from spin_envs.joint_action import JointAction, joint_action
 from spin_envs.layout import ActionLayout
 from spin_envs.scores import normalized_score, reference_scores, register_reference_scores
 from spin_envs.tasks import register_all
@@ -13,8 +14,10 @@ __all__ = [
     "ActionLayout",
     "DiscretizeAction",
     "InvalidActionError",
+    "JointAction",
     "MissingDependencyError",
     "UnknownTaskError",
+    "joint_action",
     "make_batch",
     "normalized_score",
     "reference_scores",

@@ -1,0 +1,168 @@
+"""Several agents as one: a parallel multi-agent environment with one MultiDiscrete action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces.utils import flatten, flatten_space
+from numpy.typing import NDArray
+
+from spin_envs.errors import InvalidActionError
+from spin_envs.layout import ActionLayout
+
+TeamReward: TypeAlias = Literal["sum", "mean"]
+
+
+class ParallelEnvironment(Protocol):
+    """What is used of a PettingZoo `ParallelEnv`."""
+
+    possible_agents: list[Any]
+    agents: list[Any]
+
+    def observation_space(self, agent: Any) -> gymnasium.Space[Any]: ...
+
+    def action_space(self, agent: Any) -> gymnasium.Space[Any]: ...
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[Any, Any], dict[Any, Any]]: ...
+
+    def step(
+        self, actions: dict[Any, Any]
+    ) -> tuple[dict[Any, Any], dict[Any, float], dict[Any, bool], dict[Any, bool], Any]: ...
+
+    def close(self) -> None: ...
+
+
+class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
+    """A team of agents as one agent, whose action is all their actions.
+
+    The observation is the agents' observations, flattened, one after the other; the reward is the
+    sum or mean of theirs. An episode is terminated when no agent is left, and truncated if any of
+    the last ones was. An agent that has left the episode observes zeros, and what is chosen for it
+    has no effect; `info["action_mask"]` `(N, K)` then allows only its choice 0.
+
+    Where agents have equally long observations, its `layout` says that each one's are the features
+    of its slot, and where they have equally many choices, that they share them.
+
+    Args:
+        env: a PettingZoo parallel environment whose agents have `Discrete` actions.
+        reward: `"sum"` or `"mean"` of the agents' rewards.
+
+    Raises:
+        ValueError: an agent's actions are not `Discrete`, or `reward` is unknown.
+    """
+
+    def __init__(self, env: ParallelEnvironment, reward: TeamReward = "sum") -> None:
+        if reward not in ("sum", "mean"):
+            raise ValueError(f"Expected reward 'sum' or 'mean', got {reward!r}.")
+        self._env, self._reward = env, reward
+        self._agents = list(env.possible_agents)
+        spaces = [env.action_space(agent) for agent in self._agents]
+        for agent, space in zip(self._agents, spaces, strict=True):
+            if not isinstance(space, Discrete):
+                raise ValueError(
+                    f"Expected agents with Discrete actions, agent {agent!r} has {space}."
+                )
+        self._actions = [space for space in spaces if isinstance(space, Discrete)]
+        self._observations = [env.observation_space(agent) for agent in self._agents]
+        parts = [flatten_space(space) for space in self._observations]
+        self._sizes = [int(np.prod(part.shape or ())) for part in parts]
+        bounds = [(part.low, part.high) for part in parts if isinstance(part, Box)]
+        if len(bounds) < len(parts):
+            raise ValueError("Expected agents with observations that flatten to a vector.")
+        # Zeros stand for an agent that is gone.
+        low = np.minimum(np.concatenate([low for low, _ in bounds]), 0.0)
+        high = np.maximum(np.concatenate([high for _, high in bounds]), 0.0)
+        self.observation_space = Box(low.astype(np.float32), high.astype(np.float32))
+        self.nvec = np.array([int(space.n) for space in self._actions])
+        self.action_space = MultiDiscrete(self.nvec)
+        self.layout = self._layout()
+        self.render_mode = getattr(env, "render_mode", None)
+        self.metadata = {
+            "render_modes": [] if self.render_mode is None else [self.render_mode],
+            "render_fps": getattr(env, "metadata", {}).get("render_fps", 10),
+        }
+
+    def _layout(self) -> ActionLayout:
+        starts = np.cumsum([0, *self._sizes])
+        alike = len(set(self._sizes)) == 1
+        shared = len(set(self.nvec.tolist())) == 1
+        k = int(self.nvec.max())
+        return ActionLayout(
+            shared_choices=shared,
+            slot_columns=tuple(
+                tuple(range(start, start + size))
+                for start, size in zip(starts, self._sizes, strict=False)
+            )
+            if alike
+            else (),
+            # Which choice it is: all that is known of one.
+            choice_features=tuple(tuple(row) for row in np.eye(k).tolist()) if shared else (),
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        super().reset(seed=seed)
+        observations, _ = self._env.reset(seed=seed, options=options)
+        return self._joined(observations), self._info()
+
+    def step(
+        self, action: NDArray[np.integer[Any]]
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        chosen = np.asarray(action)
+        if not self.action_space.contains(chosen.astype(self.action_space.dtype)):
+            raise InvalidActionError(
+                f"Expected an action of {self.action_space}, got {chosen.tolist()}."
+            )
+        acting = set(self._env.agents)
+        actions = {
+            agent: int(choice) + int(space.start)
+            for agent, choice, space in zip(self._agents, chosen, self._actions, strict=True)
+            if agent in acting
+        }
+        observations, rewards, _, truncations, _ = self._env.step(actions)
+        total = float(sum(rewards.values()))
+        reward = total if self._reward == "sum" else total / len(self._agents)
+        over = not self._env.agents
+        truncated = over and any(truncations.values())
+        return self._joined(observations), reward, over and not truncated, truncated, self._info()
+
+    def _joined(self, observations: Mapping[Any, Any]) -> NDArray[np.float32]:
+        parts: list[Any] = [
+            flatten(space, observations[agent]) if agent in observations else np.zeros(size)
+            for agent, space, size in zip(
+                self._agents, self._observations, self._sizes, strict=True
+            )
+        ]
+        return np.concatenate(parts, dtype=np.float32)
+
+    def _info(self) -> dict[str, Any]:
+        mask = np.arange(int(self.nvec.max())) < self.nvec[:, None]
+        here = set(self._env.agents)
+        gone = np.array([agent not in here for agent in self._agents])
+        mask[gone, 1:] = False
+        return {"action_mask": mask}
+
+    def render(self) -> Any:
+        """Renders the team's environment."""
+        render: Callable[[], Any] = getattr(self._env, "render", lambda: None)
+        return render()
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def joint_action(env: ParallelEnvironment, reward: TeamReward = "sum") -> JointAction:
+    """Returns a PettingZoo parallel environment as one with a MultiDiscrete action.
+
+    Arguments and errors are those of `JointAction`. For use by name, register a function:
+
+        gymnasium.register("my/spread-v0", entry_point=lambda: joint_action(parallel_env()))
+    """
+    return JointAction(env, reward)

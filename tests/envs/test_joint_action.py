@@ -1,0 +1,131 @@
+"""Several agents as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from spin_d3rlpy import create_replay_buffer
+from spin_envs import joint_action
+
+
+class Team:
+    """Agent i counts to i + 2, then leaves; each is paid its choice."""
+
+    def __init__(self, sizes: tuple[int, ...] = (3, 3, 3), actions: tuple[int, ...] = (4, 4, 4)):
+        self.possible_agents = [f"agent_{i}" for i in range(len(sizes))]
+        self._sizes, self._actions = sizes, actions
+        self.agents: list[str] = []
+        self.closed = False
+
+    def _number(self, agent: str) -> int:
+        return int(agent[-1])
+
+    def observation_space(self, agent: str) -> Any:
+        return Box(-1.0, 9.0, (self._sizes[self._number(agent)],))
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(self._actions[self._number(agent)], start=1)
+
+    def _observe(self) -> dict[str, Any]:
+        return {
+            agent: np.full(self._sizes[self._number(agent)], self._time, np.float32)
+            for agent in self.agents
+        }
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self._time = list(self.possible_agents), 0
+        return self._observe(), {}
+
+    def step(self, actions: dict[str, int]) -> Any:
+        assert set(actions) == set(self.agents)
+        self._time += 1
+        self.last = actions
+        observations = self._observe()
+        over = {agent: self._time >= self._number(agent) + 2 for agent in self.agents}
+        self.agents = [agent for agent in self.agents if not over[agent]]
+        rewards = {agent: float(choice) for agent, choice in actions.items()}
+        return observations, rewards, over, dict.fromkeys(over, False), {}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_one_action_is_all_agents_actions() -> None:
+    team = Team()
+    env = joint_action(team)
+    x, info = env.reset(seed=0)
+    assert x.tolist() == [0.0] * 9
+    assert info["action_mask"].all()
+    x, reward, terminated, truncated, _ = env.step(np.array([0, 1, 3]))
+    assert team.last == {"agent_0": 1, "agent_1": 2, "agent_2": 4}  # spaces start at 1
+    assert (x.tolist(), reward, terminated, truncated) == ([1.0] * 9, 7.0, False, False)
+    _, _, _, _, info = env.step(np.array([0, 0, 0]))  # the first agent leaves
+    assert info["action_mask"].tolist() == [[True, False, False, False], [True] * 4, [True] * 4]
+    x, reward, *_ = env.step(np.array([0, 0, 0]))
+    assert x[:3].tolist() == [0.0] * 3
+    assert reward == 2.0
+    _, _, terminated, truncated, _ = env.step(np.array([0, 0, 0]))
+    assert (terminated, truncated) == (True, False)
+    env.close()
+    assert team.closed
+
+
+def test_observations_of_agents_are_features_of_slots() -> None:
+    layout = joint_action(Team()).layout
+    assert layout.slot_columns == ((0, 1, 2), (3, 4, 5), (6, 7, 8))
+    assert layout.shared_choices
+    assert len(layout.choice_features) == 4
+    different = joint_action(Team((3, 2, 3), (4, 2, 4)))
+    assert different.layout.slot_columns == ()
+    assert not different.layout.shared_choices
+    assert different.reset()[1]["action_mask"][1].tolist() == [True, True, False, False]
+
+
+def test_the_team_is_paid_the_sum_or_the_mean() -> None:
+    env = joint_action(Team(), reward="mean")
+    env.reset()
+    assert env.step(np.array([0, 1, 3]))[1] == pytest.approx(7 / 3)
+    with pytest.raises(ValueError, match="'sum' or 'mean'"):
+        joint_action(Team(), reward="max")  # type: ignore[arg-type]
+
+
+def test_actions_are_checked() -> None:
+    env = joint_action(Team())
+    env.reset()
+    with pytest.raises(ValueError, match=r"Expected an action of MultiDiscrete\(\[4 4 4\]\)"):
+        env.step(np.array([0, 1, 4]))
+
+    class Continuous(Team):
+        def action_space(self, agent: str) -> Any:
+            return Box(0.0, 1.0, (1,))
+
+    with pytest.raises(ValueError, match="'agent_0' has Box"):
+        joint_action(Continuous())
+
+
+def test_it_is_an_environment_of_gymnasium_and_d3rlpy() -> None:
+    make: Any = lambda: joint_action(Team())  # noqa: E731
+    gymnasium.register("test/team-v0", entry_point=make)
+    env = gymnasium.make("test/team-v0")
+    env.reset(seed=0)
+    env.step(env.action_space.sample())
+    assert create_replay_buffer(env).size() == 0
+
+
+@pytest.mark.slow
+def test_particles_spread_out() -> None:
+    spread = pytest.importorskip("mpe2").simple_spread_v3
+    env = joint_action(spread.parallel_env(N=5, max_cycles=25))
+    x, _ = env.reset(seed=0)
+    assert x.shape == env.observation_space.shape
+    total, truncated = 0.0, False
+    while not truncated:
+        _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+        assert not terminated
+        total += reward
+    assert total < 0
