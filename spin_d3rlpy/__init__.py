@@ -129,6 +129,7 @@ if TYPE_CHECKING:
     )
     from spin_d3rlpy.data import (
         DeviceReplayBuffer,
+        collect,
         create_replay_buffer,
         from_table,
         load_dataset,
@@ -250,6 +251,7 @@ _MODULES = {
     "Trust": "algos.trust",
     "ActionLayout": "data.layouts",
     "DeviceReplayBuffer": "data",
+    "collect": "data",
     "create_replay_buffer": "data",
     "from_table": "data",
     "load_dataset": "data",
@@ -371,6 +373,7 @@ __all__ = [
     "TransformerConfig",
     "Trust",
     "__version__",
+    "collect",
     "create_replay_buffer",
     "from_table",
     "load_asm",

@@ -102,8 +102,8 @@ def measure_trust(
 
     Args:
         held_out: episodes that nothing was trained on.
-        values: `Q(s, a)` of unscaled observations `(R, obs)` and actions `(R, N)`; for None V(s), the
-            mean value of samples of the policy, other ones each time.
+        values: `Q(s, a)` of unscaled observations `(R, obs)` and actions `(R, N)`; for None V(s),
+            the mean value of samples of the policy, other ones each time.
         gamma: the critics' discount.
         scale_rewards: as for the critics.
     """

@@ -4,7 +4,7 @@ from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.builder import build_dataset
 from spin_d3rlpy.data.loader import as_device_buffer, load_dataset
 from spin_d3rlpy.data.logs import from_table, save_dataset
-from spin_d3rlpy.data.online import create_replay_buffer
+from spin_d3rlpy.data.online import collect, create_replay_buffer
 from spin_d3rlpy.data.relabel import relabel
 from spin_d3rlpy.data.specs import DatasetPart, DatasetSpec, buildable_datasets, parse_name
 from spin_d3rlpy.data.weights import TrajectoryWeights
@@ -17,6 +17,7 @@ __all__ = [
     "as_device_buffer",
     "build_dataset",
     "buildable_datasets",
+    "collect",
     "create_replay_buffer",
     "from_table",
     "load_dataset",

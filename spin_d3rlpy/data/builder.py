@@ -19,8 +19,8 @@ import numpy as np
 from minari.data_collector import EpisodeBuffer
 
 from spin_d3rlpy._version import __version__
-from spin_d3rlpy.data.collect import CHUNK_EPISODES, Chunk
 from spin_d3rlpy.data.episodes import action_dtype
+from spin_d3rlpy.data.playing import CHUNK_EPISODES, Chunk
 from spin_d3rlpy.data.specs import LEVELS, DatasetPart, DatasetSpec, PolicyKind
 from spin_d3rlpy.data.staging import (
     PlayedChunks,

@@ -15,9 +15,9 @@ import numpy as np
 from minari import MinariDataset
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.collect import Step, replay
 from spin_d3rlpy.data.environments import make_environment
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.playing import Step, replay
 from spin_d3rlpy.data.sources import DAMAGE, episode_arrays
 from spin_d3rlpy.data.staging import Checksum, return_statistics
 from spin_d3rlpy.data.workers import Workers

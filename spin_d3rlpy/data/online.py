@@ -1,14 +1,21 @@
-"""Replay buffers that are filled by playing."""
+"""Data from playing: replay buffers that grow, and datasets of a function's episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 from d3rlpy.dataset import EpisodeBase, FIFOBuffer, ReplayBuffer
+from numpy.typing import NDArray
 
 from spin_d3rlpy._compat import DiscreteView
+from spin_d3rlpy.data.buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.layouts import layout_of
+from spin_d3rlpy.nvec import choices_of, nvec_from_space
+from spin_d3rlpy.training.progress import progress_bar
 
 
 def create_replay_buffer(
@@ -33,3 +40,63 @@ def create_replay_buffer(
     for episode in episodes or ():
         buffer.append_episode(episode)
     return buffer
+
+
+def collect(
+    env: gymnasium.Env[Any, Any],
+    choose: Callable[[NDArray[np.float32]], Any],
+    episodes: int = 100,
+    seed: int = 0,
+    progress: bool = True,
+) -> DeviceReplayBuffer:
+    """Plays episodes by a function, such as a rule of thumb, and returns them as a dataset.
+
+    Args:
+        env: its observations are flat, its actions MultiDiscrete, MultiBinary or Discrete; its
+            `unwrapped.layout` becomes the dataset's.
+        choose: maps an observation `(obs,)` to an action of the environment's space.
+        episodes: how many to play.
+        seed: of the first episode; later ones count up.
+        progress: draw a progress bar.
+
+    Raises:
+        InvalidActionSpaceError: the action space is another one.
+        InvalidDatasetError: observations are not flat, not finite, or actions are not in the space.
+        ValueError: `episodes` is less than 1.
+    """
+    if episodes < 1:
+        raise ValueError(f"Expected episodes of at least 1, got {episodes}.")
+    nvec = nvec_from_space(env.action_space)
+    played = []
+    with progress_bar("Playing", "episode", progress, total=episodes) as bar:
+        for i in range(episodes):
+            played.append(_play(env, choose, seed + i, f"episode {i}"))
+            bar.update()
+    lengths = [len(episode.rewards) for episode in played]
+    buffer = DeviceReplayBuffer(stack_episodes(iter(played), lengths, nvec))
+    buffer.layout = layout_of(env)
+    return buffer
+
+
+def _play(
+    env: gymnasium.Env[Any, Any],
+    choose: Callable[[NDArray[np.float32]], Any],
+    seed: int,
+    name: str,
+) -> EpisodeArrays:
+    observation, _ = env.reset(seed=seed)
+    observations, actions, rewards = [observation], [], []
+    terminated = truncated = False
+    while not (terminated or truncated):
+        action = choose(observation)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        observations.append(observation)
+        actions.append(choices_of(env.action_space, action))
+        rewards.append(float(reward))
+    return EpisodeArrays(
+        name=name,
+        observations=np.asarray(observations, np.float32),
+        actions=np.asarray(actions),
+        rewards=np.asarray(rewards),
+        terminated=bool(terminated),
+    )

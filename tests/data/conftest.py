@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 import spin_envs.behavior
 from spin_d3rlpy.data import build_dataset, check, parse_name, staging, workers
-from spin_d3rlpy.data.collect import answer
+from spin_d3rlpy.data.playing import answer
 
 MIX = "spin/cheetah-run-b3/random-medium-expert-v0"
 Workers = workers.Workers

@@ -20,8 +20,8 @@ from gymnasium.spaces import MultiDiscrete
 from minari import MinariDataset
 
 from spin_d3rlpy import __file__ as package_file
-from spin_d3rlpy.data import build_dataset, builder, collect, load_dataset, parse_name, workers
-from spin_d3rlpy.data.collect import Chunk
+from spin_d3rlpy.data import build_dataset, builder, load_dataset, parse_name, playing, workers
+from spin_d3rlpy.data.playing import Chunk
 from spin_envs.behavior import load_behavior_policy
 from spin_envs.errors import MissingDependencyError
 from spin_envs.rollout import EpisodeRecord
@@ -138,8 +138,8 @@ def test_actions_are_those_of_the_policies(built: MinariDataset) -> None:
 
 def test_an_episode_does_not_depend_on_those_played_beside_it() -> None:
     policy = load_behavior_policy("cheetah-run-b3-medium")
-    together = collect.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(5, 8)))
-    alone = collect.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(5, 6)))
+    together = playing.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(5, 8)))
+    alone = playing.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, policy, range(5, 6)))
     assert np.array_equal(together[0].observations, alone[0].observations)
 
 
@@ -470,11 +470,11 @@ def test_environments_are_kept_between_chunks_of_one_size(monkeypatch: pytest.Mo
         return original(*args, **kwargs)
 
     monkeypatch.setattr(gymnasium, "make_vec", make_vec)
-    collect._environments.cache_clear()
+    playing._environments.cache_clear()
     for first in (0, 2):
-        collect.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, None, range(first, first + 2)))
+        playing.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, None, range(first, first + 2)))
     assert made == [2]
-    collect.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, None, range(3)))
+    playing.play(Chunk("spin/cheetah-run-v0", {"bins": 3}, None, range(3)))
     assert made == [2, 3]
 
 
