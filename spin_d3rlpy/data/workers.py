@@ -21,7 +21,7 @@ import numpy as np
 from spin_d3rlpy.data.playing import Chunk
 from spin_envs.rollout import EpisodeRecord
 
-_SCRIPT = Path(__file__).with_name("collect.py")
+_SCRIPT = Path(__file__).with_name("playing.py")
 _AVX2 = {"AVX2", "X86_V3"}  # as NumPy 1 and 2 call it
 _AVX512 = ("AVX512", "X86_V4")
 
