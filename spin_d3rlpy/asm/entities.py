@@ -11,7 +11,6 @@ Axes: `B` rows, `N` slots, `K` choices, `W` width.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -143,11 +142,23 @@ def count_choices(actions: torch.Tensor, n_choices: int) -> torch.Tensor:
     return counts[:, :n_choices]
 
 
-def linear_of(n_features: int, width: int, bias: bool = True) -> nn.Linear:
-    """Returns a linear layer of features, also of none: then it is its bias, or zero."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
-        return nn.Linear(n_features, width, bias=bias)
+class NoFeatures(nn.Module):
+    """What a linear layer makes of no features: its bias, or zeros."""
+
+    def __init__(self, width: int, bias: bool) -> None:
+        super().__init__()
+        self.width = width
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Maps `(..., 0)` to `(..., width)`."""
+        zeros = torch.zeros(*x.shape[:-1], self.width, device=x.device)
+        return zeros if self.bias is None else zeros + self.bias
+
+
+def linear_of(n_features: int, width: int, bias: bool = True) -> nn.Linear | NoFeatures:
+    """Returns a linear layer of features, also of none: loggers fail at empty weights."""
+    return nn.Linear(n_features, width, bias=bias) if n_features else NoFeatures(width, bias)
 
 
 class PairScorer(nn.Module):

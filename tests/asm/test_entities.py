@@ -132,7 +132,7 @@ def test_a_file_keeps_the_layout(tmp_path: Path) -> None:
 
 
 def assignments(couriers: int, episodes: int = 30) -> DeviceReplayBuffer:
-    """Each courier takes an order that nobody before it took, the nearest one."""
+    """Each courier takes an order that none before it took, the nearest one."""
     rng = np.random.default_rng(0)
     stacked = []
     for i in range(episodes):

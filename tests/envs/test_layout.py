@@ -23,8 +23,8 @@ GOOD: dict[str, Any] = {
 def test_json_and_back() -> None:
     layout = ActionLayout(**GOOD)
     assert ActionLayout.from_dict(json.loads(json.dumps(layout.to_dict()))) == layout
-    with pytest.raises(ValueError, match="no field 'colour'"):
-        ActionLayout.from_dict({"colour": 1})
+    with pytest.raises(ValueError, match="no field 'size'"):
+        ActionLayout.from_dict({"size": 1})
 
 
 def test_columns_that_belong_to_nothing_are_context() -> None:
