@@ -78,3 +78,35 @@ def test_public_verbs_of_algorithms_name_their_arguments(path: Path) -> None:
     # Arguments of d3rlpy's online verbs and options of stages are passed on as they are.
     passed_on = {"fit_online", "collect", "pretrain", "distill", "choose_with"}
     assert set(hidden) <= passed_on
+
+
+def private_uses_of_algorithms(path: Path) -> list[str]:
+    """Where a module reaches into an algorithm: `algo._name`, `self._algo._name`."""
+    uses = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Attribute) or not node.attr.startswith("_"):
+            continue
+        owner = node.value
+        name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+        if name.lstrip("_") == "algo":
+            uses.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.attr}")
+    return uses
+
+
+def test_algorithms_are_used_by_public_methods() -> None:
+    paths = sorted(ROOT.glob("spin_d3rlpy/**/*.py"))
+    assert [use for path in paths for use in private_uses_of_algorithms(path)] == []
+
+
+def test_the_hooks_that_contributing_lists_are_those_of_fit() -> None:
+    tree = ast.parse((ROOT / "spin_d3rlpy/algos/hooks.py").read_text())
+    (hooks,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    methods = {
+        node.name
+        for node in hooks.body
+        if isinstance(node, ast.FunctionDef)
+        and "property" not in [ast.unparse(decorator) for decorator in node.decorator_list]
+    }
+    assert {"hold_out", "sample_and_update"} <= methods
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert all(f"| `{name}` |" in text for name in methods)

@@ -20,6 +20,9 @@ from spin_d3rlpy.training.graphs import CompileGraph
 from spin_d3rlpy.training.schedules import Schedule, ScheduleName
 from spin_envs import ActionLayout
 
+ACTING_SCALERS = ("observation_scaler",)  # config fields that acting needs fitted
+SCALERS = (*ACTING_SCALERS, "reward_scaler")  # that updates and files need fitted
+
 
 def layout_field() -> Any:
     """Returns a config field for an `ActionLayout`, None if it is not known."""

@@ -18,9 +18,11 @@ from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import PolicyConfig, takes_policy_fields
+from spin_d3rlpy.algos.fit import create_run
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, PolicyImpl, PolicyModules
 from spin_d3rlpy.asm import ActionStructureModel, load_asm
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.data.scalers import scaler_from_dict, scaler_to_dict
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.fast.transformer import state_of
@@ -89,7 +91,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     @property
     def policy(self) -> Policy:
         """The policy network; a RuntimeError if it is not built."""
-        return cast(PolicyImpl, self._require_built()).policy
+        return cast(PolicyImpl, self.require_built()).policy
 
     def create_impl(self, observation_shape: Shape, action_size: int) -> None:
         if self._asm is not None and self._asm.observation_size != observation_shape[0]:
@@ -175,7 +177,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
         name, adapter = experiment_name or type(self).__name__, logger_adapter
-        run = self._run(show_progress, name, with_timestamp, adapter or FileAdapterFactory())
+        run = create_run(self, name, with_timestamp, adapter or FileAdapterFactory(), show_progress)
         return self._train_on(stages[number], self._stage_context(buffer, run))
 
     def _train_on(self, stage: Stage, context: StageContext) -> list[Row]:
@@ -201,11 +203,11 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             precision=self._config.precision,
         )
 
-    def _begin_run(self, run: Run) -> None:
-        super()._begin_run(run)
+    def begin_run(self, run: Run) -> None:
+        super().begin_run(run)
         self._show_progress, self._budget_of_run = run.show_progress, run.budget
 
-    def _before_training(self, buffer: DeviceReplayBuffer, run: Run) -> None:
+    def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None:
         if self.policy.is_pretrained:
             return
         context = self._stage_context(buffer, run)
@@ -213,16 +215,18 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             if not stage.is_done(context):
                 self._train_on(stage, context)
 
-    def _prepare_source(self, source: Any, progress: float) -> Any:
-        source = super()._prepare_source(source, progress)
+    def batch_source_at(self, source: BatchSource, progress: float) -> BatchSource:
+        source = super().batch_source_at(source, progress)
         wanted = getattr(self._factory, "cache_features", False)
-        if isinstance(source, CachedFeatures) or not wanted or self._caches_features is False:
+        if not isinstance(source, DeviceReplayBuffer) or not wanted:
+            return source  # with features already, or never
+        if self.caches_features is False:
             return source
         network = self.policy.fixed_features
         if network is None:
             return source
         # A resumed run does what the interrupted one did, whatever time is left.
-        budget = self._budget_of_run if self._caches_features is None else None
+        budget = self._budget_of_run if self.caches_features is None else None
         precision, bar = self._config.precision, self._show_progress
         try:
             with self._budget_of_run.fastest_threads():
@@ -231,12 +235,12 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 )
         except NotWorthwhileError as error:
             LOG.info("Steps compute features themselves", reason=str(error))
-            self._caches_features = False
+            self.caches_features = False
             return source
-        self._caches_features = True
+        self.caches_features = True
         return CachedFeatures(source, features)
 
-    def _frozen_state(self) -> object:
+    def frozen_state(self) -> object:
         return state_of(p for p in self.policy.parameters() if not p.requires_grad)
 
     @property
@@ -287,6 +291,10 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         self._asm = asm if on_device else copy.deepcopy(asm).to(self._device)
         self._load_asm()
 
+    def keep_asm(self, asm: ActionStructureModel) -> None:
+        """Keeps the model of a policy that has its weights already, for `asm` and `support`."""
+        self._asm = asm
+
     def _adopt_scaling(self, asm: ActionStructureModel) -> None:
         """Adopts the ASM's observation scaler, or checks that it is the one in use."""
         scaler, encoded = self._config.observation_scaler, asm.observation_scaler
@@ -326,8 +334,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         chosen = torch.as_tensor(actions, dtype=torch.int64, device=self._device)
         return asm.log_likelihood(self._scaled(observations), chosen).per_slot.cpu().numpy()
 
-    def _after_resume(self, checkpoints: Checkpoints) -> None:
+    def resume_from(self, checkpoints: Checkpoints) -> None:
         # The policy has its weights already; the model itself is kept for the user.
         path = checkpoints.folder / ASM_FILE
         if checkpoints.stage != "pretraining" and self._asm is None and path.exists():
-            self._asm = load_asm(path, self._device)
+            self.keep_asm(load_asm(path, self._device))

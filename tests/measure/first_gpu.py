@@ -201,7 +201,7 @@ def equality(session: Session) -> list[Row]:
                 batch = random_buffer(seed=seed).transitions(torch.randint(200, (19,)))
                 for algo in algos:
                     torch.manual_seed(seed)
-                    algo._compute(_moved(batch, algo._device))
+                    algo.gradient_step(_moved(batch, algo._device))
         rows.append(_difference(algo_class, algos[0], algos[1], 1e-3))
     return rows
 
@@ -269,7 +269,7 @@ def utilization(session: Session) -> Row:
         )
     steps, began = 0, time.monotonic()
     while time.monotonic() - began < (0.2 if session.is_tiny else 20.0):
-        algo._sample_and_update(buffer)
+        algo.sample_and_update(buffer)
         steps += 1
         if steps % 50 == 0:
             session.synchronize()
