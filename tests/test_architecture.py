@@ -110,3 +110,12 @@ def test_the_hooks_that_contributing_lists_are_those_of_fit() -> None:
     assert {"hold_out", "sample_and_update"} <= methods
     text = (ROOT / "CONTRIBUTING.md").read_text()
     assert all(f"| `{name}` |" in text for name in methods)
+
+
+def test_the_model_is_pretrained_in_one_place() -> None:
+    callers = set()
+    for path in ROOT.glob("spin_d3rlpy/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pretrain":
+                callers.add(str(path.relative_to(ROOT)))
+    assert callers == {"spin_d3rlpy/policies/stages.py"}

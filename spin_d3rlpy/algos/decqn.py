@@ -25,12 +25,12 @@ from spin_d3rlpy.algos.critics import (
     ValueFunction,
     combine_slots,
     expectile_loss,
-    polyak_update,
 )
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.data.scalers import standardized_states
 from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.policies.base import keep_supported
+from spin_d3rlpy.training.averages import polyak_update
 
 
 @dataclasses.dataclass()

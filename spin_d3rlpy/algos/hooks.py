@@ -1,4 +1,4 @@
-"""What `fit` asks of an algorithm: the hooks that an algorithm of another package can override."""
+"""What `fit` calls of an algorithm: the hooks that an algorithm of another package can override."""
 
 from __future__ import annotations
 

@@ -18,9 +18,10 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticImpl,
     ActorCriticModules,
 )
-from spin_d3rlpy.algos.critics import ValueFunction, expectile_loss, polyak_update
+from spin_d3rlpy.algos.critics import ValueFunction, expectile_loss
 from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.data.batches import imitation_batch
+from spin_d3rlpy.training.averages import polyak_update
 
 
 @dataclasses.dataclass()

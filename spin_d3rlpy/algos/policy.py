@@ -20,7 +20,7 @@ from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import PolicyConfig, takes_policy_fields
 from spin_d3rlpy.algos.fit import create_run
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, PolicyImpl, PolicyModules
-from spin_d3rlpy.asm import ActionStructureModel, load_asm
+from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.data.scalers import scaler_from_dict, scaler_to_dict
@@ -178,18 +178,30 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         self._build_with_buffer(buffer)
         name, adapter = experiment_name or type(self).__name__, logger_adapter
         run = create_run(self, name, with_timestamp, adapter or FileAdapterFactory(), show_progress)
-        return self._train_on(stages[number], self._stage_context(buffer, run))
+        return self._train_on(stages[number], self.stage_context(buffer, run))
 
     def _train_on(self, stage: Stage, context: StageContext) -> list[Row]:
-        rows = stage.train(context)
+        """Runs a stage and adopts what it learned."""
+        result = stage.train(context)
+        if result.asm is not None:
+            self.set_asm(result.asm)
+            checkpoints = context.run.checkpoints
+            if checkpoints is not None and checkpoints.writes:
+                save_asm(result.asm, checkpoints.folder / ASM_FILE)
         cast(PolicyImpl, self._impl).sync_average()
-        return rows
+        return result.rows
 
     def _first_stages(self) -> Sequence[Stage]:
         factory = self._factory
         return factory.first_stages() if isinstance(factory, PolicyFactory) else ()
 
-    def _stage_context(self, buffer: DeviceReplayBuffer, run: Run) -> StageContext:
+    def stage_context(self, buffer: DeviceReplayBuffer, run: Run) -> StageContext:
+        """Returns the inputs of this algorithm's first stages.
+
+        Args:
+            buffer: the dataset, on the algorithm's device.
+            run: progress bar, checkpoints and logs.
+        """
         return StageContext(
             policy=self.policy,
             factory=self._factory,
@@ -199,7 +211,6 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             transform=self._transform,
             scaler=scaler_to_dict(self._config.observation_scaler),
             asm=self._asm,
-            set_asm=self.set_asm,
             precision=self._config.precision,
         )
 
@@ -210,8 +221,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None:
         if self.policy.is_pretrained:
             return
-        context = self._stage_context(buffer, run)
         for stage in self._first_stages():
+            context = self.stage_context(buffer, run)  # with the model of the stage before
             if not stage.is_done(context):
                 self._train_on(stage, context)
 

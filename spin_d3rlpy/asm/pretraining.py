@@ -21,10 +21,11 @@ from spin_d3rlpy.asm.objectives.masked import AnyOrderActionModeling, MaskedActi
 from spin_d3rlpy.errors import require_fields, require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import Precision, autocast
+from spin_d3rlpy.training.averages import WeightAverage
 from spin_d3rlpy.training.distributed import share_training
 from spin_d3rlpy.training.graphs import recorded
 from spin_d3rlpy.training.loop import Loop, Metrics, Row, Run
-from spin_d3rlpy.training.schedules import Schedule, ScheduleName, WeightAverage
+from spin_d3rlpy.training.schedules import Schedule, ScheduleName
 
 ObjectiveName = Literal["masked", "variational", "contrastive"]
 Masking = Literal["bernoulli", "any_order"]

@@ -17,11 +17,12 @@ from torch import nn
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import MultiDiscreteConfig
-from spin_d3rlpy.algos.critics import polyak_update, squared_error
+from spin_d3rlpy.algos.critics import squared_error
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.evaluation.metrics import ActionMode
+from spin_d3rlpy.training.averages import polyak_update
 
 
 @dataclasses.dataclass()
