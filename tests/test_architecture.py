@@ -119,3 +119,31 @@ def test_the_model_is_pretrained_in_one_place() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pretrain":
                 callers.add(str(path.relative_to(ROOT)))
     assert callers == {"spin_d3rlpy/policies/stages.py"}
+
+
+def packed_statements(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Statements that are shorter than they are clear."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For) and ast.unparse(node.iter).endswith("[:1]"):
+            yield node.lineno, "a loop over [:1] is an if"
+        elif isinstance(node, ast.Lambda) and (node.args.defaults or node.args.kw_defaults):
+            yield node.lineno, "a lambda with default arguments is a function that returns one"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("{"):
+            yield node.lineno, "a call of a dictionary's entry is an if"
+        elif isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple | ast.List):
+            yield node.lineno, "a literal that is unpacked is its entries"
+
+
+@pytest.mark.parametrize(
+    "line", ["*(1, 2),", "for i in x[:1]: pass", "lambda a=1: a", "{1: f}[k]()"]
+)
+def test_packed_statements_are_found(line: str) -> None:
+    assert list(packed_statements(ast.parse(line)))
+
+
+def test_no_statement_is_packed() -> None:
+    packed = {
+        str(path.relative_to(ROOT)): list(packed_statements(ast.parse(path.read_text())))
+        for path in ROOT.glob("spin_d3rlpy/**/*.py")
+    }
+    assert {path: places for path, places in packed.items() if places} == {}

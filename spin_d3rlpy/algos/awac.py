@@ -44,7 +44,9 @@ class AWACConfig(ActorCriticConfig):
         * SPIN (Landers et al., ICLR 2026), section 5.
 
     Args:
+        value_encoder_factory: d3rlpy's factory of the encoder of V.
         lam: temperature lambda of the advantage weights.
+        max_weight: largest advantage weight, w_max.
         n_action_samples: actions sampled for V's target where it is not exact.
     """
 

@@ -38,6 +38,11 @@ class MultiDiscreteConfig(LearnableConfig):
     """Fields that every algorithm's config has.
 
     Args:
+        batch_size: rows of a mini-batch.
+        gamma: discount factor of a step.
+        observation_scaler: d3rlpy's scaler of observations, fitted to the dataset; None for none.
+        action_scaler: d3rlpy's, for continuous actions: not used here, leave it None.
+        reward_scaler: d3rlpy's scaler of rewards, fitted to the dataset; None for none.
         nvec: number of choices of each sub-action. Filled from the dataset or environment when
             the model is built, and saved with it.
         layout: what slots and choices are (see `spin_envs.ActionLayout`). Filled likewise, if the
@@ -102,6 +107,8 @@ class PolicyConfig(MultiDiscreteConfig):
     """Fields of objectives that train a policy.
 
     Args:
+        actor_learning_rate: of the policy's optimizer, before `lr_schedule`.
+        actor_optim_factory: d3rlpy's factory of the policy's optimizer.
         actor_encoder_factory: chooses the policy, its sizes and first stages: `SPINEncoderFactory`,
             `SAINTEncoderFactory`, `AutoregressiveEncoderFactory`, another `PolicyFactory`, or any
             d3rlpy encoder factory for a factored policy.

@@ -86,7 +86,7 @@ IDENTITY_ROWS = 4096
 
 @dataclasses.dataclass(frozen=True)
 class FitSettings:
-    """The arguments of `MultiDiscreteAlgo.fitter`, see there."""
+    """The arguments of `MultiDiscreteAlgo.fitter`, which explains them."""
 
     n_steps: int
     n_steps_per_epoch: int

@@ -62,7 +62,12 @@ class TransformerConfig:
 
 @dataclasses.dataclass()
 class MLPConfig:
-    """Sizes of an attention-free trunk: width and number of its hidden layers."""
+    """Sizes of an attention-free trunk.
+
+    Args:
+        width: of each hidden layer.
+        n_layers: number of hidden layers.
+    """
 
     width: int = 256
     n_layers: int = 2

@@ -40,6 +40,9 @@ class PretrainingConfig:
         objective: `"masked"` (MAM, SPIN's own), `"variational"` (VAM) or `"contrastive"` (CAM).
         n_epochs: passes of `ceil(n / batch_size)` updates, rows drawn with replacement. 0 leaves
             the trunk untrained (the paper's ablation).
+        batch_size: rows of an update.
+        learning_rate: of Adam, before `lr_schedule`.
+        clip_grad_norm: largest norm of all gradients together.
         masking: MAM: `"bernoulli"` (published) selects slots independently, with the next four
             fields, and averages the loss over the batch. `"any_order"` hides any number of a row's
             slots, each row counting the same (`spin_d3rlpy.asm.objectives.masked`).

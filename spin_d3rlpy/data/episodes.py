@@ -183,7 +183,9 @@ def _checked_actions(
     outside = (actions < 0) | (actions >= np.asarray(nvec))
     if advice:
         outside |= actions != np.floor(actions)
-    for step, slot in np.argwhere(outside)[:1]:
+    places = np.argwhere(outside)
+    if len(places):
+        step, slot = places[0]
         raise InvalidDatasetError(
             f"Sub-action {slot} at step {step} of {episode.name} is {actions[step, slot]:g}, "
             f"expected a whole number from 0 to {nvec[slot] - 1}.{advice}"

@@ -83,13 +83,13 @@ def load_dataset(
         MissingDependencyError: the environment's simulator is not installed.
         ValueError: `size` or `jobs` is out of range.
     """
-    found = open_dataset(dataset, size, jobs, progress, trust)
+    minari_dataset = open_dataset(dataset, size, jobs, progress, trust)
     map_in = None
     if memory_map is not False:
-        map_in = Path(found.storage.data_path if memory_map is True else memory_map)
-    buffer = DeviceReplayBuffer.from_minari(found, max_episodes, bins, map_in)
+        map_in = Path(minari_dataset.storage.data_path if memory_map is True else memory_map)
+    buffer = DeviceReplayBuffer.from_minari(minari_dataset, max_episodes, bins, map_in)
     if env is None:
-        made = make_environment(found, trust)
+        made = make_environment(minari_dataset, trust)
     else:
         made = gymnasium.make(env) if isinstance(env, str) else env
     if buffer.layout is None and bins is None:

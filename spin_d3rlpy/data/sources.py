@@ -35,8 +35,16 @@ _MIN_ARRAY = 2**20  # bytes that an array may always take
 _ADVICE = "Pass max_episodes= to read fewer, or check whether the dataset is damaged."
 # What h5py, Minari and NumPy raise for files that are not what they should be.
 DAMAGE = (
-    *(OSError, KeyError, IndexError, ValueError, TypeError, AttributeError),
-    *(RuntimeError, AssertionError, MemoryError, OverflowError),
+    OSError,
+    KeyError,
+    IndexError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    AssertionError,
+    MemoryError,
+    OverflowError,
 )
 
 

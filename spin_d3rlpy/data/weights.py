@@ -27,12 +27,19 @@ class TrajectoryWeights:
 
     References:
         * Hong et al., Harnessing Mixed Offline RL Datasets via Trajectory Weighting, 2023.
+
+    Args:
+        temperature: above 0: the lower, the more the best trajectories count; None draws uniformly.
+        score: a trajectory's `"return"`, or its `"advantage"`: the return minus a linear regression
+            on start states.
+        min_episodes: least effective sample size.
+        critics: also draw the critics' batches by weights.
     """
 
-    temperature: float | None = None  # above 0; None draws uniformly
-    score: Score = "return"  # "advantage": minus a linear regression on start states
+    temperature: float | None = None
+    score: Score = "return"
     min_episodes: float = 20.0
-    critics: bool = False  # also draw the critics' batches by weights
+    critics: bool = False
 
     def __post_init__(self) -> None:
         if self.temperature is not None and not self.temperature > 0.0:

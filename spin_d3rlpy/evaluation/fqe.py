@@ -40,6 +40,9 @@ class MultiDiscreteFQEConfig(MultiDiscreteConfig):
         * Le et al., Batch Policy Learning under Constraints, 2019, algorithm 3.
 
     Args:
+        learning_rate: of the Q functions, before `lr_schedule`.
+        optim_factory: d3rlpy's factory of the optimizer.
+        encoder_factory: d3rlpy's factory of the Q functions' encoders.
         n_critics: Q functions; each has its own target, values are their mean.
         tau: Polyak coefficient of the target ensemble, applied every step.
     """

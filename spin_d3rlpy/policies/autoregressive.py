@@ -28,6 +28,8 @@ class AutoregressiveConfig:
     Args:
         state_width: of the state embedding.
         action_width: of the embedding of the previous slot's choice.
+        lstm_width: of each LSTM layer.
+        n_layers: number of LSTM layers.
     """
 
     state_width: int = 128
@@ -150,8 +152,8 @@ def _without_half(
     kind = tokens.device.type
     bfloat16 = kind == "cpu" and cpu_multiplies_bfloat16()
     if bfloat16 or not torch.is_autocast_enabled(kind):
-        found: tuple[torch.Tensor, Any] = lstm(tokens, *arguments)
-        return found
+        outputs: tuple[torch.Tensor, Any] = lstm(tokens, *arguments)
+        return outputs
     with torch.autocast(kind, enabled=False):
-        found = lstm(tokens.float(), *arguments)
-    return found
+        outputs = lstm(tokens.float(), *arguments)
+    return outputs

@@ -25,9 +25,11 @@ class RePreMConfig:
 
     Args:
         width: length of state and action embeddings (D).
+        n_blocks: gated Transformer blocks.
         n_heads: attention heads; must divide `width`.
         ffn_multiplier: hidden width of the feed-forward layers, in units of `width`.
         window: steps of a trajectory window (W).
+        dropout: probability, also in the heads of stage 2.
         head_hidden: hidden width of each slot's head in stage 2.
     """
 
@@ -210,6 +212,8 @@ class RePreMPretrainingConfig:
     Args:
         n_epochs: passes over the data.
         batch_size: windows of an update.
+        learning_rate: of Adam, constant.
+        clip_grad_norm: largest norm of all gradients together.
         mask_prob: probability that a state or an action of the window is hidden.
         temperature: of the contrastive loss.
         max_updates: stops earlier than `n_epochs` if given.

@@ -73,8 +73,16 @@ def _evaluators(
             last["greedy_return"] = float(greedy_returns.mean())
         return float(returns.mean())
 
-    names = ["return_std", "evaluation_seconds", *(["greedy_return"] if greedy_too else [])]
-    return {"return": play, **{name: lambda *_, name=name: last[name] for name in names}}
+    def last_value(name: str) -> Callable[..., float]:
+        """An evaluator that returns a number of the episodes that `play` has played."""
+        return lambda _algo, _dataset: last[name]
+
+    evaluators: dict[str, Callable[..., float]] = {"return": play}
+    evaluators["return_std"] = last_value("return_std")
+    evaluators["evaluation_seconds"] = last_value("evaluation_seconds")
+    if greedy_too:
+        evaluators["greedy_return"] = last_value("greedy_return")
+    return evaluators
 
 
 def run_training(
@@ -229,19 +237,19 @@ def _load(
     settings: Settings, show_progress: bool, trust: bool
 ) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any, Any] | None]:
     """Returns the dataset and, if it names one, its environment."""
-    found = open_dataset(settings.dataset, settings.size, progress=show_progress, trust=trust)
-    if found.env_spec is not None and is_unregistered(found.env_spec):
+    stored = open_dataset(settings.dataset, settings.size, progress=show_progress, trust=trust)
+    if stored.env_spec is not None and is_unregistered(stored.env_spec):
         # Another process's class, which no text names: the data are enough to train.
         warnings.warn(
-            f"The environment {found.env_spec.id!r} of {found.id} is not registered in this "
+            f"The environment {stored.env_spec.id!r} of {stored.id} is not registered in this "
             "process, so the policy is not evaluated in it.",
             UserWarning,
             stacklevel=2,
         )
-        return DeviceReplayBuffer.from_minari(found), None
-    if found.env_spec is None:
-        return DeviceReplayBuffer.from_minari(found), None
-    return load_dataset(found, trust=trust)
+        return DeviceReplayBuffer.from_minari(stored), None
+    if stored.env_spec is None:
+        return DeviceReplayBuffer.from_minari(stored), None
+    return load_dataset(stored, trust=trust)
 
 
 def _identity(settings: Settings) -> dict[str, Any]:

@@ -36,15 +36,13 @@ class WeightAverage:
 
     def update(self, step: int) -> None:
         """Moves the average towards the weights after a step, numbered from 0."""
-        trained = [
-            (mean, weight)
-            for mean, weight in zip(
-                self.average.parameters(), self._source.parameters(), strict=True
-            )
-            if weight.requires_grad
-        ]
+        means: list[torch.Tensor] = []
+        weights: list[torch.Tensor] = []
+        for mean, weight in zip(self.average.parameters(), self._source.parameters(), strict=True):
+            if weight.requires_grad:
+                means.append(mean)
+                weights.append(weight)
         keep = min(self._decay, (1 + step) / (10 + step))
-        means, weights = (list(part) for part in zip(*trained, strict=True))
         with torch.no_grad():
             torch._foreach_lerp_(means, weights, 1.0 - keep)
 
