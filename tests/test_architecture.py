@@ -128,8 +128,9 @@ def packed_statements(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, "a loop over [:1] is an if"
         elif isinstance(node, ast.Lambda) and (node.args.defaults or node.args.kw_defaults):
             yield node.lineno, "a lambda with default arguments is a function that returns one"
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("{"):
-            yield node.lineno, "a call of a dictionary's entry is an if"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
+            if isinstance(node.func.value, ast.Dict):
+                yield node.lineno, "a call of a dictionary's entry is an if"
         elif isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple | ast.List):
             yield node.lineno, "a literal that is unpacked is its entries"
 

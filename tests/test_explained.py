@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import spin_d3rlpy
+from tests.subprocesses import ROOT
 
 CONFIGS = ("Config", "Factory", "Settings", "Weights")
 # Arguments of one method, which explains them, as an object.
@@ -69,3 +71,48 @@ def test_an_unexplained_field_is_found() -> None:
         width: int = 1
 
     assert unexplained(Config) == ["width"]
+
+
+def raises_itself(function: ast.FunctionDef) -> bool:
+    """Whether a function's own statements raise an error of a class, other than of a hook."""
+    statements: list[ast.AST] = list(function.body)
+    while statements:
+        node = statements.pop()
+        if isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
+            continue
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            name = ast.unparse(node.exc.func)
+            if name.endswith("Error") and name not in ("NotImplementedError", "AttributeError"):
+                return True
+        statements.extend(ast.iter_child_nodes(node))
+    return False
+
+
+def silent(tree: ast.Module) -> list[str]:
+    """Public functions, methods and constructors that raise errors and do not say which."""
+    names = []
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    owners: list[ast.Module | ast.ClassDef] = [tree, *classes]
+    for owner in owners:
+        for node in owner.body:
+            if not isinstance(node, ast.FunctionDef) or not raises_itself(node):
+                continue
+            is_constructor = node.name == "__init__"
+            if node.name.startswith("_") and not is_constructor:
+                continue
+            text = ast.get_docstring(owner if is_constructor else node) or ""
+            private = isinstance(owner, ast.ClassDef) and owner.name.startswith("_")
+            if "Error" not in text and not private:
+                names.append(node.name)
+    return names
+
+
+def test_what_a_function_raises_is_in_its_docstring() -> None:
+    # The docstrings of commands are their help; the program prints the errors of all as one line.
+    paths = [p for p in ROOT.glob("spin_d3rlpy/**/*.py") if p.parent.name != "cli"]
+    by_file = {str(p.relative_to(ROOT)): silent(ast.parse(p.read_text())) for p in paths}
+    assert {path: names for path, names in by_file.items() if names} == {}
+
+
+def test_a_silent_function_is_found() -> None:
+    assert silent(ast.parse("def f():\n    raise ValueError('x')")) == ["f"]

@@ -132,7 +132,11 @@ class IDQLImpl(IQLImpl):
         allowed: ArrayLike | Rule | None = None,
         milliseconds: float | None = None,
     ) -> torch.Tensor:
-        """The best action that keeps what is given and breaks no rule, `(B, N)`."""
+        """The best action that keeps what is given and breaks no rule, `(B, N)`.
+
+        Raises:
+            ValueError: the policy is not a structure model.
+        """
         began = time.monotonic()
         policy = self.acting_policy
         if not isinstance(policy, JointPolicy):

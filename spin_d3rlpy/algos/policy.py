@@ -60,6 +60,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     Args:
         asm: pre-trained Action Structure Model or its file, for policies made from one; without it,
             `fit` pre-trains one.
+
+    Raises:
+        ValueError: the encoder factory makes another kind of policy than this class's.
     """
 
     def __init__(
@@ -94,6 +97,11 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return cast(PolicyImpl, self.require_built()).policy
 
     def create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        """Builds the networks; the arguments are those of `ActingAlgo.create_impl`.
+
+        Raises:
+            NvecMismatchError: the ASM was pre-trained on observations of another length.
+        """
         if self._asm is not None and self._asm.observation_size != observation_shape[0]:
             raise NvecMismatchError(
                 f"The ASM was pre-trained on observations of length {self._asm.observation_size}, "

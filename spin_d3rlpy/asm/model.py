@@ -280,7 +280,11 @@ def create_trunk(observation_size: int, config: StructureConfig) -> SlotTransfor
 
 
 def create_heads(nvec: Sequence[int], config: StructureConfig) -> SlotHeads | LinearHeads:
-    """Returns untrained heads for the trunk of a config; see `create_trunk`."""
+    """Returns untrained heads for the trunk of a config; see `create_trunk`.
+
+    Raises:
+        NoTransformerError: a config without attention between slots.
+    """
     if isinstance(config, EntityConfig):
         raise no_transformer(config)
     if isinstance(config, MLPConfig):

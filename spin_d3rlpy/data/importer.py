@@ -55,7 +55,11 @@ _POSITIONS = ("ptr", "_ptr", "position", "pos")
 
 
 def published_files(path: Path) -> list[Path]:
-    """Returns the file itself, or a folder's files `<bins>_bins/<domain>-<task>-<level>`."""
+    """Returns the file itself, or a folder's files `<bins>_bins/<domain>-<task>-<level>`.
+
+    Raises:
+        DatasetNotFoundError: the folder has no such file.
+    """
     if path.is_file():
         return [path]
     files = sorted(p for p in path.rglob("*") if p.is_file() and _name_of(p))
@@ -91,6 +95,10 @@ def import_published(path: Path, name: str | None = None) -> str:
 
     Returns:
         The dataset's name.
+
+    Raises:
+        DatasetNotFoundError: the path tells no name and none is given.
+        InvalidDatasetError: the content is not transitions, or the name is taken by another file's.
     """
     name = name or _name_of(path)
     match = _NAME.fullmatch(name or "")

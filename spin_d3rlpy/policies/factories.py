@@ -64,6 +64,7 @@ class PolicyFactory(EncoderFactory):
         return cls.type_name
 
     def create(self, observation_shape: Shape) -> Encoder:
+        """Raises InvalidActionSpaceError: a policy's factory encodes no observations alone."""
         raise InvalidActionSpaceError(
             f"{type(self).__name__} chooses the policy of this package's algorithms "
             "(actor_encoder_factory); it cannot encode observations alone. Use another encoder "
@@ -116,7 +117,11 @@ class ASMEncoderFactory(PolicyFactory):
         return self.transformer
 
     def fields_for(self, structure: StructureConfig) -> dict[str, Any]:
-        """Returns the fields of a policy made from an ASM of these sizes, if they fit."""
+        """Returns the fields of a policy made from an ASM of these sizes, if they fit.
+
+        Raises:
+            NvecMismatchError: sizes of another architecture.
+        """
         if not isinstance(structure, TransformerConfig):
             raise NvecMismatchError(
                 f"{type(self).__name__} needs an ASM with a Transformer, got {structure}."

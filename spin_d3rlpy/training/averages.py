@@ -22,6 +22,9 @@ class WeightAverage:
 
     Step t (from 0) keeps the share `min(decay, (1 + t) / (10 + t))`, so that early averages do not
     contain the random initial weights. `average` is a copy of `source` in evaluation mode.
+
+    Raises:
+        ValueError: `decay` is not between 0 and 1.
     """
 
     def __init__(self, source: nn.Module, decay: float) -> None:
