@@ -148,3 +148,20 @@ def test_no_statement_is_packed() -> None:
         for path in ROOT.glob("spin_d3rlpy/**/*.py")
     }
     assert {path: places for path, places in packed.items() if places} == {}
+
+
+@pytest.mark.parametrize(
+    ("written", "home"),
+    [
+        (".exponential_(", "spin_d3rlpy/nvec.py"),  # Gumbel noise
+        ("(~layout.padding).flatten().nonzero()", "spin_d3rlpy/asm/model.py"),  # padded slots
+        ('"to divide width=', "spin_d3rlpy/asm/model.py"),  # sizes of Transformers
+    ],
+)
+def test_what_was_written_twice_has_one_home(written: str, home: str) -> None:
+    files = {
+        str(path.relative_to(ROOT))
+        for path in ROOT.glob("spin_d3rlpy/**/*.py")
+        if written in path.read_text()
+    }
+    assert files == {home}

@@ -21,8 +21,9 @@ from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.errors import require_fields
+from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import Policy
-from spin_d3rlpy.policies.base import candidate_noise, gumbel_noise
+from spin_d3rlpy.policies.base import candidate_noise
 from spin_d3rlpy.policies.joint import JointPolicy
 
 VALUE_SAMPLES = 8  # of the policy, whose values' mean is the state's

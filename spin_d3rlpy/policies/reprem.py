@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize, scaled_dot_product_attention
 
+from spin_d3rlpy.asm.model import check_sizes
 from spin_d3rlpy.errors import require_fields, require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import Precision, autocast, backward
@@ -42,11 +43,8 @@ class RePreMConfig:
     head_hidden: int = 128
 
     def __post_init__(self) -> None:
-        require_fields(
-            self,
-            n_heads=(self.width % self.n_heads == 0, f"to divide width={self.width}"),
-            window=(self.window >= 2, "of at least 2 steps"),
-        )
+        check_sizes(self)
+        require_fields(self, window=(self.window >= 2, "of at least 2 steps"))
 
 
 class Gate(nn.Module):
