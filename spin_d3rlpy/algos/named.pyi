@@ -15,6 +15,7 @@ from spin_d3rlpy.algos.bcq import BCQ, BCQConfig
 from spin_d3rlpy.algos.idql import IDQL, IDQLConfig
 from spin_d3rlpy.algos.iql import IQL, IQLConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
+from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.model import ActionStructureModel, MLPConfig, TransformerConfig
 from spin_d3rlpy.asm.pretraining import PretrainingConfig
 from spin_d3rlpy.data.weights import TrajectoryWeights
@@ -28,6 +29,7 @@ from spin_d3rlpy.policies.factories import (
     SPINEncoderFactory,
 )
 from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
+from spin_envs.layout import ActionLayout
 
 class _IQLFields(TypedDict, total=False):
     batch_size: int
@@ -37,6 +39,7 @@ class _IQLFields(TypedDict, total=False):
     reward_scaler: RewardScaler | None
     compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
+    layout: ActionLayout | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
     lr_schedule: Literal["constant", "linear", "cosine"]
@@ -64,8 +67,9 @@ class _SPINFields(TypedDict, total=False):
     actor_encoder_factory: SPINEncoderFactory
     transformer: TransformerConfig
     pretraining: PretrainingConfig
-    architecture: Literal["transformer", "mlp"]
+    architecture: Literal["transformer", "mlp", "entities"]
     mlp: MLPConfig
+    entities: EntityConfig
     frozen_dropout: bool
     train_queries: bool
     query_init: Literal["random", "mask"]
@@ -76,8 +80,9 @@ class _SPINFields(TypedDict, total=False):
 class _SPIN:
     transformer: TransformerConfig
     pretraining: PretrainingConfig
-    architecture: Literal["transformer", "mlp"]
+    architecture: Literal["transformer", "mlp", "entities"]
     mlp: MLPConfig
+    entities: EntityConfig
     frozen_dropout: bool
     train_queries: bool
     query_init: Literal["random", "mask"]
@@ -276,6 +281,7 @@ class _IDQLFields(TypedDict, total=False):
     reward_scaler: RewardScaler | None
     compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
+    layout: ActionLayout | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
     lr_schedule: Literal["constant", "linear", "cosine"]
@@ -301,19 +307,24 @@ class _IDQLFields(TypedDict, total=False):
     n_action_samples: int
     candidate_temperature: float
     value_temperature: float
+    search_sweeps: int
+    support: float
+    held_out_share: float
 
 class _JointFields(TypedDict, total=False):
     actor_encoder_factory: JointEncoderFactory
     transformer: TransformerConfig
     pretraining: PretrainingConfig
-    architecture: Literal["transformer", "mlp"]
+    architecture: Literal["transformer", "mlp", "entities"]
     mlp: MLPConfig
+    entities: EntityConfig
 
 class _Joint:
     transformer: TransformerConfig
     pretraining: PretrainingConfig
-    architecture: Literal["transformer", "mlp"]
+    architecture: Literal["transformer", "mlp", "entities"]
     mlp: MLPConfig
+    entities: EntityConfig
 
 class _SPINIDQLFields(_IDQLFields, _JointFields, total=False): ...
 
@@ -403,6 +414,7 @@ class _AWACFields(TypedDict, total=False):
     reward_scaler: RewardScaler | None
     compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
+    layout: ActionLayout | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
     lr_schedule: Literal["constant", "linear", "cosine"]
@@ -553,6 +565,7 @@ class _BCQFields(TypedDict, total=False):
     reward_scaler: RewardScaler | None
     compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
+    layout: ActionLayout | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
     lr_schedule: Literal["constant", "linear", "cosine"]
@@ -701,6 +714,7 @@ class _BCFields(TypedDict, total=False):
     reward_scaler: RewardScaler | None
     compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
+    layout: ActionLayout | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
     lr_schedule: Literal["constant", "linear", "cosine"]

@@ -142,13 +142,23 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         """Whether the policy's first stages are done (also after loading a policy)."""
         return self._impl is not None and self.policy.is_pretrained
 
-    def pretrain(self, dataset: Any, **options: Any) -> list[Row]:
+    def pretrain(
+        self,
+        dataset: Any,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        logger_adapter: LoggerAdapterFactory | None = None,
+        show_progress: bool = True,
+    ) -> list[Row]:
         """Runs the policy's first stage alone, e.g. an Action Structure Model's pre-training.
 
         Args:
             dataset: any dataset that `fit` accepts.
-            **options: `experiment_name`, `with_timestamp`, `logger_adapter` and `show_progress` of
-                `fit`.
+            experiment_name: name of the log folder, to which the stage's is appended; the class's
+                name if None.
+            with_timestamp: append the time to it.
+            logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
+            show_progress: draw progress bars.
 
         Returns:
             One row per epoch; for the metrics see `spin_d3rlpy.policies.stages`.
@@ -156,25 +166,36 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         Raises:
             ValueError: the policy has no first stage.
         """
-        return self._train_stage(0, dataset, **options)
+        name = experiment_name or type(self).__name__
+        adapter = logger_adapter or FileAdapterFactory()
+        return self._train_stage(0, dataset, name, with_timestamp, adapter, show_progress)
 
-    def distill(self, dataset: Any, **options: Any) -> list[Row]:
+    def distill(
+        self,
+        dataset: Any,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        logger_adapter: LoggerAdapterFactory | None = None,
+        show_progress: bool = True,
+    ) -> list[Row]:
         """Trains the student of SPIN-Distill; arguments are those of `pretrain`.
 
         Raises:
             ValueError: the policy has no second stage.
             RuntimeError: there is no ASM yet.
         """
-        return self._train_stage(1, dataset, **options)
+        name = experiment_name or type(self).__name__
+        adapter = logger_adapter or FileAdapterFactory()
+        return self._train_stage(1, dataset, name, with_timestamp, adapter, show_progress)
 
     def _train_stage(
         self,
         number: int,
         dataset: Any,
-        experiment_name: str | None = None,
-        with_timestamp: bool = True,
-        logger_adapter: LoggerAdapterFactory | None = None,
-        show_progress: bool = True,
+        experiment_name: str,
+        with_timestamp: bool,
+        logger_adapter: LoggerAdapterFactory,
+        show_progress: bool,
     ) -> list[Row]:
         stages = self._first_stages()
         if number >= len(stages):
@@ -184,8 +205,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             )
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
-        name, adapter = experiment_name or type(self).__name__, logger_adapter
-        run = create_run(self, name, with_timestamp, adapter or FileAdapterFactory(), show_progress)
+        run = create_run(self, experiment_name, with_timestamp, logger_adapter, show_progress)
         return self._train_on(stages[number], self.stage_context(buffer, run))
 
     def _train_on(self, stage: Stage, context: StageContext) -> list[Row]:

@@ -33,7 +33,7 @@ import typer
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.optimizers import AdamFactory
 
-from spin_d3rlpy import DecQN, FactoredIQL
+from spin_d3rlpy import DecQN, FactoredIQL, nvec
 from spin_d3rlpy.fast import Dropout
 from spin_d3rlpy.files.results import write_csv, write_json
 from spin_d3rlpy.policies import base as policies
@@ -142,7 +142,7 @@ def _algorithms(session: Session) -> list[Any]:
 @contextlib.contextmanager
 def _same_draws() -> Iterator[None]:
     """Devices draw other random numbers: no dropout, and noise of policies is the host's."""
-    gumbel = policies.gumbel_noise
+    gumbel = nvec.gumbel_noise
 
     def of_host(like: torch.Tensor, generator: Any = None) -> torch.Tensor:
         return gumbel(torch.empty(like.shape), generator).to(like.device)
