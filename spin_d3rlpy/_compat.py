@@ -71,7 +71,11 @@ class DiscreteView(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.action_space = _DiscreteSpace(env.action_space)
 
     def step(self, action: Any) -> Any:
-        """Steps the environment with an action `(N,)`."""
+        """Steps the environment with an action `(N,)`.
+
+        Raises:
+            InvalidActionSpaceError: the action is not in the original action space.
+        """
         original = self.action_space.original  # type: ignore[attr-defined]
         action = actions_of(original, np.atleast_1d(action))
         if isinstance(original, Discrete):

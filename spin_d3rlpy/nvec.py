@@ -121,3 +121,8 @@ class SlotLayout(nn.Module):
     def argmax(self, flat: torch.Tensor) -> torch.Tensor:
         """Returns each slot's best choice: `(..., S)` gives integer `(..., N)`."""
         return self.split(flat).argmax(-1)
+
+
+def gumbel_noise(like: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Standard Gumbel noise of a tensor's shape: `argmax(logits + noise)` draws from softmax."""
+    return -torch.log(torch.empty_like(like).exponential_(generator=generator))

@@ -71,7 +71,7 @@ def test_triton_works_beside_graphics(before: str) -> None:
 
 
 def test_triton_after_graphics_still_ends_the_process() -> None:
-    """Why triton is imported first, see `spin_d3rlpy._quiet_import`."""
+    """Why triton is imported first, see `spin_d3rlpy._import_order`."""
     _needs_triton_and_mesa()
     code = [sys.executable, "-c", f"{DRAW}\nimport triton"]
     assert subprocess.run(code, capture_output=True).returncode < 0

@@ -55,9 +55,18 @@ _registered: dict[str, tuple[float, float]] = {}
 
 # What changes how an environment is made or looks, not what its returns mean.
 _IRRELEVANT = {
-    *("render_mode", "width", "height", "camera_id", "size"),
-    *("num_envs", "vectorization_mode", "vector_kwargs", "wrappers"),
-    *("domain", "task", "max_episode_steps"),
+    "render_mode",
+    "width",
+    "height",
+    "camera_id",
+    "size",
+    "num_envs",
+    "vectorization_mode",
+    "vector_kwargs",
+    "wrappers",
+    "domain",
+    "task",
+    "max_episode_steps",
 }
 _DATASET_NAME = re.compile(rf"(?P<task>spin/{TASK_NAME_PATTERN})(?:/.+)?")
 _ENV_ID = re.compile(r"spin/(?P<task>.+)-v\d+")

@@ -33,8 +33,8 @@ from examples.behavior_policies.threads import one_thread
 from examples.behavior_policies.trainer import BehaviorTrainer
 from spin_d3rlpy.algos.critics import ValueFunction
 from spin_d3rlpy.fast.precision import autocast, backward
+from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import FactoredPolicy
-from spin_d3rlpy.policies.base import gumbel_noise
 
 N_ENVS = 32
 ROLLOUT_STEPS = 256

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 
 from spin_d3rlpy._compat import export_onnx, quiet_tracing
-from spin_d3rlpy.algos.config import MultiDiscreteConfig
+from spin_d3rlpy.algos.config import ACTING_SCALERS, SCALERS, MultiDiscreteConfig
 from spin_d3rlpy.algos.files import copy_to
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl
 from spin_d3rlpy.algos.recipes import recipe_fields
@@ -156,8 +156,15 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 f"{self._impl.observation_shape}, the dataset has {shape}."
             )
 
-    def _require_built(self, *scalers: str) -> TImpl:
-        """Returns the impl; a RuntimeError says what is not built, or which scaler not fitted."""
+    def require_built(self, scalers: Sequence[str] = ()) -> TImpl:
+        """Returns the built networks.
+
+        Args:
+            scalers: fields of the config whose scalers must be fitted.
+
+        Raises:
+            RuntimeError: the networks are not built, or a scaler is not fitted.
+        """
         if self._impl is None:
             raise RuntimeError("Call fit, build_with_dataset or build_with_env first.")
         for name in scalers:
@@ -217,7 +224,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         return action
 
     def _check_observations(self, x: Observation) -> NDArray:
-        impl = self._require_built("observation_scaler")
+        impl = self.require_built(ACTING_SCALERS)
         array = np.asarray(x)
         if array.ndim != 2 or array.shape[1:] != tuple(impl.observation_shape):
             size = impl.observation_shape[0]
@@ -247,7 +254,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         Raises:
             RuntimeError: the algorithm is not built, or a scaler is not fitted.
         """
-        self._require_built("observation_scaler", "reward_scaler")
+        self.require_built(SCALERS)
         super().save(fname)
 
     def save_policy(self, fname: str) -> None:
@@ -261,7 +268,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             ValueError: another extension.
             ImportError: ONNX without the package `onnx` (`pip install "spin-d3rlpy[onnx]"`).
         """
-        self._require_built("observation_scaler")
+        self.require_built(ACTING_SCALERS)
         if torch.device(self._device).type != "cpu":  # files would hold the device's name
             copy_to(self, "cpu:0").save_policy(fname)
         elif fname.endswith(".onnx"):

@@ -15,11 +15,12 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticConfig,
     ActorCriticImpl,
 )
-from spin_d3rlpy.algos.critics import ValueFunction, combine_slots, polyak_update
+from spin_d3rlpy.algos.critics import ValueFunction, combine_slots
 from spin_d3rlpy.algos.iql import IQLModules
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.feature_cache import policy_input
+from spin_d3rlpy.training.averages import polyak_update
 
 
 @dataclasses.dataclass()
@@ -43,7 +44,9 @@ class AWACConfig(ActorCriticConfig):
         * SPIN (Landers et al., ICLR 2026), section 5.
 
     Args:
+        value_encoder_factory: d3rlpy's factory of the encoder of V.
         lam: temperature lambda of the advantage weights.
+        max_weight: largest advantage weight, w_max.
         n_action_samples: actions sampled for V's target where it is not exact.
     """
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -24,31 +24,32 @@ from gymnasium.spaces import Box
 from torch import nn
 
 from spin_d3rlpy._compat import DiscreteView, fuse_adam
-from spin_d3rlpy.algos.acting import ActingAlgo, TConfig, TImpl
-from spin_d3rlpy.algos.fit import BestIs, FitSettings, LoggerLog, open_logger, train
+from spin_d3rlpy.algos.acting import TConfig, TImpl
+from spin_d3rlpy.algos.config import SCALERS
+from spin_d3rlpy.algos.fit import BestIs, FitSettings, Training
+from spin_d3rlpy.algos.hooks import Timer, TrainableAlgo, no_timer
 from spin_d3rlpy.algos.recorded import RecordedUpdate
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.batches import imitation_batch
+from spin_d3rlpy.data.batches import BatchSource, imitation_batch
 from spin_d3rlpy.errors import require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import autocast
 from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch
 from spin_d3rlpy.training.budget import Budget
-from spin_d3rlpy.training.checkpoints import DEFAULT_KEEP, Checkpoints
+from spin_d3rlpy.training.checkpoints import DEFAULT_KEEP
 from spin_d3rlpy.training.graphs import can_record
-from spin_d3rlpy.training.loop import Run, StageLog
 
 Clock = Literal["wall", "cpu"]
 
 
-class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
+class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
     """Base class of algorithms whose actions are integer arrays `(B, N)`; adds training.
 
     Arguments are those of `ActingAlgo`.
     """
 
     _recorded: RecordedUpdate | None = None
-    _said: str | None = None  # why there is none
+    _logged_reason: str | None = None  # why updates are not recorded, as the log says
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
         """Registers a named algorithm with its config, for saved files."""
@@ -57,12 +58,6 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
             config_class: Any = cls.config_class
             config_class.type_name, config_class.algo_class = name, cls
             register_learnable(config_class)
-
-    @property
-    def compiled(self) -> bool:
-        """Whether updates are recorded as CUDA graphs, see `MultiDiscreteConfig.compile_graph`."""
-        wanted = bool(self._config.compile_graph) and not self._enable_ddp
-        return wanted and can_record(self._device)
 
     def update(self, batch: Any) -> dict[str, float]:
         """Does one gradient step on a d3rlpy mini-batch or on an unscaled `TorchMiniBatch`.
@@ -81,46 +76,42 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         # those with another batch for the policy.
         mixed = isinstance(batch, FeatureMiniBatch) or imitation_batch(batch) is not batch
         if self.compiled and not mixed:
-            return self._count(self._recorded_update().on_batch(batch))
-        return self._count(self._compute(batch))
+            return self._finish_step(self._recorded_update().on_batch(batch))
+        return self._finish_step(self.gradient_step(batch))
 
-    def _sample_and_update(
-        self,
-        source: Any,
-        measure: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+    def sample_and_update(
+        self, source: BatchSource, measure: Timer = no_timer
     ) -> dict[str, torch.Tensor]:
-        """Updates on a batch drawn from `source`; `measure` times drawing and updating."""
         overridden = getattr(self.update, "__func__", None) is not MultiDiscreteAlgo.update
         recorded = self.compiled and source.is_on_one_device and not overridden
         if not recorded and self._config.compile_graph and can_record(self._device):
-            self._say_why_not(overridden)
+            self._log_why_not_recorded(overridden)
         with measure("sample_batch"):  # a recording draws its batches itself
             batch = None if recorded else source.sample_transition_batch(self.batch_size)
         with measure("algorithm_update"):
             if batch is None:
-                return self._count(self._recorded_update().on_source(source, self.batch_size))
+                return self._finish_step(self._recorded_update().on_source(source, self.batch_size))
             if overridden:
                 metrics = self.update(batch)
                 return {k: torch.tensor(v, dtype=torch.float64) for k, v in metrics.items()}
-            return self._count(self._compute(batch))
+            return self._finish_step(self.gradient_step(batch))
 
-    def _say_why_not(self, overridden: bool) -> None:
+    def _log_why_not_recorded(self, overridden: bool) -> None:
         reason = "observations or cached features are in host memory"
         if self._enable_ddp or overridden:
             ddp = "several processes train one model"
             reason = ddp if self._enable_ddp else "update() is overridden"
-        if reason != self._said:
-            self._said = reason
+        if reason != self._logged_reason:
+            self._logged_reason = reason
             LOG.info("Updates are not recorded as a CUDA graph, but run one by one", reason=reason)
 
-    def _compute(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
-        """Hook around a gradient step; a recording replays only the work of the device."""
-        impl = self._require_built("observation_scaler", "reward_scaler")
+    def gradient_step(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
+        impl = self.require_built(SCALERS)
         keep_freed_memory()
         with autocast(self._device, self._config.precision):
             return impl.update_without_sync(self._scale(batch), self._grad_step)
 
-    def _count(self, metrics: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _finish_step(self, metrics: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Work after every gradient step, recorded or not."""
         assert self._impl is not None
         self._impl.after_update(self._grad_step)
@@ -128,17 +119,12 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         return metrics
 
     def _recorded_update(self) -> RecordedUpdate:
-        self._require_built()
+        self.require_built()
         self._recorded = self._recorded or RecordedUpdate(self)
         return self._recorded
 
     def forget_recording(self) -> None:
-        """Frees a recorded update, with the dataset and features that it reads."""
         self._recorded = None
-
-    def _frozen_state(self) -> object:
-        """Hook: a change of this value causes a new recording."""
-        return None
 
     def _scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:
         changes: dict[str, Any] = {}
@@ -316,28 +302,10 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         with settings.budget.counting():
             buffer = self._as_buffer(dataset)
             self._build_with_buffer(buffer)
-            training = self._hold_out(buffer)
+            training = self.hold_out(buffer)
         # Evaluators get what they would get from d3rlpy.
-        shown = dataset if isinstance(dataset, ReplayBufferBase) else buffer
-        yield from train(self, training, shown, settings)
-
-    def _run(
-        self,
-        show_progress: bool,
-        experiment_name: str,
-        with_timestamp: bool,
-        logger_adapter: LoggerAdapterFactory,
-        checkpoints: Checkpoints | None = None,
-        budget: Budget | None = None,
-    ) -> Run:
-        @contextmanager
-        def log(stage: str, prefix: str, epoch_steps: int) -> Iterator[StageLog]:
-            name = f"{experiment_name}_{stage}"
-            with open_logger(self, name, with_timestamp, logger_adapter, epoch_steps) as logger:
-                yield LoggerLog(logger, prefix)
-
-        graph: Any = self.compiled and self._config.compile_graph
-        return Run(show_progress, checkpoints, self._enable_ddp, graph, log, budget or Budget())
+        for_evaluators = dataset if isinstance(dataset, ReplayBufferBase) else buffer
+        yield from Training(self, training, for_evaluators, settings).epochs()
 
     def _budget(self, seconds: float | Budget | None, clock: Clock) -> Budget:
         require_one_of("clock", clock, Clock)
@@ -356,9 +324,6 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
     ) -> OptimizerWrapper:
         """Returns an optimizer of these networks with a learning rate."""
         return fuse_adam(factory.create(modules, lr=rate, compiled=self.compiled))
-
-    def _after_resume(self, checkpoints: Checkpoints) -> None:
-        """Hook for state in addition to networks (SPIN's ASM)."""
 
     def fit_online(self, env: GymEnv, *args: Any, **kwargs: Any) -> None:
         """Trains in an environment with MultiDiscrete actions; arguments as in d3rlpy.
@@ -389,30 +354,12 @@ class MultiDiscreteAlgo(ActingAlgo[TImpl, TConfig]):
         if isinstance(space, Box) and space.is_bounded():
             with suppress(NotImplementedError):  # of scalers that need data
                 build_scalers_with_env(self, env)
-        self._require_built("observation_scaler", "reward_scaler")
+        self.require_built(SCALERS)
 
-    # Whether features of the whole dataset are cached; None until a run has decided.
-    _caches_features: bool | None = None
-
-    def _begin_run(self, run: Run) -> None:
-        """Hook at the start of `fit`, also of a resumed one."""
-
-    def _hold_out(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
-        """Hook: the episodes to train on."""
-        return buffer
-
-    def _before_evaluation(self) -> None:
-        """Hook before an epoch is evaluated, and at the end."""
-
-    def _before_training(self, buffer: DeviceReplayBuffer, run: Run) -> None:
-        """Hook for work before the first step (a policy's first stages)."""
-
-    def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
-        """Hook: the source of batches."""
+    def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
         rows = getattr(self._config, "imitation_batch_size", None)
         return buffer.for_imitation(self._config.imitation_weights, rows)
 
-    def _prepare_source(self, source: Any, progress: float) -> Any:
-        """Hook before every step: the source of batches, given the last one's."""
+    def batch_source_at(self, source: BatchSource, progress: float) -> BatchSource:
         share = getattr(self._config, "monte_carlo_share", 0.0)
         return source.with_horizon(self._config.gamma if progress < share else None)

@@ -12,7 +12,7 @@ from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, Polic
 from spin_d3rlpy.asm.conditions import ArrayLike
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.batches import imitation_batch
+from spin_d3rlpy.data.batches import BatchSource, imitation_batch
 from spin_d3rlpy.policies.conditioned import greedy_with
 
 
@@ -64,7 +64,7 @@ class BC(PolicyAlgo[BCImpl, BCConfig]):
         chosen = greedy_with(self._impl.acting_policy, inputs, given, allowed)
         return chosen.cpu().numpy()
 
-    def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
+    def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
         """There is one batch a step: no critic draws another."""
         weights = dataclasses.replace(self._config.imitation_weights, critics=True)
         return buffer.for_imitation(weights)

@@ -15,11 +15,12 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticImpl,
     ActorCriticModules,
 )
-from spin_d3rlpy.algos.critics import FactoredCritic, best_of, combine_slots, polyak_update
+from spin_d3rlpy.algos.critics import FactoredCritic, best_of, combine_slots
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.base import candidate_noise, keep_supported
 from spin_d3rlpy.policies.feature_cache import next_policy_input
+from spin_d3rlpy.training.averages import polyak_update
 
 
 @dataclasses.dataclass()

@@ -20,6 +20,9 @@ from spin_d3rlpy.training.graphs import CompileGraph
 from spin_d3rlpy.training.schedules import Schedule, ScheduleName
 from spin_envs import ActionLayout
 
+ACTING_SCALERS = ("observation_scaler",)  # config fields that acting needs fitted
+SCALERS = (*ACTING_SCALERS, "reward_scaler")  # that updates and files need fitted
+
 
 def layout_field() -> Any:
     """Returns a config field for an `ActionLayout`, None if it is not known."""
@@ -35,6 +38,11 @@ class MultiDiscreteConfig(LearnableConfig):
     """Fields that every algorithm's config has.
 
     Args:
+        batch_size: rows of a mini-batch.
+        gamma: discount factor of a step.
+        observation_scaler: d3rlpy's scaler of observations, fitted to the dataset; None for none.
+        action_scaler: d3rlpy's, for continuous actions: not used here, leave it None.
+        reward_scaler: d3rlpy's scaler of rewards, fitted to the dataset; None for none.
         nvec: number of choices of each sub-action. Filled from the dataset or environment when
             the model is built, and saved with it.
         layout: what slots and choices are (see `spin_envs.ActionLayout`). Filled likewise, if the
@@ -99,6 +107,8 @@ class PolicyConfig(MultiDiscreteConfig):
     """Fields of objectives that train a policy.
 
     Args:
+        actor_learning_rate: of the policy's optimizer, before `lr_schedule`.
+        actor_optim_factory: d3rlpy's factory of the policy's optimizer.
         actor_encoder_factory: chooses the policy, its sizes and first stages: `SPINEncoderFactory`,
             `SAINTEncoderFactory`, `AutoregressiveEncoderFactory`, another `PolicyFactory`, or any
             d3rlpy encoder factory for a factored policy.

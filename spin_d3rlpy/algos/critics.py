@@ -132,12 +132,6 @@ def squared_error(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return error.square().mean(1).sum()
 
 
-def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """Moves `target` towards `online`: `target <- (1 - tau) target + tau online`, in one kernel."""
-    with torch.no_grad():
-        torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
-
-
 def best_of(actions: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Returns of A actions `(A, B, N)` those of the largest least value `(E, A, B)`, `(B, N)`."""
     best = values.amin(0).argmax(0)[None, :, None].expand(-1, -1, actions.shape[-1])

@@ -25,12 +25,12 @@ from spin_d3rlpy.algos.critics import (
     ValueFunction,
     combine_slots,
     expectile_loss,
-    polyak_update,
 )
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.data.scalers import standardized_states
 from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.policies.base import keep_supported
+from spin_d3rlpy.training.averages import polyak_update
 
 
 @dataclasses.dataclass()
@@ -52,6 +52,11 @@ class DecQNConfig(CriticConfig):
     References:
         * Seyde et al., Solving Continuous Control via Q-learning, 2023, equation 3.
         * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.
+
+    Args:
+        learning_rate: of all networks, before `lr_schedule`.
+        optim_factory: d3rlpy's factory of the optimizer.
+        encoder_factory: d3rlpy's factory of the encoders of observations.
     """
 
     learning_rate: float = 3e-4
@@ -349,9 +354,12 @@ class DecQNIQLConfig(DecQNOneStepConfig):
     published code's Huber loss (docs/explanation/differences.md). Actions are
     :math:`\operatorname{argmax}_k U_i(s, k) / \lambda + \log \pi_i(k|s)` with the
     behavior-cloned policy.
+
+    Args:
+        expectile: tau of the expectile regression.
     """
 
-    expectile: float = 0.8  # tau
+    expectile: float = 0.8
 
 
 @dataclasses.dataclass(frozen=True)

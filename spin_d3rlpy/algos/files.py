@@ -13,7 +13,7 @@ from d3rlpy.base import DeviceArg, LearnableConfigWithShape
 from d3rlpy.torch_utility import unwrap_ddp_model
 from torch import nn
 
-from spin_d3rlpy.algos.config import MultiDiscreteConfig
+from spin_d3rlpy.algos.config import SCALERS, MultiDiscreteConfig
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.data.scalers import scaler_to_dict
 from spin_d3rlpy.errors import InvalidCheckpointError
@@ -37,7 +37,7 @@ def save_policy(algo: Any, path: str | Path) -> None:
     """
     if not isinstance(getattr(algo, "config", None), MultiDiscreteConfig):
         raise TypeError(f"Expected an algorithm of spin_d3rlpy, got {type(algo).__name__}.")
-    impl = algo._require_built("observation_scaler", "reward_scaler")
+    impl = algo.require_built(SCALERS)
     described = LearnableConfigWithShape(
         observation_shape=impl.observation_shape,
         action_size=impl.action_size,
@@ -157,4 +157,4 @@ def _add_asm(algo: Any) -> None:
     structure = config.actor_encoder_factory.structure
     asm = ActionStructureModel(algo.impl.observation_shape[0], config.nvec, structure)
     asm.observation_scaler = scaler_to_dict(config.observation_scaler)
-    algo._asm = asm.to(algo._device).requires_grad_(False).eval()
+    algo.keep_asm(asm.to(algo.impl.device).requires_grad_(False).eval())

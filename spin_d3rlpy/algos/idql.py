@@ -20,9 +20,11 @@ from spin_d3rlpy.algos.trust import Trust, TrustSwitch, measure_trust
 from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.errors import require_fields
+from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import Policy
-from spin_d3rlpy.policies.base import candidate_noise, gumbel_noise
+from spin_d3rlpy.policies.base import candidate_noise
 from spin_d3rlpy.policies.joint import JointPolicy
 
 VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
@@ -132,7 +134,11 @@ class IDQLImpl(IQLImpl):
         allowed: ArrayLike | Rule | None = None,
         milliseconds: float | None = None,
     ) -> torch.Tensor:
-        """The best action that keeps what is given and breaks no rule, `(B, N)`."""
+        """The best action that keeps what is given and breaks no rule, `(B, N)`.
+
+        Raises:
+            ValueError: the policy is not a structure model.
+        """
         began = time.monotonic()
         policy = self.acting_policy
         if not isinstance(policy, JointPolicy):
@@ -215,7 +221,7 @@ class IDQL(IQL):
     @property
     def trust(self) -> Trust | None:
         """How far the critics are trusted, and by which figures; None if they were not tested."""
-        return cast(IDQLImpl, self._require_built())._modules.trust.trust
+        return cast(IDQLImpl, self.require_built())._modules.trust.trust
 
     def predict_with(
         self,
@@ -248,7 +254,7 @@ class IDQL(IQL):
         impl = cast(IDQLImpl, self._impl)
         return impl.choose_with(inputs, given, allowed, milliseconds).cpu().numpy()
 
-    def _hold_out(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
+    def hold_out(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Keeps some episodes by which trust is measured, and returns the others."""
         share = cast(IDQLConfig, self._config).held_out_share
         if share == 0.0 or buffer.size() < 2:
@@ -257,7 +263,7 @@ class IDQL(IQL):
         buffer, self._held_out = buffer.split(share)
         return buffer
 
-    def _before_evaluation(self) -> None:
+    def before_evaluation(self) -> None:
         """Measures trust; training does not depend on whether it is measured."""
         if self._held_out is None:
             return
@@ -277,10 +283,10 @@ class IDQL(IQL):
                 self._held_out, values, self._config.gamma, scaler.transform if scaler else None
             )
 
-    def _source(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
+    def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
         """Nothing imitates with a policy that is not trained: no batch for it is drawn."""
         is_used = self.policy.trainable_modules() or self._config.imitation_weights.critics
-        return super()._source(buffer) if is_used else buffer
+        return super().batch_source(buffer) if is_used else buffer
 
     def create_modules(self, observation_shape: Shape) -> IDQLModules:
         parts = vars(super().create_modules(observation_shape))

@@ -18,7 +18,7 @@ from spin_d3rlpy.fast.precision import backward
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.feature_cache import policy_input
-from spin_d3rlpy.training.schedules import WeightAverage
+from spin_d3rlpy.training.averages import WeightAverage
 
 Metrics = dict[str, torch.Tensor]
 

@@ -18,9 +18,10 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticImpl,
     ActorCriticModules,
 )
-from spin_d3rlpy.algos.critics import ValueFunction, expectile_loss, polyak_update
+from spin_d3rlpy.algos.critics import ValueFunction, expectile_loss
 from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.data.batches import imitation_batch
+from spin_d3rlpy.training.averages import polyak_update
 
 
 @dataclasses.dataclass()
@@ -42,8 +43,10 @@ class IQLConfig(ActorCriticConfig):
         * SPIN (Landers et al., ICLR 2026), section 5.
 
     Args:
+        value_encoder_factory: d3rlpy's factory of the encoder of V.
         expectile: tau of the expectile regression.
         weight_temp: inverse temperature beta of the advantage weights.
+        max_weight: largest advantage weight, w_max.
         joint_critic: Q functions of the state and the whole action, which can value how choices
             go together, instead of utilities that are combined over slots.
     """

@@ -18,9 +18,11 @@ from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import PolicyConfig, takes_policy_fields
+from spin_d3rlpy.algos.fit import create_run
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, PolicyImpl, PolicyModules
-from spin_d3rlpy.asm import ActionStructureModel, load_asm
+from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.scalers import resize_scaler, scaler_from_dict, scaler_to_dict
 from spin_d3rlpy.errors import NvecMismatchError
@@ -59,6 +61,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     Args:
         asm: pre-trained Action Structure Model or its file, for policies made from one; without it,
             `fit` pre-trains one.
+
+    Raises:
+        ValueError: the encoder factory makes another kind of policy than this class's.
     """
 
     # Networks that acting needs.
@@ -93,9 +98,14 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     @property
     def policy(self) -> Policy:
         """The policy network; a RuntimeError if it is not built."""
-        return cast(PolicyImpl, self._require_built()).policy
+        return cast(PolicyImpl, self.require_built()).policy
 
     def create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        """Builds the networks; the arguments are those of `ActingAlgo.create_impl`.
+
+        Raises:
+            NvecMismatchError: the ASM was pre-trained on observations of another length.
+        """
         if self._asm is not None and self._asm.observation_size != observation_shape[0]:
             raise NvecMismatchError(
                 f"The ASM was pre-trained on observations of length {self._asm.observation_size}, "
@@ -136,13 +146,23 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         """Whether the policy's first stages are done (also after loading a policy)."""
         return self._impl is not None and self.policy.is_pretrained
 
-    def pretrain(self, dataset: Any, **options: Any) -> list[Row]:
+    def pretrain(
+        self,
+        dataset: Any,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        logger_adapter: LoggerAdapterFactory | None = None,
+        show_progress: bool = True,
+    ) -> list[Row]:
         """Runs the policy's first stage alone, e.g. an Action Structure Model's pre-training.
 
         Args:
             dataset: any dataset that `fit` accepts.
-            **options: `experiment_name`, `with_timestamp`, `logger_adapter` and `show_progress` of
-                `fit`.
+            experiment_name: name of the log folder, to which the stage's is appended; the class's
+                name if None.
+            with_timestamp: append the time to it.
+            logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
+            show_progress: draw progress bars.
 
         Returns:
             One row per epoch; for the metrics see `spin_d3rlpy.policies.stages`.
@@ -150,25 +170,36 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         Raises:
             ValueError: the policy has no first stage.
         """
-        return self._train_stage(0, dataset, **options)
+        name = experiment_name or type(self).__name__
+        adapter = logger_adapter or FileAdapterFactory()
+        return self._train_stage(0, dataset, name, with_timestamp, adapter, show_progress)
 
-    def distill(self, dataset: Any, **options: Any) -> list[Row]:
+    def distill(
+        self,
+        dataset: Any,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        logger_adapter: LoggerAdapterFactory | None = None,
+        show_progress: bool = True,
+    ) -> list[Row]:
         """Trains the student of SPIN-Distill; arguments are those of `pretrain`.
 
         Raises:
             ValueError: the policy has no second stage.
             RuntimeError: there is no ASM yet.
         """
-        return self._train_stage(1, dataset, **options)
+        name = experiment_name or type(self).__name__
+        adapter = logger_adapter or FileAdapterFactory()
+        return self._train_stage(1, dataset, name, with_timestamp, adapter, show_progress)
 
     def _train_stage(
         self,
         number: int,
         dataset: Any,
-        experiment_name: str | None = None,
-        with_timestamp: bool = True,
-        logger_adapter: LoggerAdapterFactory | None = None,
-        show_progress: bool = True,
+        experiment_name: str,
+        with_timestamp: bool,
+        logger_adapter: LoggerAdapterFactory,
+        show_progress: bool,
     ) -> list[Row]:
         stages = self._first_stages()
         if number >= len(stages):
@@ -178,20 +209,31 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             )
         buffer = self._as_buffer(dataset)
         self._build_with_buffer(buffer)
-        name, adapter = experiment_name or type(self).__name__, logger_adapter
-        run = self._run(show_progress, name, with_timestamp, adapter or FileAdapterFactory())
-        return self._train_on(stages[number], self._stage_context(buffer, run))
+        run = create_run(self, experiment_name, with_timestamp, logger_adapter, show_progress)
+        return self._train_on(stages[number], self.stage_context(buffer, run))
 
     def _train_on(self, stage: Stage, context: StageContext) -> list[Row]:
-        rows = stage.train(context)
+        """Runs a stage and adopts what it learned."""
+        result = stage.train(context)
+        if result.asm is not None:
+            self.set_asm(result.asm)
+            checkpoints = context.run.checkpoints
+            if checkpoints is not None and checkpoints.writes:
+                save_asm(result.asm, checkpoints.folder / ASM_FILE)
         cast(PolicyImpl, self._impl).sync_average()
-        return rows
+        return result.rows
 
     def _first_stages(self) -> Sequence[Stage]:
         factory = self._factory
         return factory.first_stages() if isinstance(factory, PolicyFactory) else ()
 
-    def _stage_context(self, buffer: DeviceReplayBuffer, run: Run) -> StageContext:
+    def stage_context(self, buffer: DeviceReplayBuffer, run: Run) -> StageContext:
+        """Returns the inputs of this algorithm's first stages.
+
+        Args:
+            buffer: the dataset, on the algorithm's device.
+            run: progress bar, checkpoints and logs.
+        """
         return StageContext(
             policy=self.policy,
             factory=self._factory,
@@ -201,32 +243,33 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             transform=self._transform,
             scaler=scaler_to_dict(self._config.observation_scaler),
             asm=self._asm,
-            set_asm=self.set_asm,
             precision=self._config.precision,
         )
 
-    def _begin_run(self, run: Run) -> None:
-        super()._begin_run(run)
+    def begin_run(self, run: Run) -> None:
+        super().begin_run(run)
         self._show_progress, self._budget_of_run = run.show_progress, run.budget
 
-    def _before_training(self, buffer: DeviceReplayBuffer, run: Run) -> None:
+    def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None:
         if self.policy.is_pretrained:
             return
-        context = self._stage_context(buffer, run)
         for stage in self._first_stages():
+            context = self.stage_context(buffer, run)  # with the model of the stage before
             if not stage.is_done(context):
                 self._train_on(stage, context)
 
-    def _prepare_source(self, source: Any, progress: float) -> Any:
-        source = super()._prepare_source(source, progress)
+    def batch_source_at(self, source: BatchSource, progress: float) -> BatchSource:
+        source = super().batch_source_at(source, progress)
         wanted = getattr(self._factory, "cache_features", False)
-        if isinstance(source, CachedFeatures) or not wanted or self._caches_features is False:
+        if not isinstance(source, DeviceReplayBuffer) or not wanted:
+            return source  # with features already, or never
+        if self.caches_features is False:
             return source
         network = self.policy.fixed_features
         if network is None:
             return source
         # A resumed run does what the interrupted one did, whatever time is left.
-        budget = self._budget_of_run if self._caches_features is None else None
+        budget = self._budget_of_run if self.caches_features is None else None
         precision, bar = self._config.precision, self._show_progress
         try:
             with self._budget_of_run.fastest_threads():
@@ -235,12 +278,12 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 )
         except NotWorthwhileError as error:
             LOG.info("Steps compute features themselves", reason=str(error))
-            self._caches_features = False
+            self.caches_features = False
             return source
-        self._caches_features = True
+        self.caches_features = True
         return CachedFeatures(source, features)
 
-    def _frozen_state(self) -> object:
+    def frozen_state(self) -> object:
         return state_of(p for p in self.policy.parameters() if not p.requires_grad)
 
     @property
@@ -291,6 +334,10 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         self._asm = asm if on_device else copy.deepcopy(asm).to(self._device)
         self._load_asm()
 
+    def keep_asm(self, asm: ActionStructureModel) -> None:
+        """Keeps the model of a policy that has its weights already, for `asm` and `support`."""
+        self._asm = asm
+
     def _adopt_scaling(self, asm: ActionStructureModel) -> None:
         """Adopts the ASM's observation scaler, or checks that it is the one in use."""
         scaler, encoded = self._config.observation_scaler, asm.observation_scaler
@@ -320,7 +367,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         Raises:
             ValueError: networks depend on the number of slots or choices, or features differ.
         """
-        impl, before, after = self._require_built(), self._config.layout, layout_of(env)
+        impl, before, after = self.require_built(), self._config.layout, layout_of(env)
         if before is None or after is None or not (before.has_features and after.has_features):
             raise ValueError(
                 "Expected an algorithm and an environment with a layout of the features of their "
@@ -370,8 +417,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         chosen = torch.as_tensor(actions, dtype=torch.int64, device=self._device)
         return asm.log_likelihood(self._scaled(observations), chosen).per_slot.cpu().numpy()
 
-    def _after_resume(self, checkpoints: Checkpoints) -> None:
+    def resume_from(self, checkpoints: Checkpoints) -> None:
         # The policy has its weights already; the model itself is kept for the user.
         path = checkpoints.folder / ASM_FILE
         if checkpoints.stage != "pretraining" and self._asm is None and path.exists():
-            self._asm = load_asm(path, self._device)
+            self.keep_asm(load_asm(path, self._device))

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from d3rlpy.torch_utility import TorchMiniBatch
 
-from spin_d3rlpy.algos.impl import Metrics, MultiDiscreteImpl
-from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.algos.hooks import TrainableAlgo
+from spin_d3rlpy.algos.impl import Metrics
+from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.training.graphs import GraphedStep
 
 
@@ -21,19 +22,18 @@ class RecordedUpdate:
     so does a change of frozen parameters, of which it holds products.
     """
 
-    def __init__(self, algo: Any) -> None:
+    def __init__(self, algo: TrainableAlgo[Any, Any]) -> None:
         self._algo = algo
         self._key: Hashable = None
         self._step: GraphedStep[Metrics] | None = None
         self._batch: TorchMiniBatch | None = None  # whose tensors the recording reads
         self._form: Hashable = None
 
-    def on_source(self, source: DeviceReplayBuffer, batch_size: int) -> Metrics:
+    def on_source(self, source: BatchSource, batch_size: int) -> Metrics:
         """One step on a batch that the recording itself draws."""
 
         def step() -> Metrics:
-            metrics: Metrics = self._algo._compute(source.sample_transition_batch(batch_size))
-            return metrics
+            return self._algo.gradient_step(source.sample_transition_batch(batch_size))
 
         return self._step_for((source, batch_size), step)()
 
@@ -47,11 +47,12 @@ class RecordedUpdate:
         static = self._batch
         assert static is not None
         torch._foreach_copy_(list(_tensors(static).values()), list(tensors.values()))
-        return self._step_for(form, lambda: self._algo._compute(static))()
+        return self._step_for(form, lambda: self._algo.gradient_step(static))()
 
     def _step_for(self, key: Hashable, step: Callable[[], Metrics]) -> GraphedStep[Metrics]:
-        impl: MultiDiscreteImpl = self._algo._impl
-        key = key, impl, self._algo._frozen_state()
+        impl = self._algo.impl
+        assert impl is not None
+        key = key, impl, self._algo.frozen_state()
         if self._step is None or key != self._key:
             optimizers = [optim.optim for optim in impl.optimizers]
             graph = self._algo.config.compile_graph

@@ -24,6 +24,9 @@ class DistillationConfig:
     """How a student is trained: Adam, its rate decayed to zero along a cosine. Defaults are ours.
 
     Args:
+        n_updates: gradient steps.
+        batch_size: rows of an update, drawn with replacement.
+        learning_rate: of the first step.
         validation_share: share of the episodes that is held out.
         validation_interval: updates between measurements on held-out data.
         precision: number format of a step, see `spin_d3rlpy.fast.precision.autocast`; None is the

@@ -62,6 +62,9 @@ class EntityFeatures(nn.Module):
     """Gathers the features of slots, choices, pairs and the context from observations.
 
     What it holds follows from the layout and is not saved.
+
+    Raises:
+        ValueError: a layout without features of choices.
     """
 
     slot_index: torch.Tensor  # (N, f)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import nn
@@ -48,10 +48,7 @@ class TransformerConfig:
     attention_dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_sizes(self)
-        require_fields(
-            self, n_heads=(self.width % self.n_heads == 0, f"to divide width={self.width}")
-        )
+        check_sizes(self)
 
     def entries_a_row(self, n_slots: int) -> int:
         """Numbers in the largest array of one row of a batch."""
@@ -62,13 +59,18 @@ class TransformerConfig:
 
 @dataclasses.dataclass()
 class MLPConfig:
-    """Sizes of an attention-free trunk: width and number of its hidden layers."""
+    """Sizes of an attention-free trunk.
+
+    Args:
+        width: of each hidden layer.
+        n_layers: number of hidden layers.
+    """
 
     width: int = 256
     n_layers: int = 2
 
     def __post_init__(self) -> None:
-        _check_sizes(self)
+        check_sizes(self)
 
     def entries_a_row(self, n_slots: int) -> int:
         """Numbers in the largest array of one row of a batch."""
@@ -83,13 +85,27 @@ ARCHITECTURES: dict[str, type[StructureConfig]] = {
 }
 
 
-def _check_sizes(config: TransformerConfig | MLPConfig) -> None:
+class Sizes(Protocol):
+    """Sizes of a network: numbers of at least 1, and probabilities whose names end in `dropout`."""
+
+    width: int
+
+
+def check_sizes(config: Sizes) -> None:
+    """Checks all fields of a network's sizes, and that attention heads divide the width.
+
+    Raises:
+        ValueError: a field is out of range, or no whole number.
+    """
     for name, value in vars(config).items():
         if name.endswith("dropout"):
             rule = isinstance(value, float | int) and 0.0 <= value < 1.0, "in [0, 1)"
         else:
             rule = type(value) is int and value >= 1, "to be a number of at least 1"
         require_fields(config, **{name: rule})
+    n_heads = getattr(config, "n_heads", 1)
+    if config.width % n_heads:
+        require_fields(config, n_heads=(False, f"to divide width={config.width}"))
 
 
 class Attention(nn.Module):
@@ -183,33 +199,51 @@ class SlotTransformer(nn.Module):
         return features.gather(0, rows[..., None].expand(-1, -1, features.shape[-1]))
 
 
-class SlotHeads(nn.Module):
+class PerSlotLogits(nn.Module):
+    """Base class of layers with linear maps `D -> m_i`, one per slot, in one batched product.
+
+    Slots with fewer than K choices have columns that are computed and dropped.
+    """
+
+    keep: torch.Tensor  # (S,) columns that belong to choices
+
+    def __init__(self, layout: SlotLayout) -> None:
+        super().__init__()
+        self.is_uniform = layout.is_uniform
+        self.register_buffer("keep", (~layout.padding).flatten().nonzero()[:, 0], persistent=False)
+
+    def flat_logits(
+        self, features: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+    ) -> torch.Tensor:
+        """Maps features `(N, B, D)` to logits of all choices, flat `(B, S)`.
+
+        Weights are `(N, D, K)` and biases `(N, 1, K)`.
+        """
+        logits = in_float32(lambda x: torch.baddbmm(bias, x, weight), features)
+        logits = logits.transpose(0, 1).flatten(1)
+        return logits if self.is_uniform else logits[:, self.keep]
+
+
+class SlotHeads(PerSlotLogits):
     """One small MLP per slot, `D -> hidden -> m_i`, all computed in two batched products."""
 
-    keep: torch.Tensor  # (S,)
-
     def __init__(self, nvec: Sequence[int], config: TransformerConfig) -> None:
-        super().__init__()
         layout = SlotLayout(nvec)
+        super().__init__(layout)
         n, k, d, hidden = layout.n_slots, layout.max_choices, config.width, config.head_hidden
         self.dropout = fast.Dropout(config.dropout)
         self.weight1 = nn.Parameter(torch.empty(n, d, hidden).uniform_(-(d**-0.5), d**-0.5))
         self.bias1 = nn.Parameter(torch.empty(n, 1, hidden).uniform_(-(d**-0.5), d**-0.5))
         bound = hidden**-0.5
-        # Slots with fewer than K choices have columns that are computed and dropped.
         self.weight2 = nn.Parameter(torch.empty(n, hidden, k).uniform_(-bound, bound))
         self.bias2 = nn.Parameter(torch.empty(n, 1, k).uniform_(-bound, bound))
-        self.is_uniform = layout.is_uniform
-        self.register_buffer("keep", (~layout.padding).flatten().nonzero()[:, 0], persistent=False)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Maps features `(B, N, D)`, or `(B, 1, D)` for all slots, to logits, flat `(B, S)`."""
         features = features.expand(-1, self.weight1.shape[0], -1)
         hidden = gelu(torch.baddbmm(self.bias1, features.transpose(0, 1), self.weight1))
         hidden = self.dropout(hidden)
-        logits = in_float32(lambda h: torch.baddbmm(self.bias2, h, self.weight2), hidden)
-        logits = logits.transpose(0, 1).flatten(1)
-        return logits if self.is_uniform else logits[:, self.keep]
+        return self.flat_logits(hidden, self.weight2, self.bias2)
 
 
 class SlotMLP(nn.Module):
@@ -275,7 +309,11 @@ def create_trunk(observation_size: int, config: StructureConfig) -> SlotTransfor
 
 
 def create_heads(nvec: Sequence[int], config: StructureConfig) -> SlotHeads | LinearHeads:
-    """Returns untrained heads for the trunk of a config; see `create_trunk`."""
+    """Returns untrained heads for the trunk of a config; see `create_trunk`.
+
+    Raises:
+        NoTransformerError: a config without attention between slots.
+    """
     if isinstance(config, EntityConfig):
         raise no_transformer(config)
     if isinstance(config, MLPConfig):

@@ -21,10 +21,11 @@ from spin_d3rlpy.asm.objectives.masked import AnyOrderActionModeling, MaskedActi
 from spin_d3rlpy.errors import require_fields, require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import Precision, autocast
+from spin_d3rlpy.training.averages import WeightAverage
 from spin_d3rlpy.training.distributed import share_training
 from spin_d3rlpy.training.graphs import recorded
 from spin_d3rlpy.training.loop import Loop, Metrics, Row, Run
-from spin_d3rlpy.training.schedules import Schedule, ScheduleName, WeightAverage
+from spin_d3rlpy.training.schedules import Schedule, ScheduleName
 
 ObjectiveName = Literal["masked", "variational", "contrastive"]
 Masking = Literal["bernoulli", "any_order"]
@@ -39,6 +40,9 @@ class PretrainingConfig:
         objective: `"masked"` (MAM, SPIN's own), `"variational"` (VAM) or `"contrastive"` (CAM).
         n_epochs: passes of `ceil(n / batch_size)` updates, rows drawn with replacement. 0 leaves
             the trunk untrained (the paper's ablation).
+        batch_size: rows of an update.
+        learning_rate: of Adam, before `lr_schedule`.
+        clip_grad_norm: largest norm of all gradients together.
         masking: MAM: `"bernoulli"` (published) selects slots independently, with the next four
             fields, and averages the loss over the batch. `"any_order"` hides any number of a row's
             slots, each row counting the same (`spin_d3rlpy.asm.objectives.masked`).

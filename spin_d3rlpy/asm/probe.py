@@ -15,7 +15,14 @@ from spin_d3rlpy.asm.pretraining import StateActionSource
 
 @dataclasses.dataclass(frozen=True)
 class ProbeConfig:
-    """How the probe is trained: Adam, decayed to zero along a cosine, and the rows of its test."""
+    """How the probe is trained (by Adam) and tested.
+
+    Args:
+        n_updates: gradient steps.
+        batch_size: rows of an update, drawn with replacement.
+        learning_rate: of the first step; it decays to zero along a cosine.
+        test_rows: rows drawn from the held-out data.
+    """
 
     n_updates: int = 2_000
     batch_size: int = 1024

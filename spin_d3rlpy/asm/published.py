@@ -92,18 +92,18 @@ def _check_weights(weights: Mapping[Any, Any], file_bytes: int) -> None:
             raise ValueError(f"{name} ({value.dtype}) has entries that are not finite real numbers")
 
 
-def _count(weights: dict[str, torch.Tensor], pattern: str) -> int:
+def _count_of(weights: dict[str, torch.Tensor], pattern: str) -> int:
     return len({m[1] for key in weights if (m := re.match(pattern, key))})
 
 
 def _empty_model(
     weights: dict[str, torch.Tensor], n_heads: int, dropout: float
 ) -> ActionStructureModel:
-    n_slots = _count(weights, r"core_transformer\.sub_action_value_embeddings\.(\d+)\.weight$")
+    n_slots = _count_of(weights, r"core_transformer\.sub_action_value_embeddings\.(\d+)\.weight$")
     width = weights[_EMBEDDING.format(0)].shape[1]
     config = TransformerConfig(
         width=width,
-        n_blocks=_count(weights, r"core_transformer\.transformer_blocks\.(\d+)\."),
+        n_blocks=_count_of(weights, r"core_transformer\.transformer_blocks\.(\d+)\."),
         n_heads=n_heads,
         n_state_tokens=weights["core_transformer.state_encoder.2.weight"].shape[0] // width,
         ffn_multiplier=(

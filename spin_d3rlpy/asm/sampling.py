@@ -21,7 +21,7 @@ from spin_d3rlpy.asm.conditions import (
 )
 from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.errors import InvalidActionSpaceError, NoAllowedChoiceError
-from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.nvec import SlotLayout, gumbel_noise
 
 # Rows that go through the model at once.
 _ROWS_AT_ONCE = 4096
@@ -187,7 +187,7 @@ def sample(
                 _require_choice(chosen, unfinished, slot, actions)
                 if temperature > 0.0:
                     if noise is None:
-                        gumbel = -torch.log(torch.empty_like(chosen).exponential_())
+                        gumbel = gumbel_noise(chosen)
                     else:
                         gumbel = layout.split(noise)[row, slot]
                     # Divided by less, scores would overflow, and forbidden ones be as good.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol
 
 import torch
 from d3rlpy.torch_utility import TorchMiniBatch
@@ -21,3 +22,17 @@ class MiniBatch(TorchMiniBatch):
 def imitation_batch(batch: TorchMiniBatch) -> TorchMiniBatch:
     """Returns the policy's batch."""
     return getattr(batch, "imitation", None) or batch
+
+
+class BatchSource(Protocol):
+    """Where a training draws batches from: a dataset on the device, or one with features."""
+
+    @property
+    def is_on_one_device(self) -> bool:
+        """Whether all that a batch is made of is where the training is."""
+
+    def sample_transition_batch(self, batch_size: int) -> MiniBatch:
+        """Draws transitions with replacement."""
+
+    def with_horizon(self, gamma: float | None) -> BatchSource:
+        """Returns the same source with other returns, see `DeviceReplayBuffer.with_horizon`."""

@@ -151,7 +151,11 @@ class DeviceReplayBuffer(ReplayBufferBase):
         return self.observations.device == self.device
 
     def select(self, episodes: Sequence[int]) -> DeviceReplayBuffer:
-        """Returns a copy with the episodes of these indices, in this order, on the same device."""
+        """Returns a copy with the episodes of these indices, in this order, on the same device.
+
+        Raises:
+            ValueError: no index, or one of an episode that does not exist.
+        """
         chosen = [int(i) for i in episodes]
         if not chosen or not all(0 <= i < self.size() for i in chosen):
             raise ValueError(f"Expected episode indices from 0 to {self.size() - 1}, got {chosen}.")

@@ -172,32 +172,36 @@ def _check_arrays(
 
 
 def _check_record(report: CheckReport, metadata: Mapping[str, Any], checksum: str) -> None:
-    said: dict[str, Any] = {
+    recorded: dict[str, Any] = {
         "number of episodes": int(metadata["total_episodes"]),
         "number of transitions": int(metadata["total_steps"]),
     }
-    found: dict[str, Any] = dict(zip(said, (len(report.returns), sum(report.lengths)), strict=True))
+    computed: dict[str, Any] = {
+        "number of episodes": len(report.returns),
+        "number of transitions": sum(report.lengths),
+    }
     if "checksum" in metadata:
-        said["checksum of the data"], found["checksum of the data"] = metadata["checksum"], checksum
+        recorded["checksum of the data"] = metadata["checksum"]
+        computed["checksum of the data"] = checksum
         groups = [("all episodes", metadata["returns"], report.returns)]
         first = 0
         for part in metadata.get("composition", []):
             policy, last = part["policy"], first + part["episodes"]
             groups.append((policy, part["returns"], report.returns[first:last]))
-            steps = found[f"number of transitions of {policy}"] = sum(report.lengths[first:last])
-            said[f"number of transitions of {policy}"] = part.get("transitions", steps)
+            steps = computed[f"number of transitions of {policy}"] = sum(report.lengths[first:last])
+            recorded[f"number of transitions of {policy}"] = part.get("transitions", steps)
             first = last
-        for whose, recorded, returns in groups:
+        for whose, recorded_statistics, returns in groups:
             statistics = return_statistics(returns) if returns else {}
-            for key, value in recorded.items():
-                said[f"{key} return of {whose}"] = value
-                found[f"{key} return of {whose}"] = statistics.get(key, math.nan)
+            for key, value in recorded_statistics.items():
+                recorded[f"{key} return of {whose}"] = value
+                computed[f"{key} return of {whose}"] = statistics.get(key, math.nan)
     else:
         report.notes.append("checksum and statistics (this dataset has no record of them)")
-    for what, value in said.items():
-        is_close = isinstance(value, float) and _close(np.array(found[what]), np.array(value))
-        if not is_close and found[what] != value:
-            report.problems.append(f"The {what} is {found[what]}, the record says {value}.")
+    for what, value in recorded.items():
+        is_close = isinstance(value, float) and _close(np.array(computed[what]), np.array(value))
+        if not is_close and computed[what] != value:
+            report.problems.append(f"The {what} is {computed[what]}, the record says {value}.")
 
 
 def _difference(steps: Sequence[Step], episode: EpisodeArrays) -> str:

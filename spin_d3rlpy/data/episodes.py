@@ -113,7 +113,11 @@ def stack_episodes(
 
 
 def allocate_observations(rows: int, features: int, map_in: Path | None) -> NDArray[np.float32]:
-    """Returns an array for observations, in memory or in a file of a folder."""
+    """Returns an array for observations, in memory or in a file of a folder.
+
+    Raises:
+        InvalidDatasetError: the folder has no room.
+    """
     if map_in is not None:
         try:
             return mapped_array((rows, features), np.float32, map_in)
@@ -135,7 +139,11 @@ def _require_room(n: int, n_episodes: int, features: int, nvec: Sequence[int]) -
 
 
 def mapped_array(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path) -> NDArray[Any]:
-    """Returns a new array in an unnamed file that disappears with the array or the process."""
+    """Returns a new array in an unnamed file that disappears with the array or the process.
+
+    Raises:
+        OSError: the folder has no room, with the size that was needed.
+    """
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     try:
         with tempfile.TemporaryFile(dir=folder) as file:  # the mapping keeps it when it is closed
@@ -183,7 +191,9 @@ def _checked_actions(
     outside = (actions < 0) | (actions >= np.asarray(nvec))
     if advice:
         outside |= actions != np.floor(actions)
-    for step, slot in np.argwhere(outside)[:1]:
+    places = np.argwhere(outside)
+    if len(places):
+        step, slot = places[0]
         raise InvalidDatasetError(
             f"Sub-action {slot} at step {step} of {episode.name} is {actions[step, slot]:g}, "
             f"expected a whole number from 0 to {nvec[slot] - 1}.{advice}"

@@ -55,16 +55,20 @@ _POSITIONS = ("ptr", "_ptr", "position", "pos")
 
 
 def published_files(path: Path) -> list[Path]:
-    """Returns the file itself, or a folder's files `<bins>_bins/<domain>-<task>-<level>`."""
+    """Returns the file itself, or a folder's files `<bins>_bins/<domain>-<task>-<level>`.
+
+    Raises:
+        DatasetNotFoundError: the folder has no such file.
+    """
     if path.is_file():
         return [path]
-    found = sorted(p for p in path.rglob("*") if p.is_file() and _name_of(p))
-    if not found:
+    files = sorted(p for p in path.rglob("*") if p.is_file() and _name_of(p))
+    if not files:
         raise DatasetNotFoundError(
             f"There is no file <bins>_bins/<domain>-<task>-<level> in {path}. Pass one file and "
             "--name to import a file of another name."
         )
-    return found
+    return files
 
 
 def _name_of(path: Path) -> str | None:
@@ -91,6 +95,10 @@ def import_published(path: Path, name: str | None = None) -> str:
 
     Returns:
         The dataset's name.
+
+    Raises:
+        DatasetNotFoundError: the path tells no name and none is given.
+        InvalidDatasetError: the content is not transitions, or the name is taken by another file's.
     """
     name = name or _name_of(path)
     match = _NAME.fullmatch(name or "")
@@ -210,7 +218,9 @@ def _read_transitions(path: Path, observation_size: int, n_slots: int) -> NDArra
         else:
             _fill_by_row(columns, rows)
     done = columns.pop("done")[:, 0]
-    for i in np.flatnonzero(~np.isin(done, (0, 1)))[:1]:
+    wrong = np.flatnonzero(~np.isin(done, (0, 1)))
+    if len(wrong):
+        i = wrong[0]
         raise InvalidDatasetError(f"Expected done 0 or 1, that of transition {i} is {done[i]:g}.")
     return transitions
 
@@ -245,8 +255,8 @@ def _stored_columns(content: Any) -> list[NDArray[Any]]:
     state = content.state if isinstance(content, Record) else content
     if not isinstance(state, Mapping):
         return []
-    found = [next((plain(state[n]) for n in names if n in state), None) for names in _COLUMNS]
-    arrays = [a for a in found if isinstance(a, np.ndarray) and a.ndim]
+    entries = [next((plain(state[n]) for n in names if n in state), None) for names in _COLUMNS]
+    arrays = [a for a in entries if isinstance(a, np.ndarray) and a.ndim]
     if not arrays:
         return []
     if len(arrays) < len(_COLUMNS):

@@ -83,13 +83,13 @@ def load_dataset(
         MissingDependencyError: the environment's simulator is not installed.
         ValueError: `size` or `jobs` is out of range.
     """
-    found = open_dataset(dataset, size, jobs, progress, trust)
+    minari_dataset = open_dataset(dataset, size, jobs, progress, trust)
     map_in = None
     if memory_map is not False:
-        map_in = Path(found.storage.data_path if memory_map is True else memory_map)
-    buffer = DeviceReplayBuffer.from_minari(found, max_episodes, bins, map_in)
+        map_in = Path(minari_dataset.storage.data_path if memory_map is True else memory_map)
+    buffer = DeviceReplayBuffer.from_minari(minari_dataset, max_episodes, bins, map_in)
     if env is None:
-        made = make_environment(found, trust)
+        made = make_environment(minari_dataset, trust)
     else:
         made = gymnasium.make(env) if isinstance(env, str) else env
     if buffer.layout is None and bins is None:
@@ -150,7 +150,12 @@ def open_dataset(
     progress: bool = True,
     trust: bool = False,
 ) -> MinariDataset:
-    """Opens a dataset without reading it; see `load_dataset`."""
+    """Opens a dataset without reading it; see `load_dataset`.
+
+    Raises:
+        ValueError: `size` for a dataset that is not built by name.
+        DatasetNotFoundError: there is no such dataset.
+    """
     by_name = isinstance(dataset, str) and _folder(dataset) is None
     if size is not None and not (by_name and str(dataset).startswith(NAMESPACE)):
         raise ValueError("size= is for datasets that are built by name, spin/...")
@@ -162,7 +167,11 @@ def open_dataset(
 
 
 def open_local(dataset: str | Path, trust: bool = False) -> MinariDataset:
-    """Opens a local dataset by name or path; builds and downloads nothing."""
+    """Opens a local dataset by name or path; builds and downloads nothing.
+
+    Raises:
+        DatasetNotFoundError: there is no such dataset on this machine.
+    """
     folder, name = _folder(dataset), str(dataset)
     if folder is None:
         if not is_dataset_name(name) or not is_complete(name):

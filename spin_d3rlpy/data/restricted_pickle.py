@@ -213,6 +213,9 @@ def load_restricted(path: Path) -> Any:
     Nothing named in the file is imported or called. Arrays become placeholders (use `plain` on
     each), objects of replay buffer classes `Record`s. A list may contain one array many times:
     check the size before copying.
+
+    Raises:
+        InvalidDatasetError: the content is something else, or damaged.
     """
     with path.open("rb") as file:
         try:
@@ -227,7 +230,11 @@ def load_restricted(path: Path) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Returns a placeholder's array; other values unchanged."""
+    """Returns a placeholder's array; other values unchanged.
+
+    Raises:
+        InvalidDatasetError: an array without content.
+    """
     if isinstance(value, _Array) and not hasattr(value, "array"):
         raise InvalidDatasetError("The file has an array without content.")
     return value.array if isinstance(value, _Array) else value

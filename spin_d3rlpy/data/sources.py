@@ -35,8 +35,16 @@ _MIN_ARRAY = 2**20  # bytes that an array may always take
 _ADVICE = "Pass max_episodes= to read fewer, or check whether the dataset is damaged."
 # What h5py, Minari and NumPy raise for files that are not what they should be.
 DAMAGE = (
-    *(OSError, KeyError, IndexError, ValueError, TypeError, AttributeError),
-    *(RuntimeError, AssertionError, MemoryError, OverflowError),
+    OSError,
+    KeyError,
+    IndexError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    AssertionError,
+    MemoryError,
+    OverflowError,
 )
 
 
@@ -46,7 +54,12 @@ def read_minari(
     bins: int | Sequence[int] | None = None,
     map_in: Path | None = None,
 ) -> StackedEpisodes:
-    """Reads episodes of T + 1 observations and T actions, which d3rlpy's `get_minari` misaligns."""
+    """Reads episodes of T + 1 observations and T actions, which d3rlpy's `get_minari` misaligns.
+
+    Raises:
+        InvalidDatasetError: files are damaged, or there are no usable transitions.
+        ValueError: `max_episodes` below 1.
+    """
     grid = _grid(dataset, bins)
     try:
         nvec = nvec_from_space(dataset.action_space) if grid is None else grid.nvec.tolist()
@@ -224,7 +237,11 @@ def episode_arrays(dataset: MinariDataset, index: int, episode: Mapping[str, Any
 
 
 def flatten_observations(space: Space[Any], observations: Any, source: str) -> NDArray[Any]:
-    """Returns an episode's observations `(T + 1, obs)`, flattened as by Gymnasium's `flatten`."""
+    """Returns an episode's observations `(T + 1, obs)`, flattened as by Gymnasium's `flatten`.
+
+    Raises:
+        InvalidDatasetError: a space that is neither flat nor made of flat ones.
+    """
     if isinstance(space, Box) and len(space.shape) == 1:
         return np.asarray(observations)
     if not isinstance(space, Dict | Tuple):
@@ -257,6 +274,9 @@ def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisode
 
     The last transition of a terminated one is kept, with its observation repeated as a next one
     that is never used. Buffers with features that would be ignored (frame stacks, ...) are refused.
+
+    Raises:
+        InvalidDatasetError: a buffer with features that would be ignored.
     """
     picker = type(getattr(buffer, "transition_picker", None))
     if isinstance(buffer, MixedReplayBuffer) or picker is not BasicTransitionPicker:
@@ -281,7 +301,11 @@ def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisode
 
 
 def largest_choices(buffer: ReplayBufferBase) -> list[int]:
-    """Returns each sub-action's largest choice plus one in a d3rlpy buffer."""
+    """Returns each sub-action's largest choice plus one in a d3rlpy buffer.
+
+    Raises:
+        InvalidDatasetError: there are no transitions.
+    """
     if not buffer.episodes:
         raise no_transitions()
     largest = [e.actions.reshape(len(e.actions), -1).max(0) for e in buffer.episodes]

@@ -269,6 +269,9 @@ def write_episodes(
     """Writes a dataset, with returns and checksum in its record, to which the caller adds the rest.
 
     A separate process writes, because the HDF5 library can crash its process on a full disk.
+
+    Raises:
+        DatasetWriteError: the disk has no room, or cannot be written.
     """
     storage = MinariStorage.new(
         staging.data,

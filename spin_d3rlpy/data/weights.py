@@ -31,13 +31,20 @@ class TrajectoryWeights:
 
     References:
         * Hong et al., Harnessing Mixed Offline RL Datasets via Trajectory Weighting, 2023.
+
+    Args:
+        temperature: above 0: the lower, the more the best trajectories count; None draws uniformly.
+        score: a trajectory's `"return"`, or its `"advantage"`: the return minus a linear regression
+            on start states.
+        min_episodes: least effective sample size.
+        critics: also draw the critics' batches by weights.
+        least_persistence: in [-1, 1]; trajectories are drawn alike where `persistence` is below it.
     """
 
-    temperature: float | None = None  # above 0; None draws uniformly
-    score: Score = "return"  # "advantage": minus a linear regression on start states
+    temperature: float | None = None
+    score: Score = "return"
     min_episodes: float = 20.0
-    critics: bool = False  # also draw the critics' batches by weights
-    # Weigh only where `persistence` is at least this: in [-1, 1].
+    critics: bool = False
     least_persistence: float = -1.0
 
     def __post_init__(self) -> None:

@@ -17,11 +17,12 @@ from torch import nn
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import MultiDiscreteConfig
-from spin_d3rlpy.algos.critics import polyak_update, squared_error
+from spin_d3rlpy.algos.critics import squared_error
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.evaluation.metrics import ActionMode
+from spin_d3rlpy.training.averages import polyak_update
 
 
 @dataclasses.dataclass()
@@ -39,6 +40,9 @@ class MultiDiscreteFQEConfig(MultiDiscreteConfig):
         * Le et al., Batch Policy Learning under Constraints, 2019, algorithm 3.
 
     Args:
+        learning_rate: of the Q functions, before `lr_schedule`.
+        optim_factory: d3rlpy's factory of the optimizer.
+        encoder_factory: d3rlpy's factory of the Q functions' encoders.
         n_critics: Q functions; each has its own target, values are their mean.
         tau: Polyak coefficient of the target ensemble, applied every step.
     """

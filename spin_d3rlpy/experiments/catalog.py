@@ -223,18 +223,25 @@ EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 
 @dataclasses.dataclass(frozen=True)
 class BenchSettings:
-    """Selection of what to run."""
+    """Selection of what to run.
+
+    Args:
+        experiments: names in the catalog.
+        preset: name of a scale.
+        scale: what differs from the preset, as fields of `Scale`.
+        seeds: number of seeds; the scale's if None.
+        tasks: only datasets whose name contains one of these; all if empty.
+        methods: only methods whose label contains one of these; all if empty.
+        device: as in d3rlpy.
+    """
 
     experiments: list[str]
-    preset: str = "cpu"  # a scale's name
-    # what differs from it, fields of `Scale`
+    preset: str = "cpu"
     scale: dict[str, Any] = dataclasses.field(default_factory=dict)
-    seeds: int | None = None  # how many; the scale's number if None
-    # only datasets whose name contains one of these; all if empty
+    seeds: int | None = None
     tasks: list[str] = dataclasses.field(default_factory=list)
-    # only methods whose label contains one of these; all if empty
     methods: list[str] = dataclasses.field(default_factory=list)
-    device: str = "cpu:0"  # as in d3rlpy
+    device: str = "cpu:0"
 
     def complete(self) -> BenchSettings:
         """Returns the settings with the whole scale; raises ValueError for unknown names."""

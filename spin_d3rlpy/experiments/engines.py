@@ -16,7 +16,11 @@ from spin_d3rlpy.experiments.worker import work
 
 
 def visible_gpu(number: int) -> str:
-    """Returns the name of a GPU visible to this process, by torch's number."""
+    """Returns the name of a GPU visible to this process, by torch's number.
+
+    Raises:
+        ValueError: this process sees no such GPU.
+    """
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
         return str(number)
@@ -57,6 +61,10 @@ class RayEngine:
     The jobs' folder and Minari's datasets must be on a file system shared by all machines, and this
     package must be installed on them. A job whose worker or machine dies is restarted elsewhere, up
     to three times, from its checkpoint.
+
+    Raises:
+        ImportError: Ray is not installed.
+        ValueError: the cluster has less than one job needs.
     """
 
     def __init__(self, address: str | None = None, cpus: int = 1, gpus: int = 0) -> None:

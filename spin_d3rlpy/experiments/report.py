@@ -115,8 +115,8 @@ class _Writer:
         lines = [[f"<th>{key.replace('_', ' ')}</th>" for key in keys]]
         for row in rows:
             cells = (row[key] for key in keys)
-            shown = [f"{x:,}" if isinstance(x, int) else plots.short_name(str(x)) for x in cells]
-            lines.append([f"<td>{html.escape(cell)}</td>" for cell in shown])
+            texts = [f"{x:,}" if isinstance(x, int) else plots.short_name(str(x)) for x in cells]
+            lines.append([f"<td>{html.escape(cell)}</td>" for cell in texts])
         inner = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)
         self._html.append(f"<div><table>{inner}</table></div>")
 

@@ -178,8 +178,11 @@ def mean_rows(cells: Sequence[Cell], x: str) -> list[Row]:
     """Greedy and sampled returns by `x`, seconds or gradient steps, means over seeds."""
     rows = []
     for cell in cells:
-        columns = (cell.column(name).mean(0) for name in (x, "greedy_return", "return"))
-        for place, greedy, sampled in zip(*columns, strict=True):
+        places = cell.column(x).mean(0)
+        greedy_returns, sampled_returns = (
+            cell.column(name).mean(0) for name in ("greedy_return", "return")
+        )
+        for place, greedy, sampled in zip(places, greedy_returns, sampled_returns, strict=True):
             row: Row = {**cell.names, "seeds": len(cell.jobs), x: round(float(place))}
             rows.append(
                 {**row, "greedy": round(float(greedy), 1), "sampled": round(float(sampled), 1)}
@@ -229,10 +232,12 @@ def target_rows(cells: Sequence[Cell]) -> list[Row]:
         target = targets[cell.dataset]
         steps, minutes = [], []
         for result, curve in zip(cell.results, cell.evaluations, strict=True):
-            for row in [row for row in curve if row["return"] >= target][:1]:
-                steps.append(row["step"])
-                seconds = result.get("pretraining_seconds", 0.0) + row["update_seconds"]
-                minutes.append(seconds / 60.0)
+            first = next((row for row in curve if row["return"] >= target), None)
+            if first is None:
+                continue
+            steps.append(first["step"])
+            seconds = result.get("pretraining_seconds", 0.0) + first["update_seconds"]
+            minutes.append(seconds / 60.0)
         rows.append(
             {
                 **cell.names,

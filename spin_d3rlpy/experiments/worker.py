@@ -24,6 +24,7 @@ from spin_d3rlpy.experiments.coordination import measure_coordination
 from spin_d3rlpy.experiments.job import RESULT, RUN, Job
 from spin_d3rlpy.files.locks import exclusive_folder
 from spin_d3rlpy.files.results import read_csv, write_json
+from spin_d3rlpy.policies.stages import asm_file
 from spin_d3rlpy.runs.machine import describe_machine
 from spin_d3rlpy.runs.settings import PretrainSettings, TrainSettings, train_settings
 from spin_d3rlpy.runs.training import CURVE, POLICY, run_pretraining, run_training
@@ -47,7 +48,12 @@ def run_job(root: Path, name: str) -> None:
             return
         write_json(folder / "machine.json", describe_machine())
         started = time.monotonic()
-        result = {"pretrain": _pretrain, "train": _train, "probe": _probe}[job.kind](root, job)
+        if job.kind == "pretrain":
+            result = _pretrain(root, job)
+        elif job.kind == "train":
+            result = _train(root, job)
+        else:
+            result = _probe(root, job)
         attempt = time.monotonic() - started
         write_json(folder / RESULT, {**result, "seconds_of_last_attempt": attempt})
 
@@ -111,8 +117,7 @@ def _probe(root: Path, job: Job) -> dict[str, Any]:
 
 def _asm_path(root: Path, job: Job) -> Path:
     assert job.asm is not None
-    suffix = "" if job.asm_epoch is None else f"_{job.asm_epoch}"
-    return root / job.asm.name / RUN / f"asm{suffix}.safetensors"
+    return root / job.asm.name / RUN / asm_file(job.asm_epoch)
 
 
 def work(root: Path, name: str, threads: int) -> None:

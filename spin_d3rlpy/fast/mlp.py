@@ -120,8 +120,8 @@ class _ReluMLPs(torch.autograd.Function):
         if sums is not None:
             of_biases[: n - 1] = sums.sum(2).unbind()
         of_x = (gradient @ weights[0]).sum(0) if ctx.needs_input_grad[0] else None
-        found = _in_float32([*of_weights, *of_biases])
-        return of_x, None, None, None, *(g for layer in found for g in layer)
+        gradients = _in_float32([*of_weights, *of_biases])
+        return of_x, None, None, None, *(g for layer in gradients for g in layer)
 
 
 def _side_by_side(

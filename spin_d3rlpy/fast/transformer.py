@@ -78,12 +78,13 @@ def _forward_trained(
 ) -> torch.Tensor:
     """The same in few kernels where weights are trained: folding them again would take more."""
     m, device = trunk.n_state_tokens, observations.device.type
-    names, parameters = zip(*trunk.named_parameters(), strict=True)
+    named = dict(trunk.named_parameters())
+    parameters = tuple(named.values())
     dtype = table.dtype
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         parameters, table = _Rounded.apply(dtype, *parameters), table.to(dtype)  # type: ignore[no-untyped-call]
-    weights = dict(zip(names, parameters, strict=True))
+    weights = dict(zip(named, parameters, strict=True))
 
     def layer(name: str, y: torch.Tensor) -> torch.Tensor:
         return linear(y, weights[f"{name}.weight"], weights[f"{name}.bias"])

@@ -104,5 +104,25 @@ def _fits(value: Any, hint: Any) -> bool:
     return True
 
 
+_IN_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    dict: "a mapping",
+    type(None): "null",
+}
+
+
 def _describe(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+    """Says in words which values of a file a type takes."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_describe(part) for part in parts))
+    if origin is Literal:
+        return " or ".join(repr(part) for part in parts)
+    if origin is list:
+        return f"a list, each entry {_describe(parts[0])}"
+    if origin is dict:
+        return _IN_WORDS[dict]
+    return _IN_WORDS.get(hint) or f"a {getattr(hint, '__name__', hint)}"

@@ -100,7 +100,11 @@ class UntrustedFile:
         self.weights: Found = {k: (s.get_dtype(), tuple(s.get_shape())) for k, s in slices.items()}
 
     def header(self, kind: str, version: int) -> dict[str, Any]:
-        """Returns the JSON header, if it is of this kind and version."""
+        """Returns the JSON header, if it is of this kind and version.
+
+        Raises:
+            InvalidCheckpointError: a header of another kind or version, or one too long.
+        """
         text = (self._file.metadata() or {}).get("spin", "{}")
         if len(text) > _MAX_HEADER_BYTES:
             raise InvalidCheckpointError(f"its configuration has {len(text)} bytes")
@@ -114,7 +118,11 @@ class UntrustedFile:
         return header
 
     def check_spaces(self, nvec: Any, observation_shape: Sequence[Any], n_samples: Any = 1) -> None:
-        """Bounds the action space's memory by the number of weights."""
+        """Bounds the action space's memory by the number of weights.
+
+        Raises:
+            InvalidCheckpointError: shapes are not positive, or need more weights than there are.
+        """
         n_weights = sum(math.prod(shape) for _, shape in self.weights.values())
         numbers = [*nvec, *observation_shape, n_samples]
         if not nvec or not all(type(number) is int and number > 0 for number in numbers):
@@ -143,7 +151,11 @@ class UntrustedFile:
             hook.remove()
 
     def check_weights(self, expected: Mapping[str, torch.Tensor]) -> None:
-        """Compares declared weights with those of networks created without memory."""
+        """Compares declared weights with those of networks created without memory.
+
+        Raises:
+            InvalidCheckpointError: a weight is missing, left over or of another shape or type.
+        """
         wanted = {k: (v.dtype, tuple(v.shape)) for k, v in expected.items()}
         read = {k: (_TYPES.get(dtype), shape) for k, (dtype, shape) in self.weights.items()}
         for key in sorted({*wanted, *read}):
@@ -154,7 +166,11 @@ class UntrustedFile:
                 )
 
     def read_into(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Loads the weights of networks, if they are finite."""
+        """Loads the weights of networks, if they are finite.
+
+        Raises:
+            InvalidCheckpointError: weights are not finite.
+        """
         for key, tensor in weights.items():
             value = self._file.get_tensor(key)
             if value.is_floating_point() and not value.isfinite().all():

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from spin_d3rlpy._compat import cpu_multiplies_bfloat16, is_exporting
+from spin_d3rlpy.asm.model import PerSlotLogits
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import Policy, joint_log_prob
@@ -28,6 +29,8 @@ class AutoregressiveConfig:
     Args:
         state_width: of the state embedding.
         action_width: of the embedding of the previous slot's choice.
+        lstm_width: of each LSTM layer.
+        n_layers: number of LSTM layers.
     """
 
     state_width: int = 128
@@ -36,26 +39,19 @@ class AutoregressiveConfig:
     n_layers: int = 2
 
 
-class SlotLinear(nn.Module):
+class SlotLinear(PerSlotLogits):
     """One linear layer per slot, `D -> m_i`, all computed in one batched product."""
 
-    keep: torch.Tensor  # (S,)
-
     def __init__(self, layout: SlotLayout, width: int) -> None:
-        super().__init__()
+        super().__init__(layout)
         n, k, bound = layout.n_slots, layout.max_choices, width**-0.5
-        # Slots with fewer than K choices have columns that are computed and dropped.
         self.weight = nn.Parameter(torch.empty(n, width, k).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(n, 1, k).uniform_(-bound, bound))
         self.nvec = layout.nvec
-        self.is_uniform = layout.is_uniform
-        self.register_buffer("keep", (~layout.padding).flatten().nonzero()[:, 0], persistent=False)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Maps features `(N, B, D)` to logits of all choices, flat `(B, S)`."""
-        logits = in_float32(lambda x: torch.baddbmm(self.bias, x, self.weight), features)
-        logits = logits.transpose(0, 1).flatten(1)
-        return logits if self.is_uniform else logits[:, self.keep]
+        return self.flat_logits(features, self.weight, self.bias)
 
     def slot_logits(self, i: int, features: torch.Tensor) -> torch.Tensor:
         """Maps features `(B, D)` to the logits of slot i, `(B, m_i)`."""
@@ -150,8 +146,8 @@ def _without_half(
     kind = tokens.device.type
     bfloat16 = kind == "cpu" and cpu_multiplies_bfloat16()
     if bfloat16 or not torch.is_autocast_enabled(kind):
-        found: tuple[torch.Tensor, Any] = lstm(tokens, *arguments)
-        return found
+        outputs: tuple[torch.Tensor, Any] = lstm(tokens, *arguments)
+        return outputs
     with torch.autocast(kind, enabled=False):
-        found = lstm(tokens.float(), *arguments)
-    return found
+        outputs = lstm(tokens.float(), *arguments)
+    return outputs

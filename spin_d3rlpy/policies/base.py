@@ -16,7 +16,7 @@ from spin_d3rlpy import fast
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.fast import replace_dropout
 from spin_d3rlpy.fast.precision import outputs_of
-from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.nvec import SlotLayout, gumbel_noise
 
 
 class SlotFeatures(nn.Module):
@@ -209,11 +209,6 @@ def candidate_noise(layout: SlotLayout, n: int, device: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(_CANDIDATE_SEED)
     # Drawn on the CPU, so that it is the same on every device.
     return gumbel_noise(torch.empty(n, layout.total, device="cpu"), generator).to(device)
-
-
-def gumbel_noise(like: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Standard Gumbel noise of a tensor's shape: `argmax(logits + noise)` draws from softmax."""
-    return -torch.log(torch.empty_like(like).exponential_(generator=generator))
 
 
 class FactoredPolicy(IndependentPolicy):

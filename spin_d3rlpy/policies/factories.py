@@ -44,9 +44,13 @@ Architecture = Literal["transformer", "mlp", "entities"]
 
 
 class PolicyFactory(EncoderFactory):
-    """Base class of factories of policies. A new policy is a network and one of these."""
+    """Base class of factories of policies. A new policy is a network and one of these.
 
-    cache_features: bool = False  # whether frozen features are computed once per dataset
+    Args:
+        cache_features: compute features that do not change once for the whole dataset.
+    """
+
+    cache_features: bool = False
     type_name: ClassVar[str]
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
@@ -61,6 +65,7 @@ class PolicyFactory(EncoderFactory):
         return cls.type_name
 
     def create(self, observation_shape: Shape) -> Encoder:
+        """Raises InvalidActionSpaceError: a policy's factory encodes no observations alone."""
         raise InvalidActionSpaceError(
             f"{type(self).__name__} chooses the policy of this package's algorithms "
             "(actor_encoder_factory); it cannot encode observations alone. Use another encoder "
@@ -82,7 +87,11 @@ class PolicyFactory(EncoderFactory):
 
 @dataclasses.dataclass()
 class SAINTEncoderFactory(PolicyFactory, name="saint"):
-    """Transformer over slot queries, trained end to end (SAINT, as in the SPIN paper)."""
+    """Transformer over slot queries, trained end to end (SAINT, as in the SPIN paper).
+
+    Args:
+        transformer: its sizes.
+    """
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
 
@@ -93,7 +102,12 @@ class SAINTEncoderFactory(PolicyFactory, name="saint"):
 
 @dataclasses.dataclass()
 class ASMEncoderFactory(PolicyFactory):
-    """Base class of the factories of policies made from an Action Structure Model."""
+    """Base class of the factories of policies made from an Action Structure Model.
+
+    Args:
+        transformer: sizes of the model, if it is a Transformer.
+        pretraining: how the model is pre-trained.
+    """
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
     pretraining: PretrainingConfig = dataclasses.field(default_factory=PretrainingConfig)
@@ -104,7 +118,11 @@ class ASMEncoderFactory(PolicyFactory):
         return self.transformer
 
     def fields_for(self, structure: StructureConfig) -> dict[str, Any]:
-        """Returns the fields of a policy made from an ASM of these sizes, if they fit."""
+        """Returns the fields of a policy made from an ASM of these sizes, if they fit.
+
+        Raises:
+            NvecMismatchError: sizes of another architecture.
+        """
         if not isinstance(structure, TransformerConfig):
             raise NvecMismatchError(
                 f"{type(self).__name__} needs an ASM with a Transformer, got {structure}."
@@ -117,7 +135,14 @@ class ASMEncoderFactory(PolicyFactory):
 
 @dataclasses.dataclass()
 class _AnyArchitecture(ASMEncoderFactory):
-    """Made from an ASM of either architecture."""
+    """Made from an ASM of either architecture.
+
+    Args:
+        architecture: of the ASM: `"transformer"` (published), the attention-free `"mlp"` or
+            `"entities"`.
+        mlp: sizes of the model, if it is an MLP.
+        entities: sizes of the model, if it takes features of slots and choices.
+    """
 
     # "entities" where the layout of actions has features, whatever is asked for.
     architecture: Architecture = "transformer"
@@ -231,7 +256,10 @@ class SPINDistillEncoderFactory(ASMEncoderFactory, name="spin_distill"):
 
     Args:
         transformer: sizes of the teacher, an ASM.
+        hidden_units: widths of the student's hidden layers.
         query_init: the teacher's queries: `"mask"` (the ASM's mask tokens) or `"random"`.
+        head_init: heads: `"random"` or `"asm"`.
+        distillation: how the student is trained.
         cache_features: compute the student's features of the whole dataset once, rounded to
             bfloat16, and train heads and critics on them.
     """
@@ -252,7 +280,12 @@ class SPINDistillEncoderFactory(ASMEncoderFactory, name="spin_distill"):
 
 @dataclasses.dataclass()
 class RePreMEncoderFactory(PolicyFactory, name="reprem"):
-    """A frozen state encoder, pre-trained on trajectories (RePreM)."""
+    """A frozen state encoder, pre-trained on trajectories (RePreM).
+
+    Args:
+        sizes: of the model.
+        pretraining: how it is pre-trained.
+    """
 
     sizes: RePreMConfig = dataclasses.field(default_factory=RePreMConfig)
     pretraining: RePreMPretrainingConfig = dataclasses.field(
@@ -275,7 +308,11 @@ class RePreMEncoderFactory(PolicyFactory, name="reprem"):
 
 @dataclasses.dataclass()
 class AutoregressiveEncoderFactory(PolicyFactory, name="autoregressive"):
-    """LSTM over slots, each conditioned on the previous ones (AR-)."""
+    """LSTM over slots, each conditioned on the previous ones (AR-).
+
+    Args:
+        sizes: of the LSTM and its embeddings.
+    """
 
     sizes: AutoregressiveConfig = dataclasses.field(default_factory=AutoregressiveConfig)
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize, scaled_dot_product_attention
 
+from spin_d3rlpy.asm.model import check_sizes
 from spin_d3rlpy.errors import require_fields, require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import Precision, autocast, backward
@@ -25,9 +26,11 @@ class RePreMConfig:
 
     Args:
         width: length of state and action embeddings (D).
+        n_blocks: gated Transformer blocks.
         n_heads: attention heads; must divide `width`.
         ffn_multiplier: hidden width of the feed-forward layers, in units of `width`.
         window: steps of a trajectory window (W).
+        dropout: probability, also in the heads of stage 2.
         head_hidden: hidden width of each slot's head in stage 2.
     """
 
@@ -40,11 +43,8 @@ class RePreMConfig:
     head_hidden: int = 128
 
     def __post_init__(self) -> None:
-        require_fields(
-            self,
-            n_heads=(self.width % self.n_heads == 0, f"to divide width={self.width}"),
-            window=(self.window >= 2, "of at least 2 steps"),
-        )
+        check_sizes(self)
+        require_fields(self, window=(self.window >= 2, "of at least 2 steps"))
 
 
 class Gate(nn.Module):
@@ -210,6 +210,8 @@ class RePreMPretrainingConfig:
     Args:
         n_epochs: passes over the data.
         batch_size: windows of an update.
+        learning_rate: of Adam, constant.
+        clip_grad_norm: largest norm of all gradients together.
         mask_prob: probability that a state or an action of the window is hidden.
         temperature: of the contrastive loss.
         max_updates: stops earlier than `n_epochs` if given.

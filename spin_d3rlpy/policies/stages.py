@@ -1,6 +1,7 @@
 """First stages of policies: trainings that precede the objective's.
 
-Stages know no algorithm, because factories name them: a `StageContext` has all that they need.
+Stages know no algorithm, because factories name them: a `StageContext` has all that they need, and
+a `StageResult` what they learned. `fit`, `pretrain` and `spin-d3rlpy pretrain` run the same stages.
 """
 
 from __future__ import annotations
@@ -31,27 +32,39 @@ TStageConfig = TypeVar(
     "TStageConfig", PretrainingConfig, DistillationConfig, RePreMPretrainingConfig
 )
 
-ASM_FILE = "asm.safetensors"  # in a run's folder of checkpoints
+ASM_FILE = "asm.safetensors"  # the last epoch's model, in a run's folder
 
 
-@dataclasses.dataclass
+def asm_file(epoch: int | None) -> str:
+    """Returns the name of an epoch's model in its folder; of the last one if None."""
+    return ASM_FILE if epoch is None else f"asm_{epoch}.safetensors"
+
+
+@dataclasses.dataclass(frozen=True)
 class StageContext:
     """Inputs of a stage."""
 
-    policy: Policy  # the network, on `device`
+    policy: Policy  # the network, on `device`, in which most stages store what they learned
     factory: Any  # the encoder factory, with the stage's settings
     buffer: DeviceReplayBuffer  # the dataset, on `device`
     device: str
     run: Run  # progress bar, checkpoints, logs
     transform: Callable[[torch.Tensor], torch.Tensor] | None  # the observation scaling
     scaler: dict[str, Any] | None  # its type and parameters, for an ASM's file
-    asm: ActionStructureModel | None
-    set_asm: Callable[[ActionStructureModel], None]  # passes a new one to the algorithm
+    asm: ActionStructureModel | None  # given, or of an earlier stage
     precision: Precision = "float32"  # the algorithm's, where a stage has none of its own
 
     def with_precision(self, config: TStageConfig) -> TStageConfig:
         """Returns a stage's settings with a number format."""
         return dataclasses.replace(config, precision=config.precision or self.precision)
+
+
+@dataclasses.dataclass(frozen=True)
+class StageResult:
+    """What a stage learned, in addition to what it stored in the policy."""
+
+    rows: list[Row]  # one per epoch
+    asm: ActionStructureModel | None = None  # which the algorithm adopts
 
 
 class Stage(ABC):
@@ -64,8 +77,8 @@ class Stage(ABC):
         return False
 
     @abstractmethod
-    def train(self, context: StageContext) -> list[Row]:
-        """Trains, stores the result in the policy and returns one row per epoch."""
+    def train(self, context: StageContext) -> StageResult:
+        """Trains and returns the epochs' rows and, if it is one, the model."""
 
 
 class PretrainASM(Stage):
@@ -73,7 +86,8 @@ class PretrainASM(Stage):
 
     Logs `asm_loss`, `asm_accuracy`, `asm_seconds`, `asm_samples` and, with
     `pretraining.validation_share`, `asm_validation_<name>` per epoch. Saves
-    `asm_<step>.safetensors` in the log folder every `pretraining.checkpoint_interval` epochs.
+    `asm_<epoch>.safetensors` in the log folder every `pretraining.checkpoint_interval` epochs and
+    after the last one.
     """
 
     name = "pretraining"
@@ -81,29 +95,38 @@ class PretrainASM(Stage):
     def is_done(self, context: StageContext) -> bool:
         return context.asm is not None
 
-    def train(self, context: StageContext) -> list[Row]:
-        source, factory = context.buffer, context.factory
-        config = context.with_precision(factory.pretraining)
-        asm = ActionStructureModel(source.observations.shape[1], source.nvec, factory.structure)
-        asm.to(torch.device(context.device))
+    def train(self, context: StageContext) -> StageResult:
+        return self.train_model(self.create_model(context), context)
+
+    def create_model(self, context: StageContext) -> ActionStructureModel:
+        """Returns the untrained model, on the context's device."""
+        buffer = context.buffer
+        size = buffer.observations.shape[1]
+        asm = ActionStructureModel(size, buffer.nvec, context.factory.structure)
         asm.observation_scaler = context.scaler
+        return asm.to(torch.device(context.device))
+
+    def train_model(self, asm: ActionStructureModel, context: StageContext) -> StageResult:
+        """Trains a model that `create_model` returned, or resumes it from checkpoints.
+
+        Raises:
+            DivergenceError: losses or weights are no longer finite.
+        """
+        source = context.buffer
+        config = context.with_precision(context.factory.pretraining)
         held_out = None
         if config.validation_share:
             source, held_out = source.split(config.validation_share)
         last_step = config.n_updates(source.transition_count)
 
         def save(row: Row, folder: Path | None) -> None:
-            due = row["epoch"] % config.checkpoint_interval == 0
+            epoch = int(row["epoch"])
+            due = epoch % config.checkpoint_interval == 0
             if folder is not None and (due or row["step"] == last_step):
-                save_asm(asm, folder / f"asm_{row['step']}.safetensors")
+                save_asm(asm, folder / asm_file(epoch))
 
         rows = pretrain(asm, source, config, context.run, context.transform, held_out, save)
-        context.asm = asm
-        context.set_asm(asm)
-        checkpoints = context.run.checkpoints
-        if checkpoints is not None and checkpoints.writes:
-            save_asm(asm, checkpoints.folder / ASM_FILE)
-        return rows
+        return StageResult(rows, asm)
 
 
 class Distill(Stage):
@@ -115,8 +138,12 @@ class Distill(Stage):
 
     name = "student"
 
-    def train(self, context: StageContext) -> list[Row]:
-        """Trains the policy's student; RuntimeError if there is no ASM yet."""
+    def train(self, context: StageContext) -> StageResult:
+        """Trains the policy's student.
+
+        Raises:
+            RuntimeError: there is no ASM yet.
+        """
         asm, factory = context.asm, context.factory
         if asm is None:
             raise RuntimeError("There is no teacher: call pretrain or set_asm first.")
@@ -140,7 +167,7 @@ class Distill(Stage):
         )
         features.pretrained.fill_(True)
         features.freeze()
-        return rows
+        return StageResult(rows)
 
 
 class PretrainTrajectories(Stage):
@@ -151,7 +178,7 @@ class PretrainTrajectories(Stage):
 
     name = "pretraining"
 
-    def train(self, context: StageContext) -> list[Row]:
+    def train(self, context: StageContext) -> StageResult:
         assert isinstance(context.policy, SlotPolicy)
         features = context.policy.features
         assert isinstance(features, TrajectoryFeatures)
@@ -161,4 +188,4 @@ class PretrainTrajectories(Stage):
         config = context.with_precision(factory.pretraining)
         rows = pretrain_reprem(model, buffer, config, context.run, context.transform)
         features.load_reprem(model)
-        return rows
+        return StageResult(rows)

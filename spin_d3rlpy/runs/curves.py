@@ -22,18 +22,18 @@ _NOT_METHOD = ("seed", "device", "n_steps", "checkpoint_interval", "kind")
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:
     """Returns the folders with a learning curve in or below these, or raises FileNotFoundError."""
-    found = {
+    runs = {
         path.parent
         for folder in folders
         for path in folder.rglob(CURVE)
         if (path.parent / CONFIG).exists() or (path.parent / JOB).exists()
     }
-    if not found:
+    if not runs:
         raise FileNotFoundError(
             f"There is no {CURVE} of a training in {', '.join(map(str, folders))}. Expected "
             "folders of `spin-d3rlpy train` or `bench run`."
         )
-    return sorted(found)
+    return sorted(runs)
 
 
 def read_curves(runs: Sequence[Path], metric: str = "return") -> dict[str, dict[str, Curve]]:

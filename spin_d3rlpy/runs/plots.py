@@ -70,7 +70,8 @@ def _draw_curve(axes: Axes, curve: Curve, label: str, color: str, marker: str) -
     steps, returns = curve.steps, curve.returns
     if curve.pretrained_at > 0.0:
         axes.axvspan(
-            *(0.0, curve.pretrained_at),
+            0.0,
+            curve.pretrained_at,
             color=color,
             alpha=0.12,
             linewidth=0,

@@ -60,15 +60,20 @@ class TrainSettings:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainSettings:
-    """Settings of an ASM's pre-training; what is not described is as in `TrainSettings`.
+    """Settings of an ASM's pre-training.
 
     Args:
+        dataset: name or path, as in `load_dataset`.
+        recipe: name in `spin_d3rlpy.algos.recipes.RECIPES`, for fields that are empty here.
         architecture: `"transformer"` or `"mlp"`.
         transformer: fields of `TransformerConfig`.
         mlp: fields of `MLPConfig`.
         pretraining: fields of `PretrainingConfig`.
         trajectory_weights: fields of `TrajectoryWeights`.
         observation_scaler: as d3rlpy saves it.
+        size: transitions of the dataset; the usual size if None.
+        seed: of the network and mini-batches.
+        device: as in d3rlpy.
         checkpoint_interval: updates between checkpoints.
     """
 

@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,10 @@ import gymnasium
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy.algos.files import save_policy
-from spin_d3rlpy.asm import ActionStructureModel, pretrain, save_asm
+from spin_d3rlpy.asm import save_asm
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.data.environments import is_unregistered
 from spin_d3rlpy.data.loader import open_dataset
-from spin_d3rlpy.data.scalers import scaler_to_dict
 from spin_d3rlpy.evaluation.metrics import (
     ActingAlgo,
     LockstepEvaluator,
@@ -31,6 +31,7 @@ from spin_d3rlpy.evaluation.metrics import (
 )
 from spin_d3rlpy.files.results import write_csv, write_json
 from spin_d3rlpy.files.settings import format_settings, read_settings
+from spin_d3rlpy.policies.stages import ASM_FILE, PretrainASM, asm_file
 from spin_d3rlpy.runs.machine import describe_machine
 from spin_d3rlpy.runs.settings import (
     PRETRAINED,
@@ -41,14 +42,13 @@ from spin_d3rlpy.runs.settings import (
 )
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.checkpoints import Checkpoints
-from spin_d3rlpy.training.loop import Row, Run
+from spin_d3rlpy.training.loop import Run, StageLog
 from spin_envs import normalized_score, reference_scores
 
 CONFIG = "config.yaml"
 RESULT = "result.json"
 CURVE = "curve.csv"
 POLICY = "policy.safetensors"
-ASM = "asm.safetensors"
 FIRST = "first.json"  # the evaluation before training
 
 
@@ -73,8 +73,16 @@ def _evaluators(
             last["greedy_return"] = float(greedy_returns.mean())
         return float(returns.mean())
 
-    names = ["return_std", "evaluation_seconds", *(["greedy_return"] if greedy_too else [])]
-    return {"return": play, **{name: lambda *_, name=name: last[name] for name in names}}
+    def last_value(name: str) -> Callable[..., float]:
+        """An evaluator that returns a number of the episodes that `play` has played."""
+        return lambda _algo, _dataset: last[name]
+
+    evaluators: dict[str, Callable[..., float]] = {"return": play}
+    evaluators["return_std"] = last_value("return_std")
+    evaluators["evaluation_seconds"] = last_value("evaluation_seconds")
+    if greedy_too:
+        evaluators["greedy_return"] = last_value("greedy_return")
+    return evaluators
 
 
 def run_training(
@@ -150,7 +158,7 @@ def run_training(
         write_csv(folder / CURVE, rows)
     save_policy(algo, folder / POLICY)
     if getattr(algo, "asm", None) is not None:
-        save_asm(algo.asm, folder / ASM)
+        save_asm(algo.asm, folder / ASM_FILE)
     result = {
         "algorithm": settings.algorithm,
         "dataset": settings.dataset,
@@ -172,13 +180,20 @@ def run_training(
     return result
 
 
+class _ModelsIn(StageLog):
+    """A stage's log of nothing but the folder where it saves models."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+
 def run_pretraining(
     folder: Path, settings: PretrainSettings, show_progress: bool = True, trust: bool = False
 ) -> dict[str, Any]:
     """Pre-trains an ASM, or resumes an earlier attempt in the folder.
 
     Arguments and errors are those of `run_training`. Writes `asm_0.safetensors` (untrained) and
-    `asm_<epoch>.safetensors` every `pretraining.checkpoint_interval` epochs.
+    `asm_<epoch>.safetensors` every `pretraining.checkpoint_interval` epochs and after the last one.
 
     Returns:
         The content of `result.json`: the last epoch and the model's file.
@@ -191,34 +206,26 @@ def run_pretraining(
     if env is not None:
         env.close()
     algo.build_with_dataset(dataset)  # fits the scaler
-    scaler, factory = algo.config.observation_scaler, algo.config.actor_encoder_factory
-    config = factory.pretraining
-    dataset = dataset.to(settings.device).for_imitation(algo.config.imitation_weights)
     d3rlpy.seed(settings.seed)
-    asm = ActionStructureModel(dataset.observations.shape[1], dataset.nvec, factory.structure)
-    asm.to(settings.device)
-    asm.observation_scaler = scaler_to_dict(scaler)
-    transform = None if scaler is None else scaler.transform
-    held_out = None
-    if config.validation_share:
-        dataset, held_out = dataset.split(config.validation_share)
-
-    def save(row: Row, _log_folder: Path | None) -> None:
-        if row["epoch"] % config.checkpoint_interval == 0:
-            save_asm(asm, folder / f"asm_{row['epoch']}.safetensors")
-
     with Checkpoints(
         folder / "checkpoints", settings.checkpoint_interval, _identity(settings), dict
     ) as checkpoints:
+        run = Run(
+            show_progress,
+            checkpoints,
+            compile_graph=algo.config.compile_graph,
+            log=lambda _stage, _prefix, _epoch_steps: nullcontext(_ModelsIn(folder)),
+        )
+        stage, context = PretrainASM(), algo.stage_context(dataset.to(settings.device), run)
+        asm = stage.create_model(context)
         if checkpoints.start(resume=True) is None:
-            save_asm(asm, folder / "asm_0.safetensors")
-        run = Run(show_progress, checkpoints, compile_graph=algo.config.compile_graph)
-        rows = pretrain(asm, dataset, config, run, transform, held_out, save)
+            save_asm(asm, folder / asm_file(0))
+        rows = stage.train_model(asm, context).rows
     if rows:
         write_csv(folder / CURVE, rows)
-    save_asm(asm, folder / ASM)
+    save_asm(asm, folder / ASM_FILE)
     last = rows[-1] if rows else {"step": 0, "samples": 0, "seconds": 0.0}
-    result = {"dataset": settings.dataset, "asm": str(folder / ASM), **last}
+    result = {"dataset": settings.dataset, "asm": str(folder / ASM_FILE), **last}
     write_json(folder / RESULT, result)
     return result
 
@@ -230,19 +237,19 @@ def _load(
     settings: Settings, show_progress: bool, trust: bool
 ) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any, Any] | None]:
     """Returns the dataset and, if it names one, its environment."""
-    found = open_dataset(settings.dataset, settings.size, progress=show_progress, trust=trust)
-    if found.env_spec is not None and is_unregistered(found.env_spec):
+    stored = open_dataset(settings.dataset, settings.size, progress=show_progress, trust=trust)
+    if stored.env_spec is not None and is_unregistered(stored.env_spec):
         # Another process's class, which no text names: the data are enough to train.
         warnings.warn(
-            f"The environment {found.env_spec.id!r} of {found.id} is not registered in this "
+            f"The environment {stored.env_spec.id!r} of {stored.id} is not registered in this "
             "process, so the policy is not evaluated in it.",
             UserWarning,
             stacklevel=2,
         )
-        return DeviceReplayBuffer.from_minari(found), None
-    if found.env_spec is None:
-        return DeviceReplayBuffer.from_minari(found), None
-    return load_dataset(found, trust=trust)
+        return DeviceReplayBuffer.from_minari(stored), None
+    if stored.env_spec is None:
+        return DeviceReplayBuffer.from_minari(stored), None
+    return load_dataset(stored, trust=trust)
 
 
 def _identity(settings: Settings) -> dict[str, Any]:

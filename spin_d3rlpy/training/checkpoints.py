@@ -53,6 +53,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         shared_state: returns the part of the state that all stages share.
         processes: the processes that train the model.
         keep: number of checkpoints.
+
+    Raises:
+        ValueError: `interval` or `keep` is below 1.
     """
 
     def __init__(
@@ -163,7 +166,12 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         self._raise_deferred_signal()
 
     def save(self, stage: str, step: int, state: State) -> None:
-        """Writes a checkpoint and removes old ones."""
+        """Writes a checkpoint and removes old ones.
+
+        Raises:
+            DivergenceError: a weight is not finite; nothing is written.
+            CheckpointWriteError: the disk has no room, or cannot be written; earlier ones remain.
+        """
         shared = self._shared_state()
         # The same in all processes, but for the means in their logs, so all stop here or none.
         if broken := _not_finite({**shared, **state}):

@@ -17,11 +17,12 @@ from d3rlpy.logging import LOG
 from torch import nn
 
 from spin_d3rlpy.errors import DivergenceError
+from spin_d3rlpy.training.averages import WeightAverage
 from spin_d3rlpy.training.budget import Budget, StageTime
 from spin_d3rlpy.training.checkpoints import ADVICE, Checkpoints
 from spin_d3rlpy.training.graphs import CompileGraph
 from spin_d3rlpy.training.progress import progress_bar
-from spin_d3rlpy.training.schedules import Schedule, WeightAverage
+from spin_d3rlpy.training.schedules import Schedule
 
 Metrics = Mapping[str, torch.Tensor]
 Row = dict[str, float]

@@ -222,7 +222,7 @@ def test_a_timed_fit_caches_where_that_pays_and_keeps_its_seconds(
         budget.spent = seconds - 1.0
         monkeypatch.setattr(CachedFeatures, "sample_transition_batch", _takes_a_second(clock))
     algo.fit(random_buffer(), seconds=budget, **QUIET)
-    assert algo._caches_features is cached
+    assert algo.caches_features is cached
     assert budget.spent <= 1.1 * seconds + 1.0
 
 
@@ -255,7 +255,7 @@ def test_a_resumed_run_caches_if_the_interrupted_one_did(
             patches.setattr(CachedFeatures, "sample_transition_batch", _takes_a_second(clock))
             budget = Budget(6.0, clock, n_epochs=2)
             algo.fit(random_buffer(), seconds=budget, callback=callback, **kept)
-        found: bool | None = algo._caches_features
+        found: bool | None = algo.caches_features
         return found
 
     # By the speed of the machine that resumes, the opposite would be decided.

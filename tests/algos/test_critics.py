@@ -4,9 +4,10 @@ import pytest
 import torch
 from d3rlpy.models.encoders import VectorEncoderFactory
 
-from spin_d3rlpy.algos.critics import FactoredCritic, ValueFunction, polyak_update
+from spin_d3rlpy.algos.critics import FactoredCritic, ValueFunction
 from spin_d3rlpy.fast.precision import autocast
 from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.training.averages import polyak_update
 
 NVEC = [3, 5, 2]
 ENCODER = VectorEncoderFactory(hidden_units=[11])

@@ -184,7 +184,7 @@ def test_what_changes_between_steps_counts(
         for step in range(14):
             if step == 7:
                 change(algo, tmp_path)
-            algo._sample_and_update(buffer)
+            algo.sample_and_update(buffer)
         algos.append(algo)
     assert len(recordings) == expected
     assert_close(*algos)

@@ -188,7 +188,7 @@ def test_nothing_of_the_model_is_trained_further(tmp_path: Path) -> None:
     metrics = algo.fit(random_buffer(), n_steps=3, **QUIET)[-1][1]
     assert "actor_loss" not in metrics
     algo.config.imitation_batch_size = 64
-    assert algo._source(random_buffer()).sample_transition_batch(8).imitation is None
+    assert algo.batch_source(random_buffer()).sample_transition_batch(8).imitation is None
     after = algo.policy.asm.state_dict()
     assert all(torch.equal(v, after[k]) for k, v in before.items())
     with pytest.raises(ValueError, match="Nothing of a JointPolicy is trained"):

@@ -187,9 +187,9 @@ def test_critics_start_with_returns_to_the_end() -> None:
     algo = FactoredIQL(batch_size=8, monte_carlo_share=0.5)
     buffer = random_buffer()
     algo.build_with_dataset(buffer)
-    source = algo._prepare_source(algo._source(buffer), 0.4)
+    source = algo.batch_source_at(algo.batch_source(buffer), 0.4)
     assert source.sample_transition_batch(64).intervals.max() > 1
-    assert algo._prepare_source(source, 0.6).sample_transition_batch(64).intervals.max() == 1
+    assert algo.batch_source_at(source, 0.6).sample_transition_batch(64).intervals.max() == 1
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])

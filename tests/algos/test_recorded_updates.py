@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from spin_d3rlpy import SPINIQL, DecQN, FactoredIQL, MultiDiscreteFQE, MultiDiscreteFQEConfig
-from spin_d3rlpy.algos import base, impl
+from spin_d3rlpy.algos import base, hooks, impl
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast import dropout, precision
 from spin_d3rlpy.files.settings import format_settings
@@ -60,7 +60,7 @@ def gpu_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _tape(gpu_code: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (base, graphs):
+    for module in (base, hooks, graphs):
         monkeypatch.setattr(module, "can_record", lambda _device: True)
     monkeypatch.setattr(graphs, "CudaRecorder", TapeRecorder)
     TapeRecorder.made = 0
@@ -124,7 +124,7 @@ def test_replayed_steps_differ_from_each_other() -> None:
     seen: list[dict[str, torch.Tensor]] = []
     losses: list[float] = []
     for _ in range(8):
-        losses.append(algo._sample_and_update(random_buffer_of(algo))["critic_loss"].item())
+        losses.append(algo.sample_and_update(random_buffer_of(algo))["critic_loss"].item())
         seen.append(parts(algo))
     assert TapeRecorder.made == 1
     assert len(set(losses)) == 8
@@ -229,7 +229,7 @@ def test_what_changes_between_steps_counts(
             if step == 7:
                 change(algo, tmp_path)
                 torch.manual_seed(5)
-            algo._sample_and_update(buffer)
+            algo.sample_and_update(buffer)
         algos.append(algo)
     assert TapeRecorder.made == recordings
     assert_same(*algos)
@@ -267,7 +267,7 @@ def test_bfloat16_is_recorded_too(algo_class: Any) -> None:
         algo = built(algo_class, compile_graph, precision="bfloat16")
         buffer = random_buffer_of(algo)
         for _ in range(6):
-            algo._sample_and_update(buffer)
+            algo.sample_and_update(buffer)
         algos.append(algo)
     assert TapeRecorder.made == 1
     assert_same(*algos)
@@ -368,9 +368,9 @@ def test_updates_neither_meet_the_host_nor_wait_for_the_device(algo_class: Any) 
     algo._device = "meta"
     algo.create_impl((OBSERVATION_SIZE,), 0)
     buffer = random_buffer().to("meta")
-    algo._sample_and_update(buffer)  # creates what is created once
+    algo.sample_and_update(buffer)  # creates what is created once
     with OneDevice():  # type: ignore[no-untyped-call]
-        algo._sample_and_update(buffer)
+        algo.sample_and_update(buffer)
 
 
 @pytest.mark.usefixtures("_meta")
@@ -379,12 +379,12 @@ def test_meeting_the_host_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None
     algo._device = "meta"
     algo.create_impl((OBSERVATION_SIZE,), 0)
     buffer = random_buffer().to("meta")
-    algo._sample_and_update(buffer)
+    algo.sample_and_update(buffer)
     original = algo.impl.bootstrap
     monkeypatch.setattr(algo.impl, "bootstrap", lambda b, v: original(b, v) + torch.zeros(()))
     strict = OneDevice()  # type: ignore[no-untyped-call]
     with strict, pytest.raises(AssertionError, match="on cpu"):
-        algo._sample_and_update(buffer)
+        algo.sample_and_update(buffer)
 
 
 class FailedGraph:

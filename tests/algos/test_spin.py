@@ -188,9 +188,9 @@ def test_pretraining_is_logged_and_saved(tmp_path: Path) -> None:
     updates = -(-random_buffer().transition_count // 100)
     assert [(int(r[0]), int(r[1])) for r in rows] == [(e, e * updates) for e in (1, 2, 3)]
     saved = sorted(p.name for p in folder.glob("*.safetensors"))
-    assert saved == [f"asm_{2 * updates}.safetensors", f"asm_{3 * updates}.safetensors"]
+    assert saved == ["asm_2.safetensors", "asm_3.safetensors"]  # of epochs
     assert algo.asm is not None
-    last = load_asm(folder / f"asm_{3 * updates}.safetensors").state_dict()
+    last = load_asm(folder / "asm_3.safetensors").state_dict()
     assert all(torch.equal(last[k], v) for k, v in algo.asm.state_dict().items())
 
 

@@ -84,9 +84,9 @@ def test_an_update_neither_waits_nor_copies(gpu: FakeGPU, algo_class: Any, preci
     buffer = buffer.to(GPU)
     algo.build_with_dataset(buffer)
     for _ in range(2):
-        algo._sample_and_update(buffer)
+        algo.sample_and_update(buffer)
     with gpu.watch():
-        algo._sample_and_update(buffer)
+        algo.sample_and_update(buffer)
     assert gpu.events == []
     assert gpu.kernels > 20
     assert all(map(on_gpu, tensors(algo)))
@@ -205,11 +205,11 @@ def test_a_changed_frozen_trunk_is_recorded_again(gpu: FakeGPU) -> None:
     algo, buffer = make(SPINIQL), random_buffer().to(GPU)
     algo.build_with_dataset(buffer)
     for _ in range(6):
-        algo._sample_and_update(buffer)
+        algo.sample_and_update(buffer)
     assert gpu.recordings == 1
     algo.policy.load_state_dict(algo.policy.state_dict())
     for _ in range(6):
-        algo._sample_and_update(buffer)
+        algo.sample_and_update(buffer)
     assert gpu.recordings == 2
 
 

@@ -41,8 +41,8 @@ def update_of(name: str, fields: dict[str, Any], buffer: DeviceReplayBuffer) -> 
     algo = getattr(spin_d3rlpy, name)(device=GPU, batch_size=BATCH_SIZE, **fields)
     algo.build_with_dataset(buffer)
     algo._show_progress = False
-    source = algo._prepare_source(buffer, 1.0)
-    return lambda: algo._sample_and_update(source)
+    source = algo.batch_source_at(buffer, 1.0)
+    return lambda: algo.sample_and_update(source)
 
 
 def pretraining_update(precision: Any, buffer: DeviceReplayBuffer) -> Callable[[], Any]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,3 +101,22 @@ def test_complete_settings_say_everything_a_recipe_does(algorithm: str, recipe: 
     assert built.config == expected
     if recipe == "published":
         assert built.config == type(built)().config
+
+
+def test_expected_values_are_said_in_words() -> None:
+    @dataclasses.dataclass
+    class Sizes:
+        rows: int | None = None
+        share: float = 1.0
+        names: list[str] = dataclasses.field(default_factory=list)
+        mode: Literal["greedy", "sample"] = "greedy"
+
+    sentences = {
+        "rows": "expected rows to be a whole number or null, got 'x'",
+        "share": "expected share to be a number, got 'x'",
+        "names": "expected names to be a list, each entry a text, got 'x'",
+        "mode": "expected mode to be 'greedy' or 'sample', got 'x'",
+    }
+    for name, sentence in sentences.items():
+        with pytest.raises(ValueError, match=re.escape(sentence)):
+            check_values(Sizes, {name: "x"}, "a.yaml")

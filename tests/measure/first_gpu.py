@@ -33,7 +33,7 @@ import typer
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.optimizers import AdamFactory
 
-from spin_d3rlpy import DecQN, FactoredIQL
+from spin_d3rlpy import DecQN, FactoredIQL, nvec
 from spin_d3rlpy.fast import Dropout
 from spin_d3rlpy.files.results import write_csv, write_json
 from spin_d3rlpy.policies import base as policies
@@ -142,7 +142,7 @@ def _algorithms(session: Session) -> list[Any]:
 @contextlib.contextmanager
 def _same_draws() -> Iterator[None]:
     """Devices draw other random numbers: no dropout, and noise of policies is the host's."""
-    gumbel = policies.gumbel_noise
+    gumbel = nvec.gumbel_noise
 
     def of_host(like: torch.Tensor, generator: Any = None) -> torch.Tensor:
         return gumbel(torch.empty(like.shape), generator).to(like.device)
@@ -201,7 +201,7 @@ def equality(session: Session) -> list[Row]:
                 batch = random_buffer(seed=seed).transitions(torch.randint(200, (19,)))
                 for algo in algos:
                     torch.manual_seed(seed)
-                    algo._compute(_moved(batch, algo._device))
+                    algo.gradient_step(_moved(batch, algo._device))
         rows.append(_difference(algo_class, algos[0], algos[1], 1e-3))
     return rows
 
@@ -269,7 +269,7 @@ def utilization(session: Session) -> Row:
         )
     steps, began = 0, time.monotonic()
     while time.monotonic() - began < (0.2 if session.is_tiny else 20.0):
-        algo._sample_and_update(buffer)
+        algo.sample_and_update(buffer)
         steps += 1
         if steps % 50 == 0:
             session.synchronize()

@@ -230,7 +230,7 @@ def cached_spin_row(problem: Problem, rates: Rates, device: str = "cpu:0", turns
 
 
 def _sampled_update(algo: Any, buffer: DeviceReplayBuffer | CachedFeatures) -> None:
-    algo._sample_and_update(buffer)  # which a recording does as one
+    algo.sample_and_update(buffer)  # which a recording does as one
 
 
 def policy_floor(name: str, problem: Problem, batch_size: int) -> float:

@@ -54,7 +54,10 @@ def measure(
     factory.pretraining = dataclasses.replace(factory.pretraining, budget_share=1.0, **changes)
     algo.build_with_dataset(training)
     run = Run(False, budget=Budget(seconds, time.process_time))
-    rows = PretrainASM().train(algo._stage_context(training, run))
+    result = PretrainASM().train(algo.stage_context(training, run))
+    assert result.asm is not None
+    algo.set_asm(result.asm)
+    rows = result.rows
     impl: Any = algo.impl
     impl.sync_average()
     assert algo.asm is not None

@@ -12,6 +12,7 @@ from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm import MLPConfig, TransformerConfig
 from spin_d3rlpy.errors import InvalidActionSpaceError
+from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import (
     AutoregressiveConfig,
     AutoregressiveEncoderFactory,
@@ -24,7 +25,6 @@ from spin_d3rlpy.policies import (
     autoregressive,
     create_policy,
 )
-from spin_d3rlpy.policies.base import gumbel_noise
 from spin_d3rlpy.policies.features import QueryFeatures
 
 NVEC = [3, 4, 2]

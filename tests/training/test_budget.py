@@ -245,11 +245,11 @@ def test_moving_the_dataset_and_caching_features_count(monkeypatch: pytest.Monke
 def test_fit_counts_the_processors_time_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[Budget] = []
 
-    def run(*given: Any) -> Any:
-        used.append(given[-1])
+    def begin_run(_algo: FactoredBC, run: Run) -> None:
+        used.append(run.budget)
         raise CrashError
 
-    monkeypatch.setattr(FactoredBC, "_run", run)
+    monkeypatch.setattr(FactoredBC, "begin_run", begin_run)
     clocks: tuple[Literal["wall", "cpu"], ...] = ("wall", "cpu")
     for clock in clocks:
         with pytest.raises(CrashError):

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from spin_d3rlpy.training.averages import WeightAverage
 from spin_d3rlpy.training.loop import Loop, Run
-from spin_d3rlpy.training.schedules import Schedule, WeightAverage
+from spin_d3rlpy.training.schedules import Schedule
 
 
 @pytest.mark.parametrize(
