@@ -129,13 +129,27 @@ if TYPE_CHECKING:
         relabel,
         save_dataset,
     )
+    from spin_d3rlpy.evaluation.doubly_robust import (
+        doubly_robust,
+    )
     from spin_d3rlpy.evaluation.fqe import (
         MultiDiscreteFQE,
         MultiDiscreteFQEConfig,
     )
+    from spin_d3rlpy.evaluation.importance import (
+        importance_sampling,
+    )
     from spin_d3rlpy.evaluation.metrics import (
         LockstepEvaluator,
         MultiDiscreteActionMatchEvaluator,
+    )
+    from spin_d3rlpy.evaluation.probabilities import (
+        BehaviorProbabilities,
+        GreedyPolicy,
+        SampledPolicy,
+    )
+    from spin_d3rlpy.evaluation.slates import (
+        slate_value,
     )
     from spin_d3rlpy.policies import (
         AutoregressiveConfig,
@@ -244,6 +258,12 @@ _MODULES = {
     "relabel": "data",
     "save_dataset": "data",
     "MultiDiscreteEpsilonGreedy": "algos.explorers",
+    "BehaviorProbabilities": "evaluation.probabilities",
+    "GreedyPolicy": "evaluation.probabilities",
+    "SampledPolicy": "evaluation.probabilities",
+    "doubly_robust": "evaluation.doubly_robust",
+    "importance_sampling": "evaluation.importance",
+    "slate_value": "evaluation.slates",
     "LockstepEvaluator": "evaluation.metrics",
     "MultiDiscreteActionMatchEvaluator": "evaluation.metrics",
     "MultiDiscreteFQE": "evaluation.fqe",
@@ -291,6 +311,7 @@ __all__ = [
     "AutoregressiveIQLConfig",
     "BCConfig",
     "BCQConfig",
+    "BehaviorProbabilities",
     "DecQN",
     "DecQNBCQ",
     "DecQNBCQConfig",
@@ -313,6 +334,7 @@ __all__ = [
     "FactoredIDQLConfig",
     "FactoredIQL",
     "FactoredIQLConfig",
+    "GreedyPolicy",
     "IDQLConfig",
     "IQLConfig",
     "JointEncoderFactory",
@@ -354,10 +376,13 @@ __all__ = [
     "SPINEncoderFactory",
     "SPINIDQLConfig",
     "SPINIQLConfig",
+    "SampledPolicy",
     "TransformerConfig",
     "__version__",
     "create_replay_buffer",
+    "doubly_robust",
     "from_table",
+    "importance_sampling",
     "load_asm",
     "load_dataset",
     "load_policy",
@@ -366,6 +391,7 @@ __all__ = [
     "save_asm",
     "save_dataset",
     "save_policy",
+    "slate_value",
 ]
 
 _quiet_import.install()
