@@ -140,13 +140,27 @@ if TYPE_CHECKING:
     from spin_d3rlpy.data.layouts import (
         ActionLayout,
     )
+    from spin_d3rlpy.evaluation.doubly_robust import (
+        doubly_robust,
+    )
     from spin_d3rlpy.evaluation.fqe import (
         MultiDiscreteFQE,
         MultiDiscreteFQEConfig,
     )
+    from spin_d3rlpy.evaluation.importance import (
+        importance_sampling,
+    )
     from spin_d3rlpy.evaluation.metrics import (
         LockstepEvaluator,
         MultiDiscreteActionMatchEvaluator,
+    )
+    from spin_d3rlpy.evaluation.probabilities import (
+        BehaviorProbabilities,
+        GreedyPolicy,
+        SampledPolicy,
+    )
+    from spin_d3rlpy.evaluation.slates import (
+        slate_value,
     )
     from spin_d3rlpy.policies import (
         AutoregressiveConfig,
@@ -259,6 +273,12 @@ _MODULES = {
     "relabel": "data",
     "save_dataset": "data",
     "MultiDiscreteEpsilonGreedy": "algos.explorers",
+    "BehaviorProbabilities": "evaluation.probabilities",
+    "GreedyPolicy": "evaluation.probabilities",
+    "SampledPolicy": "evaluation.probabilities",
+    "doubly_robust": "evaluation.doubly_robust",
+    "importance_sampling": "evaluation.importance",
+    "slate_value": "evaluation.slates",
     "LockstepEvaluator": "evaluation.metrics",
     "MultiDiscreteActionMatchEvaluator": "evaluation.metrics",
     "MultiDiscreteFQE": "evaluation.fqe",
@@ -307,6 +327,7 @@ __all__ = [
     "AutoregressiveIQLConfig",
     "BCConfig",
     "BCQConfig",
+    "BehaviorProbabilities",
     "DecQN",
     "DecQNBCQ",
     "DecQNBCQConfig",
@@ -330,6 +351,7 @@ __all__ = [
     "FactoredIDQLConfig",
     "FactoredIQL",
     "FactoredIQLConfig",
+    "GreedyPolicy",
     "IDQLConfig",
     "IQLConfig",
     "JointEncoderFactory",
@@ -371,12 +393,15 @@ __all__ = [
     "SPINEncoderFactory",
     "SPINIDQLConfig",
     "SPINIQLConfig",
+    "SampledPolicy",
     "TransformerConfig",
     "Trust",
     "__version__",
     "collect",
     "create_replay_buffer",
+    "doubly_robust",
     "from_table",
+    "importance_sampling",
     "load_asm",
     "load_dataset",
     "load_policy",
@@ -385,6 +410,7 @@ __all__ = [
     "save_asm",
     "save_dataset",
     "save_policy",
+    "slate_value",
 ]
 
 

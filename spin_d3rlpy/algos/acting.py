@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +23,8 @@ from spin_d3rlpy.algos.impl import MultiDiscreteImpl
 from spin_d3rlpy.algos.recipes import recipe_fields
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.data.layouts import layout_of
+from spin_d3rlpy.data.logs import Columns, read_states
+from spin_d3rlpy.data.preparation import TablePreparation
 from spin_d3rlpy.data.scalers import fit_scaler
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
@@ -53,6 +56,8 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
     """
 
     config_class: type[TConfig]
+    # How the table that it learned from became states, if it was one.
+    preparation: TablePreparation | None = None
 
     def __init__(
         self,
@@ -133,6 +138,8 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         buffer = as_device_buffer(dataset, self._config.nvec)
         self._adopt_nvec(buffer.nvec, "the dataset")
         self._adopt_layout(buffer.layout)
+        if self._impl is None or self.preparation is None:
+            self.preparation = buffer.preparation
         return buffer.to(self._device)
 
     def _adopt_nvec(self, nvec: list[int], source: str) -> None:
@@ -186,6 +193,34 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         observations = self._check_observations(x)
         with self._acting_on(len(observations)):
             return super().predict(observations)
+
+    def predict_table(self, table: str | Path | Columns) -> list[dict[str, Any]]:
+        """Returns greedy choices for a table's rows, by the table's names.
+
+        Columns of the state are prepared as those of the log were, which `from_table` read: dates,
+        words and missing values, too. Other columns may be absent; with `missing="forward"`, rows
+        with the same value in the log's episode column belong together, in their order.
+
+        Args:
+            table: as of `from_table`.
+
+        Returns:
+            One mapping per row, from action columns to choices, e.g. `{"drug": "x", "dose": 50}`.
+
+        Raises:
+            RuntimeError: the algorithm is not built, or its log was not read by `from_table`.
+            InvalidDatasetError: a column is missing or a cell invalid; the text names row and
+                column.
+            FileNotFoundError: there is no such file.
+        """
+        self._require_built("observation_scaler")
+        if self.preparation is None:
+            raise RuntimeError(
+                f"This {type(self).__name__} does not know how a table's columns become states: "
+                "its log was not read by from_table. Train it on one that was, or use predict."
+            )
+        states = read_states(table, self.preparation)
+        return self.preparation.named(self.predict(states)) if len(states) else []
 
     def sample_action(self, x: Observation) -> NDArray:
         """Returns sampled actions `(B, N)`; observations and errors as of `predict`."""

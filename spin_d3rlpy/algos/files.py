@@ -15,8 +15,9 @@ from torch import nn
 
 from spin_d3rlpy.algos.config import SCALERS, MultiDiscreteConfig
 from spin_d3rlpy.asm.model import ActionStructureModel
+from spin_d3rlpy.data.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.data.scalers import scaler_to_dict
-from spin_d3rlpy.errors import InvalidCheckpointError
+from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError
 from spin_d3rlpy.files.atomic import atomic_write
 from spin_d3rlpy.files.untrusted import MAX_BYTES, open_untrusted
 from spin_d3rlpy.policies.joint import JointPolicy
@@ -50,6 +51,8 @@ def save_policy(algo: Any, path: str | Path) -> None:
         "algorithm": described.serialize_to_dict(),
         "has_asm": _separate_asm(algo) is not None,
     }
+    if algo.preparation is not None:
+        header[KEY] = algo.preparation.to_json()
     # Copies, because networks may share weights and this format cannot.
     tensors = {k: v.detach().cpu().clone() for k, v in _file_weights(algo).items()}
     with atomic_write(Path(path)) as partial:
@@ -90,15 +93,27 @@ def load_policy(
             header["algorithm"]["observation_shape"],
             params.get("n_action_samples", 1),
         )
+        preparation = _preparation(header)
         with file.no_more_parameters():
             with torch.device("meta"):  # shapes without memory
                 file.check_weights(_file_weights(_build(header, "meta")))
             algo = _build(header, device)
         file.read_into(_file_weights(algo))
     algo.set_grad_step(header["grad_step"])
+    algo.preparation = preparation
     if asm is not None:
         algo.set_asm(asm)
     return algo
+
+
+def _preparation(header: dict[str, Any]) -> TablePreparation | None:
+    """The table's preparation in a file; policies of other data have none."""
+    described = header["algorithm"]
+    nvec = described["config"]["params"]["nvec"]
+    try:
+        return read_preparation(header.get(KEY), described["observation_shape"][0], nvec)
+    except InvalidDatasetError as error:
+        raise InvalidCheckpointError(str(error)) from error
 
 
 def copy_to(algo: Any, device: str) -> Any:

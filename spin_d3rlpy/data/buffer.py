@@ -28,6 +28,7 @@ from minari import MinariDataset
 from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
 from spin_d3rlpy.data.layouts import read_layout
+from spin_d3rlpy.data.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.weights import TrajectoryWeights, persistence, returns_to_go
 from spin_envs import ActionLayout
@@ -60,9 +61,11 @@ class DeviceReplayBuffer(ReplayBufferBase):
             observation.
         episode_starts: `(episodes + 1,)` index of each episode's first transition, and n.
         layout: what the action's slots and choices are, if that is known.
+        preparation: how a table's columns became features, if it was read from one.
     """
 
     layout: ActionLayout | None = None
+    preparation: TablePreparation | None = None
 
     def __init__(self, data: StackedEpisodes, map_in: Path | None = None) -> None:
         self._map_in = map_in
@@ -112,6 +115,9 @@ class DeviceReplayBuffer(ReplayBufferBase):
         """
         buffer = cls(read_minari(dataset, max_episodes, bins, map_in), map_in)
         buffer.layout = read_layout(dataset, buffer.observations.shape[1], buffer.nvec)
+        buffer.preparation = read_preparation(
+            dataset.storage.metadata.get(KEY), buffer.observations.shape[1], buffer.nvec
+        )
         return buffer
 
     @classmethod
@@ -178,6 +184,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         )
         selected = DeviceReplayBuffer(stacked, self._map_in).to(self.device)
         selected.layout = self.layout
+        selected.preparation = self.preparation
         if self._weights is not None:
             selected._weigh(self._weights[torch.tensor(chosen, device=self.device)])
             selected._weighs_critics = self._weighs_critics

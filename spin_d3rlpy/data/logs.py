@@ -23,10 +23,23 @@ from spin_d3rlpy.data.environments import storable_spec
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.layouts import KEY as LAYOUT_KEY
 from spin_d3rlpy.data.loader import as_device_buffer
+from spin_d3rlpy.data.preparation import (
+    KEY,
+    Missing,
+    TablePreparation,
+    is_empty,
+    learn_column,
+    read_times,
+)
 from spin_d3rlpy.data.rounding import warn_of_columns
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name
 from spin_d3rlpy.data.staging import episode_buffer, staged_dataset, write_episodes
-from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, NvecMismatchError
+from spin_d3rlpy.errors import (
+    DatasetNotFoundError,
+    InvalidDatasetError,
+    NvecMismatchError,
+    require_one_of,
+)
 from spin_d3rlpy.nvec import check_nvec, nvec_from_space
 from spin_envs import MissingDependencyError
 
@@ -55,6 +68,9 @@ def from_table(
     nvec: Sequence[int] | None = None,
     last_step: LastStep = "keep",
     subtract: Mapping[str, float] | None = None,
+    terminal_values: Sequence[Any] | None = None,
+    missing: Missing = "refuse",
+    categories: Sequence[str] = (),
 ) -> DeviceReplayBuffer:
     """Reads logged decisions: one row has a state, the action taken and its reward.
 
@@ -65,12 +81,15 @@ def from_table(
     Args:
         table: a `.csv` or `.parquet` file (the latter needs pyarrow: `pip install
             "spin-d3rlpy[parquet]"`), or columns by name, such as a data frame.
-        observations: numeric columns of the state.
+        observations: columns of the state. Numbers stay numbers; dates (ISO 8601, such as
+            2024-05-31 or 2024-05-31T08:30+02:00, or a data frame's) become days since the earliest;
+            true and false, yes and no become 1 and 0; words become one feature each. What a
+            column's first cell is, all must be.
         actions: columns of the sub-actions, one each (N of them).
         reward: column of the reward that follows the action.
         episode: column that identifies an episode's rows.
-        time: column that orders an episode's rows. Without it they must be consecutive and in
-            order.
+        time: column of numbers or dates that orders an episode's rows. Without it they must be
+            consecutive and in order.
         terminal: column that is 1 (true, yes) in the row whose action ended the episode for good
             (death does, the end of observation does not); or one answer for all episodes.
         choices: the values of an action column in the order of their numbers, e.g. `{"dose": [0,
@@ -84,15 +103,23 @@ def from_table(
         subtract: numbers to subtract from columns of the state before they are rounded to float32,
             which keeps 24 bits of each: as seconds since 1970, times closer than 128 seconds become
             equal. Subtract the same from states that you pass to `predict`.
+        terminal_values: values of the column `terminal` that end an episode, such as `["dead"]`;
+            all others, also empty ones, do not.
+        missing: empty cells of the state are an error (`"refuse"`), or the column's mean, or the
+            last value of the same episode and before the first the mean (`"forward"`). A feature is
+            added that is 1 where the cell was empty.
+        categories: columns of the state whose values are names though they may look like numbers.
 
     Returns:
-        The dataset in main memory, for `fit`.
+        The dataset in main memory, for `fit`. Its attribute `preparation` says how columns became
+        features; `save_dataset` and trained policies keep it, for `predict_table`.
 
     Raises:
         FileNotFoundError: there is no such file.
         InvalidDatasetError: a column is missing or a cell invalid (the text names row and column),
             or all rewards other than 0 would be left out.
-        ValueError: an unknown `last_step`, or `subtract` names no column of the state.
+        ValueError: an unknown `last_step` or `missing`, `subtract` or `categories` names no column
+            of the state, or `terminal_values` without a column in `terminal`.
         NvecMismatchError: `nvec`, `actions` and `choices` disagree.
         MissingDependencyError: a Parquet file without pyarrow.
 
@@ -102,8 +129,10 @@ def from_table(
     """
     if last_step not in get_args(LastStep):
         raise ValueError(f"Expected last_step 'keep' or 'drop', got {last_step!r}.")
+    require_one_of("missing", missing, Missing)
     choices = {} if choices is None else choices
     _check_choices(choices)
+    _check_names(observations, categories, terminal, terminal_values)
     subtract = subtract or {}
     _check_subtract(subtract, observations)
     sizes = _sizes(actions, choices, nvec)
@@ -113,12 +142,22 @@ def from_table(
     with _named_file(table):
         if not len(columns[episode]):
             raise InvalidDatasetError("The table has no rows.")
-        groups = _episode_rows(columns[episode], None if time is None else _numbers(columns, time))
-        states = np.stack(
-            [_numbers(columns, name) - subtract.get(name, 0.0) for name in observations], axis=1
+        groups = _episode_rows(
+            columns[episode], None if time is None else read_times(columns[time], time)
         )
         state_only = _final_states(columns, [*actions, reward], groups)
         values = [choices.get(name, range(size)) for name, size in zip(actions, sizes, strict=True)]
+        preparation = TablePreparation(
+            columns=[
+                learn_column(columns[name], name, subtract.get(name), missing, name in categories)
+                for name in observations
+            ],
+            actions=list(actions),
+            choices=[_plain_values(known) for known in values],
+            missing=missing,
+            episode=episode,
+        )
+        states = preparation.states(columns, list(groups.values()))
         log = _Log(
             states=states,
             state_only=state_only,
@@ -130,12 +169,39 @@ def from_table(
                 axis=1,
             ),
             rewards=_numbers(columns, reward, state_only),
-            ended=_terminal(columns, terminal, len(states)),
+            ended=_terminal(columns, terminal, terminal_values, len(states)),
         )
         episodes = _cut(log, groups, terminal, last_step)
         stacked = stack_episodes(episodes, [len(e.rewards) for e in episodes], sizes)
-    warn_of_columns(states, observations, subtract)
-    return DeviceReplayBuffer(stacked)
+    warn_of_columns(states, preparation.features, subtract)
+    buffer = DeviceReplayBuffer(stacked)
+    buffer.preparation = preparation
+    return buffer
+
+
+def read_states(table: str | Path | Columns, preparation: TablePreparation) -> NDArray[np.float32]:
+    """Returns the states `(rows, obs)` of a table's rows, prepared as those of a log.
+
+    Args:
+        table: as of `from_table`.
+        preparation: of the log.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InvalidDatasetError: a column is missing or a cell invalid; the text names row and column.
+    """
+    names = [column.name for column in preparation.columns]
+    whole: Any = _open(Path(table)) if isinstance(table, str | Path) else table
+    with _named_file(table):
+        forward = preparation.missing == "forward"
+        known = [*names, preparation.episode] if forward else names
+        columns = _read(whole, known)
+        groups: dict[Any, list[int]] = {}
+        if forward:
+            for row, episode in enumerate(columns[preparation.episode].tolist()):
+                groups.setdefault(episode, []).append(row)
+        states = preparation.states(columns, [np.array(rows) for rows in groups.values()])
+    return states.astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +232,7 @@ def _final_states(
     groups: Mapping[Any, NDArray[np.int64]],
 ) -> NDArray[np.bool_]:
     """Returns which rows are final states: an episode's last, without all of the decisions."""
-    empty = np.stack([_is_empty(columns[name]) for name in decisions], axis=1)
+    empty = np.stack([is_empty(columns[name]) for name in decisions], axis=1)
     state_only: NDArray[np.bool_] = np.zeros(len(empty), bool)
     last = [group[-1] for group in groups.values()]
     state_only[last] = empty[last].all(1)
@@ -219,6 +285,31 @@ def _cut(
             )
     _report(log.rewards, log.state_only, kept, len(groups), unknown)
     return episodes
+
+
+def _check_names(
+    observations: Sequence[str],
+    categories: Sequence[str],
+    terminal: str | bool,
+    terminal_values: Sequence[Any] | None,
+) -> None:
+    if isinstance(categories, str) or not set(categories) <= set(observations):
+        raise ValueError(
+            f"Expected categories= to be a list of columns of the state, got {categories!r}. "
+            f"Columns of the state: {', '.join(observations)}."
+        )
+    if terminal_values is not None and (
+        not isinstance(terminal, str) or isinstance(terminal_values, str)
+    ):
+        raise ValueError(
+            "Expected terminal_values= to be a list of values of a column named in terminal=, got "
+            f"{terminal_values!r} and terminal={terminal!r}."
+        )
+
+
+def _plain_values(values: Sequence[Any]) -> list[Any]:
+    """Returns choices as JSON has them."""
+    return [value.item() if isinstance(value, np.generic) else value for value in values]
 
 
 def _check_subtract(subtract: Mapping[str, float], observations: Sequence[str]) -> None:
@@ -322,9 +413,12 @@ def save_dataset(
                 for i, (start, end) in edges
             ),
         )
-        storage.update_metadata({"dataset_id": name, "description": description})
+        metadata: dict[str, Any] = {"dataset_id": name, "description": description}
+        if data.preparation is not None:
+            metadata[KEY] = data.preparation.to_json()
         if data.layout is not None:
-            storage.update_metadata({LAYOUT_KEY: data.layout.to_dict()})
+            metadata[LAYOUT_KEY] = data.layout.to_dict()
+        storage.update_metadata(metadata)
 
 
 def _check_choices(choices: Any) -> None:
@@ -390,14 +484,6 @@ def _open(path: Path) -> dict[str, NDArray[Any]]:
     return read_csv(path)
 
 
-def _is_empty(column: NDArray[Any]) -> NDArray[np.bool_]:
-    empty: NDArray[np.bool_] = np.zeros(len(column), bool)
-    if column.dtype.kind not in "biu":
-        # NaN is what other libraries make of an empty cell.
-        empty[:] = [v is None or v != v or str(v).strip() == "" for v in column.tolist()]
-    return empty
-
-
 def _numbers(
     columns: Mapping[str, NDArray[Any]], name: str, skip: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float64]:
@@ -459,18 +545,31 @@ def _plain(value: Any) -> Any:
 
 
 def _terminal(
-    columns: Mapping[str, NDArray[Any]], terminal: str | bool, rows: int
+    columns: Mapping[str, NDArray[Any]],
+    terminal: str | bool,
+    ends: Sequence[Any] | None,
+    rows: int,
 ) -> NDArray[np.bool_]:
     """Returns which rows' actions ended their episode; all rows for `True`."""
     if isinstance(terminal, bool):
         return np.full(rows, terminal)
     column = columns[terminal]
+    if ends is not None:
+        wanted = {_plain(value) for value in ends}
+        found = np.array([_plain(value) in wanted for value in column.tolist()], bool)
+        if not found.any():
+            raise InvalidDatasetError(
+                f"No row has one of terminal_values={list(ends)} in {terminal!r}, whose values are "
+                f"{', '.join(map(str, sorted({str(v) for v in column.tolist()})[:_SHOWN_VALUES]))}."
+                " Correct them, or pass terminal=False if no episode ended."
+            )
+        return found
     flags = np.array([str(value).lower() for value in column.tolist()], object)
     try:
-        return (_choices(flags, terminal, _FLAGS, _is_empty(column)) % 2).astype(bool)
+        return (_choices(flags, terminal, _FLAGS, is_empty(column)) % 2).astype(bool)
     except InvalidDatasetError as error:
         raise InvalidDatasetError(
             f"{error} Expected terminal= to name a column that is 1 where the action ended the "
-            "episode for good, else 0 or empty. Make one of a column of words, such as "
-            f"table['ended'] = table[{terminal!r}] == 'dead'."
+            "episode for good, else 0 or empty. Of a column of words, say which end it, such as "
+            "terminal_values=['dead']."
         ) from error

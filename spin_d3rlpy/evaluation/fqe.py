@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol
 
+import numpy as np
 import torch
 from d3rlpy.base import DeviceArg
 from d3rlpy.dataset import cast_flat_shape
@@ -20,7 +22,7 @@ from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.algos.critics import squared_error
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.algos.joint_critics import JointCritic
-from spin_d3rlpy.errors import NvecMismatchError
+from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
 from spin_d3rlpy.evaluation.metrics import ActionMode
 from spin_d3rlpy.training.averages import polyak_update
 
@@ -62,6 +64,47 @@ class MultiDiscreteFQEConfig(MultiDiscreteConfig):
         return "spin_fqe"
 
 
+class Acting(Protocol):
+    """What acts: an algorithm's networks, or a function."""
+
+    def predict_best_action(self, x: Any) -> torch.Tensor:
+        """Actions `(B, N)` for scaled observations `(B, obs)`."""
+
+    def sample_action(self, x: Any) -> torch.Tensor:
+        """Sampled actions."""
+
+
+class ActingFunction:
+    """A function of unscaled observations `(B, obs)` that returns actions `(B, N)`.
+
+    Args:
+        function: the policy.
+        config: has the scaler of the observations that come.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[NDArray], NDArray],
+        config: MultiDiscreteFQEConfig,
+    ) -> None:
+        self._function, self._config = function, config
+
+    def predict_best_action(self, x: Any) -> torch.Tensor:
+        scaler = self._config.observation_scaler
+        observations = (x if scaler is None else scaler.reverse_transform(x)).cpu().numpy()
+        actions = np.asarray(self._function(observations))
+        expected = (len(observations), len(self._config.nvec or ()))
+        if actions.shape != expected:
+            raise InvalidActionSpaceError(
+                f"Expected actions of shape {expected} from the evaluated function, got "
+                f"{actions.shape}."
+            )
+        return torch.as_tensor(actions, device=x.device).long()
+
+    def sample_action(self, x: Any) -> torch.Tensor:
+        return self.predict_best_action(x)
+
+
 @dataclasses.dataclass(frozen=True)
 class FQEModules(MultiDiscreteModules):
     """Networks and optimizer."""
@@ -82,7 +125,7 @@ class FQEImpl(MultiDiscreteImpl):
         modules: FQEModules,
         config: MultiDiscreteFQEConfig,
         device: str,
-        evaluated: MultiDiscreteImpl,
+        evaluated: Acting,
         mode: ActionMode,
     ) -> None:
         super().__init__(observation_shape, modules, config, device)
@@ -131,8 +174,10 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
     d3rlpy's `InitialStateValueEstimationEvaluator` and `SoftOPCEvaluator` summarize it.
 
     Args:
-        algo: a built algorithm of this package.
-        config: defaults if None; without `observation_scaler`, which is the algorithm's.
+        algo: a built algorithm of this package, or a function of observations `(B, obs)` that
+            returns actions `(B, N)`, such as a rule; it may draw them at random.
+        config: defaults if None; without `observation_scaler`, which is the algorithm's (a
+            function's observations are as in the dataset, whatever scaler Q has).
         device: as in d3rlpy; must be the algorithm's.
         mode: evaluate the greedy or the sampled policy.
 
@@ -145,20 +190,14 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
 
     def __init__(
         self,
-        algo: MultiDiscreteAlgo[Any, Any],
+        algo: MultiDiscreteAlgo[Any, Any] | Callable[[NDArray], NDArray],
         config: MultiDiscreteFQEConfig | None = None,
         device: DeviceArg = False,
         mode: ActionMode = "greedy",
     ) -> None:
-        if algo.impl is None:
-            raise RuntimeError("Train or build the algorithm before evaluating it.")
-        config, own = dataclasses.replace(config or MultiDiscreteFQEConfig()), algo.config
-        if config.nvec not in (None, own.nvec) or config.observation_scaler is not None:
-            raise NvecMismatchError(
-                "Expected a config without nvec and observation_scaler, which are the algorithm's, "
-                f"got nvec={config.nvec} and {config.observation_scaler}."
-            )
-        config.nvec, config.observation_scaler = own.nvec, own.observation_scaler
+        config = dataclasses.replace(config or MultiDiscreteFQEConfig())
+        if isinstance(algo, MultiDiscreteAlgo):
+            _adopt_spaces(config, algo)
         super().__init__(config, device)
         self._algo = algo
         self._mode: ActionMode = mode
@@ -174,18 +213,48 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
             config.optim_factory, online.named_modules(), config.learning_rate
         )
         modules = FQEModules(online, target, optim)
-        evaluated = self._algo.impl
+        evaluated: Acting | None = (
+            self._algo.impl
+            if isinstance(self._algo, MultiDiscreteAlgo)
+            else ActingFunction(self._algo, config)
+        )
         assert evaluated is not None
         self._impl = FQEImpl(
             observation_shape, modules, config, self._device, evaluated, self._mode
         )
 
+    @property
+    def compiled(self) -> bool:
+        """Whether updates are recorded; never those that call a function."""
+        return isinstance(self._algo, MultiDiscreteAlgo) and super().compiled
+
     def save_policy(self, fname: str) -> None:
-        """Writes the evaluated policy."""
+        """Writes the evaluated policy; a TypeError if it is a function."""
+        if not isinstance(self._algo, MultiDiscreteAlgo):
+            raise TypeError(
+                "Expected an algorithm to save, but the evaluated policy is a function."
+            )
         self._algo.save_policy(fname)
 
     def predict(self, x: Observation) -> NDArray:
+        if not isinstance(self._algo, MultiDiscreteAlgo):
+            return self._algo(np.asarray(x))
         return self._algo.predict(x)
 
     def sample_action(self, x: Observation) -> NDArray:
+        if not isinstance(self._algo, MultiDiscreteAlgo):
+            return self._algo(np.asarray(x))
         return self._algo.sample_action(x)
+
+
+def _adopt_spaces(config: MultiDiscreteFQEConfig, algo: MultiDiscreteAlgo[Any, Any]) -> None:
+    """Gives the config the algorithm's action space and observation scaler."""
+    if algo.impl is None:
+        raise RuntimeError("Train or build the algorithm before evaluating it.")
+    own = algo.config
+    if config.nvec not in (None, own.nvec) or config.observation_scaler is not None:
+        raise NvecMismatchError(
+            "Expected a config without nvec and observation_scaler, which are the algorithm's, "
+            f"got nvec={config.nvec} and {config.observation_scaler}."
+        )
+    config.nvec, config.observation_scaler = own.nvec, own.observation_scaler

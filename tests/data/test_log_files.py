@@ -70,9 +70,7 @@ def test_long_cells_are_named_with_row_and_column(tmp_path: Path) -> None:
 
 def test_words_as_ends_say_what_is_expected(tmp_path: Path) -> None:
     path = write(tmp_path, ROWS)
-    expected = (
-        rf"{path} cannot.*Row 0 has 'status' = 'alive'.*1 where .*table\['status'\] == 'dead'"
-    )
+    expected = rf"{path} cannot.*Row 0 has 'status' = 'alive'.*1 where .*terminal_values=\['dead'\]"
     with pytest.raises(InvalidDatasetError, match=expected):
         from_table(path, terminal="status", **READING)
 
@@ -81,7 +79,7 @@ def test_errors_about_cells_name_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, [*ROWS, "b,high,x,3.0,alive,"])
     with pytest.raises(InvalidDatasetError, match=rf"{path} cannot be used.*row 3 has 'high'"):
         from_table(path, **READING)
-    table = {"p": [0], "s": ["high"], "a": [0], "r": [1.0]}
+    table = {"p": [0, 0], "s": [1, "high"], "a": [0, 0], "r": [1.0, 1.0]}
     columns: dict[str, Any] = {"observations": ["s"], "actions": ["a"], "reward": "r"}
     with pytest.raises(InvalidDatasetError, match=r"^Expected column 's' to hold numbers"):
         from_table(table, episode="p", nvec=[2], **columns)

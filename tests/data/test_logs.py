@@ -194,7 +194,8 @@ def test_numbered_choices_need_nvec() -> None:
     ("row", "column", "value", "expected"),
     [
         (1, "pulse", "high", "Expected column 'pulse' to hold numbers, row 1 has 'high'"),
-        (1, "pulse", "nan", "observation at step 1 of episode 'a' is not finite"),
+        (1, "pulse", "nan", "Row 1 has no 'pulse'. Pass missing='mean' or 'forward'"),
+        (1, "pulse", "inf", "Row 1 has 'pulse' = inf, which is not finite"),
         (1, "dose", "75", "Row 1 has 'dose' = '75', which is not one of its choices: 0"),
         (1, "dose", "", "Row 1 has no 'dose'. Only an episode's last row"),
         (4, "dose", "", "Row 4 has no 'dose'"),

@@ -1,0 +1,198 @@
+r"""Off-policy estimates of a policy's value by importance weights, from logged episodes.
+
+The weight of step t of an episode is :math:`w_t = \prod_{k \le t} \pi(a_k|s_k) / \mu(a_k|s_k)`,
+where :math:`\mu` is the behavior that was logged and :math:`\pi` the policy that is evaluated.
+
+References:
+    * Precup et al., Eligibility Traces for Off-Policy Policy Evaluation, 2000 (per decision).
+    * Jiang and Li, Doubly Robust Off-policy Value Evaluation, 2016.
+    * Thomas and Brunskill, Data-Efficient Off-Policy Policy Evaluation, 2016 (self-normalized
+      doubly robust).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.errors import InvalidDatasetError, require_one_of
+from spin_d3rlpy.evaluation.estimates import Estimate, WeightedGains, summarize
+from spin_d3rlpy.evaluation.probabilities import ActionProbabilities
+
+Floats = NDArray[np.float64]
+Weighting = Literal["per_decision", "self_normalized", "whole_episode"]
+
+_NAMES = {
+    "per_decision": "per-decision importance sampling",
+    "self_normalized": "self-normalized per-decision importance sampling",
+    "whole_episode": "self-normalized importance sampling of whole episodes",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LoggedSteps:
+    """A log and how much likelier the evaluated policy takes each logged action.
+
+    Attributes:
+        observations: `(n, obs)`, before each step.
+        next_observations: `(n, obs)`, after each step.
+        actions: `(n, N)`.
+        rewards: `(n,)`.
+        terminals: `(n,)`.
+        starts: `(episodes + 1,)` first step of each episode, and n.
+        log_ratios: `(n,)` of evaluated to logged probabilities.
+    """
+
+    observations: NDArray[np.float32]
+    next_observations: NDArray[np.float32]
+    actions: NDArray[np.int64]
+    rewards: Floats
+    terminals: Floats
+    starts: NDArray[np.int64]
+    log_ratios: Floats
+
+    def padded(self, values: Floats, fill: float = 0.0) -> Floats:
+        """Returns values of steps `(n,)` as `(episodes, T)`, with `fill` after each end."""
+        lengths = np.diff(self.starts)
+        table = np.full((len(lengths), int(lengths.max())), fill)
+        is_step = np.arange(table.shape[1]) < lengths[:, None]
+        table[is_step] = values
+        return table
+
+
+def logged_steps(
+    dataset: DeviceReplayBuffer,
+    policy: ActionProbabilities,
+    behavior: ActionProbabilities | Floats,
+) -> LoggedSteps:
+    """Computes the ratios of probabilities of all logged actions.
+
+    Args:
+        dataset: logged episodes.
+        policy: the one to evaluate.
+        behavior: of the log: `BehaviorProbabilities(asm)`, or known probabilities `(n,)` of the
+            logged actions, such as an experiment's.
+
+    Raises:
+        InvalidDatasetError: known probabilities are not `(n,)` numbers above 0 and up to 1.
+    """
+    rows = dataset.observation_index.long()
+    observations = dataset.observations_at(rows).cpu().numpy()
+    actions = dataset.actions.long().cpu().numpy()
+    if isinstance(behavior, np.ndarray):
+        logged = _log_of_known(behavior, len(actions))
+    else:
+        logged = behavior.log_prob(observations, actions)
+    return LoggedSteps(
+        observations=observations,
+        next_observations=dataset.observations_at(rows + 1).cpu().numpy(),
+        actions=actions,
+        rewards=dataset.rewards.double().cpu().numpy(),
+        terminals=dataset.terminals.double().cpu().numpy(),
+        starts=dataset.episode_starts.cpu().numpy(),
+        log_ratios=policy.log_prob(observations, actions) - logged,
+    )
+
+
+def importance_sampling(
+    dataset: DeviceReplayBuffer,
+    policy: ActionProbabilities,
+    behavior: ActionProbabilities | Floats,
+    *,
+    weighting: Weighting = "self_normalized",
+    gamma: float = 1.0,
+    clip: float | None = None,
+    level: float = 0.9,
+    n_bootstrap: int = 1000,
+    seed: int = 0,
+) -> Estimate:
+    r"""Estimates a policy's discounted return by importance sampling per decision.
+
+    .. math::
+
+        \frac{1}{n} \sum_i \sum_t \gamma^t w_{i,t} r_{i,t}
+
+    `"self_normalized"` divides by the weights' sum in place of n at every step: a little biased,
+    far less noisy. `"whole_episode"` weighs an episode's return by its last weight and divides by
+    the sum of these: the noisiest where rewards come early, but never outside the logged returns.
+    An episode that a time limit cut off counts up to there.
+
+    Args:
+        dataset: logged episodes.
+        policy: the one to evaluate: `SampledPolicy(algo)`, `GreedyPolicy(algo.predict)` or any
+            object with their methods.
+        behavior: `BehaviorProbabilities(asm)`, or known probabilities `(n,)` of the logged
+            actions.
+        weighting: `"per_decision"`, `"self_normalized"` or `"whole_episode"`.
+        gamma: discount.
+        clip: largest weight; larger ones are reduced to it. This makes estimates less noisy and
+            biased towards the log. None for no limit.
+        level: of the interval.
+        n_bootstrap: number of times that episodes are drawn for the interval.
+        seed: of these draws.
+
+    Raises:
+        ValueError: an argument is out of range.
+        InvalidDatasetError: known probabilities do not fit the dataset.
+    """
+    require_one_of("weighting", weighting, Weighting)
+    steps = logged_steps(dataset, policy, behavior)
+    weights, clipped = cumulative_weights(steps, clip)
+    gains = steps.padded(steps.rewards) * discounts(gamma, weights.shape[1])
+    if weighting == "whole_episode":
+        weights, gains = weights[:, -1:], gains.sum(1, keepdims=True)
+    data = WeightedGains(weights, gains, np.zeros(len(weights)))
+    is_normalized = weighting != "per_decision"
+    return summarize(_NAMES[weighting], data, is_normalized, level, n_bootstrap, seed, clipped)
+
+
+def cumulative_weights(steps: LoggedSteps, clip: float | None) -> tuple[Floats, float]:
+    """Returns the weights `(episodes, T)`, and the share of episodes with a clipped one.
+
+    Raises:
+        ValueError: `clip` is not above 0.
+    """
+    # A ratio of 1 after the end repeats the last weight.
+    with np.errstate(over="ignore"):
+        weights = np.exp(np.cumsum(steps.padded(steps.log_ratios), axis=1))
+    return clip_weights(weights, clip)
+
+
+def clip_weights(weights: Floats, clip: float | None) -> tuple[Floats, float]:
+    """Returns weights of at most `clip`, and the share of rows with a larger one.
+
+    Raises:
+        ValueError: `clip` is not above 0.
+    """
+    if clip is None:
+        # Larger ones would overflow where they are squared.
+        return np.minimum(weights, 1e100), 0.0
+    if not clip > 0.0:
+        raise ValueError(f"Expected clip above 0 or None, got {clip}.")
+    return np.minimum(weights, clip), float((weights > clip).any(1).mean())
+
+
+def discounts(gamma: float, n: int) -> Floats:
+    """Returns the discount of each of n steps.
+
+    Raises:
+        ValueError: `gamma` is not above 0 and up to 1.
+    """
+    if not 0.0 < gamma <= 1.0:
+        raise ValueError(f"Expected gamma above 0 and up to 1, got {gamma}.")
+    return np.asarray(gamma ** np.arange(n), np.float64)
+
+
+def _log_of_known(probabilities: Floats, n: int) -> Floats:
+    fits = probabilities.shape == (n,)
+    if not fits or not ((probabilities > 0.0) & (probabilities <= 1.0)).all():
+        raise InvalidDatasetError(
+            f"Expected probabilities of the {n} logged actions, of shape ({n},), above 0 and up to "
+            f"1, got shape {probabilities.shape}"
+            + (f" and a smallest of {probabilities.min():.3g}." if fits else ".")
+        )
+    return np.asarray(np.log(probabilities))
