@@ -213,7 +213,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 column.
             FileNotFoundError: there is no such file.
         """
-        self._require_built("observation_scaler")
+        self.require_built("observation_scaler")
         if self.preparation is None:
             raise RuntimeError(
                 f"This {type(self).__name__} does not know how a table's columns become states: "
