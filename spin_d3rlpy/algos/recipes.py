@@ -46,8 +46,10 @@ def _search_changes(policy: str) -> dict[str, Any]:
     # What an autoregressive policy gives a choice depends on the slots before it alone.
     knows_conditionals = policy != "autoregressive"
     return {
+        # What follows an action long after it is mostly noise to a comparison of actions.
+        "gamma": 0.9,
         "joint_critic": True,
-        "search_sweeps": 2 if knows_conditionals else 0,
+        "search_sweeps": 1 if knows_conditionals else 0,
         "held_out_share": 0.1,
         "batch_size": 512,
         "critic_encoder_factory": VectorEncoderFactory(hidden_units=[256], use_layer_norm=True),
