@@ -227,7 +227,7 @@ def _to_plain(value: Any, codec: Mapping[str, Any]) -> Any:
     return _as_lists(dataclasses.asdict(value)) if _is_part(value) else value
 
 
-def _as_lists(value: Any) -> Any:
+def _as_lists(value: object) -> Any:
     """Returns nested values as a file holds them: without tuples, which it would give as lists."""
     if isinstance(value, dict):
         return {name: _as_lists(part) for name, part in value.items()}
