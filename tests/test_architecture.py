@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -243,3 +244,14 @@ def test_what_was_written_twice_has_one_home(written: str, home: str) -> None:
         if written in path.read_text()
     }
     assert files == {home}
+
+
+def test_the_way_of_a_training_step_exists() -> None:
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
+    section = page.split("## The way of a training step")[1].split("\n## ")[0]
+    stops = re.findall(r'\["([\w/]+\.py): (\w+)"\]', section)
+    assert len(stops) > 10
+    for file, name in stops:
+        tree = ast.parse((ROOT / "spin_d3rlpy" / file).read_text())
+        names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        assert name in names, f"{file} has no {name}"

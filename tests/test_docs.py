@@ -137,7 +137,7 @@ def test_the_dependency_diagram_is_up_to_date() -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    [drawn] = blocks((DOCS / "explanation/architecture.md").read_text(), "mermaid")
+    drawn, _way_of_a_step = blocks((DOCS / "explanation/architecture.md").read_text(), "mermaid")
     assert drawn == module.diagram(), "python docs/figures/dependencies.py --write"
 
 

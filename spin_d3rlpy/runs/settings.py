@@ -225,4 +225,11 @@ def _to_plain(value: Any, codec: Mapping[str, Any]) -> Any:
         # d3rlpy cannot save a scaler whose numbers are not known yet.
         params = {k: v for k, v in vars(value).items() if v is not None}
         return {"type": value.get_type(), "params": params}
-    return dataclasses.asdict(value) if _is_part(value) else value
+    return _as_lists(dataclasses.asdict(value)) if _is_part(value) else value
+
+
+def _as_lists(value: object) -> Any:
+    """Returns nested values as a file holds them: without tuples, which it would give as lists."""
+    if isinstance(value, dict):
+        return {name: _as_lists(part) for name, part in value.items()}
+    return [_as_lists(part) for part in value] if isinstance(value, list | tuple) else value

@@ -20,6 +20,7 @@ from spin_d3rlpy.experiments.grid import is_done, run_grid, with_requirements
 from spin_d3rlpy.experiments.job import LOG, Job
 from spin_d3rlpy.experiments.specs import SCALES, Method, Scale, pretraining_job
 from spin_d3rlpy.experiments.worker import run_job
+from spin_d3rlpy.policies import stages
 from spin_d3rlpy.runs import training as training_run
 from spin_d3rlpy.runs.settings import create_algorithm, train_settings
 from spin_envs import reference_scores
@@ -177,7 +178,7 @@ def test_a_failure_is_noted_and_stops_only_what_needs_it(
         raise RuntimeError("the disk is on fire")
 
     with monkeypatch.context() as patch:
-        patch.setattr(training_run, "pretrain", pretrain)
+        patch.setattr(stages, "pretrain", pretrain)
         failed, order = run(tmp_path, training(), training("F", "FactoredIQL"))
     assert [job.kind for job in failed] == ["pretrain", "train"]
     assert order == ["pretrain", "FactoredIQL"]
