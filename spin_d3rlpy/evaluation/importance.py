@@ -103,7 +103,7 @@ def importance_sampling(
     policy: ActionProbabilities,
     behavior: ActionProbabilities | Floats,
     *,
-    weighting: Weighting = "self_normalized",
+    weighting: Weighting = "whole_episode",
     gamma: float = 1.0,
     clip: float | None = None,
     level: float = 0.9,

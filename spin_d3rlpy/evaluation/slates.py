@@ -42,7 +42,7 @@ def slate_value(
     behavior: ActionProbabilities,
     *,
     estimator: SlateEstimator = "cascade",
-    self_normalized: bool = False,
+    self_normalized: bool = True,
     clip: float | None = None,
     level: float = 0.9,
     n_bootstrap: int = 1000,
@@ -57,7 +57,9 @@ def slate_value(
         policy: the one to evaluate, see `importance_sampling`.
         behavior: of the log, such as `BehaviorProbabilities(asm)`.
         estimator: see the module.
-        self_normalized: divide by the weights' sum in place of n, slot by slot.
+        self_normalized: divide by the weights' sum in place of n, slot by slot. Without it,
+            estimates are unbiased if the log's probabilities are known, and off by the mean weight
+            if they are learned.
         clip: largest weight, None for no limit.
         level: of the interval.
         n_bootstrap: number of times that slates are drawn for the interval.

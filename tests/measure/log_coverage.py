@@ -229,6 +229,7 @@ def main(
         if model is not None and q is not None:
             rows += sepsis_rows(model, q, seed)
         write(rows, out)
+        write(summary(rows), out.with_name(f"{out.stem}_summary.csv"))
     for line in summary(rows):
         print(line)
 
