@@ -167,7 +167,9 @@ class IDQLImpl(IQLImpl):
     def _n_candidates(self) -> int:
         return self._config.n_action_samples if self._modules.trust.acts_by == "search" else 1
 
-    def _choose(self, x: Any, noise: torch.Tensor | None, temperature: float) -> torch.Tensor:
+    def _choose(
+        self, x: torch.Tensor, noise: torch.Tensor | None, temperature: float
+    ) -> torch.Tensor:
         n = self._n_candidates
         few = None if noise is None else noise[:n]
         drawn_at = self._config.candidate_temperature
@@ -176,7 +178,7 @@ class IDQLImpl(IQLImpl):
         return best if temperature > 0.0 else self._improve(x, best)
 
     def _best_candidate(
-        self, x: Any, actions: torch.Tensor, temperature: float = 0.0
+        self, x: torch.Tensor, actions: torch.Tensor, temperature: float = 0.0
     ) -> torch.Tensor:
         if len(actions) == 1:
             return actions[0]
@@ -188,7 +190,7 @@ class IDQLImpl(IQLImpl):
 
     def _improve(
         self,
-        x: Any,
+        x: torch.Tensor,
         actions: torch.Tensor,
         allowed: torch.Tensor | None = None,
         rule: Rule | None = None,
@@ -248,7 +250,7 @@ class IDQL(IQL):
             ValueError: `allowed` is neither a bool mask of this action space nor a rule, the
                 policy is not a structure model, or `milliseconds` is not above 0.
         """
-        inputs = self._scaled(self._check_observations(x))
+        inputs = self.network_input(self._check_observations(x))
         if milliseconds is not None and not milliseconds > 0.0:
             raise ValueError(f"Expected milliseconds above 0, got {milliseconds!r}.")
         impl = cast(IDQLImpl, self._impl)

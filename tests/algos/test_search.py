@@ -265,7 +265,7 @@ def test_untrusted_critics_do_not_choose() -> None:
     switch.trust = Trust((0.0, 0.0), (0.0, 0.0), 1)
     own = algo.predict(x)
     noise = impl._candidate_noise[:1]
-    drawn = impl.acting_policy.sample_several(algo._scaled(x), 1, noise)[0]
+    drawn = impl.acting_policy.sample_several(algo.network_input(x), 1, noise)[0]
     np.testing.assert_array_equal(own, drawn.numpy())
     switch.trust = Trust((1.0, 1.0), (0.0, 0.0), 1)
     searched = algo.predict(x)
@@ -273,7 +273,7 @@ def test_untrusted_critics_do_not_choose() -> None:
 
     def least(actions: np.ndarray) -> torch.Tensor:
         chosen = torch.from_numpy(actions)
-        values: torch.Tensor = impl.q_values(impl.modules.q_funcs, algo._scaled(x), chosen)
+        values: torch.Tensor = impl.q_values(impl.modules.q_funcs, algo.network_input(x), chosen)
         return values.amin(0)
 
     assert (least(searched) >= least(own)).all()
