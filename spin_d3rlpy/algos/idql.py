@@ -16,7 +16,7 @@ from spin_d3rlpy.algos.critics import best_of
 from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl, IQLModules
 from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.algos.search import ascend
-from spin_d3rlpy.algos.trust import Trust, TrustSwitch, measure_trust
+from spin_d3rlpy.algos.trust import HORIZONS, Trust, TrustSwitch, measure_trust
 from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -259,8 +259,12 @@ class IDQL(IQL):
     def hold_out(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Keeps some episodes by which trust is measured, and returns the others."""
         share = cast(IDQLConfig, self._config).held_out_share
-        if share == 0.0 or buffer.size() < 2:
-            self._held_out = None
+        self._held_out = None
+        if share == 0.0:
+            return buffer
+        if buffer.size() < 2:
+            nothing = (0.0,) * len(HORIZONS)
+            cast(IDQLImpl, self._impl)._modules.trust.trust = Trust(nothing, nothing, 0, 0)
             return buffer
         buffer, self._held_out = buffer.split(share)
         return buffer

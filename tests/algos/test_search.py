@@ -229,9 +229,23 @@ def test_rewards_of_longer_residuals_are_discounted_and_end_with_the_episode() -
 def test_what_is_trusted(slopes: Any, errors: Any, acts_by: str) -> None:
     switch = TrustSwitch()
     assert switch.acts_by == "search"  # not tested
-    switch.trust = Trust(slopes, errors, 100)
-    assert switch.trust == Trust(slopes, errors, 100)
+    switch.trust = Trust(slopes, errors, 100, 20)
+    assert switch.trust == Trust(slopes, errors, 100, 20)
     assert switch.acts_by == acts_by
+
+
+def test_few_episodes_do_not_make_trust() -> None:
+    """Of one block, a slope has no error: nothing may be concluded from it."""
+    buffer = logged(lambda s, a: a[:, 0] - 1.0, n=4)
+    algo = SPINIDQL(**search_fields(SPINIDQL))
+    algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
+    assert algo.trust is not None
+    assert (algo.trust.rows, algo.trust.blocks, algo.trust.acts_by) == (20, 1, "imitation")
+    assert "too few" in str(algo.trust)
+    algo = SPINIDQL(**search_fields(SPINIDQL))
+    algo.fit(buffer.select([0]), n_steps=2, n_steps_per_epoch=2, **QUIET)
+    assert algo.trust == Trust((0.0, 0.0), (0.0, 0.0), 0, 0)
+    assert algo.trust.acts_by == "imitation"
 
 
 def search_fields(algo_class: Any) -> dict[str, Any]:
@@ -262,12 +276,12 @@ def test_untrusted_critics_do_not_choose() -> None:
     impl: Any = algo.impl
     x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
     switch = impl.modules.trust
-    switch.trust = Trust((0.0, 0.0), (0.0, 0.0), 1)
+    switch.trust = Trust((0.0, 0.0), (0.0, 0.0), 100, 20)
     own = algo.predict(x)
     noise = impl._candidate_noise[:1]
     drawn = impl.acting_policy.sample_several(algo.network_input(x), 1, noise)[0]
     np.testing.assert_array_equal(own, drawn.numpy())
-    switch.trust = Trust((1.0, 1.0), (0.0, 0.0), 1)
+    switch.trust = Trust((1.0, 1.0), (0.0, 0.0), 100, 20)
     searched = algo.predict(x)
     assert (searched != own).any()
 
