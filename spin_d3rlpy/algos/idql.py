@@ -12,11 +12,12 @@ from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation, Shape
 
+from spin_d3rlpy._compat import is_exporting
 from spin_d3rlpy.algos.critics import best_of
 from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl, IQLModules
 from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.algos.search import ascend
-from spin_d3rlpy.algos.trust import HORIZONS, Trust, TrustSwitch, measure_trust
+from spin_d3rlpy.algos.trust import HORIZONS, ActsBy, Trust, TrustSwitch, measure_trust
 from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -113,6 +114,7 @@ class IDQLImpl(IQLImpl):
         super().__init__(*arguments)
         n = self._config.n_action_samples
         self._candidate_noise = candidate_noise(self._layout, n, self.device)
+        self._decided: ActsBy = "search"
 
     def imitation_weight(
         self, batch: TorchMiniBatch, imitated: TorchMiniBatch, advantage: torch.Tensor
@@ -164,8 +166,15 @@ class IDQLImpl(IQLImpl):
         return self._improve(x, best, mask, rule, fixed, end)
 
     @property
+    def acts_by(self) -> ActsBy:
+        """Whether the critics' search acts, or the policy alone."""
+        if not is_exporting():  # a file cannot depend on a network's numbers here
+            self._decided = self._modules.trust.acts_by
+        return self._decided
+
+    @property
     def _n_candidates(self) -> int:
-        return self._config.n_action_samples if self._modules.trust.acts_by == "search" else 1
+        return self._config.n_action_samples if self.acts_by == "search" else 1
 
     def _choose(
         self, x: torch.Tensor, noise: torch.Tensor | None, temperature: float
@@ -199,7 +208,7 @@ class IDQLImpl(IQLImpl):
     ) -> torch.Tensor:
         sweeps = self._config.search_sweeps
         critic: Any = self._modules.q_funcs
-        if sweeps == 0 or self._modules.trust.acts_by != "search":
+        if sweeps == 0 or self.acts_by != "search":
             return actions
         conditionals = self.acting_policy.conditionals(x, actions)
         support = self._config.support
@@ -224,6 +233,11 @@ class IDQL(IQL):
     def trust(self) -> Trust | None:
         """How far the critics are trusted, and by which figures; None if they were not tested."""
         return cast(IDQLImpl, self.require_built())._modules.trust.trust
+
+    def save_policy(self, fname: str) -> None:
+        if self._impl is not None:
+            _ = cast(IDQLImpl, self._impl).acts_by  # read before, kept in the file
+        super().save_policy(fname)
 
     def predict_with(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -325,3 +326,24 @@ def test_milliseconds_are_checked_and_kept() -> None:
     with pytest.raises(ValueError, match="milliseconds above 0"):
         algo.predict_with(x, milliseconds=0)
     assert algo.predict_with(x, milliseconds=0.001).shape == (4, 2)
+
+
+@pytest.mark.parametrize("layout", ["separate", "shared"])
+@pytest.mark.parametrize("extension", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_exported_files_search_too(extension: str, layout: str, tmp_path: Any) -> None:
+    buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
+    algo = SPINIDQL(**search_fields(SPINIDQL), gamma=0.0, layout=LAYOUTS[layout])
+    algo.fit(buffer, n_steps=20, n_steps_per_epoch=20, **QUIET)
+    impl: Any = algo.impl
+    impl.modules.trust.trust = Trust((1.0, 1.0), (0.0, 0.0), 100, 20)
+    path = str(tmp_path / f"policy.{extension}")
+    algo.save_policy(path)
+    x = np.random.default_rng(1).normal(size=(9, 3)).astype(np.float32)
+    if extension == "pt":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            found = torch.jit.load(path)(torch.from_numpy(x)).numpy()
+    else:
+        runtime = pytest.importorskip("onnxruntime")
+        (found,) = runtime.InferenceSession(path).run(None, {"observations": x})
+    np.testing.assert_array_equal(found, algo.predict(x))
