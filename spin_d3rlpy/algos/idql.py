@@ -8,6 +8,7 @@ import time
 from typing import Any, cast
 
 import torch
+from d3rlpy.logging import LOG
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation, Shape
@@ -299,9 +300,11 @@ class IDQL(IQL):
         scaler = self._config.reward_scaler
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(0)
-            impl._modules.trust.trust = measure_trust(
+            trust = measure_trust(
                 self._held_out, values, self._config.gamma, scaler.transform if scaler else None
             )
+        impl._modules.trust.trust = trust
+        LOG.info("Critics on held-out episodes", trust=str(trust))
 
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
         """Nothing imitates with a policy that is not trained: no batch for it is drawn."""
