@@ -149,6 +149,9 @@ def train(
     device: ConfiguredDevice = None,
     config: Config = None,
     print_config: PrintConfig = False,
+    report: Annotated[
+        bool, typer.Option(help="Without an environment: write report.html at the end.")
+    ] = True,
     trust: Trust = False,
     progress: Progress = True,
     json: Json = False,
@@ -156,10 +159,12 @@ def train(
     """Train an algorithm on a dataset; resumes when called again.
 
     The folder gets config.yaml (complete settings), curve.csv, checkpoints/ and, at the end,
-    policy.safetensors and result.json. Fields are those of the algorithm's config and of its
-    policy's encoder factory.
+    policy.safetensors and result.json; for a log without an environment also report.html, as of the
+    command `report`. Fields are those of the algorithm's config and of its policy's encoder
+    factory.
     """
     from spin_d3rlpy.files.settings import format_settings
+    from spin_d3rlpy.runs.report_page import write_report_of_training
     from spin_d3rlpy.runs.settings import train_settings
     from spin_d3rlpy.runs.training import run_training
 
@@ -189,8 +194,11 @@ def train(
         what = f"return {result['return']:.1f}{score} ({result['episodes']} episodes)"
     else:
         what = f"{100 * result['action_match']:.1f} % of the log's sub-actions matched"
+        if report:
+            result["report"] = write_report_of_training(out, settings.device, trust, progress)
     emit(
         json,
         result,
-        f"{result['algorithm']} after {result['steps']:,} steps: {what}\nSaved: {result['policy']}",
+        f"{result['algorithm']} after {result['steps']:,} steps: {what}\nSaved: {result['policy']}"
+        + (f"\nReport: {result['report']}" if result.get("report") else ""),
     )

@@ -79,8 +79,8 @@ class Estimate:
             return (
                 f"The log cannot answer ({self.estimator}): its {counted}, fewer than "
                 f"{LEAST_EFFECTIVE_SIZE:.0f}. Evaluate a policy closer to the log's (for example "
-                "with soften=0.5), or collect more data. "
-                f"Do not use the number {self.value:.4g}."
+                "with soften=0.5), or collect more data."
+                + (f" Do not use the number {self.value:.4g}." if math.isfinite(self.value) else "")
             )
         if not self.is_calibrated:
             return (

@@ -33,7 +33,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
 
 def test_help_names_every_command() -> None:
     text = run("--help")
-    names = ("demo", "pretrain", "train", "evaluate", "record", "export", "info")
+    names = ("demo", "pretrain", "train", "evaluate", "report", "record", "export", "info")
     groups = ("data", "plot", "bench")
     for command in (*names, *groups):
         assert f"\n  {command} " in text

@@ -287,3 +287,6 @@ def test_from_the_shell_a_log_becomes_a_policy(tmp_path: Path) -> None:
     result = run("train", "clinic/log-v1", *small)
     assert 0.0 <= result["action_match"] <= 1.0
     assert "return" not in result
+    page = tmp_path / "run" / "report.html"
+    assert result["report"] == str(page)
+    assert "drug" in page.read_text()

@@ -259,6 +259,7 @@ def test_a_log_that_cannot_answer_says_so(log: DeviceReplayBuffer) -> None:
     assert np.isnan(found.value)
     assert "The log cannot answer" in str(found)
     assert "count as 0.0 of the evaluated policy's, fewer than 30" in str(found)
+    assert "nan" not in str(found)  # there is no number
     assert "13 logged episodes" in str(importance_sampling(log, BEHAVIOR, BEHAVIOR))
 
 
