@@ -22,6 +22,15 @@ SHORT = [*STEPS, "--episodes", "1"]
 PROBE = [*SIZE, "--updates", "2", "--probe-updates", "2"]
 # Arguments that make an example short, and what it leaves behind.
 RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
+    "act_large.py": [
+        (
+            [
+                *["--trained", "2", "--acting", "3", "--seconds", "2", "--size", "1000"],
+                *["--episodes", "1", "--out", "table"],
+            ],
+            ["table/act_large.csv"],
+        )
+    ],
     "critic_initialization.py": [
         (
             ["--size", "3000", "--steps", "2", "--epoch", "2", "--episodes", "1", "--seeds", "1"],

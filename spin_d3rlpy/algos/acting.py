@@ -213,7 +213,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 column.
             FileNotFoundError: there is no such file.
         """
-        self.require_built("observation_scaler")
+        self.require_built(ACTING_SCALERS)
         if self.preparation is None:
             raise RuntimeError(
                 f"This {type(self).__name__} does not know how a table's columns become states: "
@@ -271,7 +271,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             raise InvalidObservationError(f"Row {row} of the observations is not finite.")
         return array
 
-    def _scaled(self, observations: NDArray) -> torch.Tensor:
+    def network_input(self, observations: NDArray) -> torch.Tensor:
         """The networks' input `(B, obs)`, on their device."""
         inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
         return inputs if self._transform is None else self._transform(inputs)

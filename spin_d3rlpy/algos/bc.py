@@ -59,7 +59,7 @@ class BC(PolicyAlgo[BCImpl, BCConfig]):
         policy can do it. An autoregressive one chooses in view of what is `given` only in later
         slots.
         """
-        inputs = self._scaled(self._check_observations(x))
+        inputs = self.network_input(self._check_observations(x))
         assert self._impl is not None
         chosen = greedy_with(self._impl.acting_policy, inputs, given, allowed)
         return chosen.cpu().numpy()

@@ -12,11 +12,12 @@ from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation, Shape
 
+from spin_d3rlpy._compat import is_exporting
 from spin_d3rlpy.algos.critics import best_of
 from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl, IQLModules
 from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.algos.search import ascend
-from spin_d3rlpy.algos.trust import Trust, TrustSwitch, measure_trust
+from spin_d3rlpy.algos.trust import HORIZONS, ActsBy, Trust, TrustSwitch, measure_trust
 from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -113,6 +114,7 @@ class IDQLImpl(IQLImpl):
         super().__init__(*arguments)
         n = self._config.n_action_samples
         self._candidate_noise = candidate_noise(self._layout, n, self.device)
+        self._decided: ActsBy = "search"
 
     def imitation_weight(
         self, batch: TorchMiniBatch, imitated: TorchMiniBatch, advantage: torch.Tensor
@@ -164,10 +166,19 @@ class IDQLImpl(IQLImpl):
         return self._improve(x, best, mask, rule, fixed, end)
 
     @property
-    def _n_candidates(self) -> int:
-        return self._config.n_action_samples if self._modules.trust.acts_by == "search" else 1
+    def acts_by(self) -> ActsBy:
+        """Whether the critics' search acts, or the policy alone."""
+        if not is_exporting():  # a file cannot depend on a network's numbers here
+            self._decided = self._modules.trust.acts_by
+        return self._decided
 
-    def _choose(self, x: Any, noise: torch.Tensor | None, temperature: float) -> torch.Tensor:
+    @property
+    def _n_candidates(self) -> int:
+        return self._config.n_action_samples if self.acts_by == "search" else 1
+
+    def _choose(
+        self, x: torch.Tensor, noise: torch.Tensor | None, temperature: float
+    ) -> torch.Tensor:
         n = self._n_candidates
         few = None if noise is None else noise[:n]
         drawn_at = self._config.candidate_temperature
@@ -176,7 +187,7 @@ class IDQLImpl(IQLImpl):
         return best if temperature > 0.0 else self._improve(x, best)
 
     def _best_candidate(
-        self, x: Any, actions: torch.Tensor, temperature: float = 0.0
+        self, x: torch.Tensor, actions: torch.Tensor, temperature: float = 0.0
     ) -> torch.Tensor:
         if len(actions) == 1:
             return actions[0]
@@ -188,7 +199,7 @@ class IDQLImpl(IQLImpl):
 
     def _improve(
         self,
-        x: Any,
+        x: torch.Tensor,
         actions: torch.Tensor,
         allowed: torch.Tensor | None = None,
         rule: Rule | None = None,
@@ -197,7 +208,7 @@ class IDQLImpl(IQLImpl):
     ) -> torch.Tensor:
         sweeps = self._config.search_sweeps
         critic: Any = self._modules.q_funcs
-        if sweeps == 0 or self._modules.trust.acts_by != "search":
+        if sweeps == 0 or self.acts_by != "search":
             return actions
         conditionals = self.acting_policy.conditionals(x, actions)
         support = self._config.support
@@ -222,6 +233,11 @@ class IDQL(IQL):
     def trust(self) -> Trust | None:
         """How far the critics are trusted, and by which figures; None if they were not tested."""
         return cast(IDQLImpl, self.require_built())._modules.trust.trust
+
+    def save_policy(self, fname: str) -> None:
+        if self._impl is not None:
+            _ = cast(IDQLImpl, self._impl).acts_by  # read before, kept in the file
+        super().save_policy(fname)
 
     def predict_with(
         self,
@@ -248,7 +264,7 @@ class IDQL(IQL):
             ValueError: `allowed` is neither a bool mask of this action space nor a rule, the
                 policy is not a structure model, or `milliseconds` is not above 0.
         """
-        inputs = self._scaled(self._check_observations(x))
+        inputs = self.network_input(self._check_observations(x))
         if milliseconds is not None and not milliseconds > 0.0:
             raise ValueError(f"Expected milliseconds above 0, got {milliseconds!r}.")
         impl = cast(IDQLImpl, self._impl)
@@ -257,8 +273,12 @@ class IDQL(IQL):
     def hold_out(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Keeps some episodes by which trust is measured, and returns the others."""
         share = cast(IDQLConfig, self._config).held_out_share
-        if share == 0.0 or buffer.size() < 2:
-            self._held_out = None
+        self._held_out = None
+        if share == 0.0:
+            return buffer
+        if buffer.size() < 2:
+            nothing = (0.0,) * len(HORIZONS)
+            cast(IDQLImpl, self._impl)._modules.trust.trust = Trust(nothing, nothing, 0, 0)
             return buffer
         buffer, self._held_out = buffer.split(share)
         return buffer

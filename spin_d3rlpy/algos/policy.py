@@ -415,7 +415,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 "only its trunk. Call set_asm with the file of its ASM, or load_policy with asm=."
             )
         chosen = torch.as_tensor(actions, dtype=torch.int64, device=self._device)
-        return asm.log_likelihood(self._scaled(observations), chosen).per_slot.cpu().numpy()
+        return asm.log_likelihood(self.network_input(observations), chosen).per_slot.cpu().numpy()
 
     def resume_from(self, checkpoints: Checkpoints) -> None:
         # The policy has its weights already; the model itself is kept for the user.

@@ -13,6 +13,7 @@ import time
 
 import torch
 
+from spin_d3rlpy._compat import is_exporting
 from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.policies.base import Conditionals
@@ -49,11 +50,11 @@ def ascend(
     states = [q.open(observations) for q in members]
     sums = [state.total(actions) for state in states]
     slack = math.log(support)
-    everyone = torch.arange(len(actions), device=actions.device)
+    everyone = torch.arange(actions.shape[0], device=actions.device)
     for _ in range(sweeps):
         start = actions
         for slot in range(actions.shape[1]):
-            if time.monotonic() > deadline:
+            if deadline < math.inf and time.monotonic() > deadline:
                 return actions
             conditionals.hide(slot)
             logits = conditionals.logits(slot)
@@ -67,14 +68,18 @@ def ascend(
                 may &= rule(opened)[:, slot, :n_choices]
             if given is not None:
                 may &= (given[:, slot] == OPEN)[:, None]
-            row, choice = may.nonzero(as_tuple=True)
+            if is_exporting():  # a file computes all choices: their number may not vary
+                row = everyone.repeat_interleave(n_choices)
+                choice = torch.arange(n_choices, device=may.device).repeat(actions.shape[0])
+            else:
+                row, choice = may.nonzero(as_tuple=True)
             tried = [
                 state.swaps(total, actions, slot, row, choice)
                 for state, total in zip(states, sums, strict=True)
             ]
             least = torch.stack([q.values(x) for q, x in zip(members, tried, strict=True)]).amin(0)
-            values = least.new_full(may.shape, -torch.inf)
-            values[row, choice] = least
+            values = torch.full(may.shape, -torch.inf, device=least.device)
+            values = values.index_put((row, choice), least).masked_fill(~may, -torch.inf)
             best = values.argmax(1)
             # Where nothing may be chosen, the slot stays as it is.
             best = torch.where(may.any(1), best, actions[:, slot])
@@ -82,9 +87,8 @@ def ascend(
                 state.swaps(total, actions, slot, everyone, best)
                 for state, total in zip(states, sums, strict=True)
             ]
-            actions = actions.clone()
-            actions[:, slot] = best
+            actions = torch.cat([actions[:, :slot], best[:, None], actions[:, slot + 1 :]], dim=1)
             conditionals.choose(slot, best)
-        if torch.equal(start, actions):
+        if not is_exporting() and torch.equal(start, actions):
             break
     return actions

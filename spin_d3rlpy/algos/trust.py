@@ -20,6 +20,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 ActsBy = Literal["search", "imitation"]
 HORIZONS = (1, 5)  # steps of the residuals
 LEAST_SLOPE = 0.5
+LEAST_BLOCKS = 8  # fewer do not tell how much a slope varies
 MOST_ROWS = 2048  # held-out steps that are looked at
 BLOCK = 50  # steps that count as one observation where episodes are longer
 
@@ -32,23 +33,30 @@ class Trust:
         slopes: of the regressions of 1-step and 5-step residuals on predicted advantages; 1 where
             predictions hold.
         standard_errors: of the slopes, over episodes or blocks of 50 steps.
-        rows: held-out steps that were looked at.
+        rows: held-out steps that were looked at; 0 if there were too few episodes to hold any out.
+        blocks: episodes, or blocks of 50 steps of longer ones, that the errors are taken over.
         acts_by: `"search"` or `"imitation"`, where acting by the critics would cost more than it
             gains: where the slope of 1-step residuals less one standard error is below 0.5, or that
-            of 5-step residuals plus one standard error (these vary much more).
+            of 5-step residuals plus one standard error (these vary much more), or where fewer than
+            8 blocks could be looked at.
     """
 
     slopes: tuple[float, ...]
     standard_errors: tuple[float, ...]
     rows: int
+    blocks: int
 
     @property
     def acts_by(self) -> ActsBy:
+        if self.blocks < LEAST_BLOCKS:
+            return "imitation"
         (one, five), (error_of_one, error_of_five) = self.slopes, self.standard_errors
         bounds = one - error_of_one, five + error_of_five
         return "search" if min(bounds) >= LEAST_SLOPE else "imitation"
 
     def __str__(self) -> str:
+        if self.blocks < LEAST_BLOCKS:
+            return f"acts by imitation: {self.rows} held-out steps are too few to test critics"
         found = ", ".join(
             f"{slope:.2f} +- {error:.2f} ({n} step{'s' if n > 1 else ''})"
             for n, slope, error in zip(HORIZONS, self.slopes, self.standard_errors, strict=True)
@@ -60,26 +68,27 @@ class TrustSwitch(nn.Module):
     """Trust as part of an algorithm's networks, so that whatever saves them keeps it."""
 
     figures: torch.Tensor  # (2, number of horizons): slopes, standard errors
-    rows: torch.Tensor  # (), 0 as long as nothing was measured
+    sizes: torch.Tensor  # (2,): rows and blocks, -1 as long as nothing was measured
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("figures", torch.ones(2, len(HORIZONS), dtype=torch.float64))
-        self.register_buffer("rows", torch.tensor(0))
+        self.register_buffer("sizes", torch.tensor([-1, -1]))
 
     @property
     def trust(self) -> Trust | None:
         """What was measured last."""
-        if not self.rows:
+        rows, blocks = self.sizes.tolist()
+        if rows < 0:
             return None
         slopes, errors = self.figures.tolist()
-        return Trust(tuple(slopes), tuple(errors), int(self.rows))
+        return Trust(tuple(slopes), tuple(errors), rows, blocks)
 
     @trust.setter
     def trust(self, trust: Trust) -> None:
         figures = [trust.slopes, trust.standard_errors]
         self.figures.copy_(torch.tensor(figures, dtype=torch.float64))
-        self.rows.fill_(trust.rows)
+        self.sizes.copy_(torch.tensor([trust.rows, trust.blocks]))
 
     @property
     def acts_by(self) -> ActsBy:
@@ -132,7 +141,7 @@ def measure_trust(
         rows += end - start
     results = [_slope(torch.stack(found).double()) for found in products]
     slopes, errors = zip(*results, strict=True)
-    return Trust(tuple(slopes), tuple(errors), rows)
+    return Trust(tuple(slopes), tuple(errors), rows, len(products[0]))
 
 
 def _residuals(rewards: torch.Tensor, v: torch.Tensor, gamma: float, n: int) -> torch.Tensor:
@@ -158,5 +167,6 @@ def _slope(blocks: torch.Tensor) -> tuple[float, float]:
     if not total > 0.0:
         return 0.0, 0.0  # advantages are as good as zero
     slope = products.sum() / total
-    errors = (products - slope * squares).square().sum().sqrt() / total
-    return float(slope), float(errors)
+    n = len(blocks)
+    variance = (products - slope * squares).square().sum() * n / max(1, n - 1)
+    return float(slope), float(variance.sqrt() / total)

@@ -167,6 +167,16 @@ def sample(
         while bool((actions == OPEN).any()):
             logits = layout.split(asm(x, torch.where(actions == OPEN, asm.mask_ids, actions)))
             entropy = None if entropy_bound is None else _entropies(logits)  # (R, N)
+            if entropy is not None and rule is None:  # no choice depends on another one's
+                sure = _sure_slots(entropy, ranks, actions == OPEN, entropy_bound or 0.0)
+                scores = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
+                stuck = sure & (scores == -torch.inf).all(-1)
+                slot = stuck.float().argmax(1)
+                _require_choice(scores[row, slot], stuck.any(1), slot, actions)
+                every = None if noise is None else layout.split(noise, fill=0.0)
+                drawn = _with_noise(scores, temperature, every)
+                actions = torch.where(sure, drawn.argmax(-1), actions)
+                continue
             spent = torch.zeros(len(actions), device=actions.device)
             for _ in range(slots_per_pass if entropy is None else slots):
                 is_open = actions == OPEN
@@ -185,13 +195,8 @@ def sample(
                 chosen = scores[row, slot]  # (R, K)
                 unfinished = is_open.any(1)
                 _require_choice(chosen, unfinished, slot, actions)
-                if temperature > 0.0:
-                    if noise is None:
-                        gumbel = gumbel_noise(chosen)
-                    else:
-                        gumbel = layout.split(noise)[row, slot]
-                    # Divided by less, scores would overflow, and forbidden ones be as good.
-                    chosen = chosen / max(temperature, SMALLEST_TEMPERATURE) + gumbel
+                own = None if noise is None else layout.split(noise)[row, slot]
+                chosen = _with_noise(chosen, temperature, own)
                 choice = torch.where(unfinished, chosen.argmax(1), actions[row, slot])
                 actions = actions.index_put((row, slot), choice)
                 if entropy is not None:
@@ -209,6 +214,34 @@ def urgency_of(scores: torch.Tensor, order: OrderName | list[int] | str) -> torc
         best = log_p.exp().topk(2, dim=-1).values
         return best[..., 0] - best[..., 1]
     return log_p.amax(-1)
+
+
+def _with_noise(
+    scores: torch.Tensor, temperature: float, noise: torch.Tensor | None
+) -> torch.Tensor:
+    """Returns scores whose largest is a draw at a temperature, by Gumbel noise (fresh if None)."""
+    if temperature == 0.0:
+        return scores
+    # Divided by less, scores would overflow, and forbidden ones be as good.
+    scaled = scores / max(temperature, SMALLEST_TEMPERATURE)
+    return scaled + (gumbel_noise(scores) if noise is None else noise)
+
+
+def _sure_slots(
+    entropy: torch.Tensor, ranks: torch.Tensor | None, is_open: torch.Tensor, bound: float
+) -> torch.Tensor:
+    """Returns which open slots `(R, N)` are chosen in one pass.
+
+    In order of rank, or of entropy, as many as keep the sum of the entropies before theirs below
+    the bound; the first one always.
+    """
+    urgency = (entropy if ranks is None else ranks).masked_fill(~is_open, torch.inf)
+    order = urgency.argsort(1)
+    in_order = entropy.masked_fill(~is_open, torch.inf).gather(1, order)
+    before = in_order.cumsum(1) - in_order
+    # Closed slots come last, where the sums are infinite or undefined.
+    sure = (before <= bound).scatter(1, order, before <= bound)
+    return sure & is_open
 
 
 def _entropies(logits: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from minari import MinariDataset
 
@@ -13,7 +12,7 @@ from spin_envs import ActionLayout as ActionLayout
 KEY = "action_layout"  # in Minari's metadata
 
 
-def layout_of(env: Any) -> ActionLayout | None:
+def layout_of(env: object) -> ActionLayout | None:
     """Returns what an environment's `unwrapped.layout` says of its actions, if it says anything."""
     layout = getattr(getattr(env, "unwrapped", env), "layout", None)
     return layout if isinstance(layout, ActionLayout) else None

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, SupportsFloat, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -236,7 +236,7 @@ def learn_column(
     return ColumnPreparation(name, kind, categories, subtract, fill)
 
 
-def kind_of(cell: Any) -> Kind:
+def kind_of(cell: object) -> Kind:
     """Returns what a cell looks like."""
     if isinstance(cell, bool | np.bool_) or str(cell).strip().lower() in _BOOLEANS:
         return "boolean"
@@ -274,7 +274,11 @@ def read_cells(cells: NDArray[Any], name: str, kind: Kind, categories: Sequence[
 
 
 def read_times(cells: NDArray[Any], name: str) -> Floats:
-    """Returns numbers or dates of a column that orders rows; errors as of `read_cells`."""
+    """Returns numbers or dates of a column that orders rows.
+
+    Raises:
+        InvalidDatasetError: a cell is empty, or as of `read_cells`.
+    """
     empty = is_empty(cells)
     if empty.any():
         raise InvalidDatasetError(f"Row {int(empty.argmax())} has no {name!r}, by which to order.")
@@ -313,7 +317,7 @@ def _words(cells: NDArray[Any], name: str) -> list[str]:
     return words
 
 
-def _expected(kind: Kind, name: str, row: int, cell: Any, categories: Sequence[str]) -> str:
+def _expected(kind: Kind, name: str, row: int, cell: object, categories: Sequence[str]) -> str:
     plain = cell.item() if isinstance(cell, np.generic) else cell
     found = f"row {row} has {plain!r}"
     if kind == "category":
@@ -330,8 +334,10 @@ def _expected(kind: Kind, name: str, row: int, cell: Any, categories: Sequence[s
     )
 
 
-def _number(cell: Any) -> float | None:
+def _number(cell: object) -> float | None:
     if isinstance(cell, np.datetime64):  # which float() takes for nanoseconds
+        return None
+    if not isinstance(cell, str | SupportsFloat):
         return None
     try:
         return float(cell)
@@ -339,13 +345,13 @@ def _number(cell: Any) -> float | None:
         return None
 
 
-def _boolean(cell: Any) -> float | None:
+def _boolean(cell: object) -> float | None:
     known = _BOOLEANS.get(str(cell).strip().lower())
     number = _number(cell)
     return number if known is None and number in (0.0, 1.0) else known
 
 
-def _days(cell: Any) -> float | None:
+def _days(cell: object) -> float | None:
     """Returns days since 1970 of an ISO date; one without a time zone counts as UTC."""
     if isinstance(cell, np.datetime64):
         return float(cell.astype("datetime64[us]").astype(np.int64)) / 1e6 / _DAY

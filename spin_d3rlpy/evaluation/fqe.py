@@ -14,7 +14,7 @@ from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
 from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
-from d3rlpy.types import NDArray, Observation, Shape
+from d3rlpy.types import NDArray, Observation, Shape, TorchObservation
 from torch import nn
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
@@ -67,10 +67,10 @@ class MultiDiscreteFQEConfig(MultiDiscreteConfig):
 class Acting(Protocol):
     """What acts: an algorithm's networks, or a function."""
 
-    def predict_best_action(self, x: Any) -> torch.Tensor:
+    def predict_best_action(self, x: TorchObservation) -> torch.Tensor:
         """Actions `(B, N)` for scaled observations `(B, obs)`."""
 
-    def sample_action(self, x: Any) -> torch.Tensor:
+    def sample_action(self, x: TorchObservation) -> torch.Tensor:
         """Sampled actions."""
 
 
@@ -89,7 +89,13 @@ class ActingFunction:
     ) -> None:
         self._function, self._config = function, config
 
-    def predict_best_action(self, x: Any) -> torch.Tensor:
+    def predict_best_action(self, x: TorchObservation) -> torch.Tensor:
+        """Actions `(B, N)` for scaled observations `(B, obs)`.
+
+        Raises:
+            InvalidActionSpaceError: the function returns actions of another shape.
+        """
+        assert isinstance(x, torch.Tensor)
         scaler = self._config.observation_scaler
         observations = (x if scaler is None else scaler.reverse_transform(x)).cpu().numpy()
         actions = np.asarray(self._function(observations))
@@ -101,7 +107,7 @@ class ActingFunction:
             )
         return torch.as_tensor(actions, device=x.device).long()
 
-    def sample_action(self, x: Any) -> torch.Tensor:
+    def sample_action(self, x: TorchObservation) -> torch.Tensor:
         return self.predict_best_action(x)
 
 

@@ -138,8 +138,9 @@ class SampledPolicy:
     def log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
         parts = []
         for rows in _parts(len(observations)):
-            chosen = torch.as_tensor(actions[rows], device=self._algo._device).long()
-            parts.append(self._policy.log_prob(self._algo._scaled(observations[rows]), chosen))
+            inputs = self._algo.network_input(observations[rows])
+            chosen = torch.as_tensor(actions[rows], device=inputs.device).long()
+            parts.append(self._policy.log_prob(inputs, chosen))
         return _as_floats(torch.cat(parts))
 
     @torch.no_grad()
@@ -152,7 +153,7 @@ class SampledPolicy:
         """
         policy, parts = self._independent(self._policy), []
         for rows in _parts(len(observations)):
-            logits = policy(self._algo._scaled(observations[rows]))
+            logits = policy(self._algo.network_input(observations[rows]))
             chosen = torch.as_tensor(actions[rows], device=logits.device).long()
             parts.append(_chosen(policy.layout, logits, chosen))
         return _as_floats(torch.cat(parts))
@@ -166,7 +167,7 @@ class SampledPolicy:
         """
         policy, parts = self._policy, []
         for rows in _parts(len(observations)):
-            inputs = self._algo._scaled(observations[rows])
+            inputs = self._algo.network_input(observations[rows])
             chosen = torch.as_tensor(actions[rows], device=inputs.device).long()
             if isinstance(policy, JointPolicy):
                 per_slot = _log_prob_by_slot(policy.asm, inputs, chosen)

@@ -122,7 +122,7 @@ def test_changing_an_algorithms_recipe_changes_no_other(algo_class: Any) -> None
 
 
 def test_a_recipes_unknown_field_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RECIPES, "misspelled", lambda _: {"batch_size": 64, "ema_dcay": 0.9})
+    monkeypatch.setitem(RECIPES, "misspelled", lambda *_: {"batch_size": 64, "ema_dcay": 0.9})
     with pytest.raises(ValueError, match="'misspelled' sets ema_dcay, which no algorithm has"):
         FactoredIQL(recipe="misspelled")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -229,9 +230,23 @@ def test_rewards_of_longer_residuals_are_discounted_and_end_with_the_episode() -
 def test_what_is_trusted(slopes: Any, errors: Any, acts_by: str) -> None:
     switch = TrustSwitch()
     assert switch.acts_by == "search"  # not tested
-    switch.trust = Trust(slopes, errors, 100)
-    assert switch.trust == Trust(slopes, errors, 100)
+    switch.trust = Trust(slopes, errors, 100, 20)
+    assert switch.trust == Trust(slopes, errors, 100, 20)
     assert switch.acts_by == acts_by
+
+
+def test_few_episodes_do_not_make_trust() -> None:
+    """Of one block, a slope has no error: nothing may be concluded from it."""
+    buffer = logged(lambda s, a: a[:, 0] - 1.0, n=4)
+    algo = SPINIDQL(**search_fields(SPINIDQL))
+    algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
+    assert algo.trust is not None
+    assert (algo.trust.rows, algo.trust.blocks, algo.trust.acts_by) == (20, 1, "imitation")
+    assert "too few" in str(algo.trust)
+    algo = SPINIDQL(**search_fields(SPINIDQL))
+    algo.fit(buffer.select([0]), n_steps=2, n_steps_per_epoch=2, **QUIET)
+    assert algo.trust == Trust((0.0, 0.0), (0.0, 0.0), 0, 0)
+    assert algo.trust.acts_by == "imitation"
 
 
 def search_fields(algo_class: Any) -> dict[str, Any]:
@@ -262,18 +277,18 @@ def test_untrusted_critics_do_not_choose() -> None:
     impl: Any = algo.impl
     x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
     switch = impl.modules.trust
-    switch.trust = Trust((0.0, 0.0), (0.0, 0.0), 1)
+    switch.trust = Trust((0.0, 0.0), (0.0, 0.0), 100, 20)
     own = algo.predict(x)
     noise = impl._candidate_noise[:1]
-    drawn = impl.acting_policy.sample_several(algo._scaled(x), 1, noise)[0]
+    drawn = impl.acting_policy.sample_several(algo.network_input(x), 1, noise)[0]
     np.testing.assert_array_equal(own, drawn.numpy())
-    switch.trust = Trust((1.0, 1.0), (0.0, 0.0), 1)
+    switch.trust = Trust((1.0, 1.0), (0.0, 0.0), 100, 20)
     searched = algo.predict(x)
     assert (searched != own).any()
 
     def least(actions: np.ndarray) -> torch.Tensor:
         chosen = torch.from_numpy(actions)
-        values: torch.Tensor = impl.q_values(impl.modules.q_funcs, algo._scaled(x), chosen)
+        values: torch.Tensor = impl.q_values(impl.modules.q_funcs, algo.network_input(x), chosen)
         return values.amin(0)
 
     assert (least(searched) >= least(own)).all()
@@ -311,3 +326,24 @@ def test_milliseconds_are_checked_and_kept() -> None:
     with pytest.raises(ValueError, match="milliseconds above 0"):
         algo.predict_with(x, milliseconds=0)
     assert algo.predict_with(x, milliseconds=0.001).shape == (4, 2)
+
+
+@pytest.mark.parametrize("layout", ["separate", "shared"])
+@pytest.mark.parametrize("extension", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_exported_files_search_too(extension: str, layout: str, tmp_path: Any) -> None:
+    buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
+    algo = SPINIDQL(**search_fields(SPINIDQL), gamma=0.0, layout=LAYOUTS[layout])
+    algo.fit(buffer, n_steps=20, n_steps_per_epoch=20, **QUIET)
+    impl: Any = algo.impl
+    impl.modules.trust.trust = Trust((1.0, 1.0), (0.0, 0.0), 100, 20)
+    path = str(tmp_path / f"policy.{extension}")
+    algo.save_policy(path)
+    x = np.random.default_rng(1).normal(size=(9, 3)).astype(np.float32)
+    if extension == "pt":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            found = torch.jit.load(path)(torch.from_numpy(x)).numpy()
+    else:
+        runtime = pytest.importorskip("onnxruntime")
+        (found,) = runtime.InferenceSession(path).run(None, {"observations": x})
+    np.testing.assert_array_equal(found, algo.predict(x))
