@@ -162,9 +162,7 @@ def doubts(report: RunReport) -> list[str]:
             "that the log does not have."
         )
     if report.trust is not None and report.trust.acts_by == "imitation":
-        found.append(
-            "The critics did not hold on held-out episodes, so the policy imitates the log."
-        )
+        found.append(f"The critics are not trusted: the policy {report.trust}.")
     if report.rule_kept is not None and report.rule_kept[1] < 1.0:
         found.append(f"{1.0 - report.rule_kept[1]:.1%} of the policy's decisions break the rule.")
     return found

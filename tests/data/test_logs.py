@@ -279,7 +279,13 @@ def test_from_the_shell_a_log_becomes_a_policy(tmp_path: Path) -> None:
     made = run(
         *["data", "from-table", path, "clinic/log-v1", *columns, *choices, "--terminal", "died"]
     )
-    assert made == {"dataset": "clinic/log-v1", "episodes": 3, "transitions": 6, "nvec": [3, 4]}
+    assert made == {
+        "dataset": "clinic/log-v1",
+        "episodes": 3,
+        "transitions": 6,
+        "nvec": [3, 4],
+        "features": ["pulse", "age"],
+    }
     assert (
         run("data", "check", "clinic/log-v1", "--histogram", tmp_path / "r.png")["problems"] == []
     )
