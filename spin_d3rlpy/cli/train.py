@@ -123,6 +123,7 @@ def pretrain(
     "spin-d3rlpy train spin/cheetah-run-b3/medium-expert-v0 --algorithm FactoredIQL --seed 1",
     "spin-d3rlpy train spin/cheetah-run-b3/medium-v0 --set query_init=mask --set head_init=asm",
     "spin-d3rlpy train spin/cheetah-run-b3/medium-v0 --recipe published --print-config > a.yaml",
+    "spin-d3rlpy train spin/cheetah-run-b3/medium-v0 --seeds 0,1,2 --out runs/three",
     "spin-d3rlpy train --config a.yaml --device cuda:0 --out runs/paper",
 )
 def train(
@@ -146,11 +147,15 @@ def train(
     mode: Annotated[str | None, typer.Option(help="greedy (default) or sample.")] = None,
     size: Size = None,
     seed: Seed = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Several, e.g. 0,1,2: a run in <out>/seed-<n> each, and their curves."),
+    ] = None,
     device: ConfiguredDevice = None,
     config: Config = None,
     print_config: PrintConfig = False,
     report: Annotated[
-        bool, typer.Option(help="Without an environment: write report.html at the end.")
+        bool, typer.Option(help="Without an environment and --seeds: write report.html at the end.")
     ] = True,
     trust: Trust = False,
     progress: Progress = True,
@@ -165,6 +170,7 @@ def train(
     """
     from spin_d3rlpy.files.settings import format_settings
     from spin_d3rlpy.runs.report_page import write_report_of_training
+    from spin_d3rlpy.runs.seeds import parse_seeds, run_seeds
     from spin_d3rlpy.runs.settings import train_settings
     from spin_d3rlpy.runs.training import run_training
 
@@ -187,6 +193,17 @@ def train(
     settings = train_settings(values, source)
     if print_config:
         typer.echo(format_settings(settings), nl=False)
+        return
+    if seeds is not None:
+        if seed is not None:
+            raise ValueError("Expected --seed or --seeds, got both.")
+        several = run_seeds(out, settings, parse_seeds(seeds), progress, trust)
+        summary = (
+            f"{several['metric']}: mean {several['mean']:.4g}, from {several['lowest']:.4g} to "
+            f"{several['highest']:.4g} ({len(several['runs'])} seeds)\nDrawn in "
+            f"{several['picture']}"
+        )
+        emit(json, several, summary)
         return
     result = run_training(out, settings, progress, trust)
     if "return" in result:
