@@ -12,7 +12,7 @@ from spin_d3rlpy.cli.program import program as app
 
 # Each adds its commands, in the order of the help text.
 # isort: off
-from spin_d3rlpy.cli import train, evaluate, info, data, plot, bench  # noqa: F401
+from spin_d3rlpy.cli import train, evaluate, report, info, data, plot, bench  # noqa: F401
 
 __all__ = ["app", "main"]
 

@@ -71,6 +71,9 @@ def import_(
     "spin-d3rlpy data from-table log.csv me/log-v0 --observation age --observation pulse "
     "--action drug_a --action drug_b --reward outcome --episode patient --choices drug_a=0,50,100 "
     "--choices drug_b=0,1",
+    "spin-d3rlpy data from-table log.csv me/log-v0 --observation admitted --observation ward "
+    "--category ward --missing forward --action dose --choices dose=0,50 --reward outcome "
+    "--episode patient --time seen --terminal status --terminal-value dead",
     name="from-table",
 )
 def from_table_(
@@ -85,6 +88,21 @@ def from_table_(
     episode: Annotated[str, typer.Option(help="Column that identifies an episode's rows.")],
     time: Annotated[str | None, typer.Option(help="Column that orders them.")] = None,
     terminal: Annotated[str | None, typer.Option(help="Column, 1 where it ended for good.")] = None,
+    terminal_value: Annotated[
+        list[str] | None,
+        typer.Option(help="A value of --terminal that ends an episode, e.g. dead; repeatable."),
+    ] = None,
+    missing: Annotated[
+        Literal["refuse", "mean", "forward"],
+        typer.Option(
+            help="Empty cells of the state: an error, the column's mean, or the episode's last "
+            "value. The last two add a feature that says where a cell was empty."
+        ),
+    ] = "refuse",
+    category: Annotated[
+        list[str] | None,
+        typer.Option(help="Column of the state whose numbers are names; repeatable."),
+    ] = None,
     last_step: Annotated[
         Literal["keep", "drop"],
         typer.Option(help="A last step with an unknown state after it: keep as an end, or drop."),
@@ -95,7 +113,10 @@ def from_table_(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a dataset from a log of decisions, for `train` and `pretrain` by its name."""
+    """Make a dataset from a log of decisions, for `train` and `pretrain` by its name.
+
+    Columns of the state may hold numbers, dates (2024-05-31T08:30), yes and no, and words.
+    """
     from spin_d3rlpy.data import from_table, save_dataset
 
     parted = [text.partition("=") for text in choices]
@@ -111,14 +132,25 @@ def from_table_(
         choices={column: values.split(",") for column, _, values in parted},
         last_step=last_step,
         subtract={column: _number(text) for column, _, text in differences},
+        terminal_values=terminal_value,
+        missing=missing,
+        categories=category or (),
     )
     description = f"Made of {table.name}."
     if subtract:
         description += f" Subtracted from columns of the state: {', '.join(subtract)}."
     save_dataset(buffer, name, description=description)
     n, nvec = buffer.transition_count, buffer.nvec
-    result = {"dataset": name, "episodes": buffer.size(), "transitions": n, "nvec": nvec}
-    emit(json, result, f"{name}: {buffer.size()} episodes, {n:,} transitions, {nvec=}")
+    features = [] if buffer.preparation is None else buffer.preparation.features
+    result = {
+        "dataset": name,
+        "episodes": buffer.size(),
+        "transitions": n,
+        "nvec": nvec,
+        "features": features,
+    }
+    text = f"{name}: {buffer.size()} episodes, {n:,} transitions, {nvec=}"
+    emit(json, result, f"{text}\nFeatures of the state: {', '.join(features)}")
 
 
 def _number(text: str) -> float:

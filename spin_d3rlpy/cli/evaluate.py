@@ -1,4 +1,4 @@
-"""`spin-d3rlpy evaluate`, `record` and `export`: using a trained policy."""
+"""`spin-d3rlpy evaluate`, `predict`, `record` and `export`: using a trained policy."""
 
 from __future__ import annotations
 
@@ -71,6 +71,35 @@ def evaluate(
             f"({episodes} episodes, {mode} actions){score}"
         )
     emit(json, result, text)
+
+
+@command(
+    program,
+    "spin-d3rlpy predict policy.safetensors new.csv",
+    "spin-d3rlpy predict runs/x new.csv --out choices.csv",
+)
+def predict(
+    policy: Policy,
+    table: Annotated[Path, typer.Argument(help="A .csv or .parquet file, a state per row.")],
+    out: Annotated[Path | None, typer.Option(help="A CSV file; default: print.")] = None,
+    device: Device = "cpu:0",
+    json: Json = False,
+) -> None:
+    """Choose for a table's rows, by the names of the log that the policy learned from.
+
+    Each row gets the choices and, where the policy knows them, support (probability in the log of
+    the least usual choice in view of the others) and value (estimated discounted return).
+    """
+    from spin_d3rlpy.files.results import csv_text, write_csv
+    from spin_d3rlpy.runs.decide import decide_table
+    from spin_d3rlpy.runs.policy import open_policy
+
+    rows = decide_table(open_policy(policy, device).algorithm, table)
+    if out is None:
+        emit(json, rows, csv_text(rows).rstrip("\n"))
+        return
+    write_csv(out, rows)
+    emit(json, {"file": str(out), "rows": len(rows)}, f"{out}: {len(rows):,} rows")
 
 
 @command(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,18 +11,24 @@ from spin_d3rlpy.cli.options import Device, Json, LocalDataset, complete_policie
 from spin_d3rlpy.cli.program import command, group
 
 app = group("plot", "Figures of trainings and datasets (.png, .pdf or .svg).")
+X_LABELS = {"step": "gradient steps", "seconds": "seconds of training"}
 
 
 @command(
     app,
     "spin-d3rlpy plot curves runs/spin-0 runs/spin-1 runs/factored-0",
     "spin-d3rlpy plot curves spin-bench --metric critic_loss --out losses.svg",
+    "spin-d3rlpy plot curves runs --x seconds",
     "spin-d3rlpy plot curves runs/asm --metric validation_slot_accuracy_at_0.15",
 )
 def curves(
     folders: Annotated[list[Path], typer.Argument(help="Folders of (pre-)trainings, or above.")],
     out: Annotated[Path, typer.Option(help="The picture.")] = Path("curves.png"),
     metric: Annotated[str, typer.Option(help="Column of curve.csv.")] = "return",
+    x: Annotated[
+        Literal["step", "seconds"],
+        typer.Option(help="Gradient steps, or seconds of training (evaluations left out)."),
+    ] = "step",
     json: Json = False,
 ) -> None:
     """Draw learning curves: a panel per dataset, a line per method, a band over its seeds."""
@@ -30,12 +36,12 @@ def curves(
     from spin_d3rlpy.runs.plots import plot_curve_panels
     from spin_envs import reference_scores
 
-    panels = read_curves(find_runs(folders), metric)
+    panels = read_curves(find_runs(folders), metric, x)
     lines = {}
     if metric == "return":
         scores = {name: reference_scores(name) for name in panels if name.startswith("spin/")}
         lines = {name: {"published expert": s[1]} for name, s in scores.items() if s is not None}
-    plot_curve_panels(out, panels, metric.replace("_", " "), lines, "gradient steps")
+    plot_curve_panels(out, panels, metric.replace("_", " "), lines, X_LABELS[x])
     found = {
         dataset: {label: len(curve.returns) for label, curve in methods.items()}
         for dataset, methods in panels.items()

@@ -123,6 +123,7 @@ def pretrain(
     "spin-d3rlpy train spin/cheetah-run-b3/medium-expert-v0 --algorithm FactoredIQL --seed 1",
     "spin-d3rlpy train spin/cheetah-run-b3/medium-v0 --set query_init=mask --set head_init=asm",
     "spin-d3rlpy train spin/cheetah-run-b3/medium-v0 --recipe published --print-config > a.yaml",
+    "spin-d3rlpy train spin/cheetah-run-b3/medium-v0 --seeds 0,1,2 --out runs/three",
     "spin-d3rlpy train --config a.yaml --device cuda:0 --out runs/paper",
 )
 def train(
@@ -146,9 +147,16 @@ def train(
     mode: Annotated[str | None, typer.Option(help="greedy (default) or sample.")] = None,
     size: Size = None,
     seed: Seed = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Several, e.g. 0,1,2: a run in <out>/seed-<n> each, and their curves."),
+    ] = None,
     device: ConfiguredDevice = None,
     config: Config = None,
     print_config: PrintConfig = False,
+    report: Annotated[
+        bool, typer.Option(help="Without an environment and --seeds: write report.html at the end.")
+    ] = True,
     trust: Trust = False,
     progress: Progress = True,
     json: Json = False,
@@ -156,10 +164,13 @@ def train(
     """Train an algorithm on a dataset; resumes when called again.
 
     The folder gets config.yaml (complete settings), curve.csv, checkpoints/ and, at the end,
-    policy.safetensors and result.json. Fields are those of the algorithm's config and of its
-    policy's encoder factory.
+    policy.safetensors and result.json; for a log without an environment also report.html, as of the
+    command `report`. Fields are those of the algorithm's config and of its policy's encoder
+    factory.
     """
     from spin_d3rlpy.files.settings import format_settings
+    from spin_d3rlpy.runs.report_page import write_report_of_training
+    from spin_d3rlpy.runs.seeds import parse_seeds, run_seeds
     from spin_d3rlpy.runs.settings import train_settings
     from spin_d3rlpy.runs.training import run_training
 
@@ -183,14 +194,28 @@ def train(
     if print_config:
         typer.echo(format_settings(settings), nl=False)
         return
+    if seeds is not None:
+        if seed is not None:
+            raise ValueError("Expected --seed or --seeds, got both.")
+        several = run_seeds(out, settings, parse_seeds(seeds), progress, trust)
+        summary = (
+            f"{several['metric']}: mean {several['mean']:.4g}, from {several['lowest']:.4g} to "
+            f"{several['highest']:.4g} ({len(several['runs'])} seeds)\nDrawn in "
+            f"{several['picture']}"
+        )
+        emit(json, several, summary)
+        return
     result = run_training(out, settings, progress, trust)
     if "return" in result:
         score = f", score {result['score']:.1f}" if "score" in result else ""
         what = f"return {result['return']:.1f}{score} ({result['episodes']} episodes)"
     else:
         what = f"{100 * result['action_match']:.1f} % of the log's sub-actions matched"
+        if report:
+            result["report"] = write_report_of_training(out, settings.device, trust, progress)
     emit(
         json,
         result,
-        f"{result['algorithm']} after {result['steps']:,} steps: {what}\nSaved: {result['policy']}",
+        f"{result['algorithm']} after {result['steps']:,} steps: {what}\nSaved: {result['policy']}"
+        + (f"\nReport: {result['report']}" if result.get("report") else ""),
     )

@@ -13,9 +13,11 @@ Floats = NDArray[np.float64]
 
 # With fewer episodes' worth of weight, an interval is not to be believed.
 LEAST_EFFECTIVE_SIZE = 30.0
-# A mean weight further from 1, in standard errors and absolutely, is not due to chance.
-MOST_ERRORS = 4.0
-MOST_AWAY = 0.1
+# A mean weight further from 1, in its own standard errors, is taken for an error of the
+# probabilities. There is no absolute allowance: intervals cover chance only, and a bias of the
+# weights beyond chance is as large as they are, however small it looks.
+MOST_ERRORS = 2.0
+_ROUNDING = 1e-6
 _NUMBERS_AT_ONCE = 4_000_000
 
 
@@ -57,10 +59,15 @@ class Estimate:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether the mean weight can be 1; always so if weights were clipped, which lowers it."""
-        away = abs(self.mean_weight - 1.0)
-        by_chance = away <= MOST_ERRORS * self.mean_weight_error
-        return self.clipped > 0.0 or away <= MOST_AWAY or by_chance
+        """Whether the mean weight can be 1: within 2 of its standard errors.
+
+        Right probabilities fail this for about one log in twenty by chance, for more if there are
+        several steps, of which the worst is looked at. Clipped weights may have any lower mean.
+        """
+        away = self.mean_weight - 1.0
+        if self.clipped > 0.0 and away < 0.0:
+            return True
+        return abs(away) <= MOST_ERRORS * self.mean_weight_error + _ROUNDING
 
     def __str__(self) -> str:
         """A plain sentence: the estimate, or why there is none."""
@@ -72,15 +79,16 @@ class Estimate:
             return (
                 f"The log cannot answer ({self.estimator}): its {counted}, fewer than "
                 f"{LEAST_EFFECTIVE_SIZE:.0f}. Evaluate a policy closer to the log's (for example "
-                "with soften=0.5), or collect more data. "
-                f"Do not use the number {self.value:.4g}."
+                "with soften=0.5), or collect more data."
+                + (f" Do not use the number {self.value:.4g}." if math.isfinite(self.value) else "")
             )
         if not self.is_calibrated:
             return (
                 f"The log cannot answer ({self.estimator}): the mean weight is "
-                f"{self.mean_weight:.3g} and should be 1, so the probabilities of the logged "
-                "actions are wrong. Train the structure model longer or on more data, pass known "
-                f"probabilities, or use clip=. Do not use the number {self.value:.4g}."
+                f"{self.mean_weight:.3g} +- {self.mean_weight_error:.2g} and should be 1, so the "
+                "probabilities of the logged actions are probably wrong. Train the structure model "
+                "longer or on more data, pass known probabilities, evaluate a policy closer to the "
+                f"log's, or use clip=. Do not use the number {self.value:.4g}."
             )
         clipping = f" {self.clipped:.0%} of them have a clipped weight." if self.clipped else ""
         return (

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from spin_d3rlpy.experiments.specs import SCALES, Experiment
 from spin_d3rlpy.experiments.tables import Cell, Row
 from spin_d3rlpy.files.results import write_csv
 from spin_d3rlpy.runs import plots
+from spin_d3rlpy.runs.page import Page
 
 Panels = Mapping[str, Mapping[str, plots.Curve]]
 
@@ -93,11 +92,10 @@ class _Writer:
     def __init__(self, out: Path, title: str, introduction: str) -> None:
         self._out = out
         self._files: list[Path] = []
-        self._html = [f"<h1>{html.escape(title)}</h1><p>{html.escape(introduction)}</p>"]
+        self._page = Page(title, introduction)
 
     def paragraph(self, text: str, tag: str = "p") -> None:
-        if text:
-            self._html.append(f"<{tag}>{html.escape(text)}</{tag}>")
+        self._page.paragraph(text, tag)
 
     def data(self, name: str, rows: Sequence[Row]) -> None:
         """Adds a CSV file that is too long for a table."""
@@ -111,26 +109,22 @@ class _Writer:
             return
         self.paragraph(text)
         self.data(name, rows)
-        keys = [key for key in rows[0] if any(row[key] != "" for row in rows)]
-        lines = [[f"<th>{key.replace('_', ' ')}</th>" for key in keys]]
-        for row in rows:
-            cells = (row[key] for key in keys)
-            texts = [f"{x:,}" if isinstance(x, int) else plots.short_name(str(x)) for x in cells]
-            lines.append([f"<td>{html.escape(cell)}</td>" for cell in texts])
-        inner = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)
-        self._html.append(f"<div><table>{inner}</table></div>")
+        self._page.table([{key: _short(value) for key, value in row.items()} for row in rows])
 
     def curves(self, name: str, alternative: str, panels: Panels, **options: Any) -> None:
         path = self._out / f"{name}.png"
         plots.plot_curve_panels(path, panels, **options)
-        source = f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
-        self._html.append(f'<img alt="{html.escape(alternative)}" src="{source}">')
+        self._page.picture(path, alternative)
         self._files.append(path)
 
     def finish(self) -> list[Path]:
         page = self._out / "report.html"
-        page.write_text(_PAGE.format("\n".join(self._html)))
+        self._page.write(page)
         return [*self._files, page]
+
+
+def _short(value: object) -> object:
+    return plots.short_name(value) if isinstance(value, str) else value
 
 
 _INTRODUCTION = (
@@ -140,19 +134,3 @@ _INTRODUCTION = (
     "published sizes, steps and datasets, from other behavior policies. Seconds depend on this "
     "machine, steps do not."
 )
-
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>spin-d3rlpy: results</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: auto; padding: 1rem }}
-div {{ overflow-x: auto; margin: 1rem 0 }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px }}
-th, td {{ padding: .15rem .6rem; border-bottom: 1px solid #ddd; text-align: right }}
-th {{ vertical-align: bottom }}
-th:nth-child(-n+2), td:nth-child(-n+2) {{ text-align: left; white-space: nowrap }}
-td {{ white-space: nowrap }}
-img {{ max-width: min(100%, 56rem) }}
-</style>
-{}
-</html>
-"""

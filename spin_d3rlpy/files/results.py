@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from spin_d3rlpy.files.atomic import atomic_write
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Atomically writes rows with the union of their keys as header; missing values are empty."""
+    with atomic_write(path) as partial, partial.open("w", newline="") as file:
+        _write(file, rows)
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns what `write_csv` writes."""
+    text = io.StringIO(newline="")
+    _write(text, rows)
+    return text.getvalue()
+
+
+def _write(file: TextIO, rows: Sequence[Mapping[str, Any]]) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row))
-    with atomic_write(path) as partial, partial.open("w", newline="") as f:
-        writer = csv.DictWriter(f, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

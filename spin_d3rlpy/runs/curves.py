@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from spin_d3rlpy.errors import InvalidDatasetError
+from spin_d3rlpy.errors import InvalidDatasetError, require_one_of
 from spin_d3rlpy.files.results import read_csv
 from spin_d3rlpy.files.settings import read_settings
 from spin_d3rlpy.runs.plots import Curve
 from spin_d3rlpy.runs.training import CONFIG, CURVE
 
+X = Literal["step", "seconds"]
 JOB = "job.json"  # of a benchmark's job, in the folder above its run's (before, in the same one)
 # What runs of one line may differ in.
 _NOT_METHOD = ("seed", "device", "n_steps", "checkpoint_interval", "kind")
@@ -36,25 +37,43 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
     return sorted(runs)
 
 
-def read_curves(runs: Sequence[Path], metric: str = "return") -> dict[str, dict[str, Curve]]:
+def read_curves(
+    runs: Sequence[Path], metric: str = "return", x: X = "step"
+) -> dict[str, dict[str, Curve]]:
     """Reads learning curves by dataset and label; runs that differ only in their seed are one line.
 
     The label is the algorithm and, if needed, the settings that distinguish lines. A line is as
-    long as its shortest seed. Raises InvalidDatasetError if no run has the metric.
+    long as its shortest seed.
+
+    Args:
+        runs: their folders.
+        metric: column of `curve.csv`.
+        x: gradient steps, or seconds of training, stages before it included and evaluations not.
+            Seeds take different times to a step: a point of their line stands at the mean.
+
+    Raises:
+        InvalidDatasetError: no run has the metric, or one that has it lacks `x`.
+        ValueError: another `x`.
     """
+    require_one_of("x", x, X)
     groups: dict[str, dict[str, list[Any]]] = {}
     settings: dict[str, dict[str, Any]] = {}
     for run in runs:
         rows = read_csv(run / CURVE)
         if not rows or metric not in rows[0]:
             continue
+        if x not in rows[0]:
+            raise InvalidDatasetError(
+                f"{run / CURVE} has no column {x!r}. Draw it by another one (on the command line: "
+                "--x step)."
+            )
         rows = [row for row in rows if row[metric]]  # losses are unknown before training
         shown = _flatten(_read_settings(run))
         dataset = str(shown.pop("dataset", ""))
         method = {name: value for name, value in shown.items() if name not in _NOT_METHOD}
         key = json.dumps(method, sort_keys=True)
         settings[key] = method
-        points = [(float(row["step"]), float(row[metric])) for row in rows]
+        points = [(float(row[x]), float(row[metric])) for row in rows]
         groups.setdefault(dataset, {}).setdefault(key, []).append(points)
     if not groups:
         columns = sorted(
@@ -111,6 +130,6 @@ def _labels(methods: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 def _stack(curves: Sequence[Sequence[tuple[float, float]]]) -> Curve:
     length = min(map(len, curves))
     return Curve(
-        np.array([step for step, _ in curves[0][:length]]),
+        np.mean([[place for place, _ in curve[:length]] for curve in curves], axis=0),
         np.array([[value for _, value in curve[:length]] for curve in curves]),
     )

@@ -33,7 +33,17 @@ def call(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
 
 def test_help_names_every_command() -> None:
     text = run("--help")
-    names = ("demo", "pretrain", "train", "evaluate", "record", "export", "info")
+    names = (
+        "demo",
+        "pretrain",
+        "train",
+        "evaluate",
+        "report",
+        "predict",
+        "record",
+        "export",
+        "info",
+    )
     groups = ("data", "plot", "bench")
     for command in (*names, *groups):
         assert f"\n  {command} " in text

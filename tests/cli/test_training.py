@@ -175,6 +175,26 @@ def test_policies_are_exported(suffix: str, trained: Path, tmp_path: Path) -> No
         assert np.array_equal(actions, policy.predict(states))
 
 
+def test_several_seeds_are_runs_of_their_own_and_one_picture(tmp_path: Path) -> None:
+    out = tmp_path / "seeds"
+    command = ["train", DATASET, "--algorithm", "FactoredBC", *SMALL, "--out", out]
+    result = run_json(*command, "--seeds", "0, 3")
+    returns = [json.loads((out / f"seed-{n}/result.json").read_text())["return"] for n in (0, 3)]
+    assert [one["return"] for one in result["runs"]] == returns
+    assert (result["lowest"], result["highest"]) == (min(returns), max(returns))
+    assert result["mean"] == pytest.approx(np.mean(returns))
+    assert [read_settings(out / f"seed-{n}/config.yaml")["seed"] for n in (0, 3)] == [0, 3]
+    assert Path(result["picture"]).read_bytes().startswith(b"\x89PNG")
+    drawn = run_json("plot", "curves", out, "--x", "seconds", "--out", tmp_path / "x.svg")
+    assert drawn["seeds"] == {DATASET: {"FactoredBC": 2}}
+    assert "(2 seeds)" in run(*command, "--seeds", "0,3")  # both are finished
+    for seeds in ("0,0", "0;1", "", "-1"):
+        refused = CliRunner().invoke(app, [*map(str, command), "--seeds", seeds])
+        assert "different whole numbers such as 0,1,2" in str(refused.exception)
+    both = CliRunner().invoke(app, [*map(str, command), "--seeds", "0,1", "--seed", "1"])
+    assert "--seed or --seeds" in str(both.exception)
+
+
 def test_pictures_are_drawn(trained: Path, tmp_path: Path) -> None:
     data = "spin/maze-a5/random-medium-expert-2k-v0"
     out = ["--out", tmp_path / "picture.svg"]

@@ -279,7 +279,13 @@ def test_from_the_shell_a_log_becomes_a_policy(tmp_path: Path) -> None:
     made = run(
         *["data", "from-table", path, "clinic/log-v1", *columns, *choices, "--terminal", "died"]
     )
-    assert made == {"dataset": "clinic/log-v1", "episodes": 3, "transitions": 6, "nvec": [3, 4]}
+    assert made == {
+        "dataset": "clinic/log-v1",
+        "episodes": 3,
+        "transitions": 6,
+        "nvec": [3, 4],
+        "features": ["pulse", "age"],
+    }
     assert (
         run("data", "check", "clinic/log-v1", "--histogram", tmp_path / "r.png")["problems"] == []
     )
@@ -287,3 +293,6 @@ def test_from_the_shell_a_log_becomes_a_policy(tmp_path: Path) -> None:
     result = run("train", "clinic/log-v1", *small)
     assert 0.0 <= result["action_match"] <= 1.0
     assert "return" not in result
+    page = tmp_path / "run" / "report.html"
+    assert result["report"] == str(page)
+    assert "drug" in page.read_text()

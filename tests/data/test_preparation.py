@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,24 @@ import minari
 import numpy as np
 import pytest
 from d3rlpy.preprocessing import StandardObservationScaler
+from typer.testing import CliRunner
 
-from spin_d3rlpy import FactoredBC, from_table, load_policy, save_dataset, save_policy
+from spin_d3rlpy import (
+    SPINIQL,
+    FactoredBC,
+    PretrainingConfig,
+    TransformerConfig,
+    from_table,
+    load_policy,
+    save_dataset,
+    save_policy,
+)
+from spin_d3rlpy.cli import app
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.logs import read_states
 from spin_d3rlpy.data.preparation import Missing, TablePreparation
 from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError
+from spin_d3rlpy.runs.decide import decide_table
 
 CSV = """patient,seen,ward,smoker,pulse,drug,dose,reward,status
 a,2024-03-01,north,yes,60,none,0,1,alive
@@ -200,3 +215,86 @@ def test_damaged_preparations_are_refused(path: Path, old: str, new: str, tmp_pa
     save_policy(algo, tmp_path / "policy.safetensors")
     with pytest.raises(InvalidCheckpointError, match="is damaged"):
         load_policy(tmp_path / "policy.safetensors")
+
+
+def call(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+def test_the_shell_reads_a_table_as_it_is(path: Path) -> None:
+    columns = [f"--observation={name}" for name in READING["observations"]]
+    columns += [f"--action={name}" for name in READING["actions"]]
+    for name, values in READING["choices"].items():
+        columns.append(f"--choices={name}={','.join(map(str, values))}")
+    columns += ["--reward=reward", "--episode=patient", "--time=seen", "--terminal=status"]
+    prepared = ["--terminal-value=dead", "--terminal-value=gone", "--missing=forward"]
+    arguments = ["data", "from-table", path, "clinic/shell-v0", *columns, *prepared]
+    made = json.loads(call(*arguments, "--category=pulse", "--json"))
+    log = from_table(
+        path,
+        **READING,
+        terminal="status",
+        terminal_values=["dead", "gone"],
+        missing="forward",
+        categories=["pulse"],
+    )
+    assert log.preparation is not None
+    assert made["features"] == log.preparation.features
+    assert "pulse=60" in made["features"]
+    stored = DeviceReplayBuffer.from_minari(minari.load_dataset("clinic/shell-v0"))
+    assert np.array_equal(stored.observations, log.observations)
+    assert stored.terminals.tolist() == log.terminals.tolist()
+
+
+NEW = """ward,seen,smoker,pulse
+north,2024-03-01,yes,60
+east,2024-02-28,yes,
+"""
+
+
+def test_the_shell_names_a_policys_choices_with_support_and_value(
+    path: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "new.csv").write_text(NEW)
+    log = from_table(path, **READING, missing="mean")
+    algo = SPINIQL(
+        transformer=TransformerConfig(width=8, n_blocks=1, n_heads=2),
+        pretraining=PretrainingConfig(max_updates=2),
+    )
+    algo.fit(log, n_steps=2, n_steps_per_epoch=2, show_progress=False)
+    file = tmp_path / "policy.safetensors"
+    save_policy(algo, file)
+    rows = json.loads(call("predict", file, tmp_path / "new.csv", "--json"))
+    choices = algo.predict_table(tmp_path / "new.csv")
+    assert [{name: row[name] for name in ("drug", "dose")} for row in rows] == choices
+    states = read_states(tmp_path / "new.csv", log.preparation)  # type: ignore[arg-type]
+    chosen = algo.predict(states)
+    support = np.exp(algo.support(states, chosen).min(1))
+    assert [row["support"] for row in rows] == pytest.approx(support.tolist(), rel=1e-5)
+    values = algo.predict_value(states, chosen).tolist()
+    assert [row["value"] for row in rows] == pytest.approx(values, rel=1e-5)
+    printed = call("predict", file, tmp_path / "new.csv").splitlines()
+    assert printed[0] == "drug,dose,support,value"
+    call("predict", file, tmp_path / "new.csv", "--out", tmp_path / "c.csv")
+    assert (tmp_path / "c.csv").read_text().splitlines() == printed
+
+
+def test_predictions_of_imitation_have_no_value_and_bad_tables_write_nothing(
+    path: Path, tmp_path: Path
+) -> None:
+    file, new = tmp_path / "policy.safetensors", tmp_path / "new.csv"
+    save_policy(trained(path), file)
+    new.write_text(NEW)
+    assert call("predict", file, new).splitlines()[0] == "drug,dose"
+    new.write_text(NEW.replace("east", "west"))
+    arguments = ["predict", str(file), str(new), "--out", str(tmp_path / "c.csv")]
+    failed = CliRunner().invoke(app, arguments)
+    assert isinstance(failed.exception, InvalidDatasetError)
+    assert re.search(r"new\.csv cannot be used.*'ward'.*row 1 has 'west'", str(failed.exception))
+    assert not (tmp_path / "c.csv").exists()
+    other = FactoredBC(nvec=[2, 3])
+    other.create_impl((2,), 0)
+    with pytest.raises(ValueError, match="was not read by from_table"):
+        decide_table(other, new)

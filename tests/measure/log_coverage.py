@@ -168,6 +168,7 @@ def row(
         "covered": int(found.low <= truth <= found.high),
         "effective_size": f"{found.effective_size:.1f}",
         "mean_weight": f"{found.mean_weight:.3f}",
+        "mean_weight_error": f"{found.mean_weight_error:.3f}",
         "answered": int(found.is_answered),
     }
 

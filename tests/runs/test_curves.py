@@ -31,6 +31,21 @@ def test_seeds_of_one_method_are_one_line(tmp_path: Path) -> None:
     assert np.array_equal(curves["SPINIQL"].steps, [0, 5])
 
 
+def test_seeds_are_drawn_by_their_mean_seconds(tmp_path: Path) -> None:
+    for seed, pace in enumerate((1.0, 3.0)):
+        write_run(tmp_path / str(seed), [], algorithm="SPINIQL", seed=seed)
+        rows = [{"step": 5 * i, "seconds": pace * i, "return": 10.0 * i} for i in range(3)]
+        write_csv(tmp_path / str(seed) / "curve.csv", rows)
+    [curve] = read_curves(find_runs([tmp_path]), x="seconds")["d"].values()
+    assert curve.steps.tolist() == [0.0, 2.0, 4.0]
+    assert curve.returns.shape == (2, 3)
+    with pytest.raises(ValueError, match="Expected x 'step' or 'seconds'"):
+        read_curves(find_runs([tmp_path]), x="hours")  # type: ignore[arg-type]
+    write_run(tmp_path / "old", [1.0], algorithm="SPINIQL", seed=7)
+    with pytest.raises(InvalidDatasetError, match=r"curve\.csv has no column 'seconds'.*--x step"):
+        read_curves(find_runs([tmp_path]), x="seconds")
+
+
 def test_methods_of_one_algorithm_are_told_apart(tmp_path: Path) -> None:
     for i, width in enumerate((8, 16)):
         fields = {"transformer": {"width": width, "n_blocks": 2}, "batch_size": 3}
