@@ -83,12 +83,17 @@ class Estimate:
                 + (f" Do not use the number {self.value:.4g}." if math.isfinite(self.value) else "")
             )
         if not self.is_calibrated:
+            # What the log never does has no weight in it, which lowers the mean.
+            or_unlogged = (
+                ", or the policy decides what the log never does" if self.mean_weight < 1.0 else ""
+            )
             return (
                 f"The log cannot answer ({self.estimator}): the mean weight is "
                 f"{self.mean_weight:.3g} +- {self.mean_weight_error:.2g} and should be 1, so the "
-                "probabilities of the logged actions are probably wrong. Train the structure model "
-                "longer or on more data, pass known probabilities, evaluate a policy closer to the "
-                f"log's, or use clip=. Do not use the number {self.value:.4g}."
+                f"probabilities of the logged actions are probably wrong{or_unlogged}. Train the "
+                "structure model longer or on more data, pass known probabilities, evaluate a "
+                "policy closer to the log's, or use clip=. "
+                f"Do not use the number {self.value:.4g}."
             )
         clipping = f" {self.clipped:.0%} of them have a clipped weight." if self.clipped else ""
         return (

@@ -285,6 +285,8 @@ def test_a_mean_weight_may_be_off_by_chance_and_by_no_more() -> None:
         found = summarize("x", data, True, n_bootstrap=100)
         assert found.mean_weight_error == pytest.approx(0.005)
         assert found.is_answered == is_right
+        # Decisions that the log never makes have no weight in it.
+        assert ("decides what the log never does" in str(found)) == (mean < 1.0)
         # Clipping explains a mean that is too low, not one that is too high.
         clipped = summarize("x", data, True, n_bootstrap=100, clipped=0.1)
         assert clipped.is_answered == (mean < 1.01)
