@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -118,7 +118,8 @@ def measure_trust(
     """
     starts = held_out.episode_starts.tolist()
     rows = 0
-    products: list[list[torch.Tensor]] = [[] for _ in HORIZONS]  # sums (2,) of each block
+    # By horizon: advantages, those over other samples and residuals, (3, steps) of each block.
+    blocks: list[list[torch.Tensor]] = [[] for _ in HORIZONS]
     for start, end in itertools.pairwise(starts):
         if rows >= MOST_ROWS:
             break
@@ -134,14 +135,12 @@ def measure_trust(
             rewards = scale_rewards(rewards)
         if held_out.terminals[end - 1]:
             other[-1] = 0.0
-        for horizon, found in zip(HORIZONS, products, strict=True):
+        for horizon, of_horizon in zip(HORIZONS, blocks, strict=True):
             residual = _residuals(rewards, other, gamma, horizon)
-            both = torch.stack([advantage * residual, advantage * again])
-            found += [block.sum(1) for block in both.split(BLOCK, dim=1)]
+            of_horizon += torch.stack([advantage, again, residual]).double().split(BLOCK, dim=1)
         rows += end - start
-    results = [_slope(torch.stack(found).double()) for found in products]
-    slopes, errors = zip(*results, strict=True)
-    return Trust(tuple(slopes), tuple(errors), rows, len(products[0]))
+    slopes, errors = zip(*(_slope(of_horizon) for of_horizon in blocks), strict=True)
+    return Trust(tuple(slopes), tuple(errors), rows, len(blocks[0]))
 
 
 def _residuals(rewards: torch.Tensor, v: torch.Tensor, gamma: float, n: int) -> torch.Tensor:
@@ -156,17 +155,21 @@ def _residuals(rewards: torch.Tensor, v: torch.Tensor, gamma: float, n: int) -> 
     return total + gamma**steps * v[t + steps] - v[:-1]
 
 
-def _slope(blocks: torch.Tensor) -> tuple[float, float]:
-    """Returns a slope and its standard error.
+def _slope(blocks: Sequence[torch.Tensor]) -> tuple[float, float]:
+    """Returns the slope of residuals on advantages, with an intercept, and its standard error.
 
-    The sums `(blocks, 2)` are those of advantages times residuals, and times advantages of the same
-    actions over other samples: an instrument, because noisy advantages alone would bias the slope.
+    Advantages over other samples are the instrument: noisy ones alone would bias the slope. Without
+    an intercept, a policy that is better than the data would look like wrong critics.
     """
-    products, squares = blocks.T
+    means = torch.cat(list(blocks), dim=1).mean(1, keepdim=True)
+    sums = []
+    for block in blocks:
+        advantage, again, residual = block - means
+        sums.append(torch.stack([(advantage * residual).sum(), (advantage * again).sum()]))
+    products, squares = torch.stack(sums).T
     total = squares.sum()
     if not total > 0.0:
         return 0.0, 0.0  # advantages are as good as zero
-    slope = products.sum() / total
-    n = len(blocks)
+    slope, n = products.sum() / total, len(blocks)
     variance = (products - slope * squares).square().sum() * n / max(1, n - 1)
     return float(slope), float(variance.sqrt() / total)

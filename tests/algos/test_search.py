@@ -187,6 +187,19 @@ def test_the_slope_says_which_share_of_predicted_advantages_is_real(
     assert 0.001 < found.standard_errors[0] < 0.2
 
 
+def test_a_policy_better_than_the_data_does_not_make_critics_wrong() -> None:
+    """Its mean value is above what follows the data's actions, everywhere alike."""
+    buffer = logged(lambda s, a: a[:, 0] - 1.0)
+
+    def values(x: torch.Tensor, actions: torch.Tensor | None) -> torch.Tensor:
+        if actions is None:
+            return torch.full((len(x),), 3.0)
+        return actions[:, 0] - 1.0
+
+    trust = measure_trust(buffer, values, gamma=0.5)
+    assert trust.slopes[0] == pytest.approx(1.0, abs=1e-3)
+
+
 def test_the_advantages_of_noise_are_not_trusted() -> None:
     buffer = logged(lambda s, a: np.random.default_rng(2).normal(size=20))
     noise = torch.Generator().manual_seed(0)
