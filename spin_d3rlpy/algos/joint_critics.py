@@ -18,7 +18,7 @@ from d3rlpy.types import TorchObservation
 from torch import nn
 from torch.nn.functional import embedding, embedding_bag, relu
 
-from spin_d3rlpy.asm.entities import COUNT_FEATURES, EntityFeatures, linear_of
+from spin_d3rlpy.asm.entities import COUNT_FEATURES, EntityFeatures, count_choices, linear_of
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
 from spin_envs import ActionLayout
@@ -117,7 +117,7 @@ class _SumsOfShared:
         self._encoder, self._state = encoder, state
 
     def total(self, actions: torch.Tensor) -> torch.Tensor:
-        counts = counts_of(actions, self._encoder.n_choices)
+        counts = count_choices(actions, self._encoder.n_choices)
         present = (counts > 0.0).to(counts.dtype)
         return self._state + counts @ self._encoder.table + present @ self._encoder.presence
 
@@ -131,7 +131,7 @@ class _SumsOfShared:
     ) -> torch.Tensor:
         table, presence = self._encoder.table, self._encoder.presence
         before = actions[:, slot]
-        others = counts_of(actions, self._encoder.n_choices)
+        others = count_choices(actions, self._encoder.n_choices)
         others = others - one_hot(before, self._encoder.n_choices)
         leaves = (others.gather(1, before[:, None]) == 0.0).to(total.dtype)  # (B, 1)
         lost = embedding(before, table) + leaves * embedding(before, presence)
@@ -240,19 +240,13 @@ class _SumsOfEntities:
         shape = *actions.shape[:-1], self._n_choices, pairs.shape[-1]
         index = actions[..., None].expand_as(pairs)
         gathered = torch.zeros(shape, dtype=pairs.dtype, device=pairs.device)
-        return gathered.scatter_add(-2, index, pairs), counts_of(actions, self._n_choices)
+        return gathered.scatter_add(-2, index, pairs), count_choices(actions, self._n_choices)
 
     def _worth(self, gathered: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Returns what each choice is worth with those slots, `(..., K, V)`."""
         seen = torch.stack([counts, (counts > 0.0).to(counts.dtype)], dim=-1)
         encoder = self._encoder
         return relu(encoder.gathered(gathered) + self._gathered + encoder.count(seen))
-
-
-def counts_of(actions: torch.Tensor, n_choices: int) -> torch.Tensor:
-    """Returns how many slots of actions `(..., N)` make each choice, `(..., K)`."""
-    counts = torch.zeros(*actions.shape[:-1], n_choices, device=actions.device)
-    return counts.scatter_add(-1, actions, torch.ones_like(actions, dtype=counts.dtype))
 
 
 def one_hot(choices: torch.Tensor, n_choices: int) -> torch.Tensor:

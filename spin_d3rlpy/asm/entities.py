@@ -136,13 +136,13 @@ def _joined(observed: torch.Tensor, static: torch.Tensor) -> torch.Tensor:
 
 
 def count_choices(actions: torch.Tensor, n_choices: int) -> torch.Tensor:
-    """Returns how many slots make each choice, `(B, K)`; those that hold K, the mask, do not count.
+    """Returns how many slots of actions `(..., N)` make each choice, `(..., K)`.
 
-    `actions` are `(B, N)`.
+    Slots that hold K, the mask, do not count.
     """
-    counts = torch.zeros(actions.shape[0], n_choices + 1, device=actions.device)
-    counts = counts.scatter_add(1, actions, torch.ones_like(actions, dtype=counts.dtype))
-    return counts[:, :n_choices]
+    counts = torch.zeros(*actions.shape[:-1], n_choices + 1, device=actions.device)
+    counts = counts.scatter_add(-1, actions, torch.ones_like(actions, dtype=counts.dtype))
+    return counts[..., :n_choices]
 
 
 class NoFeatures(nn.Module):
