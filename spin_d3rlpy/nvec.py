@@ -73,6 +73,14 @@ def require_same_nvec(
         )
 
 
+def replace_slot(actions: torch.Tensor, slot: int, choices: torch.Tensor) -> torch.Tensor:
+    """Returns actions `(B, N)` with other choices `(B,)` of a slot.
+
+    Not in place, so that exports can follow.
+    """
+    return torch.cat([actions[:, :slot], choices[:, None], actions[:, slot + 1 :]], dim=1)
+
+
 class SlotLayout(nn.Module):
     """Position of each slot's choices in a flat vector of `S = sum(nvec)` numbers.
 

@@ -16,6 +16,7 @@ import torch
 from spin_d3rlpy._compat import is_exporting
 from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.asm.rules import OPEN, Rule
+from spin_d3rlpy.nvec import replace_slot
 from spin_d3rlpy.policies.base import Conditionals
 
 
@@ -87,7 +88,7 @@ def ascend(
                 state.swaps(total, actions, slot, everyone, best)
                 for state, total in zip(states, sums, strict=True)
             ]
-            actions = torch.cat([actions[:, :slot], best[:, None], actions[:, slot + 1 :]], dim=1)
+            actions = replace_slot(actions, slot, best)
             conditionals.choose(slot, best)
         if not is_exporting() and torch.equal(start, actions):
             break

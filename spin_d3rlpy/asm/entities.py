@@ -20,6 +20,7 @@ from torch.nn.functional import relu
 
 from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast.precision import in_float32
+from spin_d3rlpy.nvec import replace_slot
 from spin_envs.layout import ActionLayout
 
 COUNT_FEATURES = 2  # how many slots make a choice, and whether any does
@@ -269,5 +270,4 @@ class EntityBySlot:
         self._counts = self._counts.scatter_add(1, choice[:, None], changes)
 
     def _set(self, slot: int, token: torch.Tensor) -> None:
-        before, after = self.tokens[:, :slot], self.tokens[:, slot + 1 :]
-        self.tokens = torch.cat([before, token[:, None], after], dim=1)
+        self.tokens = replace_slot(self.tokens, slot, token)

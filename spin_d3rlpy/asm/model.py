@@ -20,7 +20,7 @@ from spin_d3rlpy.asm import sampling
 from spin_d3rlpy.asm.entities import EntityBySlot, EntityConfig, PairScorer, count_choices
 from spin_d3rlpy.errors import no_transformer, require_fields
 from spin_d3rlpy.fast.precision import in_float32
-from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.nvec import SlotLayout, replace_slot
 
 
 @dataclasses.dataclass()
@@ -482,5 +482,4 @@ class SlotBySlot:
         return embedding(choice + self._asm.row_offsets[slot], self._asm.embedding.weight)
 
     def _set(self, slot: int, token: torch.Tensor) -> None:
-        before, after = self.tokens[:, :slot], self.tokens[:, slot + 1 :]
-        self.tokens = torch.cat([before, token[:, None], after], dim=1)
+        self.tokens = replace_slot(self.tokens, slot, token)
