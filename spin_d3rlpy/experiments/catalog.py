@@ -231,7 +231,8 @@ class BenchSettings:
         scale: what differs from the preset, as fields of `Scale`.
         seeds: number of seeds; the scale's if None.
         tasks: only datasets whose name contains one of these; all if empty.
-        methods: only methods whose label contains one of these; all if empty.
+        methods: only methods with one of these labels, or whose label contains one that is no
+            label itself; all if empty.
         device: as in d3rlpy.
     """
 
@@ -275,6 +276,15 @@ class BenchSettings:
         return [
             job
             for experiment in self.experiments
-            for _, label, job in self.cells(experiment)
-            if not self.methods or any(method in label for method in self.methods)
+            for label, job in self._chosen_cells(experiment)
         ]
+
+    def _chosen_cells(self, experiment: str) -> list[tuple[str, Job]]:
+        cells = [(label, job) for _, label, job in self.cells(experiment)]
+        labels = {label for label, _ in cells}
+
+        def is_chosen(label: str) -> bool:
+            # "F" is one method, although other methods' labels contain it.
+            return any(m == label if m in labels else m in label for m in self.methods)
+
+        return [cell for cell in cells if not self.methods or is_chosen(cell[0])]
