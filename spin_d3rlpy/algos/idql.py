@@ -158,15 +158,19 @@ class IDQLImpl(IQLImpl):
         self._gammas = torch.tensor(self._config.gammas, device=self.device)[:, None]  # (G, 1)
 
     def _advantage(self, batch: TorchMiniBatch) -> torch.Tensor:
-        """As IQL's; by all discounts and standardized, `(G, B)`, with critics of whole actions."""
-        critic = self._modules.targ_q_funcs
+        """With critics of whole actions `mean_e Q_e(s, a) - V(s)`, standardized, `(G, B)`.
+
+        Not of the smallest value nor of target networks, as in IQL: values of the data's own
+        actions are not too high, and the delay of target networks costs most of a short training.
+        """
+        critic: Any = self._modules.q_funcs
         if not isinstance(critic, JointCritic):
             return super()._advantage(batch)
         x: Any = batch.observations
         with torch.no_grad():
-            q = critic.standardized(x, batch.actions)
+            q = critic.standardized(x, batch.actions).mean(0)
         values = self._modules.value_func(batch.observations)
-        advantage: torch.Tensor = q.amin(0) - values.reshape(q.shape[1:])
+        advantage: torch.Tensor = q - values.reshape(q.shape)
         return advantage
 
     def compute_critic_loss(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:

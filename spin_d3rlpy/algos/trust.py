@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 ActsBy = Literal["search", "imitation"]
-LEAST_CONFIRMED = 0.5  # share of a search's gain
+LEAST_CONFIRMED = 0.7  # share of a search's gain
 LEAST_STATES = 32  # fewer do not tell
-MOST_STATES = 256
-MOST_CHOICES = 2560  # slots times states: a search visits each
+MOST_STATES = 1024
+MOST_CHOICES = 5000  # slots times states: a search visits each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Trust:
 
     @property
     def acts_by(self) -> ActsBy:
-        """`"search"` where half of the gain or more is confirmed, else `"imitation"`."""
+        """`"search"` where 70 % of the gain or more is confirmed, else `"imitation"`."""
         if self.states < LEAST_STATES:
             return "imitation"
         surely = self.confirmed[self.best] - 2.0 * self.standard_errors[self.best] > 0.0
