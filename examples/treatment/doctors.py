@@ -53,7 +53,7 @@ HABITS = {
         "embolism": "anticoagulant low, sedative low",
     },
 }
-LOOKS_AT_KIDNEYS = {"Clark", "Davis"}  # less antibiotic where they are poor
+LOOKS_AT_KIDNEYS = {"Clark", "Davis", "Evans"}  # less antibiotic where they are poor
 GIVES_STEROIDS_WHEN_SEVERE = {"Baker", "Evans"}
 DEVIATION = 0.08  # probability that a dose is any dose
 

@@ -1,10 +1,19 @@
 """What a policy that learned from the ward's table does to new patients, by simulation."""
 
+from itertools import compress
 from typing import Any
 
 import numpy as np
-from doctors import LABS, STATE, treat
-from ward import DRUGS, Array, harmful_pairs
+from doctors import HABITS, LABS, STATE, probabilities, treat
+from ward import (
+    ACTIONS,
+    DRUGS,
+    Array,
+    at_admission,
+    harmful_pairs,
+    optimum,
+    policy_values,
+)
 
 from spin_d3rlpy import DeviceReplayBuffer, from_table
 from spin_d3rlpy.data.logs import read_states
@@ -67,3 +76,19 @@ def treated_by(policy: Any, patients: int, seed: int) -> dict[str, float]:
     table = treat(PolicyAtWork(policy), patients, seed)
     mean, error = value(table)
     return {"value": mean, "standard_error": error, "harmful": share_of_harmful(table)}
+
+
+def known_rows(log: dict[str, list[Any]], patients: int) -> list[dict[str, Any]]:
+    """Exact values of the doctors, of all together and of the best policy."""
+    rows = []
+    for name in HABITS:
+        is_own = [doctor == name for doctor in log["doctor"]]
+        own = {column: list(compress(cells, is_own)) for column, cells in log.items()}
+        exact = at_admission(policy_values(probabilities(name)))
+        rows.append({"treated by": name, "value": exact, "harmful": share_of_harmful(own)})
+    mean = float(np.mean([row["value"] for row in rows]))
+    rows.append({"treated by": "all five", "value": mean, "harmful": share_of_harmful(log)})
+    values, best = optimum()
+    table = treat(lambda _, s, __: ACTIONS[best[s[:, 0], s[:, 1], s[:, 2] - 1]], patients, seed=1)
+    harmful = share_of_harmful(table)
+    return [*rows, {"treated by": "optimum", "value": at_admission(values), "harmful": harmful}]
