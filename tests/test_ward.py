@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import runpy
 import shlex
 import sys
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.data.loader import as_device_buffer
+from spin_d3rlpy.runs.report import ReportSettings
 from tests.cli.commands import spin_arguments
 from tests.subprocesses import ROOT
 
@@ -92,7 +94,7 @@ def test_laboratory_values_are_missing_more_often_when_patients_are_steady(
     example: dict[str, Any],
 ) -> None:
     log = example["write_log"].ward_log(400, seed=0)
-    first = {}
+    first: dict[int, Any] = {}
     for i, x in zip(log["patient"], log["creatinine"], strict=True):
         first.setdefault(i, x)
     assert "" not in first.values()
@@ -127,7 +129,6 @@ def test_a_policy_sees_the_last_known_values(example: dict[str, Any]) -> None:
         assert value == pytest.approx(last[i])
 
 
-@pytest.mark.slow
 def test_ten_commands_lead_from_installation_to_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +136,8 @@ def test_ten_commands_lead_from_installation_to_the_page(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(FOLDER))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    quick = functools.partial(ReportSettings, model_updates=4)
+    monkeypatch.setattr("spin_d3rlpy.runs.report.ReportSettings", quick)
     lines = PAGE.read_text().split("```sh\n")[1].split("```")[0].splitlines()
     assert len(lines) == 10
     assert lines[0].startswith("pip install")

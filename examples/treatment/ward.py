@@ -50,7 +50,8 @@ def harmful_pairs(actions: Array) -> Array:
     bleeding = (steroid > 0) & (anticoagulant > 0)
     kidneys = (antibiotic > 1) & (diuretic > 1)
     circulation = (vasopressor > 0) & (sedative > 0)
-    return np.sum([bleeding, kidneys, circulation], axis=0)
+    pairs: Array = bleeding.astype(int) + kidneys + circulation
+    return pairs
 
 
 def benefit(kinds: Array, actions: Array) -> Array:
@@ -79,11 +80,12 @@ def benefit(kinds: Array, actions: Array) -> Array:
             0.5 * (anticoagulant > 0) - 1.0 * (sedative > 0),
         ],
     )
-    result = np.where(together, 3.2, alone) - 0.2 * (actions > 0).sum(1)
+    result: Array = np.where(together, 3.2, alone) - 0.2 * (actions > 0).sum(1)
     result -= 2.0 * harmful_pairs(actions)
     result -= 2.0 * (antibiotic == 4) + 2.0 * (vasopressor == 4)  # too much for these patients
     result -= 2.0 * ((antibiotic > 0) & (allergic == 1) & (steroid == 0))  # a steroid prevents it
-    return result - 2.0 * (steroid == 2)  # helps today, and harms later
+    result -= 2.0 * (steroid == 2)  # helps today, and harms later
+    return result
 
 
 def _moves() -> Array:
