@@ -175,6 +175,6 @@ def next_day(states: Array, actions: Array, rng: np.random.Generator) -> Array:
 
 def reward(actions: Array, severity: Array) -> Array:
     """Of days with these actions `(n, 6)` and severities `(n,)` at their ends."""
-    return (
-        DAY + PAIR * harmful_pairs(actions) + DISCHARGE * (severity == 0) + DEATH * (severity == 6)
-    )
+    ends = DISCHARGE * (severity == 0) + DEATH * (severity == 6)
+    rewards: Array = DAY + PAIR * harmful_pairs(actions) + ends
+    return rewards
