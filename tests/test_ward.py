@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.data.loader import as_device_buffer
+from spin_d3rlpy.data.logs import read_states
+from spin_d3rlpy.runs.policy import open_policy
 from spin_d3rlpy.runs.report import ReportSettings
 from tests.cli.commands import spin_arguments
 from tests.subprocesses import ROOT
@@ -157,6 +159,12 @@ def test_ten_commands_lead_from_installation_to_the_page(
         assert {row[drug] for row in rows} <= doses
     assert all(0.0 <= float(row["support"]) <= 1.0 for row in rows)
     assert {"value"} <= rows[0].keys()
+
+    ward, rules = __import__("ward"), __import__("rules")
+    algo: Any = open_policy("runs/ward").algorithm
+    states = read_states("new.csv", algo.preparation)
+    kept = algo.predict_with(states, allowed=rules.no_harmful_pair)
+    assert not ward.harmful_pairs(kept).any()
     last = capsys.readouterr().out.splitlines()[-3:]
     assert [line.split("  ")[0] for line in last] == [
         "the doctors",
