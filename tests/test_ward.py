@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import functools
+import importlib
 import runpy
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +37,24 @@ SMALLER = {
 }
 
 
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The example's modules by name; none of them stays imported."""
+@pytest.fixture(autouse=True)
+def _path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The example's files can be imported, as when it is run; none of them stays imported."""
     monkeypatch.syspath_prepend(str(FOLDER))
+    forget_modules()
+    yield
+    forget_modules()
+
+
+def forget_modules() -> None:
     for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    found = {name: __import__(name) for name in MODULES}
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name)
-    return found
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def example() -> dict[str, Any]:
+    """The example's modules by name."""
+    return {name: importlib.import_module(name) for name in MODULES}
 
 
 def test_the_best_policy_is_better_than_all_doctors(example: dict[str, Any]) -> None:
@@ -136,7 +146,6 @@ def test_ten_commands_lead_from_installation_to_the_page(
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(FOLDER))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     quick = functools.partial(ReportSettings, model_updates=4)
     monkeypatch.setattr("spin_d3rlpy.runs.report.ReportSettings", quick)
@@ -145,8 +154,7 @@ def test_ten_commands_lead_from_installation_to_the_page(
     assert lines[0].startswith("pip install")
     for line in lines[1:]:
         run_short(line, monkeypatch)
-        for name in MODULES:
-            monkeypatch.delitem(sys.modules, name, raising=False)
+        forget_modules()
 
     assert as_device_buffer("ward/log-v0", [4, 3, 4, 3, 4, 3]).size() == 60
     page = (tmp_path / "runs" / "ward" / "report.html").read_text()
@@ -160,7 +168,7 @@ def test_ten_commands_lead_from_installation_to_the_page(
     assert all(0.0 <= float(row["support"]) <= 1.0 for row in rows)
     assert {"value"} <= rows[0].keys()
 
-    ward, rules = __import__("ward"), __import__("rules")
+    ward, rules = importlib.import_module("ward"), importlib.import_module("rules")
     algo: Any = open_policy("runs/ward").algorithm
     states = read_states("new.csv", algo.preparation)
     kept = algo.predict_with(states, allowed=rules.no_harmful_pair)

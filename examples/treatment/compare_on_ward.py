@@ -17,22 +17,22 @@ from write_log import ward_log
 from spin_d3rlpy import SPINIDQL, SPINIQL, DecQN, FactoredIQL
 from spin_d3rlpy.files.results import format_table, write_csv
 
-ALGORITHMS = {
-    "imitation": SPINIDQL,  # its structure model alone
-    "FactoredIQL": FactoredIQL,
-    "DecQN": DecQN,
-    "SPINIQL": SPINIQL,
-    "SPINIDQL": SPINIDQL,
+ALGORITHMS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "imitation": (SPINIDQL, {"n_action_samples": 1, "search_sweeps": 0}),
+    "FactoredIQL": (FactoredIQL, {}),
+    "DecQN": (DecQN, {}),
+    "SPINIQL": (SPINIQL, {}),
+    "SPINIDQL": (SPINIDQL, {}),
+    "SPINIDQL, gamma 0.97": (SPINIDQL, {"gamma": 0.97}),
 }
 
 
 def create(name: str) -> Any:
-    algorithm: Any = ALGORITHMS[name]
-    if name != "imitation":
-        return algorithm(recipe="tuned")
-    pretraining = algorithm(recipe="tuned").config.actor_encoder_factory.pretraining
-    alone = dataclasses.replace(pretraining, budget_share=0.99)
-    return algorithm(recipe="tuned", n_action_samples=1, search_sweeps=0, pretraining=alone)
+    algorithm, fields = ALGORITHMS[name]
+    if name == "imitation":  # the structure model alone, with all seconds
+        pretraining = algorithm(recipe="tuned").config.actor_encoder_factory.pretraining
+        fields = {**fields, "pretraining": dataclasses.replace(pretraining, budget_share=0.99)}
+    return algorithm(recipe="tuned", **fields)
 
 
 def main(patients: int, seconds: float, seeds: list[int], names: list[str], out: Path) -> None:
