@@ -24,6 +24,8 @@ ALGORITHMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "SPINIQL": (SPINIQL, {}),
     "SPINIDQL": (SPINIDQL, {}),
     "SPINIDQL, gamma 0.97": (SPINIDQL, {"gamma": 0.97}),
+    "SPINIDQL, gamma 0.99": (SPINIDQL, {"gamma": 0.99}),
+    "SPINIDQL, support 0.1": (SPINIDQL, {"support": 0.1}),
 }
 
 
