@@ -23,8 +23,6 @@ ALGORITHMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "DecQN": (DecQN, {}),
     "SPINIQL": (SPINIQL, {}),
     "SPINIDQL": (SPINIDQL, {}),
-    "SPINIDQL, gamma 0.97": (SPINIDQL, {"gamma": 0.97}),
-    "SPINIDQL, gamma 0.99": (SPINIDQL, {"gamma": 0.99}),
     "SPINIDQL, support 0.1": (SPINIDQL, {"support": 0.1}),
 }
 
