@@ -17,7 +17,7 @@ from torch import nn
 from spin_d3rlpy.policies.base import Conditionals
 
 ActsBy = Literal["search", "imitation"]
-LEAST_CONFIRMED = 0.7  # share of a search's gain
+LEAST_CONFIRMED = 0.6  # share of a search's gain
 FEW_ALTERNATIVES = 1.05  # nothing else was tried: nothing can be known to be better
 LEAST_STATES = 32  # fewer do not tell
 MOST_STATES = 1024
@@ -62,7 +62,7 @@ class Trust:
 
     @property
     def acts_by(self) -> ActsBy:
-        """`"search"` where 70 % of the gain or more is confirmed, else `"imitation"`."""
+        """`"search"` where 60 % of the gain or more is confirmed, else `"imitation"`."""
         if self.states < LEAST_STATES:
             return "imitation"
         surely = self.confirmed[self.best] - 2.0 * self.standard_errors[self.best] > 0.0

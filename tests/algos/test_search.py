@@ -225,7 +225,7 @@ def test_the_discount_is_chosen_whose_search_other_critics_value_most() -> None:
     ("promised", "confirmed", "error", "acts_by"),
     [
         (1.0, 0.9, 0.1, "search"),
-        (1.0, 0.6, 0.1, "imitation"),  # too little
+        (1.0, 0.55, 0.1, "imitation"),  # too little
         (1.0, 0.9, 0.5, "imitation"),  # may be nothing
         (0.0, 0.0, 0.0, "imitation"),  # nothing to gain
     ],
