@@ -64,7 +64,9 @@ def run(
     changes: Changes = None,
     seeds: Seeds = None,
     task: Tasks = None,
-    method: Annotated[list[str] | None, typer.Option(help="A method's label, or a part of several.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="A method's label, or a part of several.")
+    ] = None,
     folder: Folder = Path("spin-bench"),
     device: ConfiguredDevice = None,
     engine: Annotated[Literal["local", "ray"], typer.Option(help="Runs the jobs.")] = "local",

@@ -274,9 +274,7 @@ class BenchSettings:
 
     def jobs(self) -> list[Job]:
         return [
-            job
-            for experiment in self.experiments
-            for label, job in self._chosen_cells(experiment)
+            job for experiment in self.experiments for label, job in self._chosen_cells(experiment)
         ]
 
     def _chosen_cells(self, experiment: str) -> list[tuple[str, Job]]:
