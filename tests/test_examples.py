@@ -68,11 +68,24 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     "power_grid/train_on_decisions.py": [
         ([*["--steps", "700", "--candidates", "1", "--seconds", "1", "--test-steps", "2"]], [])
     ],
+    "treatment/write_log.py": [(["--patients", "20"], ["log.csv", "new.csv"])],
+    "treatment/compare_on_ward.py": [
+        (
+            [
+                *["--patients", "40", "--seconds", "0.3", "--out", "ward.csv"],
+                *["--algorithms", "imitation", "FactoredIQL"],
+            ],
+            ["ward.csv"],
+        )
+    ],
     "treatment/from_log_to_policy.py": [
         (["--patients", "20", "--pretraining-updates", "2", "--steps", "2"], ["log.csv"])
     ],
 }
-MODULES = {"treatment/simulator.py", "power_grid/grid.py"}  # imported by an example
+# Imported by an example, or (`treat_with.py`) run in tests/test_ward.py after a training.
+MODULES = {"treatment/simulator.py", "power_grid/grid.py"} | {
+    f"treatment/{name}.py" for name in ("ward", "doctors", "outcomes", "rules", "treat_with")
+}
 # What they show is tested elsewhere, too: exports, several processes, kinds of pre-training.
 SLOW = {
     *("distill_and_export.py", "several_processes.py", "mask_ratio_and_warm_start.py"),

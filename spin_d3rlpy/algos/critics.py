@@ -104,16 +104,29 @@ class FactoredCritic(nn.ModuleList):
 
 
 class ValueFunction(nn.Module):
-    """Maps observations `(B, obs)` to state values `(B,)`."""
+    """Maps observations `(B, obs)` to state values `(B,)`, or `(G, B)` by several discounts.
 
-    def __init__(self, observation_shape: Sequence[int], encoder_factory: EncoderFactory) -> None:
+    Args:
+        observation_shape: shape of one observation.
+        encoder_factory: d3rlpy factory of the hidden layers.
+        n_discounts: discounts (G) by which states are valued.
+    """
+
+    def __init__(
+        self,
+        observation_shape: Sequence[int],
+        encoder_factory: EncoderFactory,
+        n_discounts: int = 1,
+    ) -> None:
         super().__init__()
         self.encoder = encoder_factory.create(observation_shape)
-        self.head = nn.Linear(compute_output_size([observation_shape], self.encoder), 1)
+        width = compute_output_size([observation_shape], self.encoder)
+        self.head = nn.Linear(width, n_discounts)
 
     def forward(self, observations: TorchObservation) -> torch.Tensor:
-        """Returns state values `(B,)`."""
-        return outputs_of([(self.encoder, self.head)], observations).squeeze((0, -1))
+        """Returns state values `(B,)`, or `(G, B)` of more than one discount."""
+        values = outputs_of([(self.encoder, self.head)], observations).squeeze(0)  # (B, G)
+        return values[:, 0] if values.shape[1] == 1 else values.T
 
 
 def expectile_loss(u: torch.Tensor, expectile: float) -> torch.Tensor:

@@ -8,26 +8,38 @@ import time
 from typing import Any, cast
 
 import torch
+from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.logging import LOG
+from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy._compat import is_exporting
-from spin_d3rlpy.algos.critics import best_of
+from spin_d3rlpy.algos.critics import ValueFunction, best_of, squared_error
 from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl, IQLModules
+from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.algos.search import ascend
-from spin_d3rlpy.algos.trust import HORIZONS, ActsBy, Trust, TrustSwitch, measure_trust
+from spin_d3rlpy.algos.trust import (
+    ActsBy,
+    Trust,
+    TrustSwitch,
+    measure_trust,
+    states_to_look_at,
+    untested,
+)
 from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource
+from spin_d3rlpy.data.weights import completed_returns
 from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise
 from spin_d3rlpy.policies.joint import JointPolicy
+from spin_d3rlpy.training.loop import Run
 
 VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
 
@@ -47,9 +59,14 @@ class IDQLConfig(IQLConfig):
 
     With `search_sweeps` the best candidate is only the start of a search (`algos.search`), slot by
     slot among the choices that the policy supports, by the value of the whole action: give it a
-    `joint_critic`. With `held_out_share` the critics are tested on episodes that nothing was
-    trained on (`algos.trust`); where their advantages do not hold there, actions are the policy's
-    own, the first candidate.
+    `joint_critic`. With `held_out_share` each critic's search is judged by the other critics, on
+    episodes that nothing was trained on (`algos.trust`); where they do not confirm what it gains,
+    actions are the policy's own, the first candidate.
+
+    How far ahead to look when actions are compared is a question of the data: what follows an
+    action long after it can be noise, or all that counts. With `short_gammas` the critics learn
+    values by several discounts at once, and the search acts by that one whose actions gain most
+    by `gamma`, as the other critics judge.
 
     `predict` draws its candidates with noise that never changes, so that it is a function of the
     observation. `sample_action` draws new ones.
@@ -57,6 +74,8 @@ class IDQLConfig(IQLConfig):
     References:
         * Hansen-Estruch et al., IDQL: Implicit Q-learning as an Actor-Critic Method with Diffusion
           Policies, 2023, algorithm 2.
+        * Fedus et al., Hyperbolic Discounting and Learning over Multiple Horizons, 2019: values
+          by several discounts from one network.
 
     Args:
         n_action_samples: candidates per state (n).
@@ -69,6 +88,8 @@ class IDQLConfig(IQLConfig):
             view of all other slots, in (0, 1].
         held_out_share: share of the episodes by which trust in the critics is measured; 0 trusts
             them.
+        short_gammas: discounts in [0, 1) that the search may act by instead of `gamma`; the choice
+            needs a `joint_critic` and `held_out_share`.
     """
 
     n_action_samples: int = 32
@@ -77,6 +98,7 @@ class IDQLConfig(IQLConfig):
     search_sweeps: int = 0
     support: float = 0.02
     held_out_share: float = 0.0
+    short_gammas: list[float] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,6 +110,7 @@ class IDQLConfig(IQLConfig):
             search_sweeps=(self.search_sweeps >= 0, "of at least 0"),
             support=(0.0 < self.support <= 1.0, "above 0 and at most 1"),
             held_out_share=(0.0 <= self.held_out_share < 1.0, "in [0, 1)"),
+            short_gammas=(all(0.0 <= g < 1.0 for g in self.short_gammas), "all in [0, 1)"),
         )
         require_fields(
             self,
@@ -95,7 +118,23 @@ class IDQLConfig(IQLConfig):
                 self.joint_critic or self.search_sweeps == 0,
                 "True with search_sweeps: the search compares whole actions",
             ),
+            n_critics=(
+                self.n_critics >= 2 or self.held_out_share == 0.0,
+                "of at least 2 with held_out_share: critics judge each other",
+            ),
+            short_gammas=(
+                not self.short_gammas or (self.joint_critic and self.held_out_share > 0.0),
+                "empty without joint_critic and held_out_share, which choose among them",
+            ),
+            monte_carlo_share=(
+                self.monte_carlo_share == 0.0 or not self.short_gammas,
+                "0 with short_gammas: returns to the end are by one discount",
+            ),
         )
+
+    @property
+    def gammas(self) -> tuple[float, ...]:
+        return self.gamma, *self.short_gammas
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +155,46 @@ class IDQLImpl(IQLImpl):
         n = self._config.n_action_samples
         self._candidate_noise = candidate_noise(self._layout, n, self.device)
         self._decided: ActsBy = "search"
+        self._gammas = torch.tensor(self._config.gammas, device=self.device)[:, None]  # (G, 1)
+
+    def _advantage(self, batch: TorchMiniBatch) -> torch.Tensor:
+        """With critics of whole actions `mean_e Q_e(s, a) - V(s)`, standardized, `(G, B)`.
+
+        Not of the smallest value nor of target networks, as in IQL: values of the data's own
+        actions are not too high, and the delay of target networks costs most of a short training.
+        """
+        critic: Any = self._modules.q_funcs
+        if not isinstance(critic, JointCritic):
+            return super()._advantage(batch)
+        x: Any = batch.observations
+        with torch.no_grad():
+            q = critic.standardized(x, batch.actions).mean(0)
+        values = self._modules.value_func(batch.observations)
+        advantage: torch.Tensor = q - values.reshape(q.shape)
+        return advantage
+
+    def compute_critic_loss(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
+        """As IQL's; by all discounts, in units of standardized returns."""
+        critic: Any = self._modules.q_funcs
+        if not isinstance(critic, JointCritic):
+            return super().compute_critic_loss(batch, next_values)
+        scale = critic.members[0].scale
+        next_returns = scale.restore(next_values.reshape(len(self._gammas), -1))
+        targets = self.bootstrap(batch, next_returns, self._gammas)
+        x: Any = batch.observations
+        values = critic.standardized(x, batch.actions)  # (E, G, B)
+        targets = scale.standardize(targets).repeat(len(values), 1)  # (E * G, B)
+        return squared_error(values.flatten(0, 1), targets)
+
+    def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
+        return self.values_by_gamma(x, action).mean(0)
+
+    def values_by_gamma(self, x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Values by `gamma`, whichever discount the search acts by, `(E, [A,] B)`."""
+        critic: Any = self._modules.q_funcs
+        if isinstance(critic, JointCritic):
+            return critic.values_by(0, x, actions)
+        return self.q_values(critic, x, actions)
 
     def imitation_weight(
         self, batch: TorchMiniBatch, imitated: TorchMiniBatch, advantage: torch.Tensor
@@ -159,7 +238,7 @@ class IDQLImpl(IQLImpl):
             given=given,
             allowed=allowed,
         )
-        best = self._best_candidate(x, actions)
+        best = best_of(actions, self._values_of_candidates(x, actions))
         shape = (len(x), self._layout.n_slots, self._layout.max_choices)
         mask, rule = as_mask_or_rule(allowed, shape, x.device)
         fixed = None if given is None else as_actions(given, shape[:2], x.device)
@@ -180,23 +259,23 @@ class IDQLImpl(IQLImpl):
     def _choose(
         self, x: torch.Tensor, noise: torch.Tensor | None, temperature: float
     ) -> torch.Tensor:
-        n = self._n_candidates
-        few = None if noise is None else noise[:n]
-        drawn_at = self._config.candidate_temperature
-        actions = self.acting_policy.sample_several(x, n, few, drawn_at)
-        best = self._best_candidate(x, actions, temperature)
-        return best if temperature > 0.0 else self._improve(x, best)
-
-    def _best_candidate(
-        self, x: torch.Tensor, actions: torch.Tensor, temperature: float = 0.0
-    ) -> torch.Tensor:
-        if len(actions) == 1:
-            return actions[0]
-        values = self.q_values(self._modules.q_funcs, x, actions)  # (E, A, B)
+        actions = self._draw_candidates(x, self._n_candidates, noise)
+        values = self._values_of_candidates(x, actions)
         if temperature > 0.0:
             values = values.amin(0, keepdim=True) / temperature
-            values = values + gumbel_noise(values)
-        return best_of(actions, values)
+            return best_of(actions, values + gumbel_noise(values))
+        return self._improve(x, best_of(actions, values))
+
+    def _draw_candidates(self, x: torch.Tensor, n: int, noise: torch.Tensor | None) -> torch.Tensor:
+        few = None if noise is None else noise[:n]
+        drawn_at = self._config.candidate_temperature
+        return self.acting_policy.sample_several(x, n, few, drawn_at)
+
+    def _values_of_candidates(self, x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Values `(E, A, B)` of actions `(A, B, N)`, by the discount that the search acts by."""
+        if len(actions) == 1:  # nothing is compared
+            return torch.zeros(1, *actions.shape[:2], device=actions.device)
+        return self.q_values(self._modules.q_funcs, x, actions)
 
     def _improve(
         self,
@@ -207,19 +286,53 @@ class IDQLImpl(IQLImpl):
         given: torch.Tensor | None = None,
         deadline: float = math.inf,
     ) -> torch.Tensor:
-        sweeps = self._config.search_sweeps
+        if self.acts_by != "search":
+            return actions
+        critics = slice(None)
+        return self._search(x, actions, critics, allowed, rule, given, deadline)
+
+    def _search(
+        self,
+        x: torch.Tensor,
+        actions: torch.Tensor,
+        critics: slice,
+        allowed: torch.Tensor | None = None,
+        rule: Rule | None = None,
+        given: torch.Tensor | None = None,
+        deadline: float = math.inf,
+    ) -> torch.Tensor:
+        sweeps, support = self._config.search_sweeps, self._config.support
         critic: Any = self._modules.q_funcs
-        if sweeps == 0 or self.acts_by != "search":
+        if sweeps == 0:
             return actions
         conditionals = self.acting_policy.conditionals(x, actions)
-        support = self._config.support
         conditions = allowed, rule, given, deadline
-        return ascend(critic, conditionals, x, actions, support, sweeps, *conditions)
+        members = critic.members[critics]
+        return ascend(members, conditionals, x, actions, support, sweeps, *conditions)
 
-    def mean_value(self, x: torch.Tensor) -> torch.Tensor:
-        """The mean value of the policy's actions, by the mean of the critics, `(B,)`."""
-        actions = self.acting_policy.sample_several(x, VALUE_SAMPLES)
-        return self.q_values(self._modules.q_funcs, x, actions).mean((0, 1))
+    @torch.no_grad()
+    def measure_trust(self, x: torch.Tensor) -> Trust:
+        """Lets the critics judge each other's searches in states `(B, obs)`."""
+        critic: Any = self._modules.q_funcs
+        drawn = self._draw_candidates(x, self._config.n_action_samples, None)
+        own = self._draw_candidates(x, VALUE_SAMPLES, None)
+
+        def search(member: int, discount: int) -> torch.Tensor:
+            if isinstance(critic, JointCritic):
+                critic.acts_by = discount
+            values = self.q_values(critic, x, drawn)[member : member + 1]
+            return self._search(x, best_of(drawn, values), slice(member, member + 1))
+
+        return measure_trust(
+            self._config.gammas, len(critic), search, lambda a: self.values_by_gamma(x, a), own
+        )
+
+    def trust_critics(self, trust: Trust) -> None:
+        """Acts as measured from now on."""
+        self._modules.trust.trust = trust
+        critic: Any = self._modules.q_funcs
+        if isinstance(critic, JointCritic):
+            critic.acts_by = trust.best
 
 
 class IDQL(IQL):
@@ -234,6 +347,14 @@ class IDQL(IQL):
     def trust(self) -> Trust | None:
         """How far the critics are trusted, and by which figures; None if they were not tested."""
         return cast(IDQLImpl, self.require_built())._modules.trust.trust
+
+    @property
+    def _idql(self) -> IDQLImpl:
+        return cast(IDQLImpl, self._impl)
+
+    @property
+    def _idql_config(self) -> IDQLConfig:
+        return cast(IDQLConfig, self._config)
 
     def save_policy(self, fname: str) -> None:
         if self._impl is not None:
@@ -278,8 +399,7 @@ class IDQL(IQL):
         if share == 0.0:
             return buffer
         if buffer.size() < 2:
-            nothing = (0.0,) * len(HORIZONS)
-            cast(IDQLImpl, self._impl)._modules.trust.trust = Trust(nothing, nothing, 0, 0)
+            self._idql.trust_critics(untested(self._idql_config.gammas))
             return buffer
         buffer, self._held_out = buffer.split(share)
         return buffer
@@ -288,22 +408,16 @@ class IDQL(IQL):
         """Measures trust; training does not depend on whether it is measured."""
         if self._held_out is None:
             return
-        impl = cast(IDQLImpl, self._impl)
         device = torch.empty(0, device=self._device).device
-
-        def values(observations: torch.Tensor, actions: torch.Tensor | None) -> torch.Tensor:
-            x = observations if self._transform is None else self._transform(observations)
-            if actions is None:
-                return impl.mean_value(x)
-            return impl.q_values(impl._modules.q_funcs, x, actions).mean(0)
-
-        scaler = self._config.reward_scaler
+        rows = self._held_out.observation_index
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(0)
-            trust = measure_trust(
-                self._held_out, values, self._config.gamma, scaler.transform if scaler else None
-            )
-        impl._modules.trust.trust = trust
+            n = min(len(rows), states_to_look_at(len(self._nvec)))
+            chosen = rows[torch.randperm(len(rows))[:n].to(rows.device)]
+            observations = self._held_out.observations_at(chosen)
+            x = observations if self._transform is None else self._transform(observations)
+            trust = self._idql.measure_trust(x)
+        self._idql.trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
 
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
@@ -311,9 +425,33 @@ class IDQL(IQL):
         is_used = self.policy.trainable_modules() or self._config.imitation_weights.critics
         return super().batch_source(buffer) if is_used else buffer
 
+    def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None:
+        """Also measures returns, which the critics learn in standardized form."""
+        super().train_first_stages(buffer, run)
+        critics: list[Any] = [self._idql.q_function, self._idql.target_q_function]
+        if self._grad_step > 0 or not isinstance(critics[0], JointCritic):
+            return
+        scaler = self._config.reward_scaler
+        rewards = buffer.rewards if scaler is None else scaler.transform(buffer.rewards)
+        starts, gammas = buffer.episode_starts, self._idql_config.gammas
+        ends = starts[1:] - 1
+        cut = ends[~buffer.terminals[ends].bool()]
+        returns = torch.stack([completed_returns(rewards, starts, cut, g) for g in gammas])
+        for critic in critics:
+            for q in critic.members:
+                q.scale.fit(returns)
+
     def create_modules(self, observation_shape: Shape) -> IDQLModules:
         parts = vars(super().create_modules(observation_shape))
-        return IDQLModules(**parts, trust=TrustSwitch().to(self._device))
+        trust = TrustSwitch(self._idql_config.gammas)
+        return IDQLModules(**parts, trust=trust.to(self._device))
+
+    def create_value_function(
+        self, observation_shape: Shape, factory: EncoderFactory
+    ) -> ValueFunction:
+        n_discounts = len(self._idql_config.gammas)
+        values = ValueFunction(cast_flat_shape(observation_shape), factory, n_discounts)
+        return values.to(self._device)
 
     def create_actor_optim(self, policy: Policy) -> OptimizerWrapper | None:
         return super().create_actor_optim(policy) if policy.trainable_modules() else None

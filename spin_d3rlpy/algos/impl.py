@@ -66,9 +66,22 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         """Rows of matrix products when it acts on one observation."""
         return 1
 
-    def bootstrap(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
-        """Returns `r + gamma^n (1 - terminal) next_values` for next values `(..., B)`."""
-        discount = self._config.gamma ** batch.intervals.squeeze(-1)
+    def bootstrap(
+        self,
+        batch: TorchMiniBatch,
+        next_values: torch.Tensor,
+        gamma: torch.Tensor | float | None = None,
+    ) -> torch.Tensor:
+        """Returns `r + gamma^n (1 - terminal) next_values` for next values `(..., B)`.
+
+        Args:
+            batch: transitions.
+            next_values: of their next states.
+            gamma: one discount, or one of each row of next values, `(..., 1)`; by default the
+                config's.
+        """
+        gamma = self._config.gamma if gamma is None else gamma
+        discount = gamma ** batch.intervals.squeeze(-1)
         not_over = 1.0 - batch.terminals.squeeze(-1)
         return batch.rewards.squeeze(-1) + discount * not_over * next_values
 

@@ -57,6 +57,11 @@ class IQLConfig(ActorCriticConfig):
     max_weight: float = 100.0
     joint_critic: bool = False
 
+    @property
+    def gammas(self) -> tuple[float, ...]:
+        """All discounts that values are learned by; `gamma` is the first one."""
+        return (self.gamma,)
+
 
 @dataclasses.dataclass(frozen=True)
 class IQLModules(ActorCriticModules):
@@ -145,5 +150,8 @@ class IQL(ActorCriticAlgo[IQLImpl, IQLConfig]):
             return super().create_critic(observation_shape)
         config = self._config
         shape, factory = cast_flat_shape(observation_shape), config.critic_encoder_factory
-        critic = JointCritic(shape, factory, self._nvec, config.n_critics, config.layout)
+        n_discounts = len(config.gammas)
+        critic = JointCritic(
+            shape, factory, self._nvec, config.n_critics, config.layout, n_discounts
+        )
         return critic.to(self._device)

@@ -16,7 +16,7 @@ from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.models.torch.encoders import compute_output_size
 from d3rlpy.types import TorchObservation
 from torch import nn
-from torch.nn.functional import embedding, embedding_bag, relu
+from torch.nn.functional import embedding, embedding_bag, linear, relu
 
 from spin_d3rlpy.asm.entities import COUNT_FEATURES, EntityFeatures, count_choices, linear_of
 from spin_d3rlpy.fast.precision import in_float32
@@ -260,6 +260,35 @@ def _rows_of(table: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
     return expanded.gather(-2, actions[..., None].expand(*actions.shape, table.shape[-1]))
 
 
+class ReturnScale(nn.Module):
+    """Mean and standard deviation of returns by each of G discounts.
+
+    Networks predict standardized returns, so that discounts count alike in a loss.
+    """
+
+    mean: torch.Tensor  # (G,)
+    std: torch.Tensor  # (G,)
+
+    def __init__(self, n_discounts: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(n_discounts))
+        self.register_buffer("std", torch.ones(n_discounts))
+
+    def fit(self, returns: torch.Tensor) -> None:
+        """Takes both from returns `(G, n)`; those that do not vary are only shifted."""
+        self.mean.copy_(returns.mean(1))
+        std = returns.std(1)
+        self.std.copy_(torch.where(std > 1e-6, std, 1.0))
+
+    def standardize(self, returns: torch.Tensor) -> torch.Tensor:
+        """Maps returns `(G, B)` to what networks predict."""
+        return (returns - self.mean[:, None]) / self.std[:, None]
+
+    def restore(self, standardized: torch.Tensor) -> torch.Tensor:
+        """Maps predictions `(G, B)` to returns."""
+        return standardized * self.std[:, None] + self.mean[:, None]
+
+
 class JointQFunction(nn.Module):
     """Maps observations and whole actions to values: `head(encoder(relu(norm(sums))))`.
 
@@ -268,14 +297,25 @@ class JointQFunction(nn.Module):
             output.
         actions: what states and actions add up to.
         width: of the sums.
+        n_discounts: discounts (G) by which actions are valued, each with an output of its own.
     """
 
-    def __init__(self, encoder_factory: EncoderFactory, actions: ActionEncoder, width: int) -> None:
+    acts_by: torch.Tensor  # (1,): which discount `values` are by
+
+    def __init__(
+        self,
+        encoder_factory: EncoderFactory,
+        actions: ActionEncoder,
+        width: int,
+        n_discounts: int = 1,
+    ) -> None:
         super().__init__()
         self.actions = actions
         self.norm = nn.LayerNorm(width)
         self.encoder = encoder_factory.create((width,))
-        self.head = nn.Linear(compute_output_size([(width,)], self.encoder), 1)
+        self.head = nn.Linear(compute_output_size([(width,)], self.encoder), n_discounts)
+        self.scale = ReturnScale(n_discounts)
+        self.register_buffer("acts_by", torch.zeros(1, dtype=torch.int64))
 
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Returns values `([A,] B)` of observations `(B, obs)` and actions `([A,] B, N)`."""
@@ -286,11 +326,29 @@ class JointQFunction(nn.Module):
         sums: ActionSums = self.actions.open(observations)
         return sums
 
-    def values(self, sums: torch.Tensor) -> torch.Tensor:
-        """Returns the values `(...)` of sums `(..., W)`."""
-        hidden = self.encoder(relu(self.norm(sums)).flatten(0, -2))
-        values: torch.Tensor = in_float32(self.head, hidden)[:, 0].unflatten(0, sums.shape[:-1])
+    def values(self, sums: torch.Tensor, by: torch.Tensor | None = None) -> torch.Tensor:
+        """Returns the values `(...)` of sums `(..., W)`.
+
+        Args:
+            sums: of states and actions.
+            by: which discount, `(1,)`; by default the one that the function acts by.
+        """
+        by = self.acts_by if by is None else by
+        weight, bias = self.head.weight.index_select(0, by), self.head.bias.index_select(0, by)
+        standardized = in_float32(lambda x: linear(x, weight, bias), self._hidden(sums))
+        scale = self.scale
+        values = standardized * scale.std.index_select(0, by) + scale.mean.index_select(0, by)
+        of_actions: torch.Tensor = values[:, 0].unflatten(0, sums.shape[:-1])
+        return of_actions
+
+    def standardized(self, sums: torch.Tensor) -> torch.Tensor:
+        """Returns values by all discounts, as `ReturnScale` standardizes them, `(G, B)`."""
+        values: torch.Tensor = in_float32(self.head, self._hidden(sums)).T
         return values
+
+    def _hidden(self, sums: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.encoder(relu(self.norm(sums)).flatten(0, -2))
+        return hidden
 
 
 class JointCritic(nn.ModuleList):
@@ -305,6 +363,7 @@ class JointCritic(nn.ModuleList):
         n_critics: number of members (E).
         layout: what slots and choices are. Where they have features, pairs are encoded by them;
             where slots share their choices, a choice has one embedding for all slots.
+        n_discounts: discounts (G) by which actions are valued.
     """
 
     def __init__(
@@ -314,6 +373,7 @@ class JointCritic(nn.ModuleList):
         nvec: Sequence[int],
         n_critics: int = 2,
         layout: ActionLayout | None = None,
+        n_discounts: int = 1,
     ) -> None:
         slots, size = SlotLayout(nvec), observation_shape[0]
         # The first layer is as wide as what follows it.
@@ -327,7 +387,8 @@ class JointCritic(nn.ModuleList):
             return ChoicesOfSlots(size, slots, width)
 
         super().__init__(
-            JointQFunction(encoder_factory, create_actions(), width) for _ in range(n_critics)
+            JointQFunction(encoder_factory, create_actions(), width, n_discounts)
+            for _ in range(n_critics)
         )
 
     @property
@@ -338,7 +399,32 @@ class JointCritic(nn.ModuleList):
     def q_values(
         self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
     ) -> torch.Tensor:
-        """Returns `Q_e(s, a)`, `(E, [A,] B)`, for actions `([A,] B, N)`."""
+        """Returns `Q_e(s, a)`, `(E, [A,] B)`, for actions `([A,] B, N)`, in units of returns."""
         assert isinstance(observations, torch.Tensor)
-        found: Any = [q(observations, actions.long()) for q in self.members]
-        return torch.stack(found)
+        values: Any = [q(observations, actions.long()) for q in self.members]
+        return torch.stack(values)
+
+    def values_by(
+        self, discount: int, observations: torch.Tensor, actions: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns `Q_e(s, a)` by the discount of a number, as `q_values` does by the acting one."""
+        by = torch.tensor([discount], device=observations.device)
+        values = [q.values(q.open(observations).total(actions.long()), by) for q in self.members]
+        return torch.stack(values)
+
+    def standardized(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Returns values by all discounts of actions `(B, N)`, standardized, `(E, G, B)`."""
+        values: Any = [
+            q.standardized(q.open(observations).total(actions.long())) for q in self.members
+        ]
+        return torch.stack(values)
+
+    @property
+    def acts_by(self) -> int:
+        """Number of the discount that `q_values` are by."""
+        return int(self.members[0].acts_by)
+
+    @acts_by.setter
+    def acts_by(self, discount: int) -> None:
+        for q in self.members:
+            q.acts_by.fill_(discount)

@@ -310,6 +310,7 @@ class _IDQLFields(TypedDict, total=False):
     search_sweeps: int
     support: float
     held_out_share: float
+    short_gammas: list[float]
 
 class _JointFields(TypedDict, total=False):
     actor_encoder_factory: JointEncoderFactory

@@ -46,8 +46,7 @@ def _search_changes(policy: str) -> dict[str, Any]:
     # What an autoregressive policy gives a choice depends on the slots before it alone.
     knows_conditionals = policy != "autoregressive"
     return {
-        # What follows an action long after it is mostly noise to a comparison of actions.
-        "gamma": 0.9,
+        "short_gammas": [0.0, 0.9],
         "joint_critic": True,
         "search_sweeps": 1 if knows_conditionals else 0,
         "held_out_share": 0.1,

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 import torch
 
 from spin_d3rlpy._compat import is_exporting
-from spin_d3rlpy.algos.joint_critics import JointCritic
+from spin_d3rlpy.algos.joint_critics import JointQFunction
 from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.nvec import replace_slot
 from spin_d3rlpy.policies.base import Conditionals
@@ -22,7 +23,7 @@ from spin_d3rlpy.policies.base import Conditionals
 
 @torch.no_grad()
 def ascend(
-    critic: JointCritic,
+    members: Sequence[JointQFunction],
     conditionals: Conditionals,
     observations: torch.Tensor,
     actions: torch.Tensor,
@@ -36,7 +37,7 @@ def ascend(
     """Returns better actions `(B, N)`, by coordinate ascent from `actions` `(B, N)`.
 
     Args:
-        critic: values whole actions.
+        members: value whole actions; the smallest of their values counts.
         conditionals: of the policy, with `actions` as the slots' choices.
         observations: `(B, obs)`, the networks' input.
         actions: where to start from.
@@ -47,7 +48,6 @@ def ascend(
         given: `(B, N)` choices that stay as they are; -1 elsewhere.
         deadline: time, on `time.monotonic`'s clock, after which no further slot is visited.
     """
-    members = critic.members
     states = [q.open(observations) for q in members]
     sums = [state.total(actions) for state in states]
     slack = math.log(support)

@@ -1,94 +1,109 @@
-"""How far critics can be trusted, measured on episodes that they were not trained on.
+"""How far a search by critics can be trusted: each critic's search is judged by the other critics.
 
-Critics rank actions by advantages. On held-out episodes an advantage can be compared with what
-happened after the action: the regression of n-step residuals on predicted advantages has a slope of
-1 where predictions hold, and of 0 where they are noise.
+A search finds the actions that its critic values too highly. Critics of an ensemble make different
+mistakes: what one of them gains by a search and the others confirm is real, what they do not
+confirm is its own mistake. States are those of episodes that nothing was trained on.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 from torch import nn
 
-from spin_d3rlpy.data import DeviceReplayBuffer
-
 ActsBy = Literal["search", "imitation"]
-HORIZONS = (1, 5)  # steps of the residuals
-LEAST_SLOPE = 0.5
-LEAST_BLOCKS = 8  # fewer do not tell how much a slope varies
-MOST_ROWS = 2048  # held-out steps that are looked at
-BLOCK = 50  # steps that count as one observation where episodes are longer
+LEAST_CONFIRMED = 0.7  # share of a search's gain
+LEAST_STATES = 32  # fewer do not tell
+MOST_STATES = 1024
+MOST_CHOICES = 5000  # slots times states: a search visits each
 
 
 @dataclasses.dataclass(frozen=True)
 class Trust:
-    """How far the critics' advantages hold on held-out episodes.
+    """What critics gain by a search, and how much of it other critics confirm.
+
+    Gains are mean advantages over the policy's own actions, in units of returns by `gamma`.
 
     Attributes:
-        slopes: of the regressions of 1-step and 5-step residuals on predicted advantages; 1 where
-            predictions hold.
-        standard_errors: of the slopes, over episodes or blocks of 50 steps.
-        rows: held-out steps that were looked at; 0 if there were too few episodes to hold any out.
-        blocks: episodes, or blocks of 50 steps of longer ones, that the errors are taken over.
-        acts_by: `"search"` or `"imitation"`, where acting by the critics would cost more than it
-            gains: where the slope of 1-step residuals less one standard error is below 0.5, or that
-            of 5-step residuals plus one standard error (these vary much more), or where fewer than
-            8 blocks could be looked at.
+        gammas: discounts that a search may act by; the first one is the algorithm's `gamma`.
+        promised: by discount, the gain of each critic's search as that critic values it.
+        confirmed: the same as the other critics value it.
+        standard_errors: of `confirmed`, over states.
+        states: held-out states that were looked at; 0 if there were too few episodes to hold any
+            out.
     """
 
-    slopes: tuple[float, ...]
+    gammas: tuple[float, ...]
+    promised: tuple[float, ...]
+    confirmed: tuple[float, ...]
     standard_errors: tuple[float, ...]
-    rows: int
-    blocks: int
+    states: int
+
+    @property
+    def best(self) -> int:
+        """Number of the discount whose search gains most, as the other critics value it."""
+        return max(range(len(self.gammas)), key=lambda i: self.confirmed[i])
+
+    @property
+    def share(self) -> float:
+        """Confirmed share of the gain by the best discount."""
+        promised = self.promised[self.best]
+        return self.confirmed[self.best] / promised if promised > 0.0 else 0.0
 
     @property
     def acts_by(self) -> ActsBy:
-        if self.blocks < LEAST_BLOCKS:
+        """`"search"` where 70 % of the gain or more is confirmed, else `"imitation"`."""
+        if self.states < LEAST_STATES:
             return "imitation"
-        (one, five), (error_of_one, error_of_five) = self.slopes, self.standard_errors
-        bounds = one - error_of_one, five + error_of_five
-        return "search" if min(bounds) >= LEAST_SLOPE else "imitation"
+        surely = self.confirmed[self.best] - 2.0 * self.standard_errors[self.best] > 0.0
+        return "search" if surely and self.share >= LEAST_CONFIRMED else "imitation"
 
     def __str__(self) -> str:
-        if self.blocks < LEAST_BLOCKS:
-            return f"acts by imitation: {self.rows} held-out steps are too few to test critics"
-        found = ", ".join(
-            f"{slope:.2f} +- {error:.2f} ({n} step{'s' if n > 1 else ''})"
-            for n, slope, error in zip(HORIZONS, self.slopes, self.standard_errors, strict=True)
+        if self.states < LEAST_STATES:
+            return f"acts by imitation: {self.states} held-out states are too few to test critics"
+        best = self.best
+        return (
+            f"acts by {self.acts_by}: other critics confirm {self.share:.0%} of what a search by "
+            f"discount {self.gammas[best]:g} gains in {self.states} held-out states "
+            f"({self.confirmed[best]:.2g} +- {self.standard_errors[best]:.1g} of "
+            f"{self.promised[best]:.2g})"
         )
-        return f"acts by {self.acts_by}: of predicted advantages {found} hold on held-out episodes"
 
 
 class TrustSwitch(nn.Module):
-    """Trust as part of an algorithm's networks, so that whatever saves them keeps it."""
+    """Trust as part of an algorithm's networks, so that whatever saves them keeps it.
 
-    figures: torch.Tensor  # (2, number of horizons): slopes, standard errors
-    sizes: torch.Tensor  # (2,): rows and blocks, -1 as long as nothing was measured
+    Args:
+        gammas: as in `Trust`.
+    """
 
-    def __init__(self) -> None:
+    figures: torch.Tensor  # (4, G): gammas, promised, confirmed, standard errors
+    states: torch.Tensor  # (1,): -1 as long as nothing was measured
+
+    def __init__(self, gammas: Sequence[float]) -> None:
         super().__init__()
-        self.register_buffer("figures", torch.ones(2, len(HORIZONS), dtype=torch.float64))
-        self.register_buffer("sizes", torch.tensor([-1, -1]))
+        figures = torch.zeros(4, len(gammas), dtype=torch.float64)
+        figures[0] = torch.tensor(gammas, dtype=torch.float64)
+        self.register_buffer("figures", figures)
+        self.register_buffer("states", torch.tensor([-1]))
 
     @property
     def trust(self) -> Trust | None:
         """What was measured last."""
-        rows, blocks = self.sizes.tolist()
-        if rows < 0:
+        states = int(self.states)
+        if states < 0:
             return None
-        slopes, errors = self.figures.tolist()
-        return Trust(tuple(slopes), tuple(errors), rows, blocks)
+        gammas, promised, confirmed, errors = map(tuple, self.figures.tolist())
+        return Trust(gammas, promised, confirmed, errors, states)
 
     @trust.setter
     def trust(self, trust: Trust) -> None:
-        figures = [trust.slopes, trust.standard_errors]
-        self.figures.copy_(torch.tensor(figures, dtype=torch.float64))
-        self.sizes.copy_(torch.tensor([trust.rows, trust.blocks]))
+        rows = [trust.gammas, trust.promised, trust.confirmed, trust.standard_errors]
+        self.figures.copy_(torch.tensor(rows, dtype=torch.float64))
+        self.states.fill_(trust.states)
 
     @property
     def acts_by(self) -> ActsBy:
@@ -96,80 +111,47 @@ class TrustSwitch(nn.Module):
         return "search" if self.trust is None else self.trust.acts_by
 
 
-# From observations (R, obs) and actions (R, N), or None for the mean over the policy's own, values.
-Values = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
+def untested(gammas: Sequence[float], states: int = 0) -> Trust:
+    """Returns the trust in critics that could not be tested."""
+    nothing = (0.0,) * len(gammas)
+    return Trust(tuple(gammas), nothing, nothing, nothing, states)
+
+
+def states_to_look_at(n_slots: int) -> int:
+    """Returns how many states `measure_trust` should be given: a search visits every slot."""
+    return max(LEAST_STATES, min(MOST_STATES, MOST_CHOICES // n_slots))
 
 
 @torch.no_grad()
 def measure_trust(
-    held_out: DeviceReplayBuffer,
-    values: Values,
-    gamma: float,
-    scale_rewards: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    gammas: Sequence[float],
+    n_critics: int,
+    search: Callable[[int, int], torch.Tensor],
+    values: Callable[[torch.Tensor], torch.Tensor],
+    own: torch.Tensor,
 ) -> Trust:
-    """Compares predicted advantages with n-step residuals.
+    """Lets each critic search, and the other ones judge what it found.
 
     Args:
-        held_out: episodes that nothing was trained on.
-        values: `Q(s, a)` of unscaled observations `(R, obs)` and actions `(R, N)`; for None V(s),
-            the mean value of samples of the policy, other ones each time.
-        gamma: the critics' discount.
-        scale_rewards: as for the critics.
+        gammas: discounts that a search may act by (G).
+        n_critics: of the ensemble (E), 2 or more.
+        search: from the numbers of a critic and a discount, the actions `(B, N)` that this critic
+            finds best by that discount.
+        values: from actions `(A, B, N)` their values by the first discount, `(E, A, B)`.
+        own: actions of the policy, `(A, B, N)`.
     """
-    starts = held_out.episode_starts.tolist()
-    rows = 0
-    # By horizon: advantages, those over other samples and residuals, (3, steps) of each block.
-    blocks: list[list[torch.Tensor]] = [[] for _ in HORIZONS]
-    for start, end in itertools.pairwise(starts):
-        if rows >= MOST_ROWS:
-            break
-        steps = torch.arange(start, end, device=held_out.device)
-        first = held_out.observation_index[steps]
-        observations = held_out.observations_at(torch.cat([first, first[-1:] + 1]))
-        q = values(observations[:-1], held_out.actions[steps].long())
-        # Of other samples each, so that the errors of one are not in the other.
-        v, other = values(observations, None), values(observations, None)  # (T + 1,)
-        advantage, again = q - v[:-1], q - other[:-1]
-        rewards = held_out.rewards[steps]
-        if scale_rewards is not None:
-            rewards = scale_rewards(rewards)
-        if held_out.terminals[end - 1]:
-            other[-1] = 0.0
-        for horizon, of_horizon in zip(HORIZONS, blocks, strict=True):
-            residual = _residuals(rewards, other, gamma, horizon)
-            of_horizon += torch.stack([advantage, again, residual]).double().split(BLOCK, dim=1)
-        rows += end - start
-    slopes, errors = zip(*(_slope(of_horizon) for of_horizon in blocks), strict=True)
-    return Trust(tuple(slopes), tuple(errors), rows, len(blocks[0]))
-
-
-def _residuals(rewards: torch.Tensor, v: torch.Tensor, gamma: float, n: int) -> torch.Tensor:
-    """Returns `sum_j gamma^j r_{t+j} + gamma^k V(s_{t+k}) - V(s_t)`, k = n or to the end."""
-    length = len(rewards)
-    t = torch.arange(length, device=rewards.device)
-    total = torch.zeros_like(rewards)
-    for j in range(n):
-        inside = t + j < length
-        total = total + gamma**j * torch.where(inside, rewards[(t + j).clamp(max=length - 1)], 0.0)
-    steps = (length - t).clamp(max=n)
-    return total + gamma**steps * v[t + steps] - v[:-1]
-
-
-def _slope(blocks: Sequence[torch.Tensor]) -> tuple[float, float]:
-    """Returns the slope of residuals on advantages, with an intercept, and its standard error.
-
-    Advantages over other samples are the instrument: noisy ones alone would bias the slope. Without
-    an intercept, a policy that is better than the data would look like wrong critics.
-    """
-    means = torch.cat(list(blocks), dim=1).mean(1, keepdim=True)
-    sums = []
-    for block in blocks:
-        advantage, again, residual = block - means
-        sums.append(torch.stack([(advantage * residual).sum(), (advantage * again).sum()]))
-    products, squares = torch.stack(sums).T
-    total = squares.sum()
-    if not total > 0.0:
-        return 0.0, 0.0  # advantages are as good as zero
-    slope, n = products.sum() / total, len(blocks)
-    variance = (products - slope * squares).square().sum() * n / max(1, n - 1)
-    return float(slope), float(variance.sqrt() / total)
+    usual = values(own).mean(1)  # (E, B)
+    promised, confirmed, errors = [], [], []
+    for discount in range(len(gammas)):
+        by_itself, by_others = [], []
+        for critic in range(n_critics):
+            gains = values(search(critic, discount)[None])[:, 0] - usual  # (E, B)
+            by_itself.append(gains[critic])
+            by_others.append((gains.sum(0) - gains[critic]) / (n_critics - 1))
+        promised.append(float(torch.stack(by_itself).mean()))
+        of_states = torch.stack(by_others).mean(0).double()
+        confirmed.append(float(of_states.mean()))
+        errors.append(float(of_states.std(correction=0) / len(of_states) ** 0.5))
+    return Trust(
+        tuple(gammas), tuple(promised), tuple(confirmed), tuple(errors), states=own.shape[1]
+    )

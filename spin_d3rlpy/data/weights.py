@@ -116,3 +116,23 @@ def returns_to_go(
         for t in range(end - 2, start - 1, -1):
             sums[t] += gamma * sums[t + 1]
     return torch.tensor(sums, dtype=torch.float64).to(rewards)
+
+
+def completed_returns(
+    rewards: torch.Tensor, episode_starts: torch.Tensor, cut: torch.Tensor, gamma: float
+) -> torch.Tensor:
+    """Returns `returns_to_go`, where the mean follows the end of episodes that were cut off.
+
+    So a return does not depend on how long a log went on after it.
+
+    Args:
+        rewards: `(n,)`.
+        episode_starts: first steps of episodes and the number of steps.
+        cut: last steps of episodes that did not terminate.
+        gamma: discount, below 1.
+    """
+    after = torch.zeros_like(rewards)
+    after[cut] = gamma
+    shares = returns_to_go(after, episode_starts, gamma).mean()
+    mean = returns_to_go(rewards, episode_starts, gamma).mean() / (1.0 - shares)
+    return returns_to_go(rewards + after * mean, episode_starts, gamma)

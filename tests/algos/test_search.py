@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 import warnings
@@ -21,6 +22,7 @@ from spin_d3rlpy.algos.trust import Trust, TrustSwitch, measure_trust
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.weights import completed_returns, returns_to_go
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import IndependentConditionals
 from spin_envs import ActionLayout
@@ -108,7 +110,7 @@ def test_the_search_ends_where_no_supported_change_of_one_slot_is_better(
     slots = SlotLayout([K] * N)
     start = slots.argmax(logits)
     conditionals = IndependentConditionals(slots, logits)
-    found = ascend(critic, conditionals, x, start, support=0.1, sweeps=20)
+    found = ascend(critic.members, conditionals, x, start, support=0.1, sweeps=20)
     assert (lowest(critic, x, found) >= lowest(critic, x, start)).all()
     split = slots.split(logits)
     supported = split >= split.amax(-1, keepdim=True) + np.log(0.1)
@@ -132,7 +134,7 @@ def test_one_sweep_finds_the_best_action_of_a_sum_over_slots() -> None:
     values = critic.q_values(slots, x, everything[:, None].expand(-1, 3, -1))[0]
     conditionals = IndependentConditionals(slots, torch.zeros(3, N * K))
     start = torch.zeros(3, N, dtype=torch.int64)
-    found = ascend(critic, conditionals, x, start, support=0.5, sweeps=1)
+    found = ascend(critic.members, conditionals, x, start, support=0.5, sweeps=1)
     assert torch.equal(found, everything[values.argmax(0)])
 
 
@@ -142,7 +144,7 @@ def test_the_search_keeps_conditions_and_deadlines() -> None:
     start = torch.tensor([[0, 1, 2, 2]]).repeat(8, 1)
 
     def search(**conditions: Any) -> torch.Tensor:
-        return ascend(critic, conditionals, x, start, 0.5, 3, **conditions)
+        return ascend(critic.members, conditionals, x, start, 0.5, 3, **conditions)
 
     assert not torch.equal(search(), start)
     given = torch.tensor([[-1, 1, -1, -1]]).repeat(8, 1)
@@ -169,97 +171,142 @@ def logged(rewards: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int = 40)
     return DeviceReplayBuffer(stack_episodes(iter(episodes), [20] * n, [3, 3]))
 
 
-@pytest.mark.parametrize(("scale", "slope"), [(1.0, 1.0), (2.0, 0.5), (-1.0, -1.0)])
-def test_the_slope_says_which_share_of_predicted_advantages_is_real(
-    scale: float, slope: float
-) -> None:
-    buffer = logged(lambda s, a: a[:, 0] - 1.0 + 0.1 * s[:-1, 0])
+def gains_by(values_of: list[Any], n: int = 64) -> Trust:
+    """Trust in critics of one slot of three choices, each given by the values of its choices."""
+    tables = torch.tensor(values_of)  # (E, 3)
 
-    def values(x: torch.Tensor, actions: torch.Tensor | None) -> torch.Tensor:
-        return 0.1 * x[:, 0] + (0.0 if actions is None else scale * (actions[:, 0] - 1.0))
+    def search(critic: int, discount: int) -> torch.Tensor:
+        return tables[critic].argmax().expand(n, 1)
 
-    trust = measure_trust(buffer, values, gamma=0.0)
-    assert trust.slopes[0] == pytest.approx(slope, abs=1e-3)
-    assert trust.rows == 800
-    noisy = logged(lambda s, a: a[:, 0] - 1.0 + np.random.default_rng(1).normal(size=20))
-    found = measure_trust(noisy, values, gamma=0.0)
-    assert abs(found.slopes[0] - slope) < 4 * found.standard_errors[0]
-    assert 0.001 < found.standard_errors[0] < 0.2
+    def values(actions: torch.Tensor) -> torch.Tensor:
+        return tables[:, actions[..., 0]]
+
+    own = torch.randint(3, (4, n, 1), generator=torch.Generator().manual_seed(0))
+    return measure_trust([0.9], len(values_of), search, values, own)
 
 
-def test_a_policy_better_than_the_data_does_not_make_critics_wrong() -> None:
-    """Its mean value is above what follows the data's actions, everywhere alike."""
-    buffer = logged(lambda s, a: a[:, 0] - 1.0)
-
-    def values(x: torch.Tensor, actions: torch.Tensor | None) -> torch.Tensor:
-        if actions is None:
-            return torch.full((len(x),), 3.0)
-        return actions[:, 0] - 1.0
-
-    trust = measure_trust(buffer, values, gamma=0.5)
-    assert trust.slopes[0] == pytest.approx(1.0, abs=1e-3)
+def test_gains_that_other_critics_confirm_are_trusted() -> None:
+    trust = gains_by([[0.0, 1.0, 3.0], [0.0, 1.5, 3.0]])
+    assert trust.share == pytest.approx(0.9, abs=0.1)
+    assert trust.acts_by == "search"
+    assert "other critics confirm" in str(trust)
 
 
-def test_the_advantages_of_noise_are_not_trusted() -> None:
-    buffer = logged(lambda s, a: np.random.default_rng(2).normal(size=20))
-    noise = torch.Generator().manual_seed(0)
-
-    def values(x: torch.Tensor, actions: torch.Tensor | None) -> torch.Tensor:
-        return torch.zeros(len(x)) if actions is None else torch.randn(len(x), generator=noise)
-
-    trust = measure_trust(buffer, values, gamma=0.9)
-    assert abs(trust.slopes[0]) < 0.2
+def test_gains_that_only_the_searching_critic_sees_are_not_trusted() -> None:
+    trust = gains_by([[0.0, 1.0, 3.0], [3.0, 1.0, 0.0]])
+    assert trust.promised[0] > 1.0
+    assert trust.confirmed[0] < 0.0
     assert trust.acts_by == "imitation"
     assert "imitation" in str(trust)
 
 
-def test_rewards_of_longer_residuals_are_discounted_and_end_with_the_episode() -> None:
-    """With the right values, residuals are 0 whatever the horizon, also at terminal states."""
-    rewards = np.arange(1.0, 6.0, dtype=np.float32)
-    states = np.arange(6, dtype=np.float32)[:, None]
-    actions = np.zeros((5, 1), np.int64)
-    episode = EpisodeArrays("e", states, actions, rewards, True)
-    buffer = DeviceReplayBuffer(stack_episodes(iter([episode]), [5], [2]))
-    to_go = [sum(0.5**j * r for j, r in enumerate(rewards[t:])) for t in range(5)] + [99.0]
+def test_the_discount_is_chosen_whose_search_other_critics_value_most() -> None:
+    def search(critic: int, discount: int) -> torch.Tensor:
+        return torch.full((64, 1), discount)
 
-    def values(x: torch.Tensor, actions: torch.Tensor | None) -> torch.Tensor:
-        v = torch.tensor(to_go)[x[:, 0].long()]
-        return v if actions is None else v + 1.0
+    def values(actions: torch.Tensor) -> torch.Tensor:
+        worth = torch.tensor([0.0, 2.0, 1.0])[actions[..., 0]]
+        return torch.stack([worth, worth])
 
-    trust = measure_trust(buffer, values, gamma=0.5)
-    assert trust.slopes == pytest.approx((0.0, 0.0), abs=1e-5)
+    own = torch.zeros(4, 64, 1, dtype=torch.int64)
+    trust = measure_trust([0.99, 0.0, 0.9], 2, search, values, own)
+    assert trust.best == 1
+    assert trust.confirmed == pytest.approx((0.0, 2.0, 1.0))
+    assert (trust.share, trust.acts_by) == (1.0, "search")
 
 
 @pytest.mark.parametrize(
-    ("slopes", "errors", "acts_by"),
+    ("promised", "confirmed", "error", "acts_by"),
     [
-        ((1.0, 1.0), (0.1, 0.1), "search"),
-        ((0.9, 0.9), (0.1, 0.6), "search"),  # 5-step residuals vary too much to tell
-        ((0.9, 0.1), (0.1, 0.2), "imitation"),
-        ((0.4, 0.9), (0.05, 0.1), "imitation"),
-        ((0.8, 0.9), (0.4, 0.1), "imitation"),
+        (1.0, 0.9, 0.1, "search"),
+        (1.0, 0.6, 0.1, "imitation"),  # too little
+        (1.0, 0.9, 0.5, "imitation"),  # may be nothing
+        (0.0, 0.0, 0.0, "imitation"),  # nothing to gain
     ],
 )
-def test_what_is_trusted(slopes: Any, errors: Any, acts_by: str) -> None:
-    switch = TrustSwitch()
+def test_what_is_trusted(promised: float, confirmed: float, error: float, acts_by: str) -> None:
+    switch = TrustSwitch([0.9])
     assert switch.acts_by == "search"  # not tested
-    switch.trust = Trust(slopes, errors, 100, 20)
-    assert switch.trust == Trust(slopes, errors, 100, 20)
+    trust = Trust((0.9,), (promised,), (confirmed,), (error,), 64)
+    switch.trust = trust
+    assert switch.trust == trust
     assert switch.acts_by == acts_by
+    switch.trust = dataclasses.replace(trust, states=8)
+    assert switch.acts_by == "imitation"
+    assert "too few" in str(switch.trust)
+
+
+def sure(gammas: tuple[float, ...] = (0.0,), n: int = 100) -> Trust:
+    """Full trust in critics."""
+    ones = (1.0,) * len(gammas)
+    return Trust(gammas, ones, ones, (0.0,) * len(gammas), n)
 
 
 def test_few_episodes_do_not_make_trust() -> None:
-    """Of one block, a slope has no error: nothing may be concluded from it."""
     buffer = logged(lambda s, a: a[:, 0] - 1.0, n=4)
     algo = SPINIDQL(**search_fields(SPINIDQL))
     algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
     assert algo.trust is not None
-    assert (algo.trust.rows, algo.trust.blocks, algo.trust.acts_by) == (20, 1, "imitation")
+    assert (algo.trust.states, algo.trust.acts_by) == (20, "imitation")
     assert "too few" in str(algo.trust)
     algo = SPINIDQL(**search_fields(SPINIDQL))
     algo.fit(buffer.select([0]), n_steps=2, n_steps_per_epoch=2, **QUIET)
-    assert algo.trust == Trust((0.0, 0.0), (0.0, 0.0), 0, 0)
+    assert algo.trust == Trust((0.99,), (0.0,), (0.0,), (0.0,), 0)
     assert algo.trust.acts_by == "imitation"
+
+
+def test_one_critic_cannot_be_judged() -> None:
+    with pytest.raises(ValueError, match="n_critics of at least 2 with held_out_share"):
+        SPINIDQL(held_out_share=0.1, n_critics=1)
+
+
+def test_a_search_looks_as_far_ahead_as_pays() -> None:
+    """A step's choice decides what the next one is paid; myopic values are noise."""
+
+    def rewards(s: np.ndarray, a: np.ndarray) -> np.ndarray:
+        s[1:, 0] = a[:, 0] == a[:, 1]
+        return s[:-1, 0]
+
+    buffer = logged(rewards, n=100)
+    fields = search_fields(FactoredIDQL) | {"n_action_samples": 4, "short_gammas": [0.0]}
+    algo = FactoredIDQL(**fields, gamma=0.5, critic_learning_rate=3e-3, expectile=0.5)
+    algo.fit(buffer, n_steps=600, n_steps_per_epoch=600, **QUIET)
+    assert algo.trust is not None
+    assert algo.trust.gammas == (0.5, 0.0)
+    assert (algo.trust.best, algo.trust.acts_by) == (0, "search")
+    x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    actions = algo.predict(x)
+    assert (actions[:, 0] == actions[:, 1]).mean() > 0.95
+    # Values are those by gamma, in units of returns: of later steps a third is paid.
+    x[:, 0] = 1.0
+    values = algo.predict_value(x, algo.predict(x))
+    assert values.mean() == pytest.approx(1.0 + 0.5 * 1.0 + 0.5**2 * (1 / 3) / 0.5, abs=0.15)
+
+
+def test_returns_that_a_log_cuts_off_are_completed() -> None:
+    """Rewards of 1 for ever are worth 1 / (1 - gamma) wherever the log ends."""
+    rewards, starts = torch.ones(9), torch.tensor([0, 4, 9])
+    endless = completed_returns(rewards, starts, cut=torch.tensor([3, 8]), gamma=0.9)
+    torch.testing.assert_close(endless, torch.full((9,), 10.0))
+    terminal = completed_returns(
+        rewards, starts, cut=torch.tensor([], dtype=torch.int64), gamma=0.9
+    )
+    assert terminal[8] == 1.0
+    torch.testing.assert_close(terminal, returns_to_go(rewards, starts, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"short_gammas": [1.0]}, r"short_gammas all in \[0, 1\)"),
+        ({"short_gammas": [0.0], "held_out_share": 0.0}, "short_gammas empty without"),
+        ({"short_gammas": [0.0], "joint_critic": False, "search_sweeps": 0}, "empty without"),
+        ({"short_gammas": [0.0], "monte_carlo_share": 0.2}, "monte_carlo_share 0 with"),
+    ],
+)
+def test_discounts_are_checked(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SPINIDQL(**search_fields(SPINIDQL) | fields)
 
 
 def search_fields(algo_class: Any) -> dict[str, Any]:
@@ -275,7 +322,7 @@ def test_a_run_holds_out_episodes_measures_trust_and_keeps_it_with_the_policy(
     algo.fit(buffer, n_steps=30, n_steps_per_epoch=30, **QUIET)
     trust = algo.trust
     assert trust is not None
-    assert trust.rows == 200  # a quarter of 40 episodes of 20 steps
+    assert trust.states == 200  # a quarter of 40 episodes of 20 steps
     save_policy(algo, tmp_path / "policy.safetensors")
     loaded = load_policy(tmp_path / "policy.safetensors")
     assert loaded.trust == trust
@@ -290,12 +337,12 @@ def test_untrusted_critics_do_not_choose() -> None:
     impl: Any = algo.impl
     x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
     switch = impl.modules.trust
-    switch.trust = Trust((0.0, 0.0), (0.0, 0.0), 100, 20)
+    switch.trust = dataclasses.replace(sure(), states=0)
     own = algo.predict(x)
     noise = impl._candidate_noise[:1]
     drawn = impl.acting_policy.sample_several(algo.network_input(x), 1, noise)[0]
     np.testing.assert_array_equal(own, drawn.numpy())
-    switch.trust = Trust((1.0, 1.0), (0.0, 0.0), 100, 20)
+    switch.trust = sure()
     searched = algo.predict(x)
     assert (searched != own).any()
 
@@ -348,7 +395,7 @@ def test_exported_files_search_too(extension: str, layout: str, tmp_path: Any) -
     algo = SPINIDQL(**search_fields(SPINIDQL), gamma=0.0, layout=LAYOUTS[layout])
     algo.fit(buffer, n_steps=20, n_steps_per_epoch=20, **QUIET)
     impl: Any = algo.impl
-    impl.modules.trust.trust = Trust((1.0, 1.0), (0.0, 0.0), 100, 20)
+    impl.modules.trust.trust = sure()
     path = str(tmp_path / f"policy.{extension}")
     algo.save_policy(path)
     x = np.random.default_rng(1).normal(size=(9, 3)).astype(np.float32)

@@ -200,7 +200,7 @@ def test_doubts_are_named(run: Path) -> None:
         "25.0% of the policy's decisions are combinations": {"new_combinations": 0.25},
         "break the rule": {"rule_kept": (1.0, 0.5)},
         "The critics are not trusted: the policy acts by imitation": {
-            "trust": Trust((0.1, 0.1), (0.1, 0.1), 50, 50)
+            "trust": Trust((0.9,), (1.0,), (0.1,), (0.1,), 50)
         },
     }
     for text, change in cases.items():
@@ -217,10 +217,10 @@ def test_rules_and_trust_are_on_the_page(run: Path, tmp_path: Path) -> None:
     assert found.rule_kept is not None
     logged = found.comparison.logged
     assert found.rule_kept[0] == pytest.approx((logged[:, 0] != logged[:, 1]).mean())
-    found = dataclasses.replace(found, trust=Trust((0.9, 0.8), (0.1, 0.1), 50, 50))
+    found = dataclasses.replace(found, trust=Trust((0.9,), (1.0,), (0.9,), (0.1,), 50))
     write_page(found, tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
-    assert "acts by search: of predicted advantages 0.90 +- 0.10 (1 step)" in text
+    assert "acts by search: other critics confirm 90% of what a search" in text
     assert "of the logged decisions and" in text
 
 
