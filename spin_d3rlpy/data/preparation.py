@@ -195,7 +195,8 @@ def read_preparation(
     if len(preparation.features) != observation_size or sizes != list(nvec):
         raise InvalidDatasetError(
             f"The preparation of the table's columns gives {len(preparation.features)} features "
-            f"and choices {sizes}, expected {observation_size} and {list(nvec)}. Read the table again."
+            f"and choices {sizes}, expected {observation_size} and {list(nvec)}. Read the "
+            "table again."
         )
     return preparation
 
