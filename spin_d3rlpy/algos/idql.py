@@ -22,9 +22,11 @@ from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.algos.search import ascend
 from spin_d3rlpy.algos.trust import (
+    FEW_ALTERNATIVES,
     ActsBy,
     Trust,
     TrustSwitch,
+    count_alternatives,
     measure_trust,
     states_to_look_at,
     untested,
@@ -324,8 +326,19 @@ class IDQLImpl(IQLImpl):
             return self._search(x, best_of(drawn, values), slice(member, member + 1))
 
         return measure_trust(
-            self._config.gammas, len(critic), search, lambda a: self.values_by_gamma(x, a), own
+            self._config.gammas,
+            len(critic),
+            search,
+            lambda actions: self.values_by_gamma(x, actions),
+            own,
+            self._count_alternatives(x, own[0]),
         )
+
+    def _count_alternatives(self, x: torch.Tensor, actions: torch.Tensor) -> float:
+        if self._config.search_sweeps == 0:  # not every policy can tell
+            return 0.0
+        conditionals = self.acting_policy.conditionals(x, actions)
+        return count_alternatives(conditionals, actions, self._layout.n_slots)
 
     def trust_critics(self, trust: Trust) -> None:
         """Acts as measured from now on."""
@@ -419,6 +432,12 @@ class IDQL(IQL):
             trust = self._idql.measure_trust(x)
         self._idql.trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
+        if 0.0 < trust.alternatives < FEW_ALTERNATIVES:
+            LOG.warning(
+                "The data hold one choice for a slot nearly everywhere, so nothing can be known to "
+                "be better. Collect data with exploration.",
+                alternatives=trust.alternatives,
+            )
 
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
         """Nothing imitates with a policy that is not trained: no batch for it is drawn."""

@@ -14,8 +14,11 @@ from typing import Literal
 import torch
 from torch import nn
 
+from spin_d3rlpy.policies.base import Conditionals
+
 ActsBy = Literal["search", "imitation"]
 LEAST_CONFIRMED = 0.7  # share of a search's gain
+FEW_ALTERNATIVES = 1.05  # nothing else was tried: nothing can be known to be better
 LEAST_STATES = 32  # fewer do not tell
 MOST_STATES = 1024
 MOST_CHOICES = 5000  # slots times states: a search visits each
@@ -34,6 +37,9 @@ class Trust:
         standard_errors: of `confirmed`, over states.
         states: held-out states that were looked at; 0 if there were too few episodes to hold any
             out.
+        alternatives: choices that the policy has for a slot in view of all others: the exponential
+            of the mean entropy, 1 where the data never tried anything else. 0 without a search
+            slot by slot.
     """
 
     gammas: tuple[float, ...]
@@ -41,6 +47,7 @@ class Trust:
     confirmed: tuple[float, ...]
     standard_errors: tuple[float, ...]
     states: int
+    alternatives: float = 0.0
 
     @property
     def best(self) -> int:
@@ -69,8 +76,14 @@ class Trust:
             f"acts by {self.acts_by}: other critics confirm {self.share:.0%} of what a search by "
             f"discount {self.gammas[best]:g} gains in {self.states} held-out states "
             f"({self.confirmed[best]:.2g} +- {self.standard_errors[best]:.1g} of "
-            f"{self.promised[best]:.2g})"
+            f"{self.promised[best]:.2g}){self._alternatives}"
         )
+
+    @property
+    def _alternatives(self) -> str:
+        if self.alternatives == 0.0:
+            return ""
+        return f"; in the data a slot has {self.alternatives:.2f} likely choices"
 
 
 class TrustSwitch(nn.Module):
@@ -82,6 +95,7 @@ class TrustSwitch(nn.Module):
 
     figures: torch.Tensor  # (4, G): gammas, promised, confirmed, standard errors
     states: torch.Tensor  # (1,): -1 as long as nothing was measured
+    alternatives: torch.Tensor  # (1,)
 
     def __init__(self, gammas: Sequence[float]) -> None:
         super().__init__()
@@ -89,6 +103,7 @@ class TrustSwitch(nn.Module):
         figures[0] = torch.tensor(gammas, dtype=torch.float64)
         self.register_buffer("figures", figures)
         self.register_buffer("states", torch.tensor([-1]))
+        self.register_buffer("alternatives", torch.zeros(1, dtype=torch.float64))
 
     @property
     def trust(self) -> Trust | None:
@@ -97,13 +112,14 @@ class TrustSwitch(nn.Module):
         if states < 0:
             return None
         gammas, promised, confirmed, errors = map(tuple, self.figures.tolist())
-        return Trust(gammas, promised, confirmed, errors, states)
+        return Trust(gammas, promised, confirmed, errors, states, float(self.alternatives))
 
     @trust.setter
     def trust(self, trust: Trust) -> None:
         rows = [trust.gammas, trust.promised, trust.confirmed, trust.standard_errors]
         self.figures.copy_(torch.tensor(rows, dtype=torch.float64))
         self.states.fill_(trust.states)
+        self.alternatives.fill_(trust.alternatives)
 
     @property
     def acts_by(self) -> ActsBy:
@@ -115,6 +131,23 @@ def untested(gammas: Sequence[float], states: int = 0) -> Trust:
     """Returns the trust in critics that could not be tested."""
     nothing = (0.0,) * len(gammas)
     return Trust(tuple(gammas), nothing, nothing, nothing, states)
+
+
+def count_alternatives(conditionals: Conditionals, actions: torch.Tensor, n_slots: int) -> float:
+    """Returns the exponential of the mean entropy of a slot's choice in view of all others.
+
+    Args:
+        conditionals: of the policy, with `actions` as the slots' choices.
+        actions: of the policy, `(B, N)`.
+        n_slots: of the action (N).
+    """
+    entropies = []
+    for slot in range(n_slots):
+        conditionals.hide(slot)
+        log_p = conditionals.logits(slot).float().log_softmax(1)
+        entropies.append(-(log_p.exp() * log_p).sum(1).mean())
+        conditionals.choose(slot, actions[:, slot])
+    return float(torch.stack(entropies).mean().exp())
 
 
 def states_to_look_at(n_slots: int) -> int:
@@ -129,6 +162,7 @@ def measure_trust(
     search: Callable[[int, int], torch.Tensor],
     values: Callable[[torch.Tensor], torch.Tensor],
     own: torch.Tensor,
+    alternatives: float,
 ) -> Trust:
     """Lets each critic search, and the other ones judge what it found.
 
@@ -139,6 +173,7 @@ def measure_trust(
             finds best by that discount.
         values: from actions `(A, B, N)` their values by the first discount, `(E, A, B)`.
         own: actions of the policy, `(A, B, N)`.
+        alternatives: as in `Trust`.
     """
     usual = values(own).mean(1)  # (E, B)
     promised, confirmed, errors = [], [], []
@@ -153,5 +188,5 @@ def measure_trust(
         confirmed.append(float(of_states.mean()))
         errors.append(float(of_states.std(correction=0) / len(of_states) ** 0.5))
     return Trust(
-        tuple(gammas), tuple(promised), tuple(confirmed), tuple(errors), states=own.shape[1]
+        tuple(gammas), tuple(promised), tuple(confirmed), tuple(errors), own.shape[1], alternatives
     )

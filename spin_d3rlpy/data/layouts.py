@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from minari import MinariDataset
 
 from spin_d3rlpy.errors import InvalidDatasetError
 from spin_envs import ActionLayout as ActionLayout
+from spin_envs.layout import NONE
 
 KEY = "action_layout"  # in Minari's metadata
 
@@ -16,6 +18,46 @@ def layout_of(env: object) -> ActionLayout | None:
     """Returns what an environment's `unwrapped.layout` says of its actions, if it says anything."""
     layout = getattr(getattr(env, "unwrapped", env), "layout", None)
     return layout if isinstance(layout, ActionLayout) else None
+
+
+def layout_of_table(
+    content: Mapping[str, Any],
+    features_of: Mapping[str, Sequence[int]],
+    observation_size: int,
+    nvec: Sequence[int],
+) -> ActionLayout:
+    """Returns the layout that a table's column names describe.
+
+    Args:
+        content: fields of `ActionLayout`; `slot_columns` and `choice_columns` hold names of the
+            table's columns instead of numbers, and None where a choice lacks a feature.
+        features_of: a column's features in the state, by its name.
+        observation_size: number of features of the state.
+        nvec: number of choices of each sub-action.
+
+    Raises:
+        ValueError: it names a column that is not part of the state, or does not fit the table.
+    """
+
+    def numbers(field: str, row: int, name: str | None) -> Sequence[int]:
+        if name is None:
+            return [NONE]
+        if name not in features_of:
+            raise ValueError(
+                f"{field}[{row}] of the layout names the column {name!r}, which is not part of the "
+                f"state; it has {', '.join(features_of)}."
+            )
+        return features_of[name]
+
+    fields = dict(content)
+    for field in ("slot_columns", "choice_columns"):
+        fields[field] = [
+            [number for name in names for number in numbers(field, row, name)]
+            for row, names in enumerate(content.get(field, ()))
+        ]
+    layout = ActionLayout.from_dict(fields)
+    layout.check(observation_size, nvec)
+    return layout
 
 
 def read_layout(

@@ -22,6 +22,7 @@ from spin_d3rlpy.data.csv_files import read_csv
 from spin_d3rlpy.data.environments import storable_spec
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.layouts import KEY as LAYOUT_KEY
+from spin_d3rlpy.data.layouts import layout_of_table
 from spin_d3rlpy.data.loader import as_device_buffer
 from spin_d3rlpy.data.preparation import (
     KEY,
@@ -71,6 +72,7 @@ def from_table(
     terminal_values: Sequence[Any] | None = None,
     missing: Missing = "refuse",
     categories: Sequence[str] = (),
+    layout: Mapping[str, Any] | None = None,
 ) -> DeviceReplayBuffer:
     """Reads logged decisions: one row has a state, the action taken and its reward.
 
@@ -109,6 +111,10 @@ def from_table(
             last value of the same episode and before the first the mean (`"forward"`). A feature is
             added that is 1 where the cell was empty.
         categories: columns of the state whose values are names though they may look like numbers.
+        layout: what slots and choices are, as fields of `ActionLayout` whose `slot_columns` and
+            `choice_columns` hold names of columns of the state (None where a choice lacks a
+            feature). `{"shared_choices": True}` alone says that all slots choose among the same
+            things.
 
     Returns:
         The dataset in main memory, for `fit`. Its attribute `preparation` says how columns became
@@ -119,7 +125,8 @@ def from_table(
         InvalidDatasetError: a column is missing or a cell invalid (the text names row and column),
             or all rewards other than 0 would be left out.
         ValueError: an unknown `last_step` or `missing`, `subtract` or `categories` names no column
-            of the state, or `terminal_values` without a column in `terminal`.
+            of the state, `terminal_values` without a column in `terminal`, or a `layout` that does
+            not fit the table.
         NvecMismatchError: `nvec`, `actions` and `choices` disagree.
         MissingDependencyError: a Parquet file without pyarrow.
 
@@ -176,6 +183,8 @@ def from_table(
     warn_of_columns(states, preparation.features, subtract)
     buffer = DeviceReplayBuffer(stacked)
     buffer.preparation = preparation
+    if layout is not None:
+        buffer.layout = layout_of_table(layout, preparation.features_of, states.shape[1], sizes)
     return buffer
 
 

@@ -93,6 +93,15 @@ class TablePreparation:
         """Names of the state's features."""
         return [feature for column in self.columns for feature in column.features]
 
+    @property
+    def features_of(self) -> dict[str, list[int]]:
+        """Numbers of the state's features that each column became, by the column's name."""
+        numbers, first = {}, 0
+        for column in self.columns:
+            numbers[column.name] = list(range(first, first + len(column.features)))
+            first += len(column.features)
+        return numbers
+
     def states(
         self, table: Mapping[str, NDArray[Any]], groups: Sequence[NDArray[np.int64]]
     ) -> Floats:

@@ -123,7 +123,7 @@ def completed_returns(
 ) -> torch.Tensor:
     """Returns `returns_to_go`, where the mean follows the end of episodes that were cut off.
 
-    So a return does not depend on how long a log went on after it.
+    So a return does not depend on how much of an episode a log holds after it.
 
     Args:
         rewards: `(n,)`.

@@ -15,10 +15,16 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.models.encoders import VectorEncoderFactory
 
-from spin_d3rlpy import SPINIDQL, FactoredIDQL, load_policy, save_policy
+from spin_d3rlpy import (
+    SPINIDQL,
+    FactoredIDQL,
+    PretrainingConfig,
+    load_policy,
+    save_policy,
+)
 from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.algos.search import ascend
-from spin_d3rlpy.algos.trust import Trust, TrustSwitch, measure_trust
+from spin_d3rlpy.algos.trust import FEW_ALTERNATIVES, Trust, TrustSwitch, measure_trust
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
@@ -182,7 +188,7 @@ def gains_by(values_of: list[Any], n: int = 64) -> Trust:
         return tables[:, actions[..., 0]]
 
     own = torch.randint(3, (4, n, 1), generator=torch.Generator().manual_seed(0))
-    return measure_trust([0.9], len(values_of), search, values, own)
+    return measure_trust([0.9], len(values_of), search, values, own, 2.0)
 
 
 def test_gains_that_other_critics_confirm_are_trusted() -> None:
@@ -209,7 +215,7 @@ def test_the_discount_is_chosen_whose_search_other_critics_value_most() -> None:
         return torch.stack([worth, worth])
 
     own = torch.zeros(4, 64, 1, dtype=torch.int64)
-    trust = measure_trust([0.99, 0.0, 0.9], 2, search, values, own)
+    trust = measure_trust([0.99, 0.0, 0.9], 2, search, values, own, 2.0)
     assert trust.best == 1
     assert trust.confirmed == pytest.approx((0.0, 2.0, 1.0))
     assert (trust.share, trust.acts_by) == (1.0, "search")
@@ -253,6 +259,25 @@ def test_few_episodes_do_not_make_trust() -> None:
     algo.fit(buffer.select([0]), n_steps=2, n_steps_per_epoch=2, **QUIET)
     assert algo.trust == Trust((0.99,), (0.0,), (0.0,), (0.0,), 0)
     assert algo.trust.acts_by == "imitation"
+
+
+def test_data_that_never_tried_anything_else_are_named(capsys: Any) -> None:
+    buffer = logged(lambda s, a: a[:, 0].astype(np.float32))
+    algo = SPINIDQL(**search_fields(SPINIDQL))
+    algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
+    assert algo.trust is not None
+    assert algo.trust.alternatives == pytest.approx(3.0, abs=0.3)  # three choices, drawn at random
+    assert "likely choices" in str(algo.trust)
+    capsys.readouterr()
+    same = buffer.with_actions((buffer.observations_at(buffer.observation_index)[:, :2] > 0) * 1)
+    pretraining = PretrainingConfig(max_updates=300, batch_size=256, learning_rate=1e-2)
+    algo = SPINIDQL(**search_fields(SPINIDQL) | {"pretraining": pretraining})
+    algo.fit(same, n_steps=2, n_steps_per_epoch=2, **QUIET)
+    assert algo.trust is not None
+    assert 1.0 < algo.trust.alternatives < 1.2
+    assert ("Collect data with exploration" in capsys.readouterr().out) == (
+        algo.trust.alternatives < FEW_ALTERNATIVES
+    )
 
 
 def test_one_critic_cannot_be_judged() -> None:
