@@ -34,8 +34,7 @@ def main(steps: int, candidates: int, seconds: float, test_steps: int) -> None:
     options: Any = {"reward": "reward", "terminal": "over", "nvec": space.nvec.tolist()}
     options["last_step"] = "drop"  # the log ends, the grid does not
     dataset = from_table(log, observations=s, actions=a, episode="episode", **options)
-    print(f"{'':28} illegal  steps survived\n{'-' * 50}")
-    print(f"{'expert':28} {illegal:7.1%} {survived:8.0f}")
+    rows = [("expert", illegal, survived)]
     rule = at_most_changed([0] * len(a), MOST, max(space.nvec))
     for algo_class in (FactoredIDQL, AutoregressiveIDQL, SPINIQL, SPINIDQL):
         torch.manual_seed(0)
@@ -47,7 +46,10 @@ def main(steps: int, candidates: int, seconds: float, test_steps: int) -> None:
         for way, choose in ways.items():
             env.seed(1)
             _, illegal, survived = play(env, space, flat, test_steps, one_decision(choose))
-            print(f"{algo_class.__name__ + way:28} {illegal:7.1%} {survived:8.0f}")
+            rows.append((algo_class.__name__ + way, illegal, survived))
+    print(f"{'':28} illegal  steps survived\n{'-' * 50}")
+    for name, illegal, survived in rows:
+        print(f"{name:28} {illegal:7.1%} {survived:8.0f}")
 
 
 if __name__ == "__main__":
