@@ -90,8 +90,8 @@ class IDQLConfig(IQLConfig):
             view of all other slots, in (0, 1].
         held_out_share: share of the episodes by which trust in the critics is measured; 0 trusts
             them.
-        short_gammas: discounts in [0, 1) that the search may act by instead of `gamma`; the choice
-            needs a `joint_critic` and `held_out_share`.
+        short_gammas: discounts in [0, 1) that the search may act by instead of `gamma`. Only with a
+            `joint_critic` and `held_out_share`, which choose among them; unused without.
     """
 
     n_action_samples: int = 32
@@ -124,18 +124,16 @@ class IDQLConfig(IQLConfig):
                 self.n_critics >= 2 or self.held_out_share == 0.0,
                 "of at least 2 with held_out_share: critics judge each other",
             ),
-            short_gammas=(
-                not self.short_gammas or (self.joint_critic and self.held_out_share > 0.0),
-                "empty without joint_critic and held_out_share, which choose among them",
-            ),
             monte_carlo_share=(
-                self.monte_carlo_share == 0.0 or not self.short_gammas,
+                self.monte_carlo_share == 0.0 or len(self.gammas) == 1,
                 "0 with short_gammas: returns to the end are by one discount",
             ),
         )
 
     @property
     def gammas(self) -> tuple[float, ...]:
+        if not self.joint_critic or self.held_out_share == 0.0:  # nothing chooses among them
+            return (self.gamma,)
         return self.gamma, *self.short_gammas
 
 

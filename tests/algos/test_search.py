@@ -320,12 +320,18 @@ def test_returns_that_a_log_cuts_off_are_completed() -> None:
     torch.testing.assert_close(terminal, returns_to_go(rewards, starts, 0.9))
 
 
+def test_discounts_are_unused_where_nothing_chooses_among_them() -> None:
+    fields: dict[str, Any] = search_fields(SPINIDQL) | {"short_gammas": [0.0]}
+    assert SPINIDQL(**fields).config.gammas == (0.99, 0.0)
+    assert SPINIDQL(**fields | {"held_out_share": 0.0}).config.gammas == (0.99,)
+    fields |= {"joint_critic": False, "search_sweeps": 0}
+    assert SPINIDQL(**fields).config.gammas == (0.99,)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"short_gammas": [1.0]}, r"short_gammas all in \[0, 1\)"),
-        ({"short_gammas": [0.0], "held_out_share": 0.0}, "short_gammas empty without"),
-        ({"short_gammas": [0.0], "joint_critic": False, "search_sweeps": 0}, "empty without"),
         ({"short_gammas": [0.0], "monte_carlo_share": 0.2}, "monte_carlo_share 0 with"),
     ],
 )
