@@ -63,12 +63,12 @@ def actions_of(space: gymnasium.Space[Any], choices: NDArray[Any]) -> NDArray[An
 
 
 def require_same_nvec(
-    expected: Sequence[int], found: Sequence[int], whose: str, other: str
+    expected: Sequence[int], compared: Sequence[int], whose: str, other: str
 ) -> None:
     """Raises NvecMismatchError naming both parties if they differ."""
-    if list(expected) != list(found):
+    if list(expected) != list(compared):
         raise NvecMismatchError(
-            f"{whose} has nvec={list(expected)}, but {other} has nvec={list(found)}. "
+            f"{whose} has nvec={list(expected)}, but {other} has nvec={list(compared)}. "
             "Both must describe the same action space."
         )
 

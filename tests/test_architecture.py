@@ -224,15 +224,85 @@ def test_packed_statements_are_found(line: str) -> None:
 def test_no_statement_is_packed() -> None:
     packed = {
         str(path.relative_to(ROOT)): list(packed_statements(ast.parse(path.read_text())))
-        for path in ROOT.glob("spin_d3rlpy/**/*.py")
+        for folder in ("spin_d3rlpy", "envs/spin_envs", "examples")
+        for path in (ROOT / folder).glob("**/*.py")
     }
     assert {path: places for path, places in packed.items() if places} == {}
+
+
+def empty_names(tree: ast.AST) -> list[tuple[int, str]]:
+    """Local variables and arguments whose names do not tell what they hold."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.append((node.lineno, node.id))
+        elif isinstance(node, ast.arg):
+            names.append((node.lineno, node.arg))
+    return [(line, name) for line, name in names if name in ("found", "shown", "said")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "found = 1",
+        "a, *shown = x",
+        "if said := x: pass",
+        "def f(found): pass",
+        "[f for found in x]",
+    ],
+)
+def test_empty_names_are_found(line: str) -> None:
+    assert empty_names(ast.parse(line))
+
+
+def test_names_tell_what_variables_hold() -> None:
+    empty = {
+        str(path.relative_to(ROOT)): empty_names(ast.parse(path.read_text()))
+        for folder in ("spin_d3rlpy", "envs/spin_envs")
+        for path in (ROOT / folder).glob("**/*.py")
+    }
+    assert {path: places for path, places in empty.items() if places} == {}
+
+
+# Whose `step` is not an environment's.
+NOT_ENVIRONMENTS = {"optim", "optimizer", "schedule", "lr_scheduler", "physics"}
+STEP_ENVIRONMENTS = {
+    "envs/spin_envs/rollout.py",  # plays all episodes of experiments and evaluations
+    "envs/spin_envs/discretized.py",  # this and the next two wrap an environment
+    "envs/spin_envs/joint_action.py",
+    "spin_d3rlpy/_compat.py",
+    "spin_d3rlpy/data/playing.py",  # replays recorded actions, and stops where they do not fit
+    "spin_d3rlpy/data/online.py",  # a user's environment and function, of one state at a time
+    "spin_d3rlpy/runs/play.py",  # a video, with a picture between steps
+}
+
+
+def steps_environments(tree: ast.AST) -> bool:
+    """Whether a module makes an environment's steps itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = ast.unparse(node.func.value).split(".")[-1].lstrip("_")
+            if node.func.attr == "step" and owner not in NOT_ENVIRONMENTS:
+                return True
+    return False
+
+
+def test_episodes_are_played_in_one_place() -> None:
+    files = {
+        str(path.relative_to(ROOT))
+        for folder in ("spin_d3rlpy", "envs/spin_envs")
+        for path in (ROOT / folder).glob("**/*.py")
+        if steps_environments(ast.parse(path.read_text()))
+    }
+    assert files == STEP_ENVIRONMENTS
 
 
 @pytest.mark.parametrize(
     ("written", "home"),
     [
         (".exponential_(", "spin_d3rlpy/nvec.py"),  # Gumbel noise
+        ("CosineAnnealingLR(", "spin_d3rlpy/training/schedules.py"),
+        ("    n_blocks: int =", "spin_d3rlpy/asm/model.py"),
         ("(~layout.padding).flatten().nonzero()", "spin_d3rlpy/asm/model.py"),  # padded slots
         ('"to divide width=', "spin_d3rlpy/asm/model.py"),  # sizes of Transformers
     ],

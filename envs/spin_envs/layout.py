@@ -103,8 +103,10 @@ class ActionLayout:
             )
         k = max(sizes)
         for name, expected in (
-            *(("slot_columns", n), ("slot_features", n)),
-            *(("choice_columns", k), ("choice_features", k)),
+            ("slot_columns", n),
+            ("slot_features", n),
+            ("choice_columns", k),
+            ("choice_features", k),
         ):
             rows = getattr(self, name)
             if rows and len(rows) != expected:

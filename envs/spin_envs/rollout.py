@@ -30,6 +30,7 @@ def rollout(
     seeds: Sequence[int],
     record: bool = True,
     on_step: Callable[[int], None] | None = None,
+    on_infos: Callable[[dict[str, Any], NDArray[np.int64]], None] | None = None,
 ) -> Iterator[EpisodeRecord]:
     """Plays one episode per seed, `envs.num_envs` at a time in lock-step, and yields them in order.
 
@@ -43,6 +44,8 @@ def rollout(
         seeds: one per episode.
         record: keep observations and actions, not only rewards and the first observation.
         on_step: called with the number of environment steps just made.
+        on_infos: called after each step with the vector environment's infos and the rows of the
+            environments whose episodes were running.
 
     Raises:
         ValueError: `envs` resets in the same step, or `act` returns a wrong number of actions.
@@ -71,7 +74,7 @@ def rollout(
                     f"Expected {len(running)} actions, one per observation, got {len(chosen)}."
                 )
             actions[running] = chosen
-            observations, rewards, ended, cut, _ = envs.step(actions)
+            observations, rewards, ended, cut, infos = envs.step(actions)
             steps[running] += 1
             paid.append(rewards[:n].copy())
             if record:
@@ -79,6 +82,8 @@ def rollout(
                 acted.append(actions[:n].copy())
             if on_step is not None:
                 on_step(len(running))
+            if on_infos is not None:
+                on_infos(infos, running)
             over = (ended | cut)[running]
             if over.any():
                 terminated[running] = ended[running]

@@ -97,10 +97,10 @@ class SlateEnv(MultiDiscreteEnv):
 
     def _advance(self, action: NDArray[np.int64], out: NDArray[np.float32]) -> StepResult:
         self._page = action.tolist()
-        shown = sorted(set(self._page))  # the best ones first
+        items = sorted(set(self._page))  # the best ones first
         better = [0] * CATEGORIES
         reward = 0.0
-        for item in shown:
+        for item in items:
             category = item % CATEGORIES
             value = self._interests[category] * self._quality[item]
             reward += value * self._factors[better[category]]
@@ -112,7 +112,7 @@ class SlateEnv(MultiDiscreteEnv):
         n = len(self._page)
         self._set_logits([x + DRIFT * e - SATIATION * places / n for x, e, places in walked], out)
         truncated = self._elapsed >= COORDINATION_EPISODE_STEPS
-        return reward / self._largest, False, truncated, {"collisions": n - len(shown)}
+        return reward / self._largest, False, truncated, {"collisions": n - len(items)}
 
     def _noise(self) -> list[float]:
         noise: list[float] = self.np_random.standard_normal(CATEGORIES).tolist()
@@ -129,10 +129,10 @@ class SlateEnv(MultiDiscreteEnv):
     def _frame(self) -> NDArray[np.uint8]:
         frame = np.full((self._size, self._size, 3), 255, np.uint8)
         side = int(np.ceil(np.sqrt(len(self.nvec))))
-        shown: set[int] = set()
+        drawn: set[int] = set()
         for place, item in enumerate(self._page):
-            color = (190, 190, 190) if item in shown else _COLORS[item % CATEGORIES]
-            shown.add(item)
+            color = (190, 190, 190) if item in drawn else _COLORS[item % CATEGORIES]
+            drawn.add(item)
             share = 0.3 + 0.6 * self._quality[item]
             fill_cell(frame, side, place % side, side - 1 - place // side, share, color)
         return frame

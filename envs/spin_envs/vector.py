@@ -38,11 +38,13 @@ def make_batch(
             Gymnasium's `SyncVectorEnv`.
         **kwargs: arguments of the environment, e.g. `bins`.
     """
-    found = gymnasium.spec(spec) if isinstance(spec, str) else spec
-    entry = found.vector_entry_point
+    env_spec = gymnasium.spec(spec) if isinstance(spec, str) else spec
+    entry = env_spec.vector_entry_point
     # Not anyone's vector environment: some cannot seed each instance, as episodes need it. And a
     # spec with wrappers of its own can only be made one instance at a time.
-    ours = isinstance(entry, str) and entry.startswith(__name__) and not found.additional_wrappers
+    ours = (
+        isinstance(entry, str) and entry.startswith(__name__) and not env_spec.additional_wrappers
+    )
     mode = "vector_entry_point" if ours and not wrappers else "sync"
     return gymnasium.make_vec(
         spec, num_envs=num_envs, vectorization_mode=mode, wrappers=wrappers, **kwargs

@@ -17,8 +17,14 @@ from spin_envs.tasks import BenchmarkTask
 
 _POLICIES = resources.files("spin_envs") / "policies"
 _RECORDED = (
-    *("target_return", "mean_return", "std_return", "min_return", "max_return", "episodes"),
-    *("env_steps", "training_seconds"),
+    "target_return",
+    "mean_return",
+    "std_return",
+    "min_return",
+    "max_return",
+    "episodes",
+    "env_steps",
+    "training_seconds",
 )
 
 

@@ -15,6 +15,7 @@ from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import Precision, autocast, backward, in_float32
 from spin_d3rlpy.training.distributed import share_training
 from spin_d3rlpy.training.loop import Loop, Metrics, Row, Run
+from spin_d3rlpy.training.schedules import cosine_decay
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 
@@ -90,7 +91,7 @@ def distill(
     if run.enable_ddp:
         share_training(student)
     optimizer = torch.optim.Adam(student.parameters(), lr=config.learning_rate, fused=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, config.n_updates))
+    schedule = cosine_decay(optimizer, config.n_updates)
     device = next(student.parameters()).device
 
     def features(network: Network, observations: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,25 @@ from spin_d3rlpy.nvec import SlotLayout, replace_slot
 
 
 @dataclasses.dataclass()
-class TransformerConfig:
+class BlockSizes:
+    """Sizes that all our Transformers have; their configs are subclasses.
+
+    Args:
+        width: of a token.
+        n_blocks: Transformer blocks.
+        n_heads: attention heads; must divide `width`.
+    """
+
+    width: int = 256
+    n_blocks: int = 3
+    n_heads: int = 4
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+
+
+@dataclasses.dataclass()
+class TransformerConfig(BlockSizes):
     """Sizes of the trunk and heads; the defaults are those of SPIN's published code.
 
     Args:
@@ -38,17 +56,11 @@ class TransformerConfig:
         attention_dropout: on attention weights.
     """
 
-    width: int = 256
-    n_blocks: int = 3
-    n_heads: int = 4
     n_state_tokens: int = 1
     ffn_multiplier: int = 2
     head_hidden: int = 128
     dropout: float = 0.1
     attention_dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_sizes(self)
 
     def entries_a_row(self, n_slots: int) -> int:
         """Numbers in the largest array of one row of a batch."""

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm.model import ActionStructureModel, Block
 from spin_d3rlpy.asm.pretraining import StateActionSource
+from spin_d3rlpy.training.schedules import cosine_decay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +72,7 @@ def linear_probe(
     weight = torch.zeros(n, d, k, device=first.device, requires_grad=True)
     bias = torch.zeros(n, 1, k, device=first.device, requires_grad=True)
     optimizer = torch.optim.Adam([weight, bias], lr=config.learning_rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.n_updates)
+    schedule = cosine_decay(optimizer, config.n_updates)
 
     def logits(features: torch.Tensor) -> torch.Tensor:
         standardized = ((features - mean) / scale).transpose(0, 1)

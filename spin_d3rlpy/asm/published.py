@@ -56,10 +56,12 @@ def load_published_asm(path: str | Path, n_heads: int | None = None) -> ActionSt
         with safe_globals(_NUMPY_INTEGERS):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what a damaged file ends in is not foreseeable
-        found = re.search(r"GLOBAL \S+", str(error))  # torch's text advises to trust the file
+        refused_global = re.search(
+            r"GLOBAL \S+", str(error)
+        )  # torch's text advises to trust the file
         raise InvalidCheckpointError(
             f"{path} is not a torch file that can be read without executing code "
-            f"({found[0] if found else type(error).__name__})."
+            f"({refused_global[0] if refused_global else type(error).__name__})."
         ) from error
     try:
         weights = content["model_state_dict"]
@@ -126,11 +128,11 @@ def _rename(
     used: set[str] = set()
 
     def take(key: str, *shape: int) -> torch.Tensor:
-        found = weights[key]
-        if shape and found.shape != shape:  # where another would be broadcast or cut elsewhere
-            raise ValueError(f"{key} has shape {tuple(found.shape)}, expected {shape}")
+        weight = weights[key]
+        if shape and weight.shape != shape:  # where another would be broadcast or cut elsewhere
+            raise ValueError(f"{key} has shape {tuple(weight.shape)}, expected {shape}")
         used.add(key)
-        return found
+        return weight
 
     sizes = asm.transformer.config
     width, hidden = sizes.width, sizes.head_hidden

@@ -17,6 +17,7 @@ from spin_d3rlpy.cli.options import (
     emit,
     log,
     nested_fields,
+    print_settings,
 )
 from spin_d3rlpy.cli.program import command, group
 
@@ -86,12 +87,11 @@ def run(
     """
     from spin_d3rlpy.experiments.engines import LocalEngine, RayEngine
     from spin_d3rlpy.experiments.grid import run_grid
-    from spin_d3rlpy.files.settings import format_settings
 
     selected = {"experiments": names, "preset": preset, "tasks": task, "methods": method}
     settings = _settings(config, changes, seeds=seeds, device=device, **selected)
     if print_config:
-        typer.echo(format_settings(settings), nl=False)
+        print_settings(settings)
         return
     jobs = settings.jobs()
     if not jobs:

@@ -17,10 +17,10 @@ def info(json: Json = False) -> None:
 
     from spin_d3rlpy.runs.machine import describe_machine
 
-    found = {
+    description = {
         **describe_machine(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "datasets": str(minari.storage.get_dataset_path("")),
         "remote": os.environ.get("MINARI_REMOTE"),
     }
-    emit(json, found, yaml.safe_dump(found, sort_keys=False).rstrip())
+    emit(json, description, yaml.safe_dump(description, sort_keys=False).rstrip())

@@ -50,6 +50,13 @@ def configured(config: Path | None, **options: Any) -> tuple[dict[str, Any], str
     return merge(read_settings(config), given), str(config)
 
 
+def print_settings(settings: object) -> None:
+    """Prints complete settings to stdout, as `--config` reads them."""
+    from spin_d3rlpy.files.settings import format_settings
+
+    typer.echo(format_settings(settings), nl=False)
+
+
 def nested_fields(texts: Sequence[str] | None) -> dict[str, Any] | None:
     """Reads `a.b=value` texts as nested mappings; None if there are none."""
     from spin_d3rlpy.files.settings import nest

@@ -42,13 +42,16 @@ def curves(
         scores = {name: reference_scores(name) for name in panels if name.startswith("spin/")}
         lines = {name: {"published expert": s[1]} for name, s in scores.items() if s is not None}
     plot_curve_panels(out, panels, metric.replace("_", " "), lines, X_LABELS[x])
-    found = {
+    seeds_by_method = {
         dataset: {label: len(curve.returns) for label, curve in methods.items()}
         for dataset, methods in panels.items()
     }
-    counts = [(dataset, *count) for dataset, counts in found.items() for count in counts.items()]
-    text = [f"{dataset}: {label}, {n} seeds" for dataset, label, n in counts]
-    emit(json, {"file": str(out), "seeds": found}, "\n".join([*text, f"drawn in {out}"]))
+    text = [
+        f"{dataset}: {label}, {n} seeds"
+        for dataset, counts in seeds_by_method.items()
+        for label, n in counts.items()
+    ]
+    emit(json, {"file": str(out), "seeds": seeds_by_method}, "\n".join([*text, f"drawn in {out}"]))
 
 
 @command(
@@ -86,7 +89,7 @@ def actions(
         marginals[f"{source}, greedy"] = action_marginals(chosen, buffer.nvec)
     plot_action_marginals(out, marginals, name)
     shares = {
-        source: [row[:n].tolist() for row, n in zip(found, buffer.nvec, strict=True)]
-        for source, found in marginals.items()
+        source: [row[:n].tolist() for row, n in zip(rows, buffer.nvec, strict=True)]
+        for source, rows in marginals.items()
     }
     emit(json, {"file": str(out), "shares": shares}, f"drawn in {out}")

@@ -57,7 +57,7 @@ def report(
     from spin_d3rlpy.runs.report_page import write_report
 
     settings = ReportSettings(gamma=gamma, fqe_steps=steps, soften=soften, seed=seed)
-    found = write_report(
+    summary = write_report(
         folder,
         settings,
         out=out,
@@ -68,8 +68,8 @@ def report(
         trust=trust,
         show_progress=progress,
     )
-    text = "\n".join([found["finding"], *(f"- {doubt}" for doubt in found["doubts"])])
-    emit(json, found, f"{text}\nWritten: {found['file']}")
+    text = "\n".join([summary["finding"], *(f"- {doubt}" for doubt in summary["doubts"])])
+    emit(json, summary, f"{text}\nWritten: {summary['file']}")
 
 
 def _read_rule(rule: str) -> Rule:
@@ -81,8 +81,8 @@ def _read_rule(rule: str) -> Rule:
         raise ValueError(
             f"Expected --rule <file>:<function>, such as rules.py:no_double_dose, got {rule!r}."
         )
-    found: dict[str, Any] = runpy.run_path(file)
-    if not callable(found.get(function)):
+    names_in_file: dict[str, Any] = runpy.run_path(file)
+    if not callable(names_in_file.get(function)):
         raise ValueError(f"{file} has no function {function!r}.")
-    loaded: Rule = found[function]
+    loaded: Rule = names_in_file[function]
     return loaded

@@ -24,6 +24,7 @@ from spin_d3rlpy.cli.options import (
     emit,
     log,
     nested_fields,
+    print_settings,
 )
 from spin_d3rlpy.cli.program import command, program
 
@@ -90,7 +91,7 @@ def pretrain(
 
     Fields are those of PretrainingConfig and TransformerConfig.
     """
-    from spin_d3rlpy.files.settings import format_settings, merge
+    from spin_d3rlpy.files.settings import merge
     from spin_d3rlpy.runs.settings import pretrain_settings
     from spin_d3rlpy.runs.training import run_pretraining
 
@@ -106,7 +107,7 @@ def pretrain(
     )
     settings = pretrain_settings(merge(values, nested_fields(fields) or {}), source)
     if print_config:
-        typer.echo(format_settings(settings), nl=False)
+        print_settings(settings)
         return
     result = run_pretraining(out, settings, progress, trust)
     emit(
@@ -168,7 +169,6 @@ def train(
     command `report`. Fields are those of the algorithm's config and of its policy's encoder
     factory.
     """
-    from spin_d3rlpy.files.settings import format_settings
     from spin_d3rlpy.runs.report_page import write_report_of_training
     from spin_d3rlpy.runs.seeds import parse_seeds, run_seeds
     from spin_d3rlpy.runs.settings import train_settings
@@ -192,7 +192,7 @@ def train(
     )
     settings = train_settings(values, source)
     if print_config:
-        typer.echo(format_settings(settings), nl=False)
+        print_settings(settings)
         return
     if seeds is not None:
         if seed is not None:

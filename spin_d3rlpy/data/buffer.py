@@ -272,11 +272,11 @@ class DeviceReplayBuffer(ReplayBufferBase):
         starts = self.episode_starts[:-1]
         first = self.observations_at(self.observation_index.index_select(0, starts))
         if weights.least_persistence > -1.0:
-            found = persistence(self._halves(), first)
-            if found < weights.least_persistence:  # not so if it cannot be told
+            measured = persistence(self._halves(), first)
+            if measured < weights.least_persistence:  # not so if it cannot be told
                 LOG.info(
                     "All trajectories count alike: their returns differ by luck",
-                    persistence=round(found, 2),
+                    persistence=round(measured, 2),
                 )
                 return chosen
         shares = weights.compute(self.returns(), first)

@@ -49,10 +49,10 @@ def _decoded(path: Path) -> str:
         ) from error
 
 
-def _encoding_error(found: str, path: Path, encoding: str) -> InvalidDatasetError:
+def _encoding_error(complaint: str, path: Path, encoding: str) -> InvalidDatasetError:
     return InvalidDatasetError(
-        f"{found}. Save it as UTF-8 (spreadsheets call this CSV UTF-8), or pass a data frame, such "
-        f"as pandas.read_csv({path.name!r}, encoding={encoding!r})."
+        f"{complaint}. Save it as UTF-8 (spreadsheets call this CSV UTF-8), or pass a data frame, "
+        f"such as pandas.read_csv({path.name!r}, encoding={encoding!r})."
     )
 
 

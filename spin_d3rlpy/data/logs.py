@@ -537,9 +537,10 @@ def _choices(
     numbers = np.zeros(len(column), np.int64)
     for row, value in enumerate(column.tolist()):
         if not skip[row] and _plain(value) not in known:
-            shown = ", ".join(map(str, list(known)[:_SHOWN_VALUES]))
+            first_choices = ", ".join(map(str, list(known)[:_SHOWN_VALUES]))
             raise InvalidDatasetError(
-                f"Row {row} has {name!r} = {value!r}, which is not one of its choices: {shown}."
+                f"Row {row} has {name!r} = {value!r}, which is not one of its choices: "
+                f"{first_choices}."
             )
         numbers[row] = 0 if skip[row] else known[_plain(value)]
     return numbers
@@ -565,14 +566,14 @@ def _terminal(
     column = columns[terminal]
     if ends is not None:
         wanted = {_plain(value) for value in ends}
-        found = np.array([_plain(value) in wanted for value in column.tolist()], bool)
-        if not found.any():
+        ends_here = np.array([_plain(value) in wanted for value in column.tolist()], bool)
+        if not ends_here.any():
             raise InvalidDatasetError(
                 f"No row has one of terminal_values={list(ends)} in {terminal!r}, whose values are "
                 f"{', '.join(map(str, sorted({str(v) for v in column.tolist()})[:_SHOWN_VALUES]))}."
                 " Correct them, or pass terminal=False if no episode ended."
             )
-        return found
+        return ends_here
     flags = np.array([str(value).lower() for value in column.tolist()], object)
     try:
         return (_choices(flags, terminal, _FLAGS, is_empty(column)) % 2).astype(bool)

@@ -22,6 +22,11 @@ VERSION = 1
 MOST_CATEGORIES = 100
 _SHOWN = 20
 _BOOLEANS = {"false": 0.0, "no": 0.0, "true": 1.0, "yes": 1.0}
+_KIND_IN_WORDS: dict[Kind, str] = {  # what a column of this kind holds; categories list theirs
+    "number": "numbers",
+    "date": "dates such as 2024-05-31 or 2024-05-31T08:30:00",
+    "boolean": "true or false, yes or no, 1 or 0",
+}
 _EMPTY = {"", "nan", "NaN", "NaT"}  # also what other libraries write for an empty cell
 _DAY = 86_400.0
 
@@ -158,13 +163,13 @@ class TablePreparation:
             if content.pop("version") != VERSION:
                 raise ValueError("it is of another version")
             columns = [ColumnPreparation(**column) for column in content.pop("columns")]
-            found = cls(columns=columns, **content)
-            found._check()
+            preparation = cls(columns=columns, **content)
+            preparation._check()
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidDatasetError(
                 f"The preparation of the table's columns is damaged: {error}. Read the table again."
             ) from error
-        return found
+        return preparation
 
     def _check(self) -> None:
         names = [column.name for column in self.columns] + [*self.actions, self.episode]
@@ -194,14 +199,15 @@ def read_preparation(
     """
     if text is None:
         return None
-    found = TablePreparation.from_json(text)
-    sizes = [len(values) for values in found.choices]
-    if len(found.features) != observation_size or sizes != list(nvec):
+    preparation = TablePreparation.from_json(text)
+    sizes = [len(values) for values in preparation.choices]
+    if len(preparation.features) != observation_size or sizes != list(nvec):
         raise InvalidDatasetError(
-            f"The preparation of the table's columns gives {len(found.features)} features and "
-            f"choices {sizes}, expected {observation_size} and {list(nvec)}. Read the table again."
+            f"The preparation of the table's columns gives {len(preparation.features)} features "
+            f"and choices {sizes}, expected {observation_size} and {list(nvec)}. Read the "
+            "table again."
         )
-    return found
+    return preparation
 
 
 def learn_column(
@@ -312,8 +318,8 @@ def is_empty(cells: NDArray[Any]) -> NDArray[np.bool_]:
     if cells.dtype.kind in "fM":
         return np.asarray(cells != cells)
     # NaN is not equal to itself.
-    found = [v is None or bool(v != v) or str(v).strip() in _EMPTY for v in cells.tolist()]
-    return np.array(found, bool)
+    is_empty_cell = [v is None or bool(v != v) or str(v).strip() in _EMPTY for v in cells.tolist()]
+    return np.array(is_empty_cell, bool)
 
 
 def _words(cells: NDArray[Any], name: str) -> list[str]:
@@ -328,18 +334,13 @@ def _words(cells: NDArray[Any], name: str) -> list[str]:
 
 def _expected(kind: Kind, name: str, row: int, cell: object, categories: Sequence[str]) -> str:
     plain = cell.item() if isinstance(cell, np.generic) else cell
-    found = f"row {row} has {plain!r}"
+    cell_text = f"row {row} has {plain!r}"
     if kind == "category":
-        shown = ", ".join(categories[:_SHOWN])
-        return f"Expected column {name!r} to hold one of: {shown}; {found}. Correct it."
-    wanted = {
-        "number": "numbers",
-        "date": "dates such as 2024-05-31 or 2024-05-31T08:30:00",
-        "boolean": "true or false, yes or no, 1 or 0",
-    }[kind]
+        words = ", ".join(categories[:_SHOWN])
+        return f"Expected column {name!r} to hold one of: {words}; {cell_text}. Correct it."
     return (
-        f"Expected column {name!r} to hold {wanted}, {found}. Correct it or, if the column's "
-        "values are names, list it in categories=."
+        f"Expected column {name!r} to hold {_KIND_IN_WORDS[kind]}, {cell_text}. Correct it or, if "
+        "the column's values are names, list it in categories=."
     )
 
 

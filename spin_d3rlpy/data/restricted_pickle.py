@@ -222,10 +222,10 @@ def load_restricted(path: Path) -> Any:
             return _Unpickler(_BoundedFile(file)).load()
         # Bytes that are no pickle end in errors of all kinds, but none of them executes.
         except Exception as error:
-            found = str(error) if isinstance(error, pickle.UnpicklingError) else "damaged content"
+            content = str(error) if isinstance(error, pickle.UnpicklingError) else "damaged content"
             raise InvalidDatasetError(
                 "Expected a pickle of transitions as NumPy arrays, numbers, tuples and lists, "
-                f"found {found}. Nothing else is read, because it could execute code."
+                f"found {content}. Nothing else is read, because it could execute code."
             ) from error
 
 

@@ -54,8 +54,8 @@ class StateRounding:
         if not self._kept:
             return []
         states = np.concatenate(self._kept)
-        found = (_lost_values(i, states[:, i]) for i in range(states.shape[1]))
-        return [loss for loss in found if loss is not None]
+        losses = (_lost_values(i, states[:, i]) for i in range(states.shape[1]))
+        return [loss for loss in losses if loss is not None]
 
     def warn(self, source: str) -> None:
         """Warns (UserWarning) of features that lose values; `source` is what the message names."""
@@ -80,8 +80,8 @@ def warn_of_columns(
         names: the columns' names.
         subtracted: what has been subtracted already, by column.
     """
-    found = (_lost_values(i, states[:, i]) for i in range(len(names)))
-    lost = [loss for loss in found if loss is not None]
+    losses = (_lost_values(i, states[:, i]) for i in range(len(names)))
+    lost = [loss for loss in losses if loss is not None]
     if lost:
         listed = ", ".join(f"{names[loss.feature]!r} ({_share(loss)})" for loss in lost)
         warnings.warn(

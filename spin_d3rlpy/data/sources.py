@@ -197,14 +197,14 @@ def _check_declared_sizes(path: Path, indices: Iterable[int]) -> None:
 
 def _arrays(group: Any) -> Iterator[Any]:
     """Yields the arrays in a group and the groups below it, of which links are no part."""
-    found: list[Any] = []
+    arrays: list[Any] = []
 
     def visit(_name: str, member: Any) -> None:
         if isinstance(member, h5py.Dataset):
-            found.append(member)
+            arrays.append(member)
 
     group.visititems(visit)
-    yield from found
+    yield from arrays
 
 
 def _member(group: Any, key: str, kind: Any) -> Any:

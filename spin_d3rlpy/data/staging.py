@@ -70,14 +70,14 @@ def _reason(error: Exception, data: Path, batch: Sequence[EpisodeBuffer]) -> str
     number = getattr(error, "errno", None)
     if number:
         return os.strerror(number)
-    said = str(error).rstrip(".")
+    text = str(error).rstrip(".")
     # HDF5 ends its process on a full disk, or raises an error without a number. Whether the disk is
     # full shows when as many bytes are added to the same file in another way.
-    if found := _append_error(data, sum(_bytes_of(e) for e in batch)):
-        return f"{found.strerror}: {said}" if found.strerror else said
+    if failure := _append_error(data, sum(_bytes_of(e) for e in batch)):
+        return f"{failure.strerror}: {text}" if failure.strerror else text
     if isinstance(error, WorkerEndedError):
-        return f"{said}. The disk has room for the data: look for a lack of memory"
-    return said
+        return f"{text}. The disk has room for the data: look for a lack of memory"
+    return text
 
 
 def _append_error(data: Path, n_bytes: int) -> OSError | None:

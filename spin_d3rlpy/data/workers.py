@@ -39,10 +39,10 @@ def worker_environment() -> dict[str, str]:
     """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     simd = np.show_config("dicts")["SIMD Extensions"]
-    found, absent = simd.get("found", []), simd.get("not found", [])
-    if _AVX2.intersection(found):
+    present, absent = simd.get("found", []), simd.get("not found", [])
+    if _AVX2.intersection(present):
         env["OPENBLAS_CORETYPE"] = "Haswell"
-        wide = [name for name in (*found, *absent) if name.startswith(_AVX512)]
+        wide = [name for name in (*present, *absent) if name.startswith(_AVX512)]
         env["NPY_DISABLE_CPU_FEATURES"] = " ".join(wide)
         env.pop("NPY_ENABLE_CPU_FEATURES", None)  # NumPy takes one of the two
     return env

@@ -80,10 +80,12 @@ class Comparison:
         """Returns the changes of a slot that are made most often, the most frequent first."""
         rows = self.changed[:, slot]
         pairs = np.stack([self.logged[rows, slot], self.chosen[rows, slot]], axis=1)
-        found, counts = np.unique(pairs, axis=0, return_counts=True)
+        changes, counts = np.unique(pairs, axis=0, return_counts=True)
         order = np.argsort(-counts, kind="stable")[:n]
         return [
-            Change(slot, int(found[i, 0]), int(found[i, 1]), float(counts[i] / len(self.logged)))
+            Change(
+                slot, int(changes[i, 0]), int(changes[i, 1]), float(counts[i] / len(self.logged))
+            )
             for i in order
         ]
 

@@ -10,11 +10,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from spin_d3rlpy.algos.idql import IDQL
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.policies.joint import JointPolicy
+from spin_envs.rollout import rollout
 from spin_envs.vector import make_batch
 
 TIMED_DECISIONS = 30
@@ -33,7 +35,7 @@ def measure_coordination(
     """
     assert env.spec is not None
     with closing(make_batch(env.spec, episodes)) as envs:
-        found = {
+        measures = {
             "greedy_collisions": _play(envs, algo.predict, seed)[1],
             "sampled_collisions": _play(envs, algo.sample_action, seed)[1],
             "milliseconds": _milliseconds(envs, algo.predict, seed),
@@ -46,22 +48,22 @@ def measure_coordination(
             stays = [n_choices - 1] if "dispatch" in env.spec.id else []
             rule = all_different(n_choices, except_for=stays)
             played = _play(envs, lambda x: algo.predict_with(x, allowed=rule), seed)
-            found["ruled_return"], found["ruled_collisions"] = played
-    return found
+            measures["ruled_return"], measures["ruled_collisions"] = played
+    return measures
 
 
-def _play(envs: Any, choose: Choose, seed: int) -> tuple[float, float]:
+def _play(envs: VectorEnv[Any, Any, Any], choose: Choose, seed: int) -> tuple[float, float]:
     """Plays one episode per environment; returns the mean return and the collisions' share."""
     torch.manual_seed(seed)
-    observations, _ = envs.reset(seed=seed)
-    total, collided, steps, over = 0.0, 0, 0, False
-    while not over:
-        observations, rewards, terminated, truncated, infos = envs.step(choose(observations))
-        total += float(rewards.sum())
-        collided += int((infos["collisions"] > 0).sum())
-        steps += len(rewards)
-        over = bool((terminated | truncated).all())  # all episodes have the same length
-    return total / envs.num_envs, collided / steps
+    has_collision: list[NDArray[np.bool_]] = []
+
+    def count(infos: dict[str, Any], running: NDArray[np.int64]) -> None:
+        has_collision.append(infos["collisions"][running] > 0)
+
+    seeds = range(seed, seed + envs.num_envs)
+    episodes = rollout(envs, lambda x, _: choose(x), seeds, record=False, on_infos=count)
+    mean_return = float(np.mean([episode.rewards.sum() for episode in episodes]))
+    return mean_return, float(np.concatenate(has_collision).mean())
 
 
 def _milliseconds(envs: Any, choose: Choose, seed: int) -> float:

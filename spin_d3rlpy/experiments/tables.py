@@ -96,13 +96,13 @@ def curves(cells: Sequence[Cell], column: str) -> dict[str, dict[str, Curve]]:
 
     Greedy ones only of methods that are not evaluated greedily anyway.
     """
-    found: dict[str, dict[str, Curve]] = {}
+    by_dataset: dict[str, dict[str, Curve]] = {}
     for cell in cells:
         job = cell.jobs[0]
         if column == "return" or (job.mode != "greedy" and column in cell.evaluations[0][0]):
             x = cell.column("step" if job.seconds is None else "seconds").mean(0)
-            found.setdefault(cell.dataset, {})[cell.label] = Curve(x, cell.column(column))
-    return found
+            by_dataset.setdefault(cell.dataset, {})[cell.label] = Curve(x, cell.column(column))
+    return by_dataset
 
 
 def curve_rows(cells: Sequence[Cell]) -> list[Row]:
@@ -272,12 +272,12 @@ def interquartile_mean(values: Values) -> float:
 def scores_by_method(cells: Sequence[Cell]) -> dict[str, list[Values]]:
     """Normalized final returns by method, an array per dataset that all methods have."""
     labels = dict.fromkeys(cell.label for cell in cells)
-    found: dict[str, dict[str, Values]] = {}
+    by_dataset: dict[str, dict[str, Values]] = {}
     for cell in cells:
-        found.setdefault(cell.dataset, {})[cell.label] = normalized_score(
+        by_dataset.setdefault(cell.dataset, {})[cell.label] = normalized_score(
             cell.dataset, cell.returns
         )
-    shared = [by_label for by_label in found.values() if set(by_label) == set(labels)]
+    shared = [by_label for by_label in by_dataset.values() if set(by_label) == set(labels)]
     return {label: [by_label[label] for by_label in shared] for label in labels if shared}
 
 

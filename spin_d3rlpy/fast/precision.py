@@ -97,9 +97,9 @@ def in_float32(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -
 def outputs_of(networks: Sequence[tuple[nn.Module, nn.Linear]], x: Any) -> torch.Tensor:
     """Returns what encoders and the output layers on them make of observations, `(E, B, out)`."""
     if isinstance(x, torch.Tensor) and fast.switch.counts_launches(x):
-        found = [fast.mlp.linear_layers(encoder, head) for encoder, head in networks]
-        members = [network for network in found if network is not None]
-        if len(members) == len(found):
+        candidates = [fast.mlp.linear_layers(encoder, head) for encoder, head in networks]
+        members = [network for network in candidates if network is not None]
+        if len(members) == len(candidates):
             return fast.mlp.relu_mlps(x, [layers for layers, _ in members], members[0][1])
     outputs = [in_float32(head, encoder(x)) for encoder, head in networks]
     return outputs[0][None] if len(outputs) == 1 else torch.stack(outputs)

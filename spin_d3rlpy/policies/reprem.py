@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize, scaled_dot_product_attention
 
-from spin_d3rlpy.asm.model import check_sizes
+from spin_d3rlpy.asm.model import BlockSizes
 from spin_d3rlpy.errors import require_fields, require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import Precision, autocast, backward
@@ -21,7 +21,7 @@ from spin_d3rlpy.training.loop import Loop, Metrics, Row, Run
 
 
 @dataclasses.dataclass()
-class RePreMConfig:
+class RePreMConfig(BlockSizes):
     """Sizes; width, blocks and heads equal those of SPIN's trunk.
 
     Args:
@@ -34,16 +34,13 @@ class RePreMConfig:
         head_hidden: hidden width of each slot's head in stage 2.
     """
 
-    width: int = 256
-    n_blocks: int = 3
-    n_heads: int = 4
     ffn_multiplier: int = 2
     window: int = 8
     dropout: float = 0.1
     head_hidden: int = 128
 
     def __post_init__(self) -> None:
-        check_sizes(self)
+        super().__post_init__()
         require_fields(self, window=(self.window >= 2, "of at least 2 steps"))
 
 

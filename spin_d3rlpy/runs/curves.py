@@ -68,9 +68,9 @@ def read_curves(
                 "--x step)."
             )
         rows = [row for row in rows if row[metric]]  # losses are unknown before training
-        shown = _flatten(_read_settings(run))
-        dataset = str(shown.pop("dataset", ""))
-        method = {name: value for name, value in shown.items() if name not in _NOT_METHOD}
+        settings_of_run = _flatten(_read_settings(run))
+        dataset = str(settings_of_run.pop("dataset", ""))
+        method = {name: value for name, value in settings_of_run.items() if name not in _NOT_METHOD}
         key = json.dumps(method, sort_keys=True)
         settings[key] = method
         points = [(float(row[x]), float(row[metric])) for row in rows]

@@ -331,10 +331,10 @@ def _compare(
     logged = log.actions.long().numpy()
     parts = [predict(states[i : i + 4096]) for i in range(0, len(states), 4096)]
     chosen = np.concatenate(parts).astype(np.int64)
-    found = Comparison(
+    comparison = Comparison(
         logged, chosen, behavior.log_prob(states, logged), behavior.log_prob(states, chosen)
     )
-    return found, states
+    return comparison, states
 
 
 def _logged_return(log: DeviceReplayBuffer, gamma: float, settings: ReportSettings) -> Estimate:
@@ -351,8 +351,8 @@ def _examples(
     comparison: Comparison, log: DeviceReplayBuffer, states: NDArray[np.float32], n: int
 ) -> list[Example]:
     starts = log.episode_starts.numpy()
-    found = []
+    examples = []
     for row in comparison.examples(n):
         episode = int(np.searchsorted(starts, row, side="right")) - 1
-        found.append(Example(episode, row - int(starts[episode]), states[row], row))
-    return found
+        examples.append(Example(episode, row - int(starts[episode]), states[row], row))
+    return examples

@@ -137,35 +137,35 @@ def write_page(report: RunReport, path: Path) -> None:
 
 def doubts(report: RunReport) -> list[str]:
     """Returns the reasons not to trust the estimates, in plain sentences."""
-    found = []
+    reasons = []
     if report.learned_from_it:
-        found.append(
+        reasons.append(
             "The policy learned from these same episodes, so estimates lean towards it, and mean "
             "weights above 1 are to be expected. Give a log that it has not seen (--dataset)."
         )
     for what, estimates in (("policy", report.policy), ("trial", report.trial)):
-        found += [f"The {what}: {e}" for e in estimates if not e.is_answered]
+        reasons += [f"The {what}: {e}" for e in estimates if not e.is_answered]
         if _disagree(estimates):
-            found.append(
+            reasons.append(
                 f"The {what}: the intervals of the two estimators do not overlap, so one of them "
                 "is wrong."
             )
     unusual = float(report.comparison.unusual.mean())
     if unusual > MOST_UNUSUAL:
-        found.append(
+        reasons.append(
             f"{unusual:.1%} of the policy's decisions are less likely in the log than "
             f"{1.0 - UNUSUAL:.0%} of the logged ones. What follows from them is a guess."
         )
     if report.new_combinations > 0.0:
-        found.append(
+        reasons.append(
             f"{report.new_combinations:.1%} of the policy's decisions are combinations of choices "
             "that the log does not have."
         )
     if report.trust is not None and report.trust.acts_by == "imitation":
-        found.append(f"The critics are not trusted: the policy {report.trust}.")
+        reasons.append(f"The critics are not trusted: the policy {report.trust}.")
     if report.rule_kept is not None and report.rule_kept[1] < 1.0:
-        found.append(f"{1.0 - report.rule_kept[1]:.1%} of the policy's decisions break the rule.")
-    return found
+        reasons.append(f"{1.0 - report.rule_kept[1]:.1%} of the policy's decisions break the rule.")
+    return reasons
 
 
 def sentence(report: RunReport) -> str:
@@ -260,8 +260,8 @@ def _example_row(report: RunReport, number: int) -> dict[str, Any]:
         if report.preparation is None
         else report.preparation.features
     )
-    shown = list(zip(features, example.state.tolist(), strict=True))[:_SHOWN_FEATURES]
-    state = ", ".join(f"{name}: {value:.4g}" for name, value in shown)
+    first_features = list(zip(features, example.state.tolist(), strict=True))[:_SHOWN_FEATURES]
+    state = ", ".join(f"{name}: {value:.4g}" for name, value in first_features)
     names = _slots(report)
     changed = np.flatnonzero(logged != chosen).tolist()
     return {
@@ -289,9 +289,9 @@ def _support(page: Page, report: RunReport) -> None:
         ("the log", comparison.logged_log_prob),
         ("the policy", comparison.chosen_log_prob),
     ):
-        found = np.quantile(values, _QUANTILES)
+        quantiles = np.quantile(values, _QUANTILES)
         columns = {
-            f"{q:.0%} are below": _likelihood(x) for q, x in zip(_QUANTILES, found, strict=True)
+            f"{q:.0%} are below": _likelihood(x) for q, x in zip(_QUANTILES, quantiles, strict=True)
         }
         rows.append({"decisions of": who, **columns})
     page.table(rows)

@@ -270,16 +270,16 @@ def _open_folder(folder: Path, settings: Settings) -> dict[str, Any] | None:
     if not _holds_work(folder):  # an attempt that failed at its start blocks no other
         (folder / FIRST).unlink(missing_ok=True)
     elif path.exists():
-        found = read_settings(path)
-        if "compile_graph" in found.get("fields", {}):  # results do not depend on it
-            found["fields"]["compile_graph"] = wanted["fields"]["compile_graph"]
-        before, steps = found.get("n_steps", 0), wanted.get("n_steps", 0)
+        saved = read_settings(path)
+        if "compile_graph" in saved.get("fields", {}):  # results do not depend on it
+            saved["fields"]["compile_graph"] = wanted["fields"]["compile_graph"]
+        before, steps = saved.get("n_steps", 0), wanted.get("n_steps", 0)
         differing = [
-            f"{key}={found.get(key)!r} (asked for: {value!r})"
+            f"{key}={saved.get(key)!r} (asked for: {value!r})"
             for key, value in wanted.items()
-            if (before > steps if key == "n_steps" else found.get(key) != value)
+            if (before > steps if key == "n_steps" else saved.get(key) != value)
         ]
-        if differing or found.keys() != wanted.keys():
+        if differing or saved.keys() != wanted.keys():
             what = "; ".join(differing) or "other settings"
             raise ValueError(f"{folder} holds a run with {what}. Pass another --out, or remove it.")
         if (folder / RESULT).exists() and before == steps:

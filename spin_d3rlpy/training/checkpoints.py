@@ -249,12 +249,12 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
 def _not_finite(content: State) -> str | None:
     """Returns the name of a tensor with NaN or infinite entries, or None."""
-    found = dict(_tensors(content, ""))
-    checks = [tensor.isfinite().all() for tensor in found.values()]
+    tensors = dict(_tensors(content, ""))
+    checks = [tensor.isfinite().all() for tensor in tensors.values()]
     # One wait for the device, however many tensors.
     if not checks or bool(torch.stack([check.to(checks[0].device) for check in checks]).all()):
         return None
-    return next(name for name, check in zip(found, checks, strict=True) if not check)
+    return next(name for name, check in zip(tensors, checks, strict=True) if not check)
 
 
 def _tensors(content: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
@@ -328,9 +328,9 @@ def _check_payload(path: Path, file: BinaryIO) -> None:
     file.seek(start)
 
 
-def _difference(found: State, expected: State) -> str:
-    names = [key for key in expected if found.get(key) != expected[key]]
-    parts = [f"{key} was {found.get(key)!r}, is {expected[key]!r}" for key in names]
+def _difference(saved: State, expected: State) -> str:
+    names = [key for key in expected if saved.get(key) != expected[key]]
+    parts = [f"{key} was {saved.get(key)!r}, is {expected[key]!r}" for key in names]
     return "; ".join(parts) or "it has other fields"
 
 

@@ -197,9 +197,11 @@ class Loop:
             self._keep_best.load_state_dict(self._best_weights)
 
     def _update(self, step: Step) -> None:
-        for group in self._groups:
+        if self._groups:
             assert self._schedule is not None
-            group["lr"] = group["initial_lr"] * self._schedule.factor(self.progress)
+            factor = self._schedule.factor(self.progress)
+            for group in self._groups:
+                group["lr"] = group["initial_lr"] * factor
         self._losses.add(step())
         if self._average is not None:
             self._average.update(self.step)

@@ -6,6 +6,8 @@ import dataclasses
 import math
 from typing import Literal
 
+import torch
+
 from spin_d3rlpy.errors import require_one_of
 
 ScheduleName = Literal["constant", "linear", "cosine"]
@@ -41,3 +43,14 @@ class Schedule:
         if self.name == "cosine":
             return (1.0 - math.cos(math.pi * left)) / 2.0
         return left if self.name == "linear" else 1.0
+
+
+def cosine_decay(
+    optimizer: torch.optim.Optimizer, n_steps: int
+) -> torch.optim.lr_scheduler.CosineAnnealingLR:
+    """Returns torch's decay along a cosine, to 0 after `n_steps`; call its `step` after each step.
+
+    `Schedule` reads the rate in the middle of a step, this one at its start. The student and the
+    probe keep it, so that their numbers and checkpoints stay what they were.
+    """
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, n_steps))

@@ -42,7 +42,7 @@ class CountdownEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]])
         self._state[1] += 1
         over = self._left == 0
         reward = 1e6 if self._nonsense else float(action.sum())
-        return self._state, reward, over and self._seed % 2 == 0, over, {}
+        return self._state, reward, over and self._seed % 2 == 0, over, {"seed": self._seed}
 
 
 SEEDS = [9, 2, 4, 3, 8, 0, 1]
@@ -110,6 +110,16 @@ def test_steps_are_reported_as_they_are_made() -> None:
     play(3, on_step=steps.append)
     assert sum(steps) == sum(LENGTHS)
     assert steps[0] == 3
+
+
+def test_infos_come_after_each_step_with_the_rows_of_running_episodes() -> None:
+    seeds: list[list[int]] = []
+
+    def note(infos: dict[str, Any], running: NDArray[np.int64]) -> None:
+        seeds.append(infos["seed"][running].tolist())
+
+    _, policy = play(3, on_infos=note)
+    assert seeds == [[SEEDS[index] for index in batch] for batch in policy.batches]
 
 
 def test_without_recording_rewards_are_the_same() -> None:
