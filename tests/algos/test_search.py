@@ -231,8 +231,8 @@ def test_the_discount_is_chosen_whose_search_other_critics_value_most() -> None:
     ],
 )
 def test_what_is_trusted(promised: float, confirmed: float, error: float, acts_by: str) -> None:
+    assert TrustSwitch([0.9]).acts_by == "search"  # not tested
     switch = TrustSwitch([0.9])
-    assert switch.acts_by == "search"  # not tested
     trust = Trust((0.9,), (promised,), (confirmed,), (error,), 64)
     switch.trust = trust
     assert switch.trust == trust
