@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -62,10 +62,12 @@ class DeviceReplayBuffer(ReplayBufferBase):
         episode_starts: `(episodes + 1,)` index of each episode's first transition, and n.
         layout: what the action's slots and choices are, if that is known.
         preparation: how a table's columns became features, if it was read from one.
+        rules: that all actions keep, if they are a teacher's (`relabel`) that has rules.
     """
 
     layout: ActionLayout | None = None
     preparation: TablePreparation | None = None
+    rules: Sequence[Callable[[torch.Tensor], torch.Tensor]] | None = None
 
     def __init__(self, data: StackedEpisodes, map_in: Path | None = None) -> None:
         self._map_in = map_in
@@ -185,6 +187,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         selected = DeviceReplayBuffer(stacked, self._map_in).to(self.device)
         selected.layout = self.layout
         selected.preparation = self.preparation
+        selected.rules = self.rules
         if self._weights is not None:
             selected._weigh(self._weights[torch.tensor(chosen, device=self.device)])
             selected._weighs_critics = self._weighs_critics
@@ -314,6 +317,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         """Returns the same episodes with other actions `(n, N)`."""
         chosen = copy.copy(self)
         chosen.actions = actions.to(self.device, self.actions.dtype)
+        chosen.rules = None  # it is not known whether these keep them
         chosen._episodes = None
         return chosen
 
