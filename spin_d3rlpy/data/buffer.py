@@ -28,6 +28,7 @@ from minari import MinariDataset
 from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
 from spin_d3rlpy.data.layouts import read_layout
+from spin_d3rlpy.data.masks import unpack
 from spin_d3rlpy.data.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.weights import TrajectoryWeights, persistence, returns_to_go
@@ -62,6 +63,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         episode_starts: `(episodes + 1,)` index of each episode's first transition, and n.
         layout: what the action's slots and choices are, if that is known.
         preparation: how a table's columns became features, if it was read from one.
+        masks: `(sum(T + 1), bytes)` uint8: of the observations, see `masks_at`; None without.
         rules: that all actions keep, if they are a teacher's (`relabel`) that has rules.
     """
 
@@ -78,6 +80,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         self.actions = torch.from_numpy(data.actions)
         self.rewards = torch.from_numpy(data.rewards)
         self.terminals = torch.from_numpy(data.terminals)
+        self.masks = None if data.masks is None else torch.from_numpy(data.masks)
         self.episode_starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
         # In 32 bits from the start: small observations take no more than this does.
         episode_of = torch.repeat_interleave(torch.arange(len(lengths)).int(), lengths)
@@ -183,6 +186,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
             terminals=self.terminals[steps].cpu().numpy(),
             lengths=[starts[i + 1] - starts[i] for i in chosen],
             nvec=self.nvec,
+            masks=None if self.masks is None else self.masks[rows.to(self.device)].cpu().numpy(),
         )
         selected = DeviceReplayBuffer(stacked, self._map_in).to(self.device)
         selected.layout = self.layout
@@ -349,6 +353,15 @@ class DeviceReplayBuffer(ReplayBufferBase):
         """Returns observations `(R, obs)` of rows `(R,)`, on the buffer's device."""
         source = self.observations
         return source.index_select(0, rows.to(source.device)).to(self.device)
+
+    def masks_at(self, rows: torch.Tensor) -> torch.Tensor | None:
+        """Returns which choices may be made in observations' rows `(R,)`, `(R, N, K)` bool.
+
+        None if the dataset has no masks. Entries past a slot's last choice are False.
+        """
+        if self.masks is None:
+            return None
+        return unpack(self.masks.index_select(0, rows), self.nvec)
 
     def sample_index(self, batch_size: int, weighted: bool = True) -> torch.Tensor:
         """Draws transition indices `(B,)` with replacement, by trajectory weights if `weighted`."""

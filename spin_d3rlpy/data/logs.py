@@ -18,11 +18,18 @@ from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.cells import SHOWN_VALUES, plain, read_choices, read_flags
 from spin_d3rlpy.data.csv_files import read_csv
 from spin_d3rlpy.data.environments import storable_spec
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.layouts import KEY as LAYOUT_KEY
 from spin_d3rlpy.data.loader import as_device_buffer
+from spin_d3rlpy.data.mask_columns import (
+    mask_columns,
+    masks_of_rows,
+    require_allowed,
+)
+from spin_d3rlpy.data.masks import Bits
 from spin_d3rlpy.data.preparation import (
     KEY,
     Missing,
@@ -44,9 +51,6 @@ from spin_d3rlpy.nvec import check_nvec, nvec_from_space
 from spin_envs import MissingDependencyError
 
 LastStep = Literal["keep", "drop"]
-
-_FLAGS = (0, 1, "false", "true", "no", "yes")
-_SHOWN_VALUES = 20
 
 
 class Columns(Protocol):
@@ -71,6 +75,7 @@ def from_table(
     terminal_values: Sequence[Any] | None = None,
     missing: Missing = "refuse",
     categories: Sequence[str] = (),
+    masks: Mapping[str, Sequence[str]] | NDArray[np.bool_] | None = None,
 ) -> DeviceReplayBuffer:
     """Reads logged decisions: one row has a state, the action taken and its reward.
 
@@ -109,6 +114,11 @@ def from_table(
             last value of the same episode and before the first the mean (`"forward"`). A feature is
             added that is 1 where the cell was empty.
         categories: columns of the state whose values are names though they may look like numbers.
+        masks: which choices may be made in each row's state: for an action column the columns, one
+            for each of its choices in their order, that are 1 (true, yes) where it may be made,
+            e.g. `{"dose": ["dose_0_ok", "dose_50_ok", "dose_100_ok"]}`; or a bool array
+            `(rows, N, K)`. Actions without such columns are free, and so is an empty cell of a
+            final state.
 
     Returns:
         The dataset in main memory, for `fit`. Its attribute `preparation` says how columns became
@@ -117,10 +127,10 @@ def from_table(
     Raises:
         FileNotFoundError: there is no such file.
         InvalidDatasetError: a column is missing or a cell invalid (the text names row and column),
-            or all rewards other than 0 would be left out.
+            a row's own mask forbids its action, or all rewards other than 0 would be left out.
         ValueError: an unknown `last_step` or `missing`, `subtract` or `categories` names no column
             of the state, or `terminal_values` without a column in `terminal`.
-        NvecMismatchError: `nvec`, `actions` and `choices` disagree.
+        NvecMismatchError: `nvec`, `actions`, `choices` and `masks` disagree.
         MissingDependencyError: a Parquet file without pyarrow.
 
     Warns:
@@ -138,6 +148,7 @@ def from_table(
     sizes = _sizes(actions, choices, nvec)
     names = [*observations, *actions, reward, episode]
     names += [name for name in (time, terminal) if isinstance(name, str)]
+    names += mask_columns(masks, actions, sizes)
     columns = _read(table, names)
     with _named_file(table):
         if not len(columns[episode]):
@@ -163,7 +174,7 @@ def from_table(
             state_only=state_only,
             chosen=np.stack(
                 [
-                    _choices(columns[name], name, known, state_only)
+                    read_choices(columns[name], name, known, state_only)
                     for name, known in zip(actions, values, strict=True)
                 ],
                 axis=1,
@@ -171,6 +182,10 @@ def from_table(
             rewards=_numbers(columns, reward, state_only),
             ended=_terminal(columns, terminal, terminal_values, len(states)),
         )
+        if masks is not None:
+            bits = masks_of_rows(masks, columns, actions, sizes, state_only)
+            require_allowed(bits, log.chosen, ~state_only, actions, values)
+            log = dataclasses.replace(log, masks=bits)
         episodes = _cut(log, groups, terminal, last_step)
         stacked = stack_episodes(episodes, [len(e.rewards) for e in episodes], sizes)
     warn_of_columns(states, preparation.features, subtract)
@@ -213,6 +228,7 @@ class _Log:
     chosen: NDArray[np.int64]  # (rows, N)
     rewards: NDArray[np.float64]  # (rows,)
     ended: NDArray[np.bool_]  # (rows,): by the column of ends
+    masks: Bits | None = None  # (rows, bytes)
 
 
 @contextmanager
@@ -281,6 +297,7 @@ def _cut(
                     actions=log.chosen[steps],
                     rewards=log.rewards[steps],
                     terminated=over,
+                    masks=None if log.masks is None else log.masks[rows_of_states],
                 )
             )
     _report(log.rewards, log.state_only, kept, len(groups), unknown)
@@ -390,6 +407,7 @@ def save_dataset(
     observations, actions, rewards = (
         tensor.cpu().numpy() for tensor in (data.observations, data.actions, data.rewards)
     )
+    masks = None if data.masks is None else data.masks.cpu().numpy()
     edges = enumerate(itertools.pairwise(data.episode_starts.tolist()))
     with staged_dataset(name) as staging:
         if staging is None:
@@ -409,6 +427,7 @@ def save_dataset(
                     actions[start:end],
                     rewards[start:end],
                     bool(data.terminals[end - 1]),
+                    masks=None if masks is None else masks[start + i : end + i + 1],
                 )
                 for i, (start, end) in edges
             ),
@@ -494,7 +513,7 @@ def _numbers(
     try:
         return column.astype(np.float64)
     except (ValueError, TypeError):
-        row = next(i for i, v in enumerate(column) if not isinstance(_plain(v), float))
+        row = next(i for i, v in enumerate(column) if not isinstance(plain(v), float))
         raise InvalidDatasetError(
             f"Expected column {name!r} to hold numbers, row {row} has {column[row]!r}."
         ) from None
@@ -520,30 +539,6 @@ def _episode_rows(
     return {name: np.array(rows) for name, rows in groups.items()}
 
 
-def _choices(
-    column: NDArray[Any], name: str, values: Sequence[Any], skip: NDArray[np.bool_]
-) -> NDArray[np.int64]:
-    """Returns the numbers of a column's values; 0 in skipped cells."""
-    known = {_plain(value): i for i, value in enumerate(values)}
-    numbers = np.zeros(len(column), np.int64)
-    for row, value in enumerate(column.tolist()):
-        if not skip[row] and _plain(value) not in known:
-            shown = ", ".join(map(str, list(known)[:_SHOWN_VALUES]))
-            raise InvalidDatasetError(
-                f"Row {row} has {name!r} = {value!r}, which is not one of its choices: {shown}."
-            )
-        numbers[row] = 0 if skip[row] else known[_plain(value)]
-    return numbers
-
-
-def _plain(value: Any) -> Any:
-    """Normalizes 1, 1.0, "1" and "1.0"; other text is unchanged."""
-    try:
-        return float(value)
-    except (ValueError, TypeError):
-        return str(value).strip()
-
-
 def _terminal(
     columns: Mapping[str, NDArray[Any]],
     terminal: str | bool,
@@ -555,18 +550,17 @@ def _terminal(
         return np.full(rows, terminal)
     column = columns[terminal]
     if ends is not None:
-        wanted = {_plain(value) for value in ends}
-        found = np.array([_plain(value) in wanted for value in column.tolist()], bool)
+        wanted = {plain(value) for value in ends}
+        found = np.array([plain(value) in wanted for value in column.tolist()], bool)
         if not found.any():
             raise InvalidDatasetError(
                 f"No row has one of terminal_values={list(ends)} in {terminal!r}, whose values are "
-                f"{', '.join(map(str, sorted({str(v) for v in column.tolist()})[:_SHOWN_VALUES]))}."
+                f"{', '.join(map(str, sorted({str(v) for v in column.tolist()})[:SHOWN_VALUES]))}."
                 " Correct them, or pass terminal=False if no episode ended."
             )
         return found
-    flags = np.array([str(value).lower() for value in column.tolist()], object)
     try:
-        return (_choices(flags, terminal, _FLAGS, is_empty(column)) % 2).astype(bool)
+        return read_flags(column, terminal)
     except InvalidDatasetError as error:
         raise InvalidDatasetError(
             f"{error} Expected terminal= to name a column that is 1 where the action ended the "
