@@ -41,6 +41,10 @@ class InvalidCheckpointError(SpinError, ValueError):
     """A saved file that is damaged, of an unknown version or of the wrong kind."""
 
 
+class UntrustedRuleError(InvalidCheckpointError):
+    """A file names a function as a rule, and was opened without trust."""
+
+
 class CheckpointWriteError(SpinError, OSError):
     """A checkpoint cannot be written: no space left, a read-only folder."""
 

@@ -21,6 +21,7 @@ from spin_d3rlpy.algos.config import ACTING_SCALERS, SCALERS, MultiDiscreteConfi
 from spin_d3rlpy.algos.files import copy_to
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl
 from spin_d3rlpy.algos.recipes import recipe_fields
+from spin_d3rlpy.asm.rule_files import check_rules
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.logs import Columns, read_states
@@ -92,6 +93,8 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         Raises:
             InvalidActionSpaceError: `nvec` is unknown.
             InvalidDatasetError: observations are not flat vectors.
+            NvecMismatchError: a rule is for another action space.
+            UntrustedRuleError: a rule is a function that a file names.
             RuntimeError: `enable_ddp` without a process group.
         """
         if self._config.nvec is None:
@@ -112,6 +115,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         size = int(observation_shape[0])
         if self._config.layout is not None:
             self._config.layout.check(size, self._config.nvec)
+        check_rules(self._config.rules or [], self._config.nvec)
         super().create_impl((size,), max(self._config.nvec))
         if self._enable_ddp:
             assert self._impl is not None
@@ -138,6 +142,8 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         buffer = as_device_buffer(dataset, self._config.nvec)
         self._adopt_nvec(buffer.nvec, "the dataset")
         self._adopt_layout(buffer.layout)
+        if self._config.rules is None and self._impl is None and buffer.rules is not None:
+            self._config.rules = list(buffer.rules)
         if self._impl is None or self.preparation is None:
             self.preparation = buffer.preparation
         return buffer.to(self._device)
@@ -296,20 +302,44 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """Exports the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`).
 
         The file maps observations `(B, obs)` to actions `(B, N)`, scaling included, and runs
-        without d3rlpy and this package.
+        without d3rlpy and this package. It keeps the config's `rules`; where they leave a slot
+        without a choice, its action is -1 there instead of an error.
 
         Raises:
             RuntimeError: the algorithm is not built, or its observation scaler is not fitted.
-            ValueError: another extension.
+            ValueError: another extension, or a rule is a function that such a file cannot hold.
             ImportError: ONNX without the package `onnx` (`pip install "spin-d3rlpy[onnx]"`).
         """
         self.require_built(ACTING_SCALERS)
         if torch.device(self._device).type != "cpu":  # files would hold the device's name
             copy_to(self, "cpu:0").save_policy(fname)
         elif fname.endswith(".onnx"):
-            export_onnx(self, fname)
+            self._export_onnx(fname)
         elif fname.endswith(".pt"):
+            if functions := self._functions_of_rules:
+                raise ValueError(
+                    f"TorchScript would repeat what the rule {functions[0]} did for one example. "
+                    "Write a file ending in .onnx, which follows tensor operations, or in "
+                    ".safetensors (spin_d3rlpy.save_policy)."
+                )
             with quiet_tracing():
                 super().save_policy(fname)
         else:
             raise ValueError(f"Expected a file name ending in .pt or .onnx, got {fname!r}.")
+
+    def _export_onnx(self, fname: str) -> None:
+        try:
+            export_onnx(self, fname)
+        except torch.onnx.errors.OnnxExporterError as error:
+            if functions := self._functions_of_rules:
+                raise ValueError(
+                    f"A rule among {functions} cannot be exported to ONNX: it does more than "
+                    "tensor operations, such as asking for a number. Rewrite it, or keep the "
+                    "policy as .safetensors (spin_d3rlpy.save_policy)."
+                ) from error
+            raise
+
+    @property
+    def _functions_of_rules(self) -> list[str]:
+        rule = self._config.rule
+        return [] if rule is None else rule.functions

@@ -36,8 +36,9 @@ class AWACConfig(ActorCriticConfig):
 
     They are minimized in this order, each with the networks updated before. The expectation is
     exact for policies with independent slots (a sum of per-slot expectations). For an
-    autoregressive policy V's target is the mean of :math:`\min_e \bar Q_e(s, a)` over
-    `n_action_samples` samples, as in SPIN's published code (docs/explanation/differences.md).
+    autoregressive policy, and with rules, V's target is the mean of
+    :math:`\min_e \bar Q_e(s, a)` over `n_action_samples` samples, as in SPIN's published code
+    (docs/explanation/differences.md).
 
     References:
         * Nair et al., AWAC: Accelerating Online RL with Offline Datasets, 2020, equations 6 and 13.
@@ -73,11 +74,13 @@ class AWACImpl(ActorCriticImpl):
         """Returns V's target, the policy's value `(B,)` under the target ensemble."""
         policy = self._modules.policy
         utilities = self._modules.targ_q_funcs.utilities(observations)  # (E, B, S)
-        if isinstance(policy, IndependentPolicy):
+        # By a rule slots are not independent.
+        if isinstance(policy, IndependentPolicy) and self.rule is None:
             probs = self._layout.split(policy(inputs)).softmax(-1)  # (B, N, K)
             slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)  # (E, B, N)
             return combine_slots(slots, self._config.decomposition).amin(0)
-        actions = policy.sample_several(inputs, self._config.n_action_samples)  # (A, B, N)
+        n = self._config.n_action_samples
+        actions = policy.sample_several(inputs, n, rule=self.rule)  # (A, B, N)
         values = self._modules.targ_q_funcs.values(self._layout, utilities, actions)
         return values.amin(0).mean(0)
 
@@ -119,6 +122,7 @@ class AWAC(ActorCriticAlgo[AWACImpl, AWACConfig]):
     """AWAC; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
     config_class: type[AWACConfig] = AWACConfig
+    _acts_in_updates = True
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         values = self._config.value_encoder_factory

@@ -98,6 +98,8 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
 
     def _log_why_not_recorded(self, overridden: bool) -> None:
         reason = "observations or cached features are in host memory"
+        if self.updates_by_rules:
+            reason = "updates choose actions by rules"
         if self._enable_ddp or overridden:
             ddp = "several processes train one model"
             reason = ddp if self._enable_ddp else "update() is overridden"

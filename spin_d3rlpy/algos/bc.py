@@ -54,14 +54,14 @@ class BC(PolicyAlgo[BCImpl, BCConfig]):
     ) -> NDArray:
         """Returns greedy actions `(B, N)` that keep to conditions, also ones not in the data.
 
-        Slots are chosen one after the other, independent ones by confidence, each among what the
-        choices before it allow. Arguments and errors are those of `IDQL.predict_with`, but any
-        policy can do it. An autoregressive one chooses in view of what is `given` only in later
-        slots.
+        They keep the config's `rules` as well. Slots are chosen one after the other, independent
+        ones by confidence, each among what the choices before it allow. Arguments and errors are
+        those of `IDQL.predict_with`, but any policy can do it. An autoregressive one chooses in
+        view of what is `given` only in later slots.
         """
         inputs = self.network_input(self._check_observations(x))
-        assert self._impl is not None
-        chosen = greedy_with(self._impl.acting_policy, inputs, given, allowed)
+        impl = self.require_built()
+        chosen = greedy_with(impl.acting_policy, inputs, given, allowed, impl.rule)
         return chosen.cpu().numpy()
 
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:

@@ -69,11 +69,24 @@ class BCQImpl(ActorCriticImpl):
         utilities = critic.utilities(observations)  # (E, B, S)
         if isinstance(policy, IndependentPolicy):
             share = self._config.action_flexibility
-            supported = keep_supported(self._layout, utilities, policy(inputs), share)
+            logits = policy(inputs)
+            supported = keep_supported(self._layout, utilities, logits, share)
+            if self.rule is not None:
+                return self._values_by_rule(utilities, supported, logits)
             return combine_slots(supported.amax(-1), self._config.decomposition).amin(0)
-        actions = policy.sample_several(inputs, self._config.n_action_samples)
+        n = self._config.n_action_samples
+        actions = policy.sample_several(inputs, n, rule=self.rule)
         values = critic.values(self._layout, utilities, actions)  # (E, A, B)
         return values.amin(0).amax(0)
+
+    def _values_by_rule(
+        self, utilities: torch.Tensor, supported: torch.Tensor, logits: torch.Tensor
+    ) -> torch.Tensor:
+        """Values `(B,)` of each member's best action by the rule, the smallest of them."""
+        likely = self._layout.split(logits).expand_as(supported)  # (E, B, N, K)
+        best = self.best_choices(supported.flatten(0, 1), likely.flatten(0, 1))
+        chosen = self._layout.gather(utilities, best.unflatten(0, supported.shape[:2]))
+        return combine_slots(chosen, self._config.decomposition).amin(0)
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One step of Q, then the policy, then the target critic."""
@@ -104,9 +117,10 @@ class BCQImpl(ActorCriticImpl):
         if isinstance(policy, IndependentPolicy):
             utilities, logits = critic.utilities(observations).amin(0), policy(observations)
             share = self._config.action_flexibility
-            return keep_supported(self._layout, utilities, logits, share).argmax(-1)
+            supported = keep_supported(self._layout, utilities, logits, share)
+            return self.best_choices(supported, otherwise=self._layout.split(logits))
         n = self._config.n_action_samples
-        actions = policy.sample_several(observations, n, noise)  # (A, B, N)
+        actions = policy.sample_several(observations, n, noise, rule=self.rule)  # (A, B, N)
         return best_of(actions, critic.q_values(self._layout, observations, actions))
 
 
@@ -114,6 +128,7 @@ class BCQ(ActorCriticAlgo[BCQImpl, BCQConfig]):
     """BCQ; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
     config_class: type[BCQConfig] = BCQConfig
+    _acts_in_updates = True
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         policy = self.create_policy(observation_shape)

@@ -13,6 +13,8 @@ from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import make_optimizer_field
 from dataclasses_json import config as json_field
 
+from spin_d3rlpy.asm.rule_files import as_named_rule, rule_of
+from spin_d3rlpy.asm.rules import NamedRule
 from spin_d3rlpy.data.weights import TrajectoryWeights
 from spin_d3rlpy.errors import require_one_of
 from spin_d3rlpy.fast.precision import Precision
@@ -33,6 +35,15 @@ def layout_field() -> Any:
     return dataclasses.field(default=None, metadata=encoding)
 
 
+def rules_field() -> Any:
+    """Returns a config field for rules, None if there is nothing to say of them."""
+    encoding = json_field(
+        encoder=lambda rules: None if rules is None else [rule.to_dict() for rule in rules],
+        decoder=lambda content: None if content is None else [as_named_rule(r) for r in content],
+    )
+    return dataclasses.field(default=None, metadata=encoding)
+
+
 @dataclasses.dataclass()
 class MultiDiscreteConfig(LearnableConfig):
     """Fields that every algorithm's config has.
@@ -47,6 +58,9 @@ class MultiDiscreteConfig(LearnableConfig):
             the model is built, and saved with it.
         layout: what slots and choices are (see `spin_envs.ActionLayout`). Filled likewise, if the
             dataset or environment knows; `ActionLayout()` uses nothing of what they know.
+        rules: what every action keeps, greedy and sampled, see `spin_d3rlpy.asm.rules`: named
+            rules, or functions of a module that Python can import. Files keep them. None takes
+            those of the dataset, if its actions are a teacher's (`relabel`); `[]` is none.
         n_steps: gradient steps of `fit` when it is not told.
         trajectory_weights: how often each trajectory is drawn for imitation: by the policy, and by
             the stages that it learns first; None draws all alike.
@@ -60,11 +74,13 @@ class MultiDiscreteConfig(LearnableConfig):
             Results are the same; see `spin_d3rlpy.training.graphs` for when it is recorded again.
             `"auto"`: where it can be, and the log says why where it cannot; True: an update that
             cannot be recorded is an error; False: never. It has no effect on a CPU, with
-            `enable_ddp`, or where observations or cached features are in host memory.
+            `enable_ddp`, where observations or cached features are in host memory, or where updates
+            choose actions by `rules`.
     """
 
     nvec: list[int] | None = None
     layout: ActionLayout | None = layout_field()
+    rules: list[Any] | None = rules_field()
     n_steps: int = 1_000_000
     trajectory_weights: TrajectoryWeights | None = dataclasses.field(
         default_factory=TrajectoryWeights
@@ -81,6 +97,15 @@ class MultiDiscreteConfig(LearnableConfig):
         require_one_of("precision", self.precision, Precision)
         Schedule(self.lr_schedule, self.lr_warmup)
         self.trajectory_weights = self.trajectory_weights or TrajectoryWeights()
+        if self.rules is not None:
+            if not isinstance(self.rules, list | tuple):
+                raise ValueError(f"Expected rules as a list, got {self.rules!r}.")
+            self.rules = [as_named_rule(rule) for rule in self.rules]
+
+    @property
+    def rule(self) -> NamedRule | None:
+        """All of `rules` as one; None if there are none."""
+        return rule_of(self.rules)
 
     @property
     def imitation_weights(self) -> TrajectoryWeights:

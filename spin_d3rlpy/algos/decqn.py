@@ -82,7 +82,7 @@ class DecQNImpl(CriticImpl):
 
     def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
         """Returns the actions `(B, N)` that are best by utilities `(B, S)`."""
-        return self._layout.argmax(utilities)
+        return self.best_choices(self._layout.split(utilities))
 
     def compute_next_values(self, observations: Any) -> torch.Tensor:
         """Returns bootstrap values `(B,)` by double Q-learning."""
@@ -120,6 +120,7 @@ class DecQN(MultiDiscreteAlgo[DecQNImpl, DecQNConfig], name="spin_decqn"):
 
     config_class: type[DecQNConfig] = DecQNConfig
     impl_class: type[DecQNImpl] = DecQNImpl
+    _acts_in_updates = True
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         q_funcs = self.create_critic(observation_shape)
@@ -285,7 +286,8 @@ class DecQNBCQImpl(ImitatingDecQNImpl):
     def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
         logits = self._modules.policy(observations)
         share = self._config.action_flexibility
-        return keep_supported(self._layout, utilities, logits, share).argmax(-1)
+        supported = keep_supported(self._layout, utilities, logits, share)
+        return self.best_choices(supported, otherwise=self._layout.split(logits))
 
 
 class DecQNBCQ(ImitatingDecQN, name="spin_decqn_bcq"):
@@ -324,7 +326,7 @@ class DecQNOneStepImpl(ImitatingDecQNImpl):
 
     def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
         log_probs = self.log_probs(observations)
-        return (self._layout.split(utilities) / self._config.lam + log_probs).argmax(-1)
+        return self.best_choices(self._layout.split(utilities) / self._config.lam + log_probs)
 
     def compute_next_values(self, observations: Any) -> torch.Tensor:
         utilities = self._modules.targ_q_funcs.utilities(observations).mean(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 
 from spin_d3rlpy.algos.config import SCALERS, MultiDiscreteConfig
 from spin_d3rlpy.asm.model import ActionStructureModel
+from spin_d3rlpy.asm.rule_files import trusted_rules
 from spin_d3rlpy.data.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.data.scalers import scaler_to_dict
 from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError
@@ -64,11 +66,12 @@ def load_policy(
     device: DeviceArg = False,
     max_bytes: int = MAX_BYTES,
     asm: ActionStructureModel | str | Path | None = None,
+    trust: bool = False,
 ) -> Any:
     """Reads an algorithm that `save_policy` wrote; the file may be untrusted.
 
-    Nothing in it is executed, and memory is allocated only if the file holds all weights of its
-    configuration. Files of more than `max_bytes` are refused.
+    Nothing in it is executed without `trust`, and memory is allocated only if the file holds all
+    weights of its configuration. Files of more than `max_bytes` are refused.
 
     Args:
         path: file of `save_policy`.
@@ -76,14 +79,20 @@ def load_policy(
         max_bytes: largest file that is read.
         asm: the policy's Action Structure Model or its file, for `support` with policy files of
             earlier versions, which contain only its trunk.
+        trust: import the functions that the policy has as rules, which runs their modules. Named
+            rules need no trust.
 
     Raises:
         FileNotFoundError: there is no such file.
         InvalidCheckpointError: it is damaged, too large, of another kind or version, or its weights
             are not finite or do not match its configuration.
+        UntrustedRuleError: it names a function as a rule, without `trust`.
     """
     advice = "Write one with save_policy, or copy it again."
-    with open_untrusted(Path(path), "policy file", advice, max_bytes) as file:
+    with (
+        trusted_rules() if trust else nullcontext(),
+        open_untrusted(Path(path), "policy file", advice, max_bytes) as file,
+    ):
         header = file.header(FORMAT, VERSION)
         if type(header.get("grad_step")) is not int or header["grad_step"] < 0:
             raise InvalidCheckpointError("its number of steps is not a number")
@@ -120,7 +129,8 @@ def copy_to(algo: Any, device: str) -> Any:
     """Returns a built algorithm's copy on another device, to act by."""
     impl = algo.impl
     described = LearnableConfigWithShape(impl.observation_shape, impl.action_size, algo.config)
-    copy = _build({"algorithm": described.serialize_to_dict()}, device)
+    with trusted_rules():  # this process has imported them before
+        copy = _build({"algorithm": described.serialize_to_dict()}, device)
     with torch.no_grad():
         weights = _weights(algo)
         for name, value in _weights(copy).items():

@@ -37,12 +37,18 @@ class TrainableAlgo(ActingAlgo[TImpl, TConfig]):
     """
 
     caches_features: bool | None = None
+    _acts_in_updates = False  # whether an update chooses actions
 
     @property
     def compiled(self) -> bool:
         """Whether updates are recorded as CUDA graphs, see `MultiDiscreteConfig.compile_graph`."""
         wanted = bool(self._config.compile_graph) and not self._enable_ddp
-        return wanted and can_record(self._device)
+        return wanted and not self.updates_by_rules and can_record(self._device)
+
+    @property
+    def updates_by_rules(self) -> bool:
+        """Whether updates choose actions by rules, which wait for the device."""
+        return self._acts_in_updates and bool(self._config.rules)
 
     @property
     def enable_ddp(self) -> bool:

@@ -32,7 +32,7 @@ from spin_d3rlpy.algos.trust import (
     untested,
 )
 from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
-from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.asm.rules import Rule, both_rules
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.data.weights import completed_returns
@@ -237,6 +237,7 @@ class IDQLImpl(IQLImpl):
             noise=self._candidate_noise[:n, None].expand(-1, len(x), -1),
             given=given,
             allowed=allowed,
+            rule=self.rule,
         )
         best = best_of(actions, self._values_of_candidates(x, actions))
         shape = (len(x), self._layout.n_slots, self._layout.max_choices)
@@ -269,7 +270,7 @@ class IDQLImpl(IQLImpl):
     def _draw_candidates(self, x: torch.Tensor, n: int, noise: torch.Tensor | None) -> torch.Tensor:
         few = None if noise is None else noise[:n]
         drawn_at = self._config.candidate_temperature
-        return self.acting_policy.sample_several(x, n, few, drawn_at)
+        return self.acting_policy.sample_several(x, n, few, drawn_at, self.rule)
 
     def _values_of_candidates(self, x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Values `(E, A, B)` of actions `(A, B, N)`, by the discount that the search acts by."""
@@ -306,7 +307,8 @@ class IDQLImpl(IQLImpl):
         if sweeps == 0:
             return actions
         conditionals = self.acting_policy.conditionals(x, actions)
-        conditions = allowed, rule, given, deadline
+        both = both_rules(self.rule, rule)
+        conditions = allowed, both, given, deadline
         members = critic.members[critics]
         return ascend(members, conditionals, x, actions, support, sweeps, *conditions)
 
@@ -380,6 +382,8 @@ class IDQL(IQL):
         milliseconds: float | None = None,
     ) -> NDArray:
         """Returns greedy actions `(B, N)` that keep to conditions, also ones not in the data.
+
+        They keep the config's `rules` as well.
 
         Args:
             x: observations `(B, obs)`.

@@ -14,6 +14,8 @@ from d3rlpy.types import Shape
 
 from spin_d3rlpy._compat import advance_schedule, step_without_schedule
 from spin_d3rlpy.algos.config import MultiDiscreteConfig, PolicyConfig
+from spin_d3rlpy.asm.choosing import by_rule
+from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.fast.precision import backward
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies import Policy
@@ -60,6 +62,19 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         layout = SlotLayout(config.nvec).to(device)
         super().__init__(observation_shape, layout.max_choices, modules, device)
         self._layout, self._config = layout, config
+        self.rule: Rule | None = config.rule  # every action keeps it
+
+    def best_choices(
+        self, scores: torch.Tensor, otherwise: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns the best choices `(B, N)` by values `(B, N, K)`, slot by slot if there is a rule.
+
+        The slot that would lose most by another's choice comes first. `otherwise` has scores of
+        choices that are taken if no choice with a value, above `-inf`, is allowed.
+        """
+        if self.rule is None:
+            return scores.argmax(-1)
+        return by_rule(scores, self.rule, first="dearest", otherwise=otherwise)
 
     @property
     def n_tokens(self) -> int:
@@ -192,10 +207,15 @@ class PolicyImpl(MultiDiscreteImpl):
         return self._modules.policy.n_tokens
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        return self.acting_policy.greedy(x)
+        return self.acting_policy.greedy(x, *self._conditions)
 
     def inner_sample_action(self, x: Any) -> torch.Tensor:
-        return self.acting_policy.sample(x)
+        return self.acting_policy.sample(x, *self._conditions)
+
+    @property
+    def _conditions(self) -> tuple[Rule, ...]:
+        # A policy of another package may know no rules.
+        return () if self.rule is None else (self.rule,)
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError("Behavior cloning learns no values.")

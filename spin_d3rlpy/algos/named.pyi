@@ -1,6 +1,6 @@
 # Written by `python -m tests.typing.stubs`; do not edit.
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from d3rlpy.base import DeviceArg
 from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
@@ -40,6 +40,7 @@ class _IQLFields(TypedDict, total=False):
     compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
     layout: ActionLayout | None
+    rules: list[Any] | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
     lr_schedule: Literal["constant", "linear", "cosine"]
@@ -282,6 +283,7 @@ class _IDQLFields(TypedDict, total=False):
     compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
     layout: ActionLayout | None
+    rules: list[Any] | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
     lr_schedule: Literal["constant", "linear", "cosine"]
@@ -420,6 +422,7 @@ class _AWACFields(TypedDict, total=False):
     compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
     layout: ActionLayout | None
+    rules: list[Any] | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
     lr_schedule: Literal["constant", "linear", "cosine"]
@@ -571,6 +574,7 @@ class _BCQFields(TypedDict, total=False):
     compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
     layout: ActionLayout | None
+    rules: list[Any] | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
     lr_schedule: Literal["constant", "linear", "cosine"]
@@ -720,6 +724,7 @@ class _BCFields(TypedDict, total=False):
     compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
     layout: ActionLayout | None
+    rules: list[Any] | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
     lr_schedule: Literal["constant", "linear", "cosine"]

@@ -64,7 +64,7 @@ def as_mask_or_rule(
     if allowed is None:
         return None, None
     if callable(allowed):
-        return None, _checked(allowed)
+        return None, checked_rule(allowed)
     tensor = as_tensor(allowed)
     if tensor is None and not isinstance(allowed, list | tuple):
         raise ValueError(f"Expected allowed to be a mask or a rule (a function), got {allowed!r}.")
@@ -76,7 +76,7 @@ def as_mask_or_rule(
     return tensor.to(device).expand(shape), None
 
 
-def _checked(rule: Rule) -> Rule:
+def checked_rule(rule: Rule) -> Rule:
     """Returns a rule whose masks are bool tensors; a ValueError where they cannot be."""
 
     def checked(partial: torch.Tensor) -> torch.Tensor:

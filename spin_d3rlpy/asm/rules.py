@@ -3,68 +3,208 @@
 A rule is any function from partial actions `(R, N)`, -1 where open, to a mask `(R, N, K)`, True
 where a choice may still be made. One that looks ahead allows only what can be completed; then
 sampling never ends without a choice.
+
+The rules here know their name and arguments, so that a config and a policy's file keep them
+(`spin_d3rlpy.asm.rule_files`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
+
+from spin_d3rlpy.errors import NvecMismatchError
 
 Rule = Callable[[torch.Tensor], torch.Tensor]
 
 OPEN = -1
 
 
-def all_different(n_choices: int, except_for: Sequence[int] = ()) -> Rule:
+@dataclasses.dataclass(frozen=True)
+class NamedRule:
+    """Base class of rules that files can keep: their fields are plain values."""
+
+    name: ClassVar[str]
+
+    def __call__(self, partial: torch.Tensor) -> torch.Tensor:
+        """Maps partial actions `(R, N)` to allowed choices `(R, N, K)`."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns name and arguments as JSON holds them."""
+        fields = dataclasses.fields(self)
+        return {"name": self.name} | {f.name: _plain(getattr(self, f.name)) for f in fields}
+
+    def check(self, nvec: Sequence[int]) -> None:
+        """Checks that it is for actions of `nvec`, without work that its numbers could blow up.
+
+        Raises:
+            NvecMismatchError: it is for another action space.
+        """
+
+    @property
+    def functions(self) -> list[str]:
+        """Import paths of the functions in it."""
+        return []
+
+    def _require(self, fits: bool, expected: str, nvec: Sequence[int]) -> None:
+        if not fits:
+            raise NvecMismatchError(
+                f"The rule {self} does not fit nvec={list(nvec)}: expected {expected}."
+            )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, NamedRule):
+        return value.to_dict()
+    return [_plain(part) for part in value] if isinstance(value, tuple) else value
+
+
+def _whole(values: Sequence[int]) -> tuple[int, ...]:
+    return tuple(operator.index(value) for value in values)
+
+
+@dataclasses.dataclass(frozen=True)
+class AllDifferent(NamedRule):
+    """See `all_different`."""
+
+    name: ClassVar[str] = "all_different"
+
+    n_choices: int
+    except_for: tuple[int, ...] = ()
+
+    def __call__(self, partial: torch.Tensor) -> torch.Tensor:
+        choices = torch.arange(self.n_choices, device=partial.device)
+        taken = (partial[..., None] == choices).any(1)  # (R, K); an open slot takes none
+        for choice in self.except_for:
+            taken = taken & (choices != choice)
+        return ~taken[:, None].expand(-1, partial.shape[1], -1)
+
+    def check(self, nvec: Sequence[int]) -> None:
+        self._require(self.n_choices == max(nvec), f"n_choices={max(nvec)}", nvec)
+        within = all(0 <= choice < self.n_choices for choice in self.except_for)
+        self._require(within, f"except_for below {self.n_choices}", nvec)
+
+
+def all_different(n_choices: int, except_for: Sequence[int] = ()) -> AllDifferent:
     """No two slots make the same of `n_choices` (K), except for those that any number may make."""
-
-    def rule(partial: torch.Tensor) -> torch.Tensor:
-        # Open slots mark an entry past the last choice.
-        marked = torch.where(partial == OPEN, n_choices, partial)
-        taken = torch.zeros(len(partial), n_choices + 1, dtype=torch.bool, device=partial.device)
-        taken.scatter_(1, marked, True)
-        taken[:, list(except_for)] = False
-        return ~taken[:, None, :n_choices].expand(-1, partial.shape[1], -1)
-
-    return rule
+    return AllDifferent(operator.index(n_choices), _whole(except_for))
 
 
-def at_most_changed(default: Sequence[int], k: int, n_choices: int) -> Rule:
-    """At most k slots differ from a default action; slots have up to `n_choices` (K)."""
+@dataclasses.dataclass(frozen=True)
+class AtMostChanged(NamedRule):
+    """See `at_most_changed`."""
 
-    def rule(partial: torch.Tensor) -> torch.Tensor:
-        usual = torch.as_tensor(list(default), device=partial.device)
+    name: ClassVar[str] = "at_most_changed"
+
+    default: tuple[int, ...]
+    k: int
+    n_choices: int
+
+    def __call__(self, partial: torch.Tensor) -> torch.Tensor:
+        usual = torch.tensor(self.default, device=partial.device)
         changed = ((partial != OPEN) & (partial != usual)).sum(1)
-        same = torch.nn.functional.one_hot(usual, n_choices).bool()  # (N, K)
-        return same | (changed < k)[:, None, None]
+        choices = torch.arange(self.n_choices, device=partial.device)
+        same = usual[:, None] == choices  # (N, K)
+        return same | (changed < self.k)[:, None, None]
 
-    return rule
+    def check(self, nvec: Sequence[int]) -> None:
+        self._require(self.n_choices == max(nvec), f"n_choices={max(nvec)}", nvec)
+        self._require(len(self.default) == len(nvec), f"a default of {len(nvec)} choices", nvec)
+        within = all(0 <= c < m for c, m in zip(self.default, nvec, strict=True))
+        self._require(within, "a default of this action space", nvec)
 
 
-def within_budget(costs: Sequence[Sequence[float]], budget: float) -> Rule:
+def at_most_changed(default: Sequence[int], k: int, n_choices: int) -> AtMostChanged:
+    """At most k slots differ from a default action; slots have up to `n_choices` (K)."""
+    return AtMostChanged(_whole(default), operator.index(k), operator.index(n_choices))
+
+
+@dataclasses.dataclass(frozen=True)
+class WithinBudget(NamedRule):
+    """See `within_budget`."""
+
+    name: ClassVar[str] = "within_budget"
+
+    costs: tuple[tuple[float, ...], ...]
+    budget: float
+
+    def __call__(self, partial: torch.Tensor) -> torch.Tensor:
+        table = torch.tensor(self.costs, dtype=torch.float64, device=partial.device)  # (N, K)
+        is_open = partial == OPEN
+        rows = table.expand(partial.shape[0], -1, -1)
+        made = rows.gather(2, partial.clamp(min=0)[..., None])[..., 0]
+        least = table.amin(1).expand_as(made)
+        spent = torch.where(is_open, least, made).sum(1, keepdim=True)  # (R, 1)
+        return spent[..., None] - least[..., None] + table <= self.budget
+
+    def check(self, nvec: Sequence[int]) -> None:
+        shape = [len(row) for row in self.costs]
+        expected = [max(nvec)] * len(nvec)
+        self._require(shape == expected, f"costs of shape {(len(nvec), max(nvec))}", nvec)
+
+
+def within_budget(costs: Sequence[Sequence[float]], budget: float) -> WithinBudget:
     """The costs `(N, K)` of the choices add up to at most a budget.
 
     Choices after which even the cheapest ones of the open slots would exceed it are not allowed.
-    Costs past a slot's last choice are not read.
+    Pad the costs of slots with fewer choices than others with infinity.
     """
-
-    def rule(partial: torch.Tensor) -> torch.Tensor:
-        table = torch.as_tensor(costs, dtype=torch.float64, device=partial.device)  # (N, K)
-        is_open = partial == OPEN
-        made = table.expand(len(partial), -1, -1).gather(2, partial.clamp(min=0)[..., None])[..., 0]
-        least = table.amin(1).expand_as(made)
-        spent = torch.where(is_open, least, made).sum(1, keepdim=True)  # (R, 1)
-        return spent[..., None] - least[..., None] + table <= budget
-
-    return rule
+    return WithinBudget(tuple(tuple(float(c) for c in row) for row in costs), float(budget))
 
 
-def every(*rules: Rule) -> Rule:
-    """All rules hold. Each one looks ahead for itself only."""
+@dataclasses.dataclass(frozen=True)
+class Every(NamedRule):
+    """See `every`."""
 
-    def rule(partial: torch.Tensor) -> torch.Tensor:
-        return functools.reduce(torch.logical_and, (one(partial) for one in rules))
+    name: ClassVar[str] = "every"
 
-    return rule
+    rules: tuple[Rule, ...]
+
+    def __call__(self, partial: torch.Tensor) -> torch.Tensor:
+        return functools.reduce(torch.logical_and, (one(partial) for one in self.rules))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns name and arguments; a ValueError if one of the rules is a plain function."""
+        for one in self.rules:
+            if not isinstance(one, NamedRule):
+                raise ValueError(
+                    f"Expected rules that files can keep in every(...), got {one!r}. Wrap a "
+                    "function of a module of yours: spin_d3rlpy.asm.rule_files.imported."
+                )
+        return super().to_dict()
+
+    def check(self, nvec: Sequence[int]) -> None:
+        for one in self._named:
+            one.check(nvec)
+
+    @property
+    def functions(self) -> list[str]:
+        return [path for one in self._named for path in one.functions]
+
+    @property
+    def _named(self) -> list[NamedRule]:
+        return [one for one in self.rules if isinstance(one, NamedRule)]
+
+
+def every(*rules: Rule) -> Every:
+    """All rules hold. Each one looks ahead for itself only.
+
+    Raises:
+        ValueError: there is no rule.
+    """
+    if not rules:
+        raise ValueError("Expected at least one rule.")
+    return Every(rules)
+
+
+def both_rules(one: Rule | None, other: Rule | None) -> Rule | None:
+    """Returns a rule that both hold; None forbids nothing."""
+    if one is None or other is None:
+        return one or other
+    return every(one, other)

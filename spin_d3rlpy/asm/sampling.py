@@ -19,7 +19,7 @@ from spin_d3rlpy.asm.conditions import (
     as_noise,
     as_order,
 )
-from spin_d3rlpy.asm.rules import OPEN, Rule
+from spin_d3rlpy.asm.rules import OPEN, Rule, both_rules
 from spin_d3rlpy.errors import InvalidActionSpaceError, NoAllowedChoiceError
 from spin_d3rlpy.nvec import SlotLayout, gumbel_noise
 
@@ -93,6 +93,7 @@ def sample(
     slots_per_pass: int = 1,
     noise: ArrayLike | None = None,
     entropy_bound: float | None = None,
+    rule: Rule | None = None,
 ) -> torch.Tensor:
     r"""Samples n actions per state `(n, B, N)`, int64, one slot after the other.
 
@@ -126,6 +127,7 @@ def sample(
         entropy_bound: instead of `slots_per_pass`: as many slots a pass as keep the sum of their
             entropies (nats), without the largest, at most here; that sum bounds what is lost by
             choosing them independently. The surest slots of a pass come first.
+        rule: holds in addition to what is `allowed`.
 
     Raises:
         InvalidActionSpaceError: `given` holds neither choices of this action space nor -1.
@@ -149,7 +151,8 @@ def sample(
     if given is None:
         given = torch.full((batch, slots), OPEN, device=device)
     given = _checked_actions(asm, observations, given, least=OPEN)
-    mask, rule = as_mask_or_rule(allowed, (batch, slots, asm.layout.max_choices), device)
+    mask, other = as_mask_or_rule(allowed, (batch, slots, asm.layout.max_choices), device)
+    rule = both_rules(rule, other)
     if mask is not None:
         mask = mask.repeat(n, 1, 1)
     if noise is not None:

@@ -14,6 +14,7 @@ from spin_d3rlpy.cli.options import (
     Json,
     Policy,
     Progress,
+    Trust,
     complete_datasets,
     emit,
     parse_arguments,
@@ -44,6 +45,7 @@ def evaluate(
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="--dataset: gradient steps.")] = 10_000,
     gamma: Annotated[float, typer.Option(min=0, max=1, help="--dataset: discount.")] = 0.99,
+    trust: Trust = False,
     device: Device = "cpu:0",
     progress: Progress = True,
     json: Json = False,
@@ -53,7 +55,7 @@ def evaluate(
     from spin_d3rlpy.runs.play import estimate_value, play_episodes
     from spin_d3rlpy.runs.policy import open_policy
 
-    opened = open_policy(policy, device)
+    opened = open_policy(policy, device, trust)
     result: dict[str, Any]
     if dataset is not None:
         buffer = as_device_buffer(dataset, opened.nvec)
@@ -82,6 +84,7 @@ def predict(
     policy: Policy,
     table: Annotated[Path, typer.Argument(help="A .csv or .parquet file, a state per row.")],
     out: Annotated[Path | None, typer.Option(help="A CSV file; default: print.")] = None,
+    trust: Trust = False,
     device: Device = "cpu:0",
     json: Json = False,
 ) -> None:
@@ -94,7 +97,7 @@ def predict(
     from spin_d3rlpy.runs.decide import decide_table
     from spin_d3rlpy.runs.policy import open_policy
 
-    rows = decide_table(open_policy(policy, device).algorithm, table)
+    rows = decide_table(open_policy(policy, device, trust).algorithm, table)
     if out is None:
         emit(json, rows, csv_text(rows).rstrip("\n"))
         return
@@ -133,6 +136,7 @@ def record(
 def export(
     policy: Policy,
     out: Annotated[Path, typer.Option(help=".pt (TorchScript) or .onnx.")] = Path("policy.onnx"),
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Write a policy's greedy actions as TorchScript or ONNX (extra `onnx`), scaling included.
@@ -142,7 +146,7 @@ def export(
     """
     from spin_d3rlpy.runs.policy import open_policy
 
-    algorithm = open_policy(policy).algorithm
+    algorithm = open_policy(policy, trust=trust).algorithm
     algorithm.save_policy(str(out))
     assert algorithm.impl is not None
     size, nvec = algorithm.impl.observation_shape[0], list(algorithm.config.nvec)

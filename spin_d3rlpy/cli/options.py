@@ -99,7 +99,7 @@ def complete_policies(incomplete: str) -> list[str]:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for scripts.")]
-Trust = Annotated[bool, typer.Option(help="Call whatever the dataset names as environment.")]
+Trust = Annotated[bool, typer.Option(help="Call what a dataset or a policy names.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")]
 Device = Annotated[str, typer.Option(callback=check_device, help="cpu:0, cuda:0, ...")]
 ConfiguredDevice = Annotated[

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -28,6 +28,7 @@ from minari import MinariDataset
 from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
 from spin_d3rlpy.data.layouts import read_layout
+from spin_d3rlpy.data.masks import unpack
 from spin_d3rlpy.data.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.weights import TrajectoryWeights, persistence, returns_to_go
@@ -62,10 +63,13 @@ class DeviceReplayBuffer(ReplayBufferBase):
         episode_starts: `(episodes + 1,)` index of each episode's first transition, and n.
         layout: what the action's slots and choices are, if that is known.
         preparation: how a table's columns became features, if it was read from one.
+        masks: `(sum(T + 1), bytes)` uint8: of the observations, see `masks_at`; None without.
+        rules: that all actions keep, if they are a teacher's (`relabel`) that has rules.
     """
 
     layout: ActionLayout | None = None
     preparation: TablePreparation | None = None
+    rules: Sequence[Callable[[torch.Tensor], torch.Tensor]] | None = None
 
     def __init__(self, data: StackedEpisodes, map_in: Path | None = None) -> None:
         self._map_in = map_in
@@ -76,6 +80,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         self.actions = torch.from_numpy(data.actions)
         self.rewards = torch.from_numpy(data.rewards)
         self.terminals = torch.from_numpy(data.terminals)
+        self.masks = None if data.masks is None else torch.from_numpy(data.masks)
         self.episode_starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
         # In 32 bits from the start: small observations take no more than this does.
         episode_of = torch.repeat_interleave(torch.arange(len(lengths)).int(), lengths)
@@ -181,10 +186,12 @@ class DeviceReplayBuffer(ReplayBufferBase):
             terminals=self.terminals[steps].cpu().numpy(),
             lengths=[starts[i + 1] - starts[i] for i in chosen],
             nvec=self.nvec,
+            masks=None if self.masks is None else self.masks[rows.to(self.device)].cpu().numpy(),
         )
         selected = DeviceReplayBuffer(stacked, self._map_in).to(self.device)
         selected.layout = self.layout
         selected.preparation = self.preparation
+        selected.rules = self.rules
         if self._weights is not None:
             selected._weigh(self._weights[torch.tensor(chosen, device=self.device)])
             selected._weighs_critics = self._weighs_critics
@@ -314,6 +321,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         """Returns the same episodes with other actions `(n, N)`."""
         chosen = copy.copy(self)
         chosen.actions = actions.to(self.device, self.actions.dtype)
+        chosen.rules = None  # it is not known whether these keep them
         chosen._episodes = None
         return chosen
 
@@ -345,6 +353,15 @@ class DeviceReplayBuffer(ReplayBufferBase):
         """Returns observations `(R, obs)` of rows `(R,)`, on the buffer's device."""
         source = self.observations
         return source.index_select(0, rows.to(source.device)).to(self.device)
+
+    def masks_at(self, rows: torch.Tensor) -> torch.Tensor | None:
+        """Returns which choices may be made in observations' rows `(R,)`, `(R, N, K)` bool.
+
+        None if the dataset has no masks. Entries past a slot's last choice are False.
+        """
+        if self.masks is None:
+            return None
+        return unpack(self.masks.index_select(0, rows), self.nvec)
 
     def sample_index(self, batch_size: int, weighted: bool = True) -> torch.Tensor:
         """Draws transition indices `(B,)` with replacement, by trajectory weights if `weighted`."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from spin_d3rlpy.data.masks import Bits, bytes_of, check_logged, open_where_empty
 from spin_d3rlpy.data.rounding import StateRounding
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.files.untrusted import require_memory
@@ -31,6 +32,7 @@ class EpisodeArrays:
     actions: NDArray[Any]  # `(T, N)`, or `(T,)` for a single sub-action
     rewards: NDArray[Any]  # `(T,)`
     terminated: bool  # whether the task ended the episode (rather than a time limit)
+    masks: Bits | None = None  # `(T + 1, bytes)`: of the states, see `spin_d3rlpy.data.masks`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +45,7 @@ class StackedEpisodes:
     terminals: NDArray[np.float32]  # `(n,)` float32, 1 where the task ended the episode
     lengths: list[int]  # T of each episode
     nvec: list[int]  # number of choices of each sub-action
+    masks: Bits | None = None  # `(sum(T + 1), bytes)`, see `spin_d3rlpy.data.masks`
 
 
 def action_dtype(nvec: Sequence[int]) -> np.dtype[Any]:
@@ -88,6 +91,7 @@ def stack_episodes(
                 terminals=np.zeros(n, np.float32),
                 lengths=list(lengths),
                 nvec=list(nvec),
+                masks=_allocate_masks(episode, n + len(lengths), nvec),
             )
         observations = stacked.observations[row : row + length + 1]
         rewards = stacked.rewards[step : step + length]
@@ -106,10 +110,41 @@ def stack_episodes(
         check_finite("reward", rewards, episode.name)
         stacked.actions[step : step + length] = _checked_actions(episode, nvec, integral_floats)
         stacked.terminals[step + length - 1] = float(episode.terminated)
+        if (episode.masks is None) != (stacked.masks is None):
+            raise InvalidDatasetError(
+                f"Expected masks of all episodes or of none: {episode.name} differs from the first."
+            )
+        if stacked.masks is not None and episode.masks is not None:
+            bits = stacked.masks[row : row + length + 1]
+            bits[:] = _checked_masks(episode, stacked.actions[step : step + length], nvec)
         row += length + 1
         step += length
     assert stacked is not None
     return stacked
+
+
+def _allocate_masks(episode: EpisodeArrays, rows: int, nvec: Sequence[int]) -> Bits | None:
+    """Returns an array for all masks, if the first episode has some."""
+    if episode.masks is None:
+        return None
+    n_bytes = rows * bytes_of(nvec)
+    require_memory(n_bytes, f"Masks of {rows} states", _ADVICE, InvalidDatasetError)
+    return np.empty((rows, bytes_of(nvec)), np.uint8)
+
+
+def _checked_masks(
+    episode: EpisodeArrays, actions: NDArray[np.integer[Any]], nvec: Sequence[int]
+) -> Bits:
+    """Returns an episode's masks; after its last action a slot without a choice has all."""
+    masks, shape = episode.masks, (len(actions) + 1, bytes_of(nvec))
+    assert masks is not None
+    if masks.shape != shape or masks.dtype != np.uint8:
+        raise InvalidDatasetError(
+            f"Expected masks of {episode.name} as bytes of shape {shape}, one row for each state, "
+            f"got shape {masks.shape} and dtype {masks.dtype}."
+        )
+    check_logged(masks, actions, nvec, episode.name)
+    return np.concatenate([masks[:-1], open_where_empty(masks[-1:], nvec)])
 
 
 def allocate_observations(rows: int, features: int, map_in: Path | None) -> NDArray[np.float32]:

@@ -18,12 +18,19 @@ from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.cells import SHOWN_VALUES, plain, read_choices, read_flags
 from spin_d3rlpy.data.csv_files import read_csv
 from spin_d3rlpy.data.environments import storable_spec
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.layouts import KEY as LAYOUT_KEY
 from spin_d3rlpy.data.layouts import layout_of_table
 from spin_d3rlpy.data.loader import as_device_buffer
+from spin_d3rlpy.data.mask_columns import (
+    mask_columns,
+    masks_of_rows,
+    require_allowed,
+)
+from spin_d3rlpy.data.masks import Bits
 from spin_d3rlpy.data.preparation import (
     KEY,
     Missing,
@@ -45,9 +52,6 @@ from spin_d3rlpy.nvec import check_nvec, nvec_from_space
 from spin_envs import MissingDependencyError
 
 LastStep = Literal["keep", "drop"]
-
-_FLAGS = (0, 1, "false", "true", "no", "yes")
-_SHOWN_VALUES = 20
 
 
 class Columns(Protocol):
@@ -73,6 +77,7 @@ def from_table(
     missing: Missing = "refuse",
     categories: Sequence[str] = (),
     layout: Mapping[str, Any] | None = None,
+    masks: Mapping[str, Sequence[str]] | NDArray[np.bool_] | None = None,
 ) -> DeviceReplayBuffer:
     """Reads logged decisions: one row has a state, the action taken and its reward.
 
@@ -115,6 +120,11 @@ def from_table(
             `choice_columns` hold names of columns of the state (None where a choice lacks a
             feature). `{"shared_choices": True}` alone says that all slots choose among the same
             things.
+        masks: which choices may be made in each row's state: for an action column the columns, one
+            for each of its choices in their order, that are 1 (true, yes) where it may be made,
+            e.g. `{"dose": ["dose_0_ok", "dose_50_ok", "dose_100_ok"]}`; or a bool array
+            `(rows, N, K)`. Actions without such columns are free, and so is an empty cell of a
+            final state.
 
     Returns:
         The dataset in main memory, for `fit`. Its attribute `preparation` says how columns became
@@ -123,11 +133,11 @@ def from_table(
     Raises:
         FileNotFoundError: there is no such file.
         InvalidDatasetError: a column is missing or a cell invalid (the text names row and column),
-            or all rewards other than 0 would be left out.
+            a row's own mask forbids its action, or all rewards other than 0 would be left out.
         ValueError: an unknown `last_step` or `missing`, `subtract` or `categories` names no column
             of the state, `terminal_values` without a column in `terminal`, or a `layout` that does
             not fit the table.
-        NvecMismatchError: `nvec`, `actions` and `choices` disagree.
+        NvecMismatchError: `nvec`, `actions`, `choices` and `masks` disagree.
         MissingDependencyError: a Parquet file without pyarrow.
 
     Warns:
@@ -145,6 +155,7 @@ def from_table(
     sizes = _sizes(actions, choices, nvec)
     names = [*observations, *actions, reward, episode]
     names += [name for name in (time, terminal) if isinstance(name, str)]
+    names += mask_columns(masks, actions, sizes)
     columns = _read(table, names)
     with _named_file(table):
         if not len(columns[episode]):
@@ -170,7 +181,7 @@ def from_table(
             state_only=state_only,
             chosen=np.stack(
                 [
-                    _choices(columns[name], name, known, state_only)
+                    read_choices(columns[name], name, known, state_only)
                     for name, known in zip(actions, values, strict=True)
                 ],
                 axis=1,
@@ -178,6 +189,10 @@ def from_table(
             rewards=_numbers(columns, reward, state_only),
             ended=_terminal(columns, terminal, terminal_values, len(states)),
         )
+        if masks is not None:
+            bits = masks_of_rows(masks, columns, actions, sizes, state_only)
+            require_allowed(bits, log.chosen, ~state_only, actions, values)
+            log = dataclasses.replace(log, masks=bits)
         episodes = _cut(log, groups, terminal, last_step)
         stacked = stack_episodes(episodes, [len(e.rewards) for e in episodes], sizes)
     warn_of_columns(states, preparation.features, subtract)
@@ -222,6 +237,7 @@ class _Log:
     chosen: NDArray[np.int64]  # (rows, N)
     rewards: NDArray[np.float64]  # (rows,)
     ended: NDArray[np.bool_]  # (rows,): by the column of ends
+    masks: Bits | None = None  # (rows, bytes)
 
 
 @contextmanager
@@ -290,6 +306,7 @@ def _cut(
                     actions=log.chosen[steps],
                     rewards=log.rewards[steps],
                     terminated=over,
+                    masks=None if log.masks is None else log.masks[rows_of_states],
                 )
             )
     _report(log.rewards, log.state_only, kept, len(groups), unknown)
@@ -399,6 +416,7 @@ def save_dataset(
     observations, actions, rewards = (
         tensor.cpu().numpy() for tensor in (data.observations, data.actions, data.rewards)
     )
+    masks = None if data.masks is None else data.masks.cpu().numpy()
     edges = enumerate(itertools.pairwise(data.episode_starts.tolist()))
     with staged_dataset(name) as staging:
         if staging is None:
@@ -418,6 +436,7 @@ def save_dataset(
                     actions[start:end],
                     rewards[start:end],
                     bool(data.terminals[end - 1]),
+                    masks=None if masks is None else masks[start + i : end + i + 1],
                 )
                 for i, (start, end) in edges
             ),
@@ -503,7 +522,7 @@ def _numbers(
     try:
         return column.astype(np.float64)
     except (ValueError, TypeError):
-        row = next(i for i, v in enumerate(column) if not isinstance(_plain(v), float))
+        row = next(i for i, v in enumerate(column) if not isinstance(plain(v), float))
         raise InvalidDatasetError(
             f"Expected column {name!r} to hold numbers, row {row} has {column[row]!r}."
         ) from None
@@ -529,31 +548,6 @@ def _episode_rows(
     return {name: np.array(rows) for name, rows in groups.items()}
 
 
-def _choices(
-    column: NDArray[Any], name: str, values: Sequence[Any], skip: NDArray[np.bool_]
-) -> NDArray[np.int64]:
-    """Returns the numbers of a column's values; 0 in skipped cells."""
-    known = {_plain(value): i for i, value in enumerate(values)}
-    numbers = np.zeros(len(column), np.int64)
-    for row, value in enumerate(column.tolist()):
-        if not skip[row] and _plain(value) not in known:
-            first_choices = ", ".join(map(str, list(known)[:_SHOWN_VALUES]))
-            raise InvalidDatasetError(
-                f"Row {row} has {name!r} = {value!r}, which is not one of its choices: "
-                f"{first_choices}."
-            )
-        numbers[row] = 0 if skip[row] else known[_plain(value)]
-    return numbers
-
-
-def _plain(value: Any) -> Any:
-    """Normalizes 1, 1.0, "1" and "1.0"; other text is unchanged."""
-    try:
-        return float(value)
-    except (ValueError, TypeError):
-        return str(value).strip()
-
-
 def _terminal(
     columns: Mapping[str, NDArray[Any]],
     terminal: str | bool,
@@ -565,18 +559,17 @@ def _terminal(
         return np.full(rows, terminal)
     column = columns[terminal]
     if ends is not None:
-        wanted = {_plain(value) for value in ends}
-        ends_here = np.array([_plain(value) in wanted for value in column.tolist()], bool)
+        wanted = {plain(value) for value in ends}
+        ends_here = np.array([plain(value) in wanted for value in column.tolist()], bool)
         if not ends_here.any():
             raise InvalidDatasetError(
                 f"No row has one of terminal_values={list(ends)} in {terminal!r}, whose values are "
-                f"{', '.join(map(str, sorted({str(v) for v in column.tolist()})[:_SHOWN_VALUES]))}."
+                f"{', '.join(map(str, sorted({str(v) for v in column.tolist()})[:SHOWN_VALUES]))}."
                 " Correct them, or pass terminal=False if no episode ended."
             )
         return ends_here
-    flags = np.array([str(value).lower() for value in column.tolist()], object)
     try:
-        return (_choices(flags, terminal, _FLAGS, is_empty(column)) % 2).astype(bool)
+        return read_flags(column, terminal)
     except InvalidDatasetError as error:
         raise InvalidDatasetError(
             f"{error} Expected terminal= to name a column that is 1 where the action ended the "

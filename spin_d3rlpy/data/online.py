@@ -14,6 +14,8 @@ from spin_d3rlpy._compat import DiscreteView
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.layouts import layout_of
+from spin_d3rlpy.data.masks import Bits, is_choice, mask_of_info, pack
+from spin_d3rlpy.errors import InvalidDatasetError
 from spin_d3rlpy.nvec import choices_of, nvec_from_space
 from spin_d3rlpy.training.progress import progress_bar
 
@@ -44,24 +46,27 @@ def create_replay_buffer(
 
 def collect(
     env: gymnasium.Env[Any, Any],
-    choose: Callable[[NDArray[np.float32]], Any],
+    choose: Callable[..., Any],
     episodes: int = 100,
     seed: int = 0,
     progress: bool = True,
+    with_masks: bool = False,
 ) -> DeviceReplayBuffer:
     """Plays episodes by a function, such as a rule of thumb, and returns them as a dataset.
 
     Args:
         env: its observations are flat, its actions MultiDiscrete, MultiBinary or Discrete; its
-            `unwrapped.layout` becomes the dataset's.
+            `unwrapped.layout` becomes the dataset's, and so do masks in `info["action_mask"]`.
         choose: maps an observation `(obs,)` to an action of the environment's space.
         episodes: how many to play.
         seed: of the first episode; later ones count up.
         progress: draw a progress bar.
+        with_masks: call `choose(observation, mask)` with the mask `(N, K)` of the state, bool.
 
     Raises:
         InvalidActionSpaceError: the action space is another one.
-        InvalidDatasetError: observations are not flat, not finite, or actions are not in the space.
+        InvalidDatasetError: observations are not flat, not finite, or actions are not in the space;
+            an action that its state's mask forbids, or masks of some states only.
         ValueError: `episodes` is less than 1.
     """
     if episodes < 1:
@@ -70,7 +75,7 @@ def collect(
     played = []
     with progress_bar("Playing", "episode", progress, total=episodes) as bar:
         for i in range(episodes):
-            played.append(_play(env, choose, seed + i, f"episode {i}"))
+            played.append(_play(env, choose, seed + i, f"episode {i}", nvec, with_masks))
             bar.update()
     lengths = [len(episode.rewards) for episode in played]
     buffer = DeviceReplayBuffer(stack_episodes(iter(played), lengths, nvec))
@@ -80,23 +85,53 @@ def collect(
 
 def _play(
     env: gymnasium.Env[Any, Any],
-    choose: Callable[[NDArray[np.float32]], Any],
+    choose: Callable[..., Any],
     seed: int,
     name: str,
+    nvec: Sequence[int],
+    with_masks: bool,
 ) -> EpisodeArrays:
-    observation, _ = env.reset(seed=seed)
-    observations, actions, rewards = [observation], [], []
+    observation, info = env.reset(seed=seed)
+    observations = [observation]
+    actions: list[Any] = []
+    rewards: list[float] = []
+    masks = [mask_of_info(info, nvec)]
     terminated = truncated = False
     while not (terminated or truncated):
-        action = choose(observation)
-        observation, reward, terminated, truncated, _ = env.step(action)
+        if with_masks and masks[-1] is None:
+            raise InvalidDatasetError(
+                f"Expected info['action_mask'] of every state, step {len(actions)} of {name} has "
+                "none. Pass with_masks=False for an environment without masks."
+            )
+        action = choose(observation, masks[-1]) if with_masks else choose(observation)
+        observation, reward, terminated, truncated, info = env.step(action)
         observations.append(observation)
         actions.append(choices_of(env.action_space, action))
         rewards.append(float(reward))
+        masks.append(mask_of_info(info, nvec))
     return EpisodeArrays(
         name=name,
         observations=np.asarray(observations, np.float32),
         actions=np.asarray(actions),
         rewards=np.asarray(rewards),
         terminated=bool(terminated),
+        masks=_packed(masks, nvec, name),
     )
+
+
+def _packed(
+    masks: Sequence[NDArray[np.bool_] | None], nvec: Sequence[int], name: str
+) -> Bits | None:
+    """Returns the masks of an episode's states as bits; None if no state has one."""
+    if all(mask is None for mask in masks[:-1]):
+        return None
+    given = list(masks)
+    if given[-1] is None:  # nothing is chosen in the last state
+        given[-1] = is_choice(nvec)
+    missing = [step for step, mask in enumerate(given) if mask is None]
+    if missing:
+        raise InvalidDatasetError(
+            f"Expected info['action_mask'] of every state or of none, step {missing[0]} of {name} "
+            "has none."
+        )
+    return pack(np.stack([mask for mask in given if mask is not None]), nvec)

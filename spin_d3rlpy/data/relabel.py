@@ -31,6 +31,8 @@ def relabel(
 
         student = FactoredBC(recipe="tuned").fit(relabel(dataset, teacher))
 
+    A student takes over the teacher's rules, because its own choices need not keep them.
+
     `n_transitions` takes whole episodes, drawn at random, of about so many transitions.
     """
     buffer = as_device_buffer(dataset)
@@ -44,4 +46,6 @@ def relabel(
             states = buffer.observations_at(rows).cpu().numpy()
             actions.append(torch.from_numpy(teacher.predict(states)))
             bar.update(len(rows))
-    return buffer.with_actions(torch.cat(actions))
+    relabeled = buffer.with_actions(torch.cat(actions))
+    relabeled.rules = getattr(getattr(teacher, "config", None), "rules", None)
+    return relabeled

@@ -24,6 +24,7 @@ from spin_d3rlpy.data.episodes import (
     no_transitions,
     stack_episodes,
 )
+from spin_d3rlpy.data.masks import BITS_KEY, INFO, Bits, bytes_of, pack
 from spin_d3rlpy.data.rounding import StateRounding
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, SpinError
 from spin_d3rlpy.files.untrusted import require_memory
@@ -144,13 +145,33 @@ def _hdf5_episodes(
             name = f"episode {index}"
             shape = (length + 1, *dataset.observation_space.shape)
             terminations = _array(group, "terminations", (length,), name)
+            masks = _hdf5_masks(group, length, nvec_of(dataset.action_space), name)
             yield EpisodeArrays(
                 name=name,
                 observations=_array(group, "observations", shape, name),
                 actions=_array(group, "actions", (length, *dataset.action_space.shape), name),
                 rewards=_array(group, "rewards", (length,), name),
                 terminated=length > 0 and bool(terminations[-1]),
+                masks=masks,
             )
+
+
+def nvec_of(space: Space[Any]) -> list[int] | None:
+    """The number of choices of each sub-action; None if actions are continuous."""
+    return None if isinstance(space, Box) else nvec_from_space(space)
+
+
+def _hdf5_masks(group: Any, length: int, nvec: list[int] | None, name: str) -> Bits | None:
+    """Reads an episode's masks from its infos: our bits, or arrays as environments give them."""
+    if nvec is None or not group.links.exists(b"infos"):
+        return None
+    infos = _member(group, "infos", h5py.h5g)
+    if infos.links.exists(BITS_KEY.encode()):
+        return _array(infos, BITS_KEY, (length + 1, bytes_of(nvec)), name)
+    if infos.links.exists(INFO.encode()):
+        shape = (length + 1, len(nvec), max(nvec))
+        return pack(_array(infos, INFO, shape, name), nvec, f"{INFO} of {name}")
+    return None
 
 
 # h5py's classes for groups and datasets cost more time than reading an episode does.
@@ -233,7 +254,17 @@ def episode_arrays(dataset: MinariDataset, index: int, episode: Mapping[str, Any
         actions=np.asarray(episode["actions"]),
         rewards=np.asarray(episode["rewards"]),
         terminated=bool(episode["terminations"][-1]),
+        masks=_masks_of_infos(episode.get("infos") or {}, dataset, index),
     )
+
+
+def _masks_of_infos(infos: Mapping[str, Any], dataset: MinariDataset, index: int) -> Bits | None:
+    nvec = nvec_of(dataset.action_space)
+    if nvec is None or not {BITS_KEY, INFO} & infos.keys():
+        return None
+    if BITS_KEY in infos:
+        return np.asarray(infos[BITS_KEY])
+    return pack(np.asarray(infos[INFO]), nvec, f"{INFO} of episode {index}")
 
 
 def flatten_observations(space: Space[Any], observations: Any, source: str) -> NDArray[Any]:

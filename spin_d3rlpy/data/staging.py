@@ -25,6 +25,7 @@ from minari.dataset.minari_storage import MinariStorage
 from minari.storage import get_dataset_path
 from numpy.typing import NDArray
 
+from spin_d3rlpy.data.masks import BITS_KEY, Bits
 from spin_d3rlpy.data.workers import WorkerEndedError, Workers
 from spin_d3rlpy.errors import DatasetWriteError, SpinError
 from spin_d3rlpy.files.atomic import atomic_write
@@ -244,8 +245,12 @@ def episode_buffer(
     rewards: NDArray[Any],
     terminated: bool,
     seed: int | None = None,
+    masks: Bits | None = None,
 ) -> EpisodeBuffer:
-    """Returns an episode of T steps in Minari's form, truncated unless terminated."""
+    """Returns an episode of T steps in Minari's form, truncated unless terminated.
+
+    Masks `(T + 1, bytes)` are among its infos.
+    """
     flags = np.zeros((2, len(rewards)), dtype=bool)
     flags[0 if terminated else 1, -1] = True
     return EpisodeBuffer(
@@ -255,7 +260,7 @@ def episode_buffer(
         rewards=rewards,
         terminations=flags[0],
         truncations=flags[1],
-        infos={},
+        infos={} if masks is None else {BITS_KEY: masks},
     )
 
 

@@ -231,8 +231,13 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
 
     @property
     def compiled(self) -> bool:
-        """Whether updates are recorded; never those that call a function."""
+        """Whether updates are recorded; never those that call a function or choose by rules."""
         return isinstance(self._algo, MultiDiscreteAlgo) and super().compiled
+
+    @property
+    def updates_by_rules(self) -> bool:
+        """Whether the evaluated algorithm has rules."""
+        return isinstance(self._algo, MultiDiscreteAlgo) and bool(self._algo.config.rules)
 
     def save_policy(self, fname: str) -> None:
         """Writes the evaluated policy; a TypeError if it is a function."""

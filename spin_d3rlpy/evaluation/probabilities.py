@@ -118,7 +118,7 @@ class SampledPolicy:
 
     Raises:
         TypeError: it has none whose actions have probabilities: `DecQN` and its variants, IDQL and
-            others that choose among samples.
+            others that choose among samples, and those with `rules`.
     """
 
     def __init__(self, algo: PolicyAlgo[Any, Any]) -> None:
@@ -130,6 +130,11 @@ class SampledPolicy:
                 f"Expected a built algorithm whose sampled actions have probabilities, got "
                 f"{type(algo).__name__}. Evaluate what it does instead: "
                 "GreedyPolicy(algo.predict)."
+            )
+        if impl.rule is not None:
+            raise TypeError(
+                "Expected an algorithm without rules: how likely they make its sampled actions is "
+                "not known. Evaluate its greedy actions: GreedyPolicy(algo.predict)."
             )
         self._algo = algo
         self._policy = impl.acting_policy

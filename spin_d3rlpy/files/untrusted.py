@@ -17,7 +17,7 @@ import safetensors
 import torch
 from torch import nn
 
-from spin_d3rlpy.errors import InvalidCheckpointError
+from spin_d3rlpy.errors import InvalidCheckpointError, UntrustedRuleError
 
 MAX_BYTES = 4 * 2**30
 _MAX_HEADER_BYTES = 2**24  # a configuration holds the statistics of observation scaling
@@ -193,6 +193,8 @@ def open_untrusted(path: Path, kind: str, advice: str, max_bytes: int) -> Iterat
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             yield UntrustedFile(file)
+    except UntrustedRuleError:  # nothing is wrong with the file
+        raise
     except InvalidCheckpointError as error:
         raise InvalidCheckpointError(f"{path} is not a valid {kind}: {error}. {advice}") from error
     except Exception as error:  # an untrusted configuration can cause any error

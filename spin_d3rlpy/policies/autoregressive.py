@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from spin_d3rlpy._compat import cpu_multiplies_bfloat16, is_exporting
+from spin_d3rlpy.asm.choosing import allowed_scores, choice_of
 from spin_d3rlpy.asm.model import PerSlotLogits
+from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import Policy, joint_log_prob
@@ -98,7 +100,12 @@ class AutoregressivePolicy(Policy):
     def log_prob(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return joint_log_prob(self.layout, self(observations, actions), actions)
 
-    def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
+    def decode(
+        self,
+        observations: torch.Tensor,
+        noise: torch.Tensor | None = None,
+        rule: Rule | None = None,
+    ) -> torch.Tensor:
         state = self.state_encoder(observations)
         previous = torch.full_like(observations[:, 0], self.start).long()
         n = self.layout.n_slots
@@ -108,13 +115,18 @@ class AutoregressivePolicy(Policy):
         by_cells = on_cpu and not is_exporting() and len(state) < MANY_ROWS
         step = self._step_by_cells if by_cells else self._step
         memory: Any = None
-        choices = []
+        choices: list[torch.Tensor] = []
         for i, slot_noise in enumerate(noises):
             token = torch.cat([state, self.embedding(previous)], dim=-1)
             hidden, memory = step(token, memory)
             logits = self.heads.slot_logits(i, hidden)
-            previous = (logits if slot_noise is None else logits + slot_noise).argmax(-1)
-            choices.append(previous)
+            scores = logits if slot_noise is None else logits + slot_noise
+            if rule is None:
+                previous = scores.argmax(-1)
+                choices.append(previous)
+            else:
+                choices.append(choice_of(allowed_scores(scores, rule, choices, n)))
+                previous = choices[-1].clamp(min=0)  # in a file, -1 is no choice
         return torch.stack(choices, dim=-1)
 
     def _step(self, token: torch.Tensor, memory: Any) -> tuple[torch.Tensor, Any]:

@@ -13,7 +13,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy import fast
+from spin_d3rlpy.asm.choosing import by_rule
 from spin_d3rlpy.asm.model import ActionStructureModel
+from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.fast import replace_dropout
 from spin_d3rlpy.fast.precision import outputs_of
 from spin_d3rlpy.nvec import SlotLayout, gumbel_noise
@@ -98,19 +100,34 @@ class Policy(nn.Module):
         """Joint log-probability `(B,)` of actions `(B, N)`: the sum over slots."""
 
     @abstractmethod
-    def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
-        """Each slot's largest logit plus noise `(B, S)`, `(B, N)`: a sample if it is Gumbel's."""
+    def decode(
+        self,
+        observations: torch.Tensor,
+        noise: torch.Tensor | None = None,
+        rule: Rule | None = None,
+    ) -> torch.Tensor:
+        """Each slot's largest logit plus noise `(B, S)`, `(B, N)`: a sample if it is Gumbel's.
 
-    def greedy(self, observations: torch.Tensor) -> torch.Tensor:
+        With a rule slots are chosen one after the other, among what the rule allows in view of
+        those before; a `NoAllowedChoiceError` says that this is nothing.
+        """
+
+    def greedy(self, observations: torch.Tensor, rule: Rule | None = None) -> torch.Tensor:
         """The greedy action `(B, N)`; the mode if slots are independent given the state."""
-        return self.decode(observations)
+        return self._decode(observations, None, rule)
 
-    def sample(self, observations: torch.Tensor) -> torch.Tensor:
+    def sample(self, observations: torch.Tensor, rule: Rule | None = None) -> torch.Tensor:
         """Sampled choices, `(B, N)`."""
         shape = (observations.shape[0], self.layout.total)
-        return self.decode(
-            observations, gumbel_noise(torch.empty(shape, device=observations.device))
-        )
+        noise = gumbel_noise(torch.empty(shape, device=observations.device))
+        return self._decode(observations, noise, rule)
+
+    def _decode(
+        self, observations: torch.Tensor, noise: torch.Tensor | None, rule: Rule | None
+    ) -> torch.Tensor:
+        # A policy of another package may know no rules.
+        conditions = () if rule is None else (rule,)
+        return self.decode(observations, noise, *conditions)
 
     def sample_several(
         self,
@@ -118,8 +135,9 @@ class Policy(nn.Module):
         n: int,
         noise: torch.Tensor | None = None,
         temperature: float = 1.0,
+        rule: Rule | None = None,
     ) -> torch.Tensor:
-        """Samples `n` actions per state, `(n, B, N)`.
+        """Samples `n` actions per state, `(n, B, N)`, by a rule if one is given.
 
         Gumbel noise `(n, S)` is shared by all states; fresh if None. `temperature` is that of every
         slot's distribution; 0 makes all actions the greedy one.
@@ -130,7 +148,7 @@ class Policy(nn.Module):
         else:
             added = noise[:, None].expand(-1, batch, -1)
         repeated = observations.expand(n, -1, -1).flatten(0, 1)
-        actions = self.decode(repeated, temperature * added.flatten(0, 1))
+        actions = self._decode(repeated, temperature * added.flatten(0, 1), rule)
         samples: torch.Tensor = actions.unflatten(0, (n, -1))
         return samples
 
@@ -169,9 +187,18 @@ class IndependentPolicy(Policy):
     def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
         return joint_log_prob(self.layout, self(observations), actions)
 
-    def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
+    def decode(
+        self,
+        observations: torch.Tensor,
+        noise: torch.Tensor | None = None,
+        rule: Rule | None = None,
+    ) -> torch.Tensor:
+        """See `Policy.decode`; with a rule the surest slot is chosen first."""
         logits = self(observations)
-        return self.layout.argmax(logits if noise is None else logits + noise)
+        if rule is None:
+            return self.layout.argmax(logits if noise is None else logits + noise)
+        added = None if noise is None else self.layout.split(noise, fill=0.0)
+        return by_rule(self.layout.split(logits), rule, added)
 
     def conditionals(self, observations: torch.Tensor, actions: torch.Tensor) -> Conditionals:
         return IndependentConditionals(self.layout, self(observations))

@@ -47,6 +47,7 @@ def greedy_with(
     observations: torch.Tensor,
     given: ArrayLike | None = None,
     allowed: ArrayLike | Rule | None = None,
+    rule: Rule | None = None,
 ) -> torch.Tensor:
     """Returns the most likely allowed choices `(B, N)`, slot after slot.
 
@@ -67,6 +68,5 @@ def greedy_with(
             "Expected a policy of independent slots, an autoregressive one or a structure model; a "
             f"{type(policy).__name__} tells no distribution of its slots."
         )
-    return sample(model, observations, temperature=0.0, given=given, allowed=allowed, order=order)[
-        0
-    ]
+    conditions: dict[str, Any] = {"given": given, "allowed": allowed, "rule": rule}
+    return sample(model, observations, temperature=0.0, order=order, **conditions)[0]

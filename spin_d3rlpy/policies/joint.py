@@ -9,7 +9,9 @@ import torch
 from d3rlpy.types import TorchObservation
 
 from spin_d3rlpy._compat import is_exporting
+from spin_d3rlpy.asm.choosing import allowed_scores, choice_of
 from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig
+from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.asm.sampling import log_prob_in_order, sample, urgency_of
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies.base import Conditionals, Policy
@@ -75,20 +77,31 @@ class JointPolicy(Policy):
     def conditionals(self, observations: torch.Tensor, actions: torch.Tensor) -> Conditionals:
         return self.asm.slot_by_slot(observations, actions)
 
-    def decode(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
+    def decode(
+        self,
+        observations: torch.Tensor,
+        noise: torch.Tensor | None = None,
+        rule: Rule | None = None,
+    ) -> torch.Tensor:
         if self.order != "slots":
-            return self._decode_surest(observations, noise)
+            return self._decode_surest(observations, noise, rule)
         chain = self.asm.slot_by_slot(observations)
         added = None if noise is None else noise.split(self.layout.nvec, dim=-1)
+        choices: list[torch.Tensor] = []
         for slot in range(self.layout.n_slots):
             scores = chain.logits(slot)
             if added is not None:
                 scores = scores + added[slot]
-            chain.choose(slot, scores.argmax(-1))
-        return chain.tokens
+            if rule is None:
+                chain.choose(slot, scores.argmax(-1))
+            else:
+                scores = allowed_scores(scores, rule, choices, self.layout.n_slots)
+                choices.append(choice_of(scores))
+                chain.choose(slot, choices[-1].clamp(min=0))  # in a file, -1 is no choice
+        return chain.tokens if rule is None else torch.stack(choices, dim=-1)
 
     def _decode_surest(
-        self, observations: torch.Tensor, noise: torch.Tensor | None
+        self, observations: torch.Tensor, noise: torch.Tensor | None, rule: Rule | None
     ) -> torch.Tensor:
         """Chooses the surest slots first."""
         assert self.order != "slots"
@@ -97,18 +110,23 @@ class JointPolicy(Policy):
                 self.asm,
                 observations,
                 temperature=0.0 if noise is None else 1.0,
+                allowed=rule,
                 order=self.order,
                 entropy_bound=self.entropy_bound,
                 noise=None if noise is None else noise[None],
             )[0]
         # The same with one slot a pass, in a fixed number of operations.
         layout, tokens = self.layout, self.asm.mask_ids.expand(observations.shape[0], -1)
+        stuck = torch.zeros_like(tokens, dtype=torch.bool)
         for _ in range(layout.n_slots):
             logits = layout.split(self.asm(observations, tokens))
-            urgency = urgency_of(logits, self.order)
             is_open = tokens == self.asm.mask_ids
+            if rule is not None:
+                logits = logits.masked_fill(~rule(torch.where(is_open, OPEN, tokens)), -torch.inf)
+            urgency = urgency_of(logits, self.order)
             slot = urgency.masked_fill(~is_open, -torch.inf).argmax(1, keepdim=True)  # (B, 1)
             scores = logits if noise is None else logits + layout.split(noise)
-            choice = scores.argmax(-1).gather(1, slot)
-            tokens = tokens.scatter(1, slot, choice)
-        return tokens
+            choice = choice_of(scores).gather(1, slot)
+            stuck = stuck.scatter(1, slot, choice == OPEN)
+            tokens = tokens.scatter(1, slot, choice.clamp(min=0))
+        return torch.where(stuck, OPEN, tokens)

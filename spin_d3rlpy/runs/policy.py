@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import gymnasium
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.files import load_policy
+from spin_d3rlpy.asm.rule_files import trusted_rules
 from spin_d3rlpy.data.environments import texts_with_colons
 from spin_d3rlpy.evaluation.metrics import ActingAlgo
 from spin_d3rlpy.nvec import nvec_from_space, require_same_nvec
@@ -72,7 +74,7 @@ class OpenedPolicy:
         return env
 
 
-def open_policy(policy: str, device: str = "cpu:0") -> OpenedPolicy:
+def open_policy(policy: str, device: str = "cpu:0", trust: bool = False) -> OpenedPolicy:
     """Opens a policy.
 
     Args:
@@ -80,16 +82,19 @@ def open_policy(policy: str, device: str = "cpu:0") -> OpenedPolicy:
             `save_policy`; a `.d3` file (a pickle: open only trusted files); or a shipped behavior
             policy's name, e.g. `"cheetah-run-b3-expert"`.
         device: of a trained policy, as in d3rlpy.
+        trust: see `load_policy`.
 
     Raises:
         FileNotFoundError: there is no such folder, file or shipped policy.
         InvalidCheckpointError: the `.safetensors` file is not from `save_policy`.
+        UntrustedRuleError: it has functions as rules, without `trust`.
     """
     path = Path(policy)
     if path.suffix == ".d3":
         if not path.exists():
             raise FileNotFoundError(f"No file {policy}.")
-        algo: Any = d3rlpy.load_learnable(policy, device=device)
+        with trusted_rules() if trust else nullcontext():
+            algo: Any = d3rlpy.load_learnable(policy, device=device)
         return OpenedPolicy(algo, getattr(algo.config, "nvec", None))
     if not path.is_dir() and path.suffix != ".safetensors":
         try:
@@ -102,7 +107,8 @@ def open_policy(policy: str, device: str = "cpu:0") -> OpenedPolicy:
         nvec = behavior.nvec.tolist()
         actor: Any = SimpleNamespace(predict=behavior, sample_action=behavior)
         return OpenedPolicy(actor, nvec, task.env_id, task.env_kwargs)
-    loaded = load_policy(path / POLICY if path.is_dir() else path, device)
+    file = path / POLICY if path.is_dir() else path
+    loaded = load_policy(file, device, trust=trust)
     known = json.loads((path / RESULT).read_text()) if (path / RESULT).exists() else {}
     env_id, env_kwargs = known.get("env"), known.get("env_args", {})
     return OpenedPolicy(loaded, loaded.config.nvec, env_id, env_kwargs)

@@ -175,9 +175,9 @@ def measure_run(
             kind, such as later patients, gives estimates that do not lean towards the policy.
         asm: file of a model that was pre-trained on the log with `masking="any_order"`, for the
             probabilities of logged actions; a small one is trained if None.
-        rule: what decisions must keep, see `spin_d3rlpy.asm.rules`.
+        rule: what decisions must keep, see `spin_d3rlpy.asm.rules`; the policy's if None.
         device: as in d3rlpy.
-        trust: see `load_dataset`.
+        trust: see `load_dataset` and `load_policy`.
         show_progress: draw progress bars.
 
     Raises:
@@ -193,7 +193,8 @@ def measure_run(
             "train`."
         )
     trained_on = read_settings(folder / CONFIG)
-    algo = open_policy(str(folder), device).algorithm
+    algo = open_policy(str(folder), device, trust).algorithm
+    rule = rule or algo.config.rule
     name = dataset or str(trained_on["dataset"])
     size = trained_on.get("size") if dataset is None else None
     stored = open_dataset(name, size, progress=show_progress, trust=trust)

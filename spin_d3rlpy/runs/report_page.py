@@ -44,7 +44,7 @@ def write_report(
         out: file of the page; `report.html` in the folder if None.
         dataset: see `measure_run`, as all that follow.
         asm: file of a model of the log.
-        rule: what decisions must keep.
+        rule: what decisions must keep; the policy's rules if None.
         device: as in d3rlpy.
         trust: see `load_dataset`.
         show_progress: draw progress bars.

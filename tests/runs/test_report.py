@@ -19,7 +19,7 @@ from spin_d3rlpy import from_table, save_dataset
 from spin_d3rlpy.algos.trust import Trust
 from spin_d3rlpy.asm.rules import all_different, within_budget
 from spin_d3rlpy.cli import app
-from spin_d3rlpy.errors import InvalidActionSpaceError
+from spin_d3rlpy.errors import InvalidActionSpaceError, UntrustedRuleError
 from spin_d3rlpy.evaluation.decisions import (
     Comparison,
     keeps_rule,
@@ -222,6 +222,24 @@ def test_rules_and_trust_are_on_the_page(run: Path, tmp_path: Path) -> None:
     text = (tmp_path / "r.html").read_text()
     assert "acts by search: other critics confirm 90% of what a search" in text
     assert "of the logged decisions and" in text
+
+
+def test_a_policys_own_rules_need_not_be_named_again(tmp_path: Path) -> None:
+    rules = [all_different(3).to_dict(), {"name": "function", "path": "no_such_module:rule"}]
+    fields = {"rules": rules[:1]}
+    settings = {"dataset": NAME, "algorithm": "FactoredBC", "n_steps": 2, "n_steps_per_epoch": 2}
+    folder = tmp_path / "run"
+    run_training(folder, train_settings(settings | {"fields": fields}, "test"), False)
+    found = report(folder)
+    assert found.rule_kept is not None
+    assert found.rule_kept[0] < found.rule_kept[1] == 1.0
+    # A function needs trust, wherever it is named.
+    with pytest.raises(UntrustedRuleError, match=r"no_such_module:rule.*trust=True"):
+        run_training(
+            tmp_path / "other",
+            train_settings(settings | {"fields": {"rules": rules}}, "test"),
+            False,
+        )
 
 
 def test_the_command_takes_a_rule_of_the_users(

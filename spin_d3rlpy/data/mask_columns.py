@@ -1,0 +1,107 @@
+"""Masks of a table's rows: columns of flags, or an array."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spin_d3rlpy.data.cells import read_flags
+from spin_d3rlpy.data.masks import Bits, first_forbidden, is_choice, pack
+from spin_d3rlpy.data.preparation import is_empty
+from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
+
+
+def mask_columns(masks: Any, actions: Sequence[str], nvec: Sequence[int]) -> list[str]:
+    """Returns the names of the columns that masks are read from; none if they are an array.
+
+    Raises:
+        NvecMismatchError: not one column for each choice of an action.
+    """
+    if not isinstance(masks, Mapping):
+        return []
+    sizes = dict(zip(actions, nvec, strict=True))
+    for name, columns in masks.items():
+        if name not in sizes or isinstance(columns, str) or len(columns) != sizes[name]:
+            expected = ", ".join(f"{m} of {action!r}" for action, m in sizes.items())
+            raise NvecMismatchError(
+                "Expected masks= to map action columns to one column for each of their choices "
+                f"({expected}), got {name!r}: {columns!r}."
+            )
+    return [column for columns in masks.values() for column in columns]
+
+
+def masks_of_rows(
+    masks: Mapping[str, Sequence[str]] | NDArray[Any],
+    columns: Mapping[str, NDArray[Any]],
+    actions: Sequence[str],
+    nvec: Sequence[int],
+    state_only: NDArray[np.bool_],
+) -> Bits:
+    """Returns the masks of a table's rows as bits, `(rows, bytes)`.
+
+    Args:
+        masks: as of `from_table`.
+        columns: of the table, by name.
+        actions: columns of the sub-actions.
+        nvec: number of their choices.
+        state_only: which rows are final states, `(rows,)`.
+
+    Raises:
+        InvalidDatasetError: a cell is no flag, or empty in a row with an action; an array of
+            another shape or type.
+    """
+    rows = len(state_only)
+    if not isinstance(masks, Mapping):
+        given = np.asarray(masks)
+        if len(given) != rows:
+            raise InvalidDatasetError(
+                f"Expected masks of the table's {rows} rows, got shape {given.shape}."
+            )
+        return pack(given, nvec)
+    allowed = np.repeat(is_choice(nvec)[None], rows, axis=0)
+    for action, names in masks.items():
+        for choice, name in enumerate(names):
+            column = columns[name]
+            empty = is_empty(column)
+            wrong = np.flatnonzero(empty & ~state_only)
+            if len(wrong):
+                raise InvalidDatasetError(
+                    f"Row {wrong[0]} has no {name!r}. Expected 1 (true, yes) where the choice may "
+                    "be made, else 0; only final states may leave it empty."
+                )
+            allowed[:, actions.index(action), choice] = read_flags(column, name) | empty
+    return pack(allowed, nvec)
+
+
+def require_allowed(
+    bits: Bits,
+    chosen: NDArray[np.int64],
+    decided: NDArray[np.bool_],
+    actions: Sequence[str],
+    values: Sequence[Sequence[Any]],
+) -> None:
+    """Checks the actions of the rows in which something was decided.
+
+    Args:
+        bits: masks of all rows.
+        chosen: numbers of the choices, `(rows, N)`.
+        decided: `(rows,)`.
+        actions: columns of the sub-actions.
+        values: of their choices.
+
+    Raises:
+        InvalidDatasetError: a mask forbids its row's action; the text names row and column.
+    """
+    rows = np.flatnonzero(decided)
+    forbidden = first_forbidden(bits[rows], chosen[rows], [len(known) for known in values])
+    if forbidden is not None:
+        at, slot, count = forbidden
+        choice = values[slot][chosen[rows[at], slot]]
+        raise InvalidDatasetError(
+            f"Row {rows[at]} has {actions[slot]!r} = {choice!r}, which its mask forbids ({count} "
+            "rows have such an action). Expected masks that allow what was done: look whether they "
+            "are of the state before the action, and correct them or leave out these episodes."
+        )
