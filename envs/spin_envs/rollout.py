@@ -106,6 +106,6 @@ def rollout(
             )
 
 
-def _first_allowed(mask: Any, otherwise: NDArray[np.int64]) -> Any:
+def _first_allowed(mask: Sequence[Sequence[int]] | None, otherwise: NDArray[np.int64]) -> Any:
     """Returns an action that a mask allows, or another one where there is no mask."""
     return otherwise if mask is None else [int(np.argmax(row)) for row in mask]
