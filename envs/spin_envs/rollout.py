@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ActFunction = Callable[[NDArray[np.float32], NDArray[np.int64]], NDArray[np.int64]]
+MaskedActFunction = Callable[[NDArray[np.float32], NDArray[np.int64], list[Any]], NDArray[np.int64]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,7 @@ def rollout(
     record: bool = True,
     on_step: Callable[[int], None] | None = None,
     on_infos: Callable[[dict[str, Any], NDArray[np.int64]], None] | None = None,
+    act_masked: MaskedActFunction | None = None,
 ) -> Iterator[EpisodeRecord]:
     """Plays one episode per seed, `envs.num_envs` at a time in lock-step, and yields them in order.
 
@@ -41,6 +43,8 @@ def rollout(
         envs: a vector environment with next-step autoreset (Gymnasium's default).
         act: returns actions `(B, N)` for observations `(B, obs)` and episode indices `(B,)` of the
             episodes still running.
+        act_masked: is called instead where infos have `"action_mask"`, with a list of what each of
+            these episodes has there (`(N, K)`, or one array for each slot) as third argument.
         seeds: one per episode.
         record: keep observations and actions, not only rewards and the first observation.
         on_step: called with the number of environment steps just made.
@@ -60,7 +64,7 @@ def rollout(
         n = len(batch)
         # What is left over in a last, smaller batch plays along unseen.
         padded = [*batch, *[batch[0]] * (envs.num_envs - n)]
-        observations, _ = envs.reset(seed=padded)  # type: ignore[arg-type]  # Gymnasium takes lists
+        observations, infos = envs.reset(seed=padded)  # type: ignore[arg-type]  # takes lists
         actions = np.zeros(shape, dtype=np.int64)
         running = np.arange(n)
         steps = np.zeros(n, dtype=np.int64)
@@ -68,7 +72,15 @@ def rollout(
         # A row of all episodes per step. Copies: environments and policies may reuse arrays.
         seen, acted, paid = [observations[:n].copy()], [], []
         while len(running):
-            chosen = act(observations[running], first + running)
+            masks = None if act_masked is None else infos.get("action_mask")
+            if act_masked is None or masks is None:
+                chosen = act(observations[running], first + running)
+            else:
+                for i in set(range(envs.num_envs)).difference(running.tolist()):
+                    actions[i] = _first_allowed(masks[i], actions[i])  # it plays along unseen
+                chosen = act_masked(
+                    observations[running], first + running, [masks[i] for i in running]
+                )
             if len(chosen) != len(running):
                 raise ValueError(
                     f"Expected {len(running)} actions, one per observation, got {len(chosen)}."
@@ -97,3 +109,8 @@ def rollout(
                 rewards=np.array([r[i] for r in paid[:t]], dtype=np.float64),
                 terminated=bool(terminated[i]),
             )
+
+
+def _first_allowed(mask: Sequence[Sequence[int]] | None, otherwise: NDArray[np.int64]) -> Any:
+    """Returns an action that a mask allows, or another one where there is no mask."""
+    return otherwise if mask is None else [int(np.argmax(row)) for row in mask]

@@ -21,7 +21,9 @@ from spin_d3rlpy.algos.config import ACTING_SCALERS, SCALERS, MultiDiscreteConfi
 from spin_d3rlpy.algos.files import copy_to
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl
 from spin_d3rlpy.algos.recipes import recipe_fields
+from spin_d3rlpy.asm.conditions import as_mask_or_rule
 from spin_d3rlpy.asm.rule_files import check_rules
+from spin_d3rlpy.asm.rules import RowMask
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.logs import Columns, read_states
@@ -233,6 +235,29 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         observations = self._check_observations(x)
         with self._acting_on(len(observations)):
             return super().sample_action(observations)
+
+    def predict_masked(self, x: Observation, masks: NDArray, sample: bool = False) -> NDArray:
+        """Returns actions `(B, N)` whose choices a mask of each state allows.
+
+        They keep the config's `rules` as well.
+
+        Args:
+            x: observations `(B, obs)`.
+            masks: `(B, N, K)` or `(N, K)` bool, True where a choice may be made, such as
+                `info["action_mask"]`.
+            sample: draw them, as `sample_action` does; by default they are greedy.
+
+        Raises:
+            InvalidObservationError: as of `predict`.
+            NoAllowedChoiceError: no choice is left for a slot.
+            ValueError: masks of another shape or type.
+        """
+        impl, n = self.require_built(ACTING_SCALERS), len(np.asarray(x))
+        shape = (n, len(self._nvec), max(self._nvec))
+        mask, _ = as_mask_or_rule(np.asarray(masks), shape, torch.device(self._device))
+        assert mask is not None
+        with impl.keeping(RowMask(mask)):
+            return self.sample_action(x) if sample else self.predict(x)
 
     def predict_value(self, x: Observation, action: NDArray) -> NDArray:
         """Returns `Q(s, a)` of shape `(B,)` for observations `(B, obs)`, actions `(B, N)`.

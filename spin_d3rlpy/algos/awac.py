@@ -16,8 +16,10 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticImpl,
 )
 from spin_d3rlpy.algos.critics import ValueFunction, combine_slots
+from spin_d3rlpy.algos.impl import mask_rule
 from spin_d3rlpy.algos.iql import IQLModules
-from spin_d3rlpy.data.batches import imitation_batch
+from spin_d3rlpy.asm.rules import RowMask, product_part
+from spin_d3rlpy.data.batches import imitation_batch, masks_of
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.feature_cache import policy_input
 from spin_d3rlpy.training.averages import polyak_update
@@ -74,9 +76,11 @@ class AWACImpl(ActorCriticImpl):
         """Returns V's target, the policy's value `(B,)` under the target ensemble."""
         policy = self._modules.policy
         utilities = self._modules.targ_q_funcs.utilities(observations)  # (E, B, S)
-        # By a rule slots are not independent.
-        if isinstance(policy, IndependentPolicy) and self.rule is None:
-            probs = self._layout.split(policy(inputs)).softmax(-1)  # (B, N, K)
+        # By a rule slots are not independent, by masks they are.
+        is_product = self.rule is None or isinstance(self.rule, RowMask)
+        if isinstance(policy, IndependentPolicy) and is_product:
+            logits = product_part(self.rule, self._layout.split(policy(inputs)))
+            probs = logits.softmax(-1)  # (B, N, K)
             slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)  # (E, B, N)
             return combine_slots(slots, self._config.decomposition).amin(0)
         n = self._config.n_action_samples
@@ -109,7 +113,7 @@ class AWACImpl(ActorCriticImpl):
         actor_loss = self.weighted_imitation_loss(imitated, weight)
         actor_loss = self.minimize(actor_loss, modules.actor_optim)
 
-        with torch.no_grad():
+        with torch.no_grad(), self.keeping(mask_rule(masks_of(batch))):
             expected = self.compute_expected_values(observations, policy_input(batch))
         value_loss = self.minimize((expected - values).square().mean(), modules.value_optim)
 

@@ -16,7 +16,8 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticModules,
 )
 from spin_d3rlpy.algos.critics import FactoredCritic, best_of, combine_slots
-from spin_d3rlpy.data.batches import imitation_batch
+from spin_d3rlpy.algos.impl import mask_rule
+from spin_d3rlpy.data.batches import imitation_batch, next_masks_of
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.base import candidate_noise, keep_supported
 from spin_d3rlpy.policies.feature_cache import next_policy_input
@@ -91,7 +92,7 @@ class BCQImpl(ActorCriticImpl):
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One step of Q, then the policy, then the target critic."""
         modules = self._modules
-        with torch.no_grad():
+        with torch.no_grad(), self.keeping(mask_rule(next_masks_of(batch))):
             next_values = self.compute_next_values(
                 batch.next_observations, next_policy_input(batch)
             )

@@ -26,7 +26,9 @@ from spin_d3rlpy.algos.critics import (
     combine_slots,
     expectile_loss,
 )
-from spin_d3rlpy.data.batches import imitation_batch
+from spin_d3rlpy.algos.impl import mask_rule
+from spin_d3rlpy.asm.rules import product_part
+from spin_d3rlpy.data.batches import imitation_batch, next_masks_of
 from spin_d3rlpy.data.scalers import standardized_states
 from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.policies.base import keep_supported
@@ -93,7 +95,7 @@ class DecQNImpl(CriticImpl):
 
     def compute_loss(self, batch: TorchMiniBatch, utilities: torch.Tensor) -> torch.Tensor:
         """Huber loss of utilities `(E, B, S)`, averaged over rows and summed over the ensemble."""
-        with torch.no_grad():
+        with torch.no_grad(), self.keeping(mask_rule(next_masks_of(batch))):
             y = self.bootstrap(batch, self.compute_next_values(batch.next_observations))
         values = self._modules.q_funcs.values(self._layout, utilities, batch.actions)
         return smooth_l1_loss(values, y.expand_as(values)) * len(values)
@@ -306,7 +308,8 @@ class DecQNOneStepConfig(ImitatingDecQNConfig):
         y = r + \gamma (1 - d)\, \mathbb{E}_{a' \sim \pi} \bar Q(s', a'), \qquad
         a_i = \operatorname{argmax}_k U_i(s, k) / \lambda + \log \pi_i(k|s)
 
-    with the behavior-cloned :math:`\pi`. The expectation is exact, a sum of per-slot expectations.
+    with the behavior-cloned :math:`\pi`. The expectation is exact, a sum of per-slot expectations;
+    of rules it knows only what they forbid a slot whatever the others choose.
 
     References:
         * Beeson, Ireland and Montana, 2024 (arXiv 2411.11088), section 4.
@@ -330,7 +333,8 @@ class DecQNOneStepImpl(ImitatingDecQNImpl):
 
     def compute_next_values(self, observations: Any) -> torch.Tensor:
         utilities = self._modules.targ_q_funcs.utilities(observations).mean(0)
-        probs = self.log_probs(observations).exp()
+        log_probs = product_part(self.rule, self.log_probs(observations))
+        probs = log_probs.softmax(-1)
         slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)
         return combine_slots(slots, self._config.decomposition)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from d3rlpy.types import Shape
 from spin_d3rlpy._compat import advance_schedule, step_without_schedule
 from spin_d3rlpy.algos.config import MultiDiscreteConfig, PolicyConfig
 from spin_d3rlpy.asm.choosing import by_rule
-from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.asm.rules import RowMask, Rule, both_rules
 from spin_d3rlpy.fast.precision import backward
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies import Policy
@@ -34,6 +36,11 @@ class MultiDiscreteModules(Modules):
         for network in self.get_torch_modules().values():
             if isinstance(network, Policy):
                 network.freeze()
+
+
+def mask_rule(masks: torch.Tensor | None) -> Rule | None:
+    """Returns a dataset's masks `(B, N, K)` as a rule: every slot has a choice in them."""
+    return None if masks is None else RowMask(masks, always_possible=True)
 
 
 class MultiDiscreteImpl(QLearningAlgoImplBase):
@@ -63,6 +70,16 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         super().__init__(observation_shape, layout.max_choices, modules, device)
         self._layout, self._config = layout, config
         self.rule: Rule | None = config.rule  # every action keeps it
+
+    @contextmanager
+    def keeping(self, rule: Rule | None) -> Iterator[None]:
+        """Lets every action in the block keep a rule in addition; None changes nothing."""
+        before = self.rule
+        self.rule = both_rules(before, rule)
+        try:
+            yield
+        finally:
+            self.rule = before
 
     def best_choices(
         self, scores: torch.Tensor, otherwise: torch.Tensor | None = None

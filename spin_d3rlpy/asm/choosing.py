@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from spin_d3rlpy._compat import is_exporting
-from spin_d3rlpy.asm.rules import OPEN, Rule
+from spin_d3rlpy.asm.rules import OPEN, RowMask, Rule
 from spin_d3rlpy.errors import NoAllowedChoiceError
 
 # Which slot is chosen next: the one whose best choice is the most likely one, by logits; or the one
@@ -38,21 +38,31 @@ def by_rule(
         NoAllowedChoiceError: nothing is allowed for a slot. A file has the choice -1 there.
     """
     actions = torch.full_like(scores[..., 0], OPEN, dtype=torch.int64)
+    if isinstance(rule, RowMask):  # no slot depends on another one
+        allowed = _kept(scores, rule(actions), otherwise)
+        choices = choice_of(allowed if noise is None else allowed + noise)
+        require_choices(choices == OPEN, actions, rule)
+        return choices
     chosen = torch.zeros_like(actions, dtype=torch.bool)
     slots = torch.arange(scores.shape[1], device=scores.device)
     for _ in range(scores.shape[1]):
-        may = rule(actions)
-        allowed = scores.masked_fill(~may, -torch.inf)
-        if otherwise is not None:
-            nothing = (allowed == -torch.inf).all(-1, keepdim=True)
-            allowed = torch.where(nothing, otherwise.masked_fill(~may, -torch.inf), allowed)
+        allowed = _kept(scores, rule(actions), otherwise)
         urgency = _urgency(allowed, first).masked_fill(chosen, -torch.inf)
         now = slots == urgency.argmax(1, keepdim=True)  # (R, N), one slot each
         choices = choice_of(allowed if noise is None else allowed + noise)
-        _require_choices(now & (choices == OPEN), actions)
+        require_choices(now & (choices == OPEN), actions, rule)
         actions = torch.where(now, choices, actions)
         chosen = chosen | now
     return actions
+
+
+def _kept(scores: torch.Tensor, may: torch.Tensor, otherwise: torch.Tensor | None) -> torch.Tensor:
+    """Returns scores of what may be chosen, `-inf` elsewhere; see `by_rule`."""
+    allowed = scores.masked_fill(~may, -torch.inf)
+    if otherwise is None:
+        return allowed
+    nothing = (allowed == -torch.inf).all(-1, keepdim=True)
+    return torch.where(nothing, otherwise.masked_fill(~may, -torch.inf), allowed)
 
 
 def _urgency(scores: torch.Tensor, first: FirstSlot) -> torch.Tensor:
@@ -96,13 +106,15 @@ def allowed_scores(
     scores = scores.masked_fill(~rule(partial)[:, slot, : scores.shape[1]], -torch.inf)
     stuck = (scores == -torch.inf).all(-1, keepdim=True)
     slots = torch.arange(n_slots, device=scores.device)
-    _require_choices(stuck & (slots == slot), partial)
+    require_choices(stuck & (slots == slot), partial, rule)
     return scores
 
 
-def _require_choices(stuck: torch.Tensor, actions: torch.Tensor) -> None:
+def require_choices(stuck: torch.Tensor, actions: torch.Tensor, rule: Rule | None) -> None:
     """Raises NoAllowedChoiceError if a slot `(R, N)` is stuck."""
-    if is_exporting() or not bool(stuck.any()):
+    if is_exporting() or getattr(rule, "always_possible", False):
+        return  # a recorded update cannot wait for the answer
+    if not bool(stuck.any()):
         return
     row, slot = stuck.nonzero()[0].tolist()
     raise NoAllowedChoiceError(

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-import importlib
-import operator
+import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -96,8 +95,8 @@ def _imported(path: str) -> Rule:
     if not (module and colon and names):
         raise ValueError(f"Expected a rule as 'module:function', got {path!r}.")
     try:
-        function = operator.attrgetter(names)(importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
+        function = pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"The rule {path!r} cannot be imported: {error}. Expected a function of a module that "
             "Python finds (of a package, or in a folder of PYTHONPATH)."
@@ -141,7 +140,7 @@ _NAMED: dict[str, Callable[..., NamedRule]] = {
 }
 
 
-def as_named_rule(rule: Any) -> NamedRule:
+def as_named_rule(rule: object) -> NamedRule:
     """Returns a rule that files can keep.
 
     Args:

@@ -203,6 +203,35 @@ def every(*rules: Rule) -> Every:
     return Every(rules)
 
 
+class RowMask:
+    """A mask of each state as a rule: slots stay independent.
+
+    Args:
+        mask: `(B, N, K)`, True where a choice may be made. Partial actions are of these states, in
+            this order, once or several times.
+        always_possible: whether every slot is known to have a choice, so that nothing is checked.
+    """
+
+    def __init__(self, mask: torch.Tensor, always_possible: bool = False) -> None:
+        self.mask = mask
+        self.always_possible = always_possible
+
+    def __call__(self, partial: torch.Tensor) -> torch.Tensor:
+        return self.mask.repeat(partial.shape[0] // self.mask.shape[0], 1, 1)
+
+
+def product_part(rule: Rule | None, scores: torch.Tensor) -> torch.Tensor:
+    """Returns scores `(..., B, N, K)`, `-inf` where a rule forbids a choice by itself.
+
+    What it forbids in view of others' choices stays: an independent slot does not know them.
+    """
+    if rule is None:
+        return scores
+    shape = scores.shape[-3:-1]
+    allowed = rule(torch.full(shape, OPEN, device=scores.device))
+    return scores.masked_fill(~allowed, -torch.inf)
+
+
 def both_rules(one: Rule | None, other: Rule | None) -> Rule | None:
     """Returns a rule that both hold; None forbids nothing."""
     if one is None or other is None:

@@ -15,6 +15,9 @@ class MiniBatch(TorchMiniBatch):
 
     rows: torch.Tensor = dataclasses.field(kw_only=True)  # (B,)
     next_rows: torch.Tensor = dataclasses.field(kw_only=True)  # (B,)
+    # Which choices may be made there, `(B, N, K)` bool; None if the dataset has no masks.
+    masks: torch.Tensor | None = dataclasses.field(default=None, kw_only=True)
+    next_masks: torch.Tensor | None = dataclasses.field(default=None, kw_only=True)
     # The policy's batch, if it differs from this one, the critics'.
     imitation: TorchMiniBatch | None = dataclasses.field(default=None, kw_only=True)
 
@@ -22,6 +25,16 @@ class MiniBatch(TorchMiniBatch):
 def imitation_batch(batch: TorchMiniBatch) -> TorchMiniBatch:
     """Returns the policy's batch."""
     return getattr(batch, "imitation", None) or batch
+
+
+def masks_of(batch: TorchMiniBatch) -> torch.Tensor | None:
+    """Returns which choices may be made in the batch's states, `(B, N, K)`; None: all."""
+    return getattr(batch, "masks", None)
+
+
+def next_masks_of(batch: TorchMiniBatch) -> torch.Tensor | None:
+    """Returns the same for the next states."""
+    return getattr(batch, "next_masks", None)
 
 
 class BatchSource(Protocol):

@@ -28,7 +28,7 @@ from minari import MinariDataset
 from spin_d3rlpy.data.batches import MiniBatch
 from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
 from spin_d3rlpy.data.layouts import read_layout
-from spin_d3rlpy.data.masks import unpack
+from spin_d3rlpy.data.masks import Unpacking
 from spin_d3rlpy.data.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.weights import TrajectoryWeights, persistence, returns_to_go
@@ -81,6 +81,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         self.rewards = torch.from_numpy(data.rewards)
         self.terminals = torch.from_numpy(data.terminals)
         self.masks = None if data.masks is None else torch.from_numpy(data.masks)
+        self._unpacking = Unpacking(data.nvec)
         self.episode_starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
         # In 32 bits from the start: small observations take no more than this does.
         episode_of = torch.repeat_interleave(torch.arange(len(lengths)).int(), lengths)
@@ -155,6 +156,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
             stays = name == "observations" and self._map_in is not None
             if isinstance(value, torch.Tensor) and not stays:
                 setattr(moved, name, value.to(device))
+        moved._unpacking = self._unpacking.to(device)
         return moved
 
     @property
@@ -262,6 +264,8 @@ class DeviceReplayBuffer(ReplayBufferBase):
             device=str(self.device),
             rows=rows,
             next_rows=next_rows,
+            masks=self.masks_at(rows),
+            next_masks=self.masks_at(next_rows),
         )
 
     def for_imitation(
@@ -361,7 +365,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         """
         if self.masks is None:
             return None
-        return unpack(self.masks.index_select(0, rows), self.nvec)
+        return self._unpacking(self.masks.index_select(0, rows))
 
     def sample_index(self, batch_size: int, weighted: bool = True) -> torch.Tensor:
         """Draws transition indices `(B,)` with replacement, by trajectory weights if `weighted`."""

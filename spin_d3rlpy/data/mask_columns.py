@@ -14,7 +14,7 @@ from spin_d3rlpy.data.preparation import is_empty
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 
 
-def mask_columns(masks: Any, actions: Sequence[str], nvec: Sequence[int]) -> list[str]:
+def mask_columns(masks: object, actions: Sequence[str], nvec: Sequence[int]) -> list[str]:
     """Returns the names of the columns that masks are read from; none if they are an array.
 
     Raises:

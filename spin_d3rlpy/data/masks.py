@@ -6,6 +6,7 @@ Eight choices of the flat vector of all slots' choices take a byte.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from spin_d3rlpy.errors import InvalidDatasetError
+from spin_d3rlpy.nvec import SlotLayout
 
 INFO = "action_mask"  # what environments call the masks in `info`
 BITS_KEY = "action_mask_bits"  # infos of an episode in Minari's format
@@ -46,12 +48,28 @@ def pack(masks: NDArray[Any], nvec: Sequence[int], what: str = "masks") -> Bits:
 
 def unpack(bits: torch.Tensor, nvec: Sequence[int]) -> torch.Tensor:
     """Returns masks `(R, N, K)` bool of bits `(R, bytes)`; False past a slot's last choice."""
-    shifts = torch.arange(7, -1, -1, device=bits.device)
-    flat = ((bits[..., None] >> shifts) & 1).flatten(1)[:, : sum(nvec)].bool()
-    choices = torch.from_numpy(is_choice(nvec)).to(bits.device)
-    masks = torch.zeros(len(bits), *choices.shape, dtype=torch.bool, device=bits.device)
-    masks[:, choices] = flat
-    return masks
+    return Unpacking(nvec).to(bits.device)(bits)
+
+
+class Unpacking:
+    """`unpack` with its tables on a device, so that no call brings any there."""
+
+    def __init__(self, nvec: Sequence[int]) -> None:
+        layout = SlotLayout(nvec)
+        self._place = layout.padded_index // 8  # (N, K)
+        self._shift = (7 - layout.padded_index % 8).to(torch.uint8)
+        self._is_choice = ~layout.padding
+
+    def to(self, device: torch.device) -> Unpacking:
+        """Returns the same on a device."""
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            setattr(moved, name, value.to(device))
+        return moved
+
+    def __call__(self, bits: torch.Tensor) -> torch.Tensor:
+        """Returns masks `(R, N, K)` of bits `(R, bytes)`."""
+        return ((bits[:, self._place] >> self._shift) & 1).bool() & self._is_choice
 
 
 def is_choice(nvec: Sequence[int]) -> NDArray[np.bool_]:

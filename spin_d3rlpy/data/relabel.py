@@ -31,20 +31,27 @@ def relabel(
 
         student = FactoredBC(recipe="tuned").fit(relabel(dataset, teacher))
 
-    A student takes over the teacher's rules, because its own choices need not keep them.
+    Where the dataset has masks, an algorithm's choices keep to them. A student takes over the
+    teacher's rules, because its own choices need not keep them.
 
     `n_transitions` takes whole episodes, drawn at random, of about so many transitions.
     """
     buffer = as_device_buffer(dataset)
     if n_transitions is not None and n_transitions < buffer.transition_count:
         keep = max(1, round(buffer.size() * n_transitions / buffer.transition_count))
-        chosen = np.random.default_rng(0).permutation(buffer.size())[:keep]
-        buffer = buffer.select(sorted(chosen.tolist()))
+        episodes = np.random.default_rng(0).permutation(buffer.size())[:keep]
+        buffer = buffer.select(sorted(episodes.tolist()))
     actions = []
     with progress_bar("Choosing actions", "state", progress, total=buffer.transition_count) as bar:
         for rows in buffer.observation_index.split(_STATES_AT_ONCE):
             states = buffer.observations_at(rows).cpu().numpy()
-            actions.append(torch.from_numpy(teacher.predict(states)))
+            masks = buffer.masks_at(rows)
+            choose = getattr(teacher, "predict_masked", None)
+            if masks is None or choose is None:
+                chosen = teacher.predict(states)
+            else:
+                chosen = choose(states, masks.cpu().numpy())
+            actions.append(torch.from_numpy(chosen))
             bar.update(len(rows))
     relabeled = buffer.with_actions(torch.cat(actions))
     relabeled.rules = getattr(getattr(teacher, "config", None), "rules", None)

@@ -20,8 +20,9 @@ from torch import nn
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.algos.critics import squared_error
-from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules
+from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules, mask_rule
 from spin_d3rlpy.algos.joint_critics import JointCritic
+from spin_d3rlpy.data.batches import next_masks_of
 from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
 from spin_d3rlpy.evaluation.metrics import ActionMode
 from spin_d3rlpy.training.averages import polyak_update
@@ -144,7 +145,7 @@ class FQEImpl(MultiDiscreteImpl):
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         modules = self._modules
         with torch.no_grad():
-            next_actions = self._act(batch.next_observations)
+            next_actions = self._next_actions(batch)
             next_values = modules.targ_q_funcs.q_values(
                 self._layout, batch.next_observations, next_actions
             )
@@ -154,6 +155,12 @@ class FQEImpl(MultiDiscreteImpl):
         self.minimize(loss, modules.optim)
         polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
         return {"loss": loss.detach()}
+
+    def _next_actions(self, batch: TorchMiniBatch) -> torch.Tensor:
+        if not isinstance(self._evaluated, MultiDiscreteImpl):  # a function knows its own rules
+            return self._act(batch.next_observations)
+        with self._evaluated.keeping(mask_rule(next_masks_of(batch))):
+            return self._act(batch.next_observations)
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
         return self._evaluated.predict_best_action(x)
@@ -251,6 +258,12 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         if not isinstance(self._algo, MultiDiscreteAlgo):
             return self._algo(np.asarray(x))
         return self._algo.predict(x)
+
+    def predict_masked(self, x: Observation, masks: NDArray, sample: bool = False) -> NDArray:
+        """Returns the evaluated algorithm's actions; a TypeError if it is a function."""
+        if not isinstance(self._algo, MultiDiscreteAlgo):
+            raise TypeError("Expected an algorithm: the evaluated function knows no masks.")
+        return self._algo.predict_masked(x, masks, sample)
 
     def sample_action(self, x: Observation) -> NDArray:
         if not isinstance(self._algo, MultiDiscreteAlgo):

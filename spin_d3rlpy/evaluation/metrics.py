@@ -12,8 +12,9 @@ from d3rlpy.dataset import EpisodeBase, ReplayBufferBase
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from spin_d3rlpy.data.masks import INFO, mask_of_info
 from spin_d3rlpy.nvec import actions_of, nvec_from_space, require_same_nvec
-from spin_envs.rollout import rollout
+from spin_envs.rollout import MaskedActFunction, rollout
 from spin_envs.vector import make_batch
 
 ActionMode = Literal["greedy", "sample"]
@@ -78,7 +79,8 @@ class LockstepEvaluator:
     """d3rlpy evaluator: mean return of seeded episodes played in parallel.
 
     One call of the policy serves all episodes, and every evaluation uses the same start states.
-    d3rlpy's `EnvironmentEvaluator` steps a single unseeded environment.
+    d3rlpy's `EnvironmentEvaluator` steps a single unseeded environment. Masks of an environment, in
+    `info["action_mask"]`, are kept by this package's algorithms.
 
     Args:
         env: from `gymnasium.make` (copied by its spec), or a vector environment with next-step
@@ -137,8 +139,25 @@ class LockstepEvaluator:
                 self.seeds,
                 record=False,
                 on_step=on_step,
+                act_masked=self._masked(algo, space),
             )
             return np.array([episode.rewards.sum() for episode in episodes])
+
+    def _masked(self, algo: ActingAlgo, space: gymnasium.Space[Any]) -> MaskedActFunction | None:
+        """Returns how a policy acts by masks; None if it knows none."""
+        choose = getattr(algo, "predict_masked", None)
+        if choose is None:
+            return None
+        nvec = nvec_from_space(space)
+
+        def act(x: NDArray[Any], _: NDArray[Any], given: list[Any]) -> NDArray[Any]:
+            rows = [mask_of_info({INFO: mask}, nvec) for mask in given]
+            if any(mask is None for mask in rows):
+                raise ValueError(f"Expected info[{INFO!r}] of every state or of none.")
+            masks = np.stack([mask for mask in rows if mask is not None])
+            return actions_of(space, choose(x, masks, sample=self.mode == "sample"))
+
+        return act
 
     def close(self) -> None:
         """Closes the environments."""

@@ -9,7 +9,7 @@ import torch
 from d3rlpy.types import TorchObservation
 
 from spin_d3rlpy._compat import is_exporting
-from spin_d3rlpy.asm.choosing import allowed_scores, choice_of
+from spin_d3rlpy.asm.choosing import allowed_scores, choice_of, require_choices
 from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig
 from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.asm.sampling import log_prob_in_order, sample, urgency_of
@@ -105,17 +105,17 @@ class JointPolicy(Policy):
     ) -> torch.Tensor:
         """Chooses the surest slots first."""
         assert self.order != "slots"
-        if not is_exporting():
+        if rule is None and not is_exporting():
             return sample(
                 self.asm,
                 observations,
                 temperature=0.0 if noise is None else 1.0,
-                allowed=rule,
                 order=self.order,
                 entropy_bound=self.entropy_bound,
                 noise=None if noise is None else noise[None],
             )[0]
-        # The same with one slot a pass, in a fixed number of operations.
+        # The same with one slot a pass, in a fixed number of operations. A rule may be a mask of
+        # these rows, which `sample` would take in parts.
         layout, tokens = self.layout, self.asm.mask_ids.expand(observations.shape[0], -1)
         stuck = torch.zeros_like(tokens, dtype=torch.bool)
         for _ in range(layout.n_slots):
@@ -128,5 +128,6 @@ class JointPolicy(Policy):
             scores = logits if noise is None else logits + layout.split(noise)
             choice = choice_of(scores).gather(1, slot)
             stuck = stuck.scatter(1, slot, choice == OPEN)
+            require_choices(stuck, torch.where(is_open, OPEN, tokens), rule)
             tokens = tokens.scatter(1, slot, choice.clamp(min=0))
         return torch.where(stuck, OPEN, tokens)

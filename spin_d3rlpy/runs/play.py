@@ -95,8 +95,12 @@ def estimate_value(
     loggers = NoopAdapterFactory()
     fqe.fit(dataset, n_steps=n_steps, logger_adapter=loggers, show_progress=show_progress)
     first = np.stack([episode.observations[0] for episode in dataset.episodes])
-    act = algo.predict if mode == "greedy" else algo.sample_action
-    values = fqe.predict_value(first, act(first))
+    masks = dataset.masks_at(dataset.observation_index[dataset.episode_starts[:-1]])
+    if masks is not None:
+        chosen = algo.predict_masked(first, masks.cpu().numpy(), sample=mode == "sample")
+    else:
+        chosen = algo.predict(first) if mode == "greedy" else algo.sample_action(first)
+    values = fqe.predict_value(first, chosen)
     discounted = [
         float(np.sum(episode.rewards[:, 0] * gamma ** np.arange(len(episode.rewards))))
         for episode in dataset.episodes
