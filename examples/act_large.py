@@ -28,7 +28,6 @@ def train(couriers: int, seconds: float, size: int) -> SPINIDQL:
         candidate_temperature=0.0,
         held_out_share=0.0,
         order="confidence",
-        entropy_bound=0.5,
     )
     algo.config.pretraining.budget_share = 0.98
     algo.config.pretraining.batch_size = 128

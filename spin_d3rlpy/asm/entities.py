@@ -215,24 +215,37 @@ class ScoredState:
             distances = features.distances(slots[:, :, None], choices[:, None])
             self._pairs = scorer.pair(distances)  # (B, N, K, W)
 
-    def logits(self, counts: torch.Tensor, slot: int | None = None) -> torch.Tensor:
-        """Returns logits `(B, N, K)` in view of counts `(B, K)`; `(B, 1, K)` of one `slot`.
+    def logits(self, counts: torch.Tensor, slots: int | torch.Tensor | None = None) -> torch.Tensor:
+        """Returns logits `(B, N, K)` in view of counts `(B, K)`.
 
-        Where slots are alike they are always `(B, 1, K)`.
+        Of one slot they are `(B, 1, K)`, of `slots` `(B, C)` in each row `(B, C, K)`. Where slots
+        are alike they are always `(B, 1, K)`.
         """
-        scorer, slots, pairs = self._scorer, self._slots, self._pairs
-        if slot is not None and not scorer.features.slots_are_alike:
-            slots = slots[:, slot : slot + 1]
-            pairs = None if pairs is None else pairs[:, slot : slot + 1]
+        scorer = self._scorer
+        if scorer.features.slots_are_alike:
+            slots = None
+        parts = self._slots, self._pairs  # (B, N, W) and (B, N, K, W)
+        of_slots, pairs = (None if part is None else _of_slots(part, slots) for part in parts)
+        assert of_slots is not None
         seen = torch.stack([counts, (counts > 0.0).to(counts.dtype)], dim=-1)
         choices = self._choices + scorer.count(seen)
         active = relu(choices)
         made = counts[:, None].to(active.dtype) @ active / scorer.features.n_slots  # (B, 1, W)
         common = self._common[:, None] + scorer.all_choices(active.mean(1, keepdim=True))
-        x = (choices + common + scorer.made(made))[:, None] + slots[:, :, None]
+        x = (choices + common + scorer.made(made))[:, None] + of_slots[:, :, None]
         hidden = scorer.hidden(relu(x if pairs is None else x + pairs))
         logits: torch.Tensor = in_float32(scorer.out, hidden)[..., 0]
         return logits
+
+
+def _of_slots(table: torch.Tensor, slots: int | torch.Tensor | None) -> torch.Tensor:
+    """Returns a table's `(B, N, ...)` rows of one slot, of `(B, C)` slots, or all."""
+    if slots is None:
+        return table
+    if isinstance(slots, int):
+        return table[:, slots : slots + 1]
+    first = torch.arange(table.shape[0], device=table.device)[:, None] * table.shape[1]
+    return table.flatten(0, 1)[first + slots]  # copies whole rows, which `gather` does not
 
 
 class EntityBySlot:

@@ -25,6 +25,7 @@ from spin_d3rlpy.nvec import SlotLayout, gumbel_noise
 
 # Rows that go through the model at once.
 _ROWS_AT_ONCE = 4096
+_ENTRIES_AT_ONCE = 2**25  # of the largest array: 128 MB in float32
 # A temperature above 0 counts as at least this one, which is greedy but for ties.
 SMALLEST_TEMPERATURE = 1e-6
 
@@ -54,12 +55,15 @@ class LogLikelihood(NamedTuple):
 def in_parts(
     asm: MaskedModel, compute: Callable[..., torch.Tensor], *rows: torch.Tensor | None
 ) -> torch.Tensor:
-    """Computes something row by row, without dropout, some thousand rows at a time."""
+    """Computes something row by row, without dropout, as many rows at a time as fit in memory."""
     n = max(len(x) for x in rows if x is not None)
+    config = getattr(asm, "config", None)  # some models have none
+    entries = 1 if config is None else config.entries_a_row(asm.layout.n_slots)
+    at_once = max(1, min(_ROWS_AT_ONCE, _ENTRIES_AT_ONCE // entries))
     was_training = asm.training
     asm.train(False)
     try:
-        parts = [slice(i, i + _ROWS_AT_ONCE) for i in range(0, max(1, n), _ROWS_AT_ONCE)]
+        parts = [slice(i, i + at_once) for i in range(0, max(1, n), at_once)]
         return torch.cat([compute(*(None if x is None else x[p] for x in rows)) for p in parts])
     finally:
         asm.train(was_training)

@@ -9,10 +9,11 @@ import torch
 from d3rlpy.types import TorchObservation
 
 from spin_d3rlpy._compat import is_exporting
-from spin_d3rlpy.asm.choosing import allowed_scores, choice_of, require_choices
+from spin_d3rlpy.asm.choosing import allowed_scores, choice_of
 from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig
-from spin_d3rlpy.asm.rules import OPEN, Rule
-from spin_d3rlpy.asm.sampling import log_prob_in_order, sample, urgency_of
+from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.asm.sampling import in_parts, log_prob_in_order, sample
+from spin_d3rlpy.asm.surest import choose_surest
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies.base import Conditionals, Policy
 from spin_d3rlpy.policies.features import require_same_sizes
@@ -104,8 +105,8 @@ class JointPolicy(Policy):
         self, observations: torch.Tensor, noise: torch.Tensor | None, rule: Rule | None
     ) -> torch.Tensor:
         """Chooses the surest slots first."""
-        assert self.order != "slots"
-        if rule is None and not is_exporting():
+        if self.entropy_bound is not None and rule is None and not is_exporting():
+            assert self.order != "slots"
             return sample(
                 self.asm,
                 observations,
@@ -114,20 +115,11 @@ class JointPolicy(Policy):
                 entropy_bound=self.entropy_bound,
                 noise=None if noise is None else noise[None],
             )[0]
-        # The same with one slot a pass, in a fixed number of operations. A rule may be a mask of
-        # these rows, which `sample` would take in parts.
-        layout, tokens = self.layout, self.asm.mask_ids.expand(observations.shape[0], -1)
-        stuck = torch.zeros_like(tokens, dtype=torch.bool)
-        for _ in range(layout.n_slots):
-            logits = layout.split(self.asm(observations, tokens))
-            is_open = tokens == self.asm.mask_ids
-            if rule is not None:
-                logits = logits.masked_fill(~rule(torch.where(is_open, OPEN, tokens)), -torch.inf)
-            urgency = urgency_of(logits, self.order)
-            slot = urgency.masked_fill(~is_open, -torch.inf).argmax(1, keepdim=True)  # (B, 1)
-            scores = logits if noise is None else logits + layout.split(noise)
-            choice = choice_of(scores).gather(1, slot)
-            stuck = stuck.scatter(1, slot, choice == OPEN)
-            require_choices(stuck, torch.where(is_open, OPEN, tokens), rule)
-            tokens = tokens.scatter(1, slot, choice.clamp(min=0))
-        return torch.where(stuck, OPEN, tokens)
+        # A rule may be a mask of these rows, and a file has any number of rows.
+        if rule is not None or is_exporting():
+            return choose_surest(self.asm, observations, self.order, noise, rule)
+
+        def choose(x: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
+            return choose_surest(self.asm, x, self.order, added)
+
+        return in_parts(self.asm, choose, observations, noise)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,11 @@ from spin_d3rlpy.asm import pretrain
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.asm.sampling import log_prob_in_order
+from spin_d3rlpy.asm.surest import CONSIDERED, choose_surest
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
+from spin_d3rlpy.errors import NoAllowedChoiceError
 from spin_d3rlpy.policies.entities import EntityPolicy
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_envs import ActionLayout
@@ -312,3 +315,54 @@ def test_couriers_coordinate() -> None:
     ]
     assert collisions[1] < 0.25 * collisions[0]
     env.close()
+
+
+@pytest.mark.parametrize("order", ["confidence", "margin"])
+def test_surest_first_is_as_sampling_where_all_slots_are_looked_at(order: Any) -> None:
+    asm, x = make_asm(6), torch.rand(50, 30)
+    expected = asm.sample(x, temperature=0.0, order=order)[0]
+    assert torch.equal(choose_surest(asm, x, order), expected)
+
+
+def test_surest_first_looks_at_few_slots_again() -> None:
+    asm, x = make_asm(12), torch.rand(40, 60)
+    scored: list[int] = []
+    hidden = asm.scorer.hidden  # type: ignore[union-attr]
+    hidden.register_forward_hook(lambda _, inputs, __: scored.append(inputs[0].shape[1]))
+    rule = all_different(13, [12])
+    actions = choose_surest(asm, x, "confidence", rule=rule)
+    assert scored == [12, *[CONSIDERED] * 4, *range(7, 0, -1)]
+    for row in actions.tolist():
+        orders = [order for order in row if order != 12]
+        assert len(set(orders)) == len(orders)
+
+
+def test_each_choice_of_surest_first_is_in_view_of_the_others() -> None:
+    asm, x = make_asm(12), torch.rand(20, 60)
+    order: list[torch.Tensor] = []
+
+    def everything(partial: torch.Tensor) -> torch.Tensor:
+        order.append(partial.clone())
+        return torch.ones(*partial.shape, 13, dtype=torch.bool)
+
+    actions = choose_surest(asm, x, "confidence", rule=everything)
+    for partial, later in pairwise(
+        [*order, actions]
+    ):  # what is open next is the best choice of a pass over all slots
+        tokens = torch.where(partial == -1, asm.mask_ids, partial)
+        best = asm.layout.argmax(asm(x, tokens))
+        new = (partial == -1) & (later != -1)
+        assert new.sum() == len(x)
+        assert torch.equal(later[new], best[new])
+
+
+def test_surest_first_says_where_a_rule_leaves_nothing() -> None:
+    asm, x = make_asm(12), torch.rand(2, 60)
+
+    def nothing(partial: torch.Tensor) -> torch.Tensor:
+        may = torch.ones(*partial.shape, 13, dtype=torch.bool)
+        may[:, 3] = (partial != -1).sum(1)[:, None] < 2
+        return may
+
+    with pytest.raises(NoAllowedChoiceError, match="slot 3"):
+        choose_surest(asm, x, "confidence", rule=nothing)
