@@ -1,4 +1,4 @@
-"""`spin-d3rlpy evaluate`, `predict`, `record` and `export`: using a trained policy."""
+"""`spin-d3rlpy evaluate`, `predict`, `record`, `export` and `push`: using a trained policy."""
 
 from __future__ import annotations
 
@@ -153,3 +153,26 @@ def export(
     result = {"file": str(out), "bytes": out.stat().st_size, "observation_size": size, "nvec": nvec}
     shapes = f"observations (B, {size}), actions (B, {len(nvec)}) with {nvec=}"
     emit(json, result, f"{out}: {result['bytes']:,} bytes, {shapes}")
+
+
+@command(
+    program,
+    "spin-d3rlpy push runs/x your-name/x --license mit",
+    "spin-d3rlpy push policy.safetensors your-name/x --private",
+)
+def push(
+    policy: Annotated[Path, typer.Argument(help="Folder of a training, or a file of save_policy.")],
+    repository: Annotated[str, typer.Argument(help="<user or organization>/<name>.")],
+    license: Annotated[  # noqa: A002
+        str | None, typer.Option(help="For the card; the owners of the data decide it.")
+    ] = None,
+    private: Annotated[bool, typer.Option(help="If the repository is created.")] = False,
+    revision: Annotated[str | None, typer.Option(help="A branch; default: the main one.")] = None,
+    trust: Trust = False,
+    json: Json = False,
+) -> None:
+    """Upload a policy and its card to the Hugging Face hub (extra `hf`, a token in HF_TOKEN)."""
+    from spin_d3rlpy.runs.hub import push_to_hub
+
+    location = push_to_hub(policy, repository, license, private, revision, trust)
+    emit(json, {"location": location}, f"Pushed to {location}")

@@ -127,8 +127,9 @@ Policy = Annotated[
     str,
     typer.Argument(
         help="Folder of a training, a .safetensors file of save_policy, a .d3 file, or a shipped "
-        "behavior policy such as cheetah-run-b3-expert. A .d3 file is a pickle, which runs code "
-        "when d3rlpy loads it: open only files you trust.",
+        "behavior policy such as cheetah-run-b3-expert, or hf://user/name[@revision] on the "
+        "Hugging Face hub (extra hf). A .d3 file is a pickle, which runs code when d3rlpy loads "
+        "it: open only files you trust.",
         autocompletion=complete_policies,
     ),
 ]
