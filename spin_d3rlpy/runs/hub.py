@@ -194,8 +194,8 @@ def _download(repo_id: str, revision: str | None, max_bytes: int) -> Path:
             on_hub: Any = huggingface_hub.hf_hub_download(**where, dry_run=True)
             if on_hub.file_size is not None and on_hub.file_size > max_bytes:
                 raise InvalidCheckpointError(
-                    f"{POLICY} of {repo_id} has {on_hub.file_size:,} bytes, more than {max_bytes=:,}"
-                    ". If you trust it, pass a larger max_bytes."
+                    f"{POLICY} of {repo_id} has {on_hub.file_size:,} bytes, more than "
+                    f"{max_bytes=:,}. If you trust it, pass a larger max_bytes."
                 )
             return Path(huggingface_hub.hf_hub_download(**where))
         except errors.LocalEntryNotFoundError:
