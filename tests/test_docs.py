@@ -67,7 +67,8 @@ def test_the_code_of_a_page_runs(
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets))
     monkeypatch.delenv("MINARI_REMOTE", raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(ROOT / "examples")  # a page may import the adapter of one
+    for folder in ("examples", "examples/sepsis"):  # a page may import a module of one
+        monkeypatch.syspath_prepend(ROOT / folder)
     # A module of its own, because classes that are defined in it may be looked up by name.
     module = types.ModuleType("page")
     monkeypatch.setitem(__import__("sys").modules, "page", module)

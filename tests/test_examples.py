@@ -73,6 +73,7 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     "tune_with_optuna.py": [
         ([*SIZE, "--trials", "2", "--steps", "2", "--by", by], []) for by in ("likelihood", "fqe")
     ],
+    "sepsis/train_on_icu.py": [(["--patients", "3", "--steps", "2", "--test-patients", "2"], [])],
     "treatment/write_log.py": [(["--patients", "20"], ["log.csv", "new.csv"])],
     "treatment/compare_on_ward.py": [
         (
@@ -88,7 +89,7 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     ],
 }
 # Imported by an example, or (`treat_with.py`) run in tests/test_ward.py after a training.
-MODULES = {"treatment/simulator.py", "power_grid/grid.py"} | {
+MODULES = {"treatment/simulator.py", "power_grid/grid.py", "sepsis/icu.py"} | {
     f"treatment/{name}.py" for name in ("ward", "doctors", "outcomes", "rules", "treat_with")
 }
 # What they show is tested elsewhere, too: exports, several processes, kinds of pre-training.
@@ -100,6 +101,7 @@ SLOW = {
 # Not in the extra `test`: skipped where they are not installed.
 NEEDS = {
     "power_grid/train_on_decisions.py": "grid2op",
+    "sepsis/train_on_icu.py": "icu_sepsis",
     "track_with_mlflow.py": "mlflow",
     "tune_with_optuna.py": "optuna",
 }
