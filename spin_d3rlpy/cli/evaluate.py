@@ -18,6 +18,7 @@ from spin_d3rlpy.cli.options import (
     complete_datasets,
     emit,
     parse_arguments,
+    read_rule,
 )
 from spin_d3rlpy.cli.program import command, program
 
@@ -79,11 +80,16 @@ def evaluate(
     program,
     "spin-d3rlpy predict policy.safetensors new.csv",
     "spin-d3rlpy predict runs/x new.csv --out choices.csv",
+    "spin-d3rlpy predict runs/x new.csv --rule rules.py:no_double_dose",
 )
 def predict(
     policy: Policy,
     table: Annotated[Path, typer.Argument(help="A .csv or .parquet file, a state per row.")],
     out: Annotated[Path | None, typer.Option(help="A CSV file; default: print.")] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(help="<file>:<function>: what choices keep. The file is run."),
+    ] = None,
     trust: Trust = False,
     device: Device = "cpu:0",
     json: Json = False,
@@ -97,7 +103,8 @@ def predict(
     from spin_d3rlpy.runs.decide import decide_table
     from spin_d3rlpy.runs.policy import open_policy
 
-    rows = decide_table(open_policy(policy, device, trust).algorithm, table)
+    kept = None if rule is None else read_rule(rule)
+    rows = decide_table(open_policy(policy, device, trust).algorithm, table, kept)
     if out is None:
         emit(json, rows, csv_text(rows).rstrip("\n"))
         return
