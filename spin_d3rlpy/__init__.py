@@ -176,6 +176,11 @@ if TYPE_CHECKING:
         RePreMConfig,
         RePreMPretrainingConfig,
     )
+    from spin_d3rlpy.runs.hub import (
+        load_from_hub,
+        push_to_hub,
+        save_for_hub,
+    )
 
 # The module of each public name, which is imported when the name is first used.
 _MODULES = {
@@ -293,6 +298,9 @@ _MODULES = {
     "SPINEncoderFactory": "policies",
     "RePreMConfig": "policies.reprem",
     "RePreMPretrainingConfig": "policies.reprem",
+    "load_from_hub": "runs.hub",
+    "push_to_hub": "runs.hub",
+    "save_for_hub": "runs.hub",
 }
 
 __all__ = [
@@ -404,11 +412,14 @@ __all__ = [
     "importance_sampling",
     "load_asm",
     "load_dataset",
+    "load_from_hub",
     "load_policy",
     "load_published_asm",
+    "push_to_hub",
     "relabel",
     "save_asm",
     "save_dataset",
+    "save_for_hub",
     "save_policy",
     "slate_value",
 ]

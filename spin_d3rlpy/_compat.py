@@ -69,6 +69,22 @@ class DiscreteView(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         self.action_space = _DiscreteSpace(env.action_space)
+        self._has_warned = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Starts an episode; warns once of masks, which d3rlpy's loop neither keeps nor stores."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        if "action_mask" in info and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "The environment has masks in info['action_mask'], which fit_online and collect of "
+                "an algorithm do not keep: actions may break them, and the buffer has none. Play "
+                "with spin_d3rlpy.collect(env, choose, with_masks=True), where choose calls "
+                "predict_masked, and train with fit.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return observation, info
 
     def step(self, action: Any) -> Any:
         """Steps the environment with an action `(N,)`.

@@ -62,7 +62,7 @@ class DivergenceError(SpinError, ArithmeticError):
 
 
 class RemoteError(SpinError, RuntimeError):
-    """The shared storage of datasets is unusable: not set, no token, name taken, no network."""
+    """Shared storage is unusable: not set, no token, name taken, no network."""
 
 
 def no_transformer(config: Any) -> NoTransformerError:

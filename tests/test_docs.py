@@ -2,7 +2,8 @@
 
 A page's Python blocks run in order, in one namespace and in an empty folder. Comments say how a
 test makes them short: `<!-- test: n_steps=5_000 => n_steps=2 -->` replaces text in the page's
-blocks, and fails if it is not there.
+blocks, and fails if it is not there. `<!-- test needs: wandb -->` skips a page where that
+is absent.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import runpy
 import tomllib
 import types
+import warnings
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 _BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```", re.M | re.S)
 _CHANGE = re.compile(r"^<!-- test: (.+?) => (.+?) -->$", re.M)
+_NEEDS = re.compile(r"^<!-- test needs: (.+?) -->$", re.M)
 _INLINE = re.compile(rf"`({PROGRAM} [^`\n]+)`")
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
@@ -58,9 +61,14 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_code_of_a_page_runs(
     page: Path, datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for needed in _NEEDS.findall(page.read_text()):
+        pytest.importorskip(needed)
+        warnings.simplefilter("ignore", DeprecationWarning)  # its own, of its packages
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets))
     monkeypatch.delenv("MINARI_REMOTE", raising=False)
     monkeypatch.chdir(tmp_path)
+    for folder in ("examples", "examples/sepsis"):  # a page may import a module of one
+        monkeypatch.syspath_prepend(ROOT / folder)
     # A module of its own, because classes that are defined in it may be looked up by name.
     module = types.ModuleType("page")
     monkeypatch.setitem(__import__("sys").modules, "page", module)

@@ -69,6 +69,11 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     "power_grid/train_on_decisions.py": [
         ([*["--steps", "700", "--candidates", "1", "--seconds", "1", "--test-steps", "2"]], [])
     ],
+    "track_with_mlflow.py": [(STEPS, ["mlflow.db"])],
+    "tune_with_optuna.py": [
+        ([*SIZE, "--trials", "2", "--steps", "2", "--by", by], []) for by in ("likelihood", "fqe")
+    ],
+    "sepsis/train_on_icu.py": [(["--patients", "3", "--steps", "2", "--test-patients", "2"], [])],
     "treatment/write_log.py": [(["--patients", "20"], ["log.csv", "new.csv"])],
     "treatment/compare_on_ward.py": [
         (
@@ -84,7 +89,7 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     ],
 }
 # Imported by an example, or (`treat_with.py`) run in tests/test_ward.py after a training.
-MODULES = {"treatment/simulator.py", "power_grid/grid.py"} | {
+MODULES = {"treatment/simulator.py", "power_grid/grid.py", "sepsis/icu.py"} | {
     f"treatment/{name}.py" for name in ("ward", "doctors", "outcomes", "rules", "treat_with")
 }
 # What they show is tested elsewhere, too: exports, several processes, kinds of pre-training.
@@ -92,6 +97,13 @@ SLOW = {
     *("distill_and_export.py", "several_processes.py", "mask_ratio_and_warm_start.py"),
     *("pretraining_objectives.py", "reprem.py", "critic_initialization.py"),
     "power_grid/train_on_decisions.py",
+}
+# Not in the extra `test`: skipped where they are not installed.
+NEEDS = {
+    "power_grid/train_on_decisions.py": "grid2op",
+    "sepsis/train_on_icu.py": "icu_sepsis",
+    "track_with_mlflow.py": "mlflow",
+    "tune_with_optuna.py": "optuna",
 }
 # The others run in this process, which has imported everything already.
 IN_PROCESSES = {
@@ -144,8 +156,10 @@ def test_example_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = ROOT / "examples" / name
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+        warnings.simplefilter("ignore", DeprecationWarning)  # its own, of its packages
     if name.startswith("power_grid/"):
-        pytest.importorskip("grid2op")
         warnings.filterwarnings("ignore", "You are using a development environment")  # Grid2Op's
         warnings.filterwarnings("ignore", "Trajectories cannot be weighted")  # of one episode
     if name in IN_PROCESSES:

@@ -119,7 +119,14 @@ def test_sdist_has_what_its_tests_and_documents_need(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    for needed in ("README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/words.txt"):
+    for needed in (
+        "README.md",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "LICENSE",
+        "docs/words.txt",
+        "packaging/Dockerfile",
+    ):
         assert needed in names
     assert {"spin_d3rlpy/__init__.py", "envs/spin_envs/__init__.py", "tests/conftest.py"} <= names
 

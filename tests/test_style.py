@@ -9,7 +9,7 @@ import pytest
 
 from tests.subprocesses import ROOT
 
-FOLDERS = ("spin_d3rlpy", "envs", "examples", "docs", "tests", ".github", ".ci")
+FOLDERS = ("spin_d3rlpy", "envs", "examples", "docs", "tests", "packaging", ".github", ".ci")
 FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "pyproject.toml", "mkdocs.yml")
 SUFFIXES = {".py", ".md", ".yml", ".toml", ""}
 # This list.

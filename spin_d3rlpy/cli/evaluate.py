@@ -1,4 +1,4 @@
-"""`spin-d3rlpy evaluate`, `predict`, `record` and `export`: using a trained policy."""
+"""`spin-d3rlpy evaluate`, `predict`, `record`, `export` and `push`: using a trained policy."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from spin_d3rlpy.cli.options import (
     complete_datasets,
     emit,
     parse_arguments,
+    read_rule,
 )
 from spin_d3rlpy.cli.program import command, program
 
@@ -79,11 +80,16 @@ def evaluate(
     program,
     "spin-d3rlpy predict policy.safetensors new.csv",
     "spin-d3rlpy predict runs/x new.csv --out choices.csv",
+    "spin-d3rlpy predict runs/x new.csv --rule rules.py:no_double_dose",
 )
 def predict(
     policy: Policy,
     table: Annotated[Path, typer.Argument(help="A .csv or .parquet file, a state per row.")],
     out: Annotated[Path | None, typer.Option(help="A CSV file; default: print.")] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(help="<file>:<function>: what choices keep. The file is run."),
+    ] = None,
     trust: Trust = False,
     device: Device = "cpu:0",
     json: Json = False,
@@ -97,7 +103,8 @@ def predict(
     from spin_d3rlpy.runs.decide import decide_table
     from spin_d3rlpy.runs.policy import open_policy
 
-    rows = decide_table(open_policy(policy, device, trust).algorithm, table)
+    kept = None if rule is None else read_rule(rule)
+    rows = decide_table(open_policy(policy, device, trust).algorithm, table, kept)
     if out is None:
         emit(json, rows, csv_text(rows).rstrip("\n"))
         return
@@ -153,3 +160,26 @@ def export(
     result = {"file": str(out), "bytes": out.stat().st_size, "observation_size": size, "nvec": nvec}
     shapes = f"observations (B, {size}), actions (B, {len(nvec)}) with {nvec=}"
     emit(json, result, f"{out}: {result['bytes']:,} bytes, {shapes}")
+
+
+@command(
+    program,
+    "spin-d3rlpy push runs/x your-name/x --license mit",
+    "spin-d3rlpy push policy.safetensors your-name/x --private",
+)
+def push(
+    policy: Annotated[Path, typer.Argument(help="Folder of a training, or a file of save_policy.")],
+    repository: Annotated[str, typer.Argument(help="<user or organization>/<name>.")],
+    license: Annotated[  # noqa: A002
+        str | None, typer.Option(help="For the card; the owners of the data decide it.")
+    ] = None,
+    private: Annotated[bool, typer.Option(help="If the repository is created.")] = False,
+    revision: Annotated[str | None, typer.Option(help="A branch; default: the main one.")] = None,
+    trust: Trust = False,
+    json: Json = False,
+) -> None:
+    """Upload a policy and its card to the Hugging Face hub (extra `hf`, a token in HF_TOKEN)."""
+    from spin_d3rlpy.runs.hub import push_to_hub
+
+    location = push_to_hub(policy, repository, license, private, revision, trust)
+    emit(json, {"location": location}, f"Pushed to {location}")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from spin_d3rlpy.asm.rules import Rule
 
 
 def check_device(device: str | None) -> str | None:
@@ -62,6 +65,22 @@ def nested_fields(texts: Sequence[str] | None) -> dict[str, Any] | None:
     from spin_d3rlpy.files.settings import nest
 
     return nest(parse_arguments(texts)) if texts else None
+
+
+def read_rule(rule: str) -> Rule:
+    """Runs the user's file and returns the function that is named."""
+    import runpy
+
+    file, colon, function = rule.rpartition(":")
+    if not colon or not Path(file).is_file():
+        raise ValueError(
+            f"Expected --rule <file>:<function>, such as rules.py:no_double_dose, got {rule!r}."
+        )
+    names_in_file: dict[str, Any] = runpy.run_path(file)
+    if not callable(names_in_file.get(function)):
+        raise ValueError(f"{file} has no function {function!r}.")
+    loaded: Rule = names_in_file[function]
+    return loaded
 
 
 def emit(as_json: bool, content: Any, text: str) -> None:
@@ -127,8 +146,9 @@ Policy = Annotated[
     str,
     typer.Argument(
         help="Folder of a training, a .safetensors file of save_policy, a .d3 file, or a shipped "
-        "behavior policy such as cheetah-run-b3-expert. A .d3 file is a pickle, which runs code "
-        "when d3rlpy loads it: open only files you trust.",
+        "behavior policy such as cheetah-run-b3-expert, or hf://user/name[@revision] on the "
+        "Hugging Face hub (extra hf). A .d3 file is a pickle, which runs code when d3rlpy loads "
+        "it: open only files you trust.",
         autocompletion=complete_policies,
     ),
 ]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from spin_d3rlpy.cli.options import Device, Json, Progress, Trust, complete_datasets, emit
+from spin_d3rlpy.cli.options import (
+    Device,
+    Json,
+    Progress,
+    Trust,
+    complete_datasets,
+    emit,
+    read_rule,
+)
 from spin_d3rlpy.cli.program import command, program
-
-if TYPE_CHECKING:
-    from spin_d3rlpy.asm.rules import Rule
 
 
 @command(
@@ -63,26 +68,10 @@ def report(
         out=out,
         dataset=dataset,
         asm=asm,
-        rule=None if rule is None else _read_rule(rule),
+        rule=None if rule is None else read_rule(rule),
         device=device,
         trust=trust,
         show_progress=progress,
     )
     text = "\n".join([summary["finding"], *(f"- {doubt}" for doubt in summary["doubts"])])
     emit(json, summary, f"{text}\nWritten: {summary['file']}")
-
-
-def _read_rule(rule: str) -> Rule:
-    """Runs the user's file and returns the function that is named."""
-    import runpy
-
-    file, colon, function = rule.rpartition(":")
-    if not colon or not Path(file).is_file():
-        raise ValueError(
-            f"Expected --rule <file>:<function>, such as rules.py:no_double_dose, got {rule!r}."
-        )
-    names_in_file: dict[str, Any] = runpy.run_path(file)
-    if not callable(names_in_file.get(function)):
-        raise ValueError(f"{file} has no function {function!r}.")
-    loaded: Rule = names_in_file[function]
-    return loaded

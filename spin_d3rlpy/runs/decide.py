@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.policy import PolicyAlgo
+from spin_d3rlpy.asm.conditions import checked_rule
+from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.data.logs import read_states
-from spin_d3rlpy.errors import InvalidDatasetError
+from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 
 SUPPORT = "support"
 VALUE = "value"
 _ROWS_AT_ONCE = 4096
 
 
-def decide_table(algo: MultiDiscreteAlgo[Any, Any], table: Path) -> list[dict[str, Any]]:
+def decide_table(
+    algo: MultiDiscreteAlgo[Any, Any], table: Path, rule: Rule | None = None
+) -> list[dict[str, Any]]:
     """Returns greedy choices for a table's rows, with how usual they are and their value.
 
     Args:
         algo: trained on a log that `from_table` read.
         table: a `.csv` or `.parquet` file with the columns of that log's state.
+        rule: what choices keep in addition to the policy's own rules.
 
     Returns:
         One mapping per row, in the table's order: the action columns, then `support`, the
@@ -37,6 +44,8 @@ def decide_table(algo: MultiDiscreteAlgo[Any, Any], table: Path) -> list[dict[st
         InvalidDatasetError: the table has no rows, a column is missing or a cell invalid; the text
             names file, row and column.
         FileNotFoundError: there is no such file.
+        NvecMismatchError: the rule is of another action space.
+        NoAllowedChoiceError: the rule leaves a sub-action without a choice.
     """
     preparation = algo.preparation
     if preparation is None:
@@ -44,13 +53,16 @@ def decide_table(algo: MultiDiscreteAlgo[Any, Any], table: Path) -> list[dict[st
             f"This {type(algo).__name__} does not know how a table's columns become states: its "
             "log was not read by from_table. Train it on one that was."
         )
+    if rule is not None:
+        rule = _fitting(rule, algo.config.nvec)
     states = read_states(table, preparation)
     if not len(states):
         raise InvalidDatasetError(f"{table} has no rows.")
     parts = [states[i : i + _ROWS_AT_ONCE] for i in range(0, len(states), _ROWS_AT_ONCE)]
     rows: list[dict[str, Any]] = []
     for part in parts:
-        chosen = algo.predict(part)
+        with algo.require_built().keeping(rule):
+            chosen = algo.predict(part)
         named = preparation.named(chosen)
         for name, values in _judged(algo, part, chosen).items():
             free = name if name not in preparation.actions else f"policy_{name}"
@@ -58,6 +70,21 @@ def decide_table(algo: MultiDiscreteAlgo[Any, Any], table: Path) -> list[dict[st
                 row[free] = value
         rows += named
     return rows
+
+
+def _fitting(rule: Rule, nvec: Sequence[int]) -> Rule:
+    """Returns a rule that has been asked about an action of which nothing is decided."""
+    shape = (1, len(nvec), max(nvec))
+    try:
+        mask = checked_rule(rule)(torch.full(shape[:2], OPEN))
+    except (RuntimeError, IndexError) as error:  # it names a slot that is not there
+        raise NvecMismatchError(f"The rule does not fit nvec={list(nvec)}: {error}") from error
+    if tuple(mask.shape) != shape:
+        raise NvecMismatchError(
+            f"Expected a rule with masks (R, N, K) = (R, {shape[1]}, {shape[2]}) for "
+            f"nvec={list(nvec)}, got shape {tuple(mask.shape)}. K is the most choices of a slot."
+        )
+    return checked_rule(rule)
 
 
 def _judged(

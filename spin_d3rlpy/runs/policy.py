@@ -1,4 +1,4 @@
-"""Opening a policy: a training folder, a file or a shipped policy."""
+"""Opening a policy: a training folder, a file, a shipped policy or one on the hub."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from spin_d3rlpy.asm.rule_files import trusted_rules
 from spin_d3rlpy.data.environments import texts_with_colons
 from spin_d3rlpy.evaluation.metrics import ActingAlgo
 from spin_d3rlpy.nvec import nvec_from_space, require_same_nvec
+from spin_d3rlpy.runs.hub import HUB, load_from_hub
 from spin_d3rlpy.runs.training import POLICY, RESULT
 from spin_envs.behavior import load_behavior_policy, policy_task
 
@@ -80,7 +81,8 @@ def open_policy(policy: str, device: str = "cpu:0", trust: bool = False) -> Open
     Args:
         policy: the folder of a finished `spin-d3rlpy train`; a `.safetensors` file from
             `save_policy`; a `.d3` file (a pickle: open only trusted files); or a shipped behavior
-            policy's name, e.g. `"cheetah-run-b3-expert"`.
+            policy's name, e.g. `"cheetah-run-b3-expert"`. `"hf://<user>/<name>"`, also with
+            `@<revision>` at its end, is a policy on the Hugging Face hub.
         device: of a trained policy, as in d3rlpy.
         trust: see `load_policy`.
 
@@ -88,7 +90,12 @@ def open_policy(policy: str, device: str = "cpu:0", trust: bool = False) -> Open
         FileNotFoundError: there is no such folder, file or shipped policy.
         InvalidCheckpointError: the `.safetensors` file is not from `save_policy`.
         UntrustedRuleError: it has functions as rules, without `trust`.
+        RemoteError: the hub is unusable.
     """
+    if policy.startswith(HUB):
+        repository, _, revision = policy.removeprefix(HUB).partition("@")
+        pulled = load_from_hub(repository, revision or None, device, trust=trust)
+        return OpenedPolicy(pulled, pulled.config.nvec)
     path = Path(policy)
     if path.suffix == ".d3":
         if not path.exists():

@@ -42,6 +42,7 @@ def test_help_names_every_command() -> None:
         "predict",
         "record",
         "export",
+        "push",
         "info",
     )
     groups = ("data", "plot", "bench")

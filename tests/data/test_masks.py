@@ -13,7 +13,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, MultiDiscrete
 
-from spin_d3rlpy import collect, from_table, load_dataset, save_dataset
+from spin_d3rlpy import FactoredBCQ, collect, from_table, load_dataset, save_dataset
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.masks import BITS_KEY, bytes_of, mask_of_info, pack, unpack
 from spin_d3rlpy.data.staging import episode_buffer, staged_dataset, write_episodes
@@ -255,3 +255,10 @@ def test_masks_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         read(masks, **changes)
+
+
+def test_online_verbs_of_d3rlpy_warn_once_that_they_keep_no_masks() -> None:
+    algo = FactoredBCQ()
+    with pytest.warns(UserWarning, match="with_masks=True") as caught:
+        algo.collect(MaskedEnv(), n_steps=20, show_progress=False)
+    assert len([w for w in caught if "action_mask" in str(w.message)]) == 1

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from spin_d3rlpy import (
     SPINIQL,
     FactoredBC,
+    FactoredIQL,
     PretrainingConfig,
     TransformerConfig,
     from_table,
@@ -28,7 +29,7 @@ from spin_d3rlpy.cli import app
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.logs import read_states
 from spin_d3rlpy.data.preparation import Missing, TablePreparation
-from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError
+from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.runs.decide import decide_table
 
 CSV = """patient,seen,ward,smoker,pulse,drug,dose,reward,status
@@ -298,3 +299,38 @@ def test_predictions_of_imitation_have_no_value_and_bad_tables_write_nothing(
     other.create_impl((2,), 0)
     with pytest.raises(ValueError, match="was not read by from_table"):
         decide_table(other, new)
+
+
+RULES = """import torch
+
+def no_y_at_50(partial):
+    allowed = torch.ones(*partial.shape, 4, dtype=torch.bool)
+    allowed[:, 0] = torch.tensor([False, False, True, True])  # drug y, and nothing after it
+    allowed[partial[:, 0] == 2, 1, 1] = False
+    allowed[:, 1, 2:] = False
+    allowed[:, 1, 0] = partial[:, 0] == 2
+    return allowed
+
+def of_three(partial):
+    return torch.ones(*partial.shape, 3, dtype=torch.bool)
+"""
+
+
+@pytest.mark.parametrize("algo_class", [FactoredIQL, FactoredBC])
+def test_the_shell_keeps_a_rule(path: Path, tmp_path: Path, algo_class: Any) -> None:
+    file, new, rules = (tmp_path / n for n in ("policy.safetensors", "new.csv", "rules.py"))
+    new.write_text(NEW)
+    rules.write_text(RULES)
+    algo = algo_class()
+    algo.fit(from_table(path, **READING, missing="mean"), n_steps=2, show_progress=False)
+    save_policy(algo, file)
+    rows = json.loads(call("predict", file, new, "--rule", f"{rules}:no_y_at_50", "--json"))
+    assert {(row["drug"], row["dose"]) for row in rows} == {("y", 0)}
+    free = json.loads(call("predict", file, new, "--json"))
+    assert {(row["drug"], row["dose"]) for row in free} != {("y", 0)}
+    out = tmp_path / "c.csv"
+    for name, error in (("of_three", NvecMismatchError), ("absent", ValueError)):
+        arguments = ["predict", str(file), str(new), "--out", str(out)]
+        failed = CliRunner().invoke(app, [*arguments, "--rule", f"{rules}:{name}"])
+        assert isinstance(failed.exception, error)
+    assert not out.exists()
