@@ -31,13 +31,12 @@ STEPS = 3
 
 def layout(n_slots: int, n_choices: int) -> ActionLayout:
     """Returns slots of 2 columns, choices of 4, compared by their first one."""
-    first = 2 * n_slots
+    size = 2 * n_slots + 4 * n_choices
+    of_choices = range(2 * n_slots, size, 4)  # first columns
     return ActionLayout(
         shared_choices=True,
         slot_columns=tuple((2 * i, 2 * i + 1) for i in range(n_slots)),
-        choice_columns=tuple(
-            tuple(range(i, i + 4)) for i in range(first, first + 4 * n_choices, 4)
-        ),
+        choice_columns=tuple(tuple(range(i, i + 4)) for i in of_choices),
         compared=((0, 0),),
     )
 
@@ -57,7 +56,7 @@ class MadeUp:
 
 
 def config_of(steps: int) -> PretrainingConfig:
-    """Returns settings of so many steps."""
+    """Returns settings of a short run."""
     return PretrainingConfig(
         masking="any_order", batch_size=BATCH_SIZE, max_updates=steps, n_epochs=steps
     )
