@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ if TYPE_CHECKING:  # matplotlib takes a second to import
 # their markers, too, for print without colors.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# Of lines: where there are more of them than colors, the next ones are dashed.
+DASHES = ("-", "--", ":")
+MOST_IN_A_LEGEND = 6  # of one panel; a longer legend would hide its lines
 # From dark blue to yellow, even in lightness: reads the same with any form of color blindness.
 COLOR_MAP = "cividis"
 FORMATS = (".png", ".pdf", ".svg")
@@ -49,25 +52,41 @@ def plot_curve_panels(
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure = _figure(5.2 * columns, 3.6 * rows)
+    crowded = max(map(len, panels.values())) > MOST_IN_A_LEGEND
+    figure = _figure((7.2 if crowded else 5.2) * columns, 3.6 * rows)
     all_axes = figure.subplots(rows, columns, squeeze=False).flatten()
     labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
     for axes, (dataset, lines) in zip(all_axes, panels.items(), strict=False):
         for label, curve in lines.items():
             i = labels.index(label)
-            _draw_curve(axes, curve, label, COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)])
+            style = _Style(
+                COLORS[i % len(COLORS)],
+                MARKERS[i % len(MARKERS)],
+                DASHES[i // len(COLORS) % len(DASHES)],
+            )
+            _draw_curve(axes, curve, label, style)
         for i, (label, value) in enumerate((reference_lines or {}).get(dataset, {}).items()):
             dashes = LINE_STYLES[i % len(LINE_STYLES)]
             axes.axhline(value, color="0.5", linewidth=1.0, linestyle=dashes, label=label)
         _finish(axes, short_name(dataset), xlabel, ylabel)
+        if crowded:
+            axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
     save_figure(figure, path)
 
 
-def _draw_curve(axes: Axes, curve: Curve, label: str, color: str, marker: str) -> None:
+class _Style(NamedTuple):
+    """How a line looks."""
+
+    color: str
+    marker: str
+    dashes: str = "-"
+
+
+def _draw_curve(axes: Axes, curve: Curve, label: str, style: _Style) -> None:
     """Draws the mean over seeds, their range if there are several, and pre-training's span."""
-    steps, returns = curve.steps, curve.returns
+    steps, returns, color = curve.steps, curve.returns, style.color
     if curve.pretrained_at > 0.0:
         axes.axvspan(
             0.0,
@@ -83,7 +102,15 @@ def _draw_curve(axes: Axes, curve: Curve, label: str, color: str, marker: str) -
         returns = np.insert(returns, gap, np.nan, axis=1)
     several = len(returns) > 1
     name = f"{label} ({len(returns)} seed{'s' if several else ''})"
-    axes.plot(steps, returns.mean(0), color=color, marker=marker, markersize=3.5, label=name)
+    axes.plot(
+        steps,
+        returns.mean(0),
+        color=color,
+        linestyle=style.dashes,
+        marker=style.marker,
+        markersize=3.5,
+        label=name,
+    )
     if several:
         low, high = returns.min(0), returns.max(0)
         axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)

@@ -103,7 +103,9 @@ def test_no_line_leads_through_pre_training(tmp_path: Path) -> None:
     figure = Figure()
     axes = figure.subplots()
     steps, returns = np.array([0.0, 85.0, 90.0, 100.0]), np.arange(8.0).reshape(2, 4)
-    plots._draw_curve(axes, Curve(steps, returns, pretrained_at=80.0), "one", COLORS[0], "o")
+    plots._draw_curve(
+        axes, Curve(steps, returns, pretrained_at=80.0), "one", plots._Style(COLORS[0], "o")
+    )
     x, y = axes.lines[0].get_xdata(), axes.lines[0].get_ydata()
     assert np.array_equal(x, [0.0, 80.0, 85.0, 90.0, 100.0])
     assert np.array_equal(np.isnan(y), [False, True, False, False, False])  # interrupted
@@ -121,6 +123,22 @@ def test_there_is_a_band_only_where_there_are_several_seeds() -> None:
     for seeds in (1, 3):
         axes = Figure().subplots()
         curve = Curve(np.arange(4.0), np.arange(4.0 * seeds).reshape(seeds, 4))
-        plots._draw_curve(axes, curve, "one", COLORS[0], "o")
+        plots._draw_curve(axes, curve, "one", plots._Style(COLORS[0], "o"))
         assert len(axes.collections) == (seeds > 1)
         assert not axes.patches
+
+
+def test_more_methods_than_colors_look_different(tmp_path: Path) -> None:
+    curve = Curve(np.arange(2.0), np.ones((1, 2)))
+    drawn: list[Any] = []
+    keep: Any = plots._draw_curve
+
+    def draw(axes: Any, curve: Curve, label: str, style: Any) -> None:
+        drawn.append(style)
+        keep(axes, curve, label, style)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "_draw_curve", draw)
+        lines = {f"method {i}": curve for i in range(10)}
+        plots.plot_curve_panels(tmp_path / "curves.png", {"spin/x/medium-v0": lines})
+    assert len(set(drawn)) == 10
