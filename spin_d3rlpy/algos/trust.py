@@ -18,6 +18,10 @@ from spin_d3rlpy.policies.base import Conditionals
 
 ActsBy = Literal["search", "imitation"]
 LEAST_CONFIRMED = 0.6  # share of a search's gain
+# Where the data hardly ever show another choice, critics share what they do not know, and their
+# agreement tells less.
+LEAST_CONFIRMED_OF_FEW = 0.85
+FEW_CHOICES = 1.3  # of a slot
 FEW_ALTERNATIVES = 1.05  # nothing else was tried: nothing can be known to be better
 LEAST_STATES = 32  # fewer do not tell
 MOST_STATES = 1024
@@ -61,12 +65,18 @@ class Trust:
         return self.confirmed[self.best] / promised if promised > 0.0 else 0.0
 
     @property
+    def least_share(self) -> float:
+        """Least confirmed share for a search: 60 %, or 85 % where slots have few choices."""
+        few = 0.0 < self.alternatives < FEW_CHOICES
+        return LEAST_CONFIRMED_OF_FEW if few else LEAST_CONFIRMED
+
+    @property
     def acts_by(self) -> ActsBy:
-        """`"search"` where 60 % of the gain or more is confirmed, else `"imitation"`."""
+        """`"search"` where `least_share` of the gain or more is confirmed, else `"imitation"`."""
         if self.states < LEAST_STATES:
             return "imitation"
         surely = self.confirmed[self.best] - 2.0 * self.standard_errors[self.best] > 0.0
-        return "search" if surely and self.share >= LEAST_CONFIRMED else "imitation"
+        return "search" if surely and self.share >= self.least_share else "imitation"
 
     def __str__(self) -> str:
         if self.states < LEAST_STATES:
@@ -76,7 +86,7 @@ class Trust:
             f"acts by {self.acts_by}: other critics confirm {self.share:.0%} of what a search by "
             f"discount {self.gammas[best]:g} gains in {self.states} held-out states "
             f"({self.confirmed[best]:.2g} +- {self.standard_errors[best]:.1g} of "
-            f"{self.promised[best]:.2g}){self._alternatives}"
+            f"{self.promised[best]:.2g}; expected {self.least_share:.0%}){self._alternatives}"
         )
 
     @property

@@ -237,9 +237,22 @@ def test_what_is_trusted(promised: float, confirmed: float, error: float, acts_b
     switch.trust = trust
     assert switch.trust == trust
     assert switch.acts_by == acts_by
+    assert "expected 60%" in str(trust)
     switch.trust = dataclasses.replace(trust, states=8)
     assert switch.acts_by == "imitation"
     assert "too few" in str(switch.trust)
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "alternatives", "acts_by"),
+    [(0.7, 1.1, "imitation"), (0.9, 1.1, "search"), (0.7, 1.45, "search"), (0.7, 0.0, "search")],
+)
+def test_more_is_expected_where_the_data_show_few_choices(
+    confirmed: float, alternatives: float, acts_by: str
+) -> None:
+    trust = Trust((0.9,), (1.0,), (confirmed,), (0.01,), 64, alternatives)
+    assert trust.acts_by == acts_by
+    assert ("expected 85%" in str(trust)) == (alternatives == 1.1)
 
 
 def sure(gammas: tuple[float, ...] = (0.0,), n: int = 100) -> Trust:
