@@ -181,7 +181,7 @@ class JointEncoderFactory(_AnyArchitecture, name="spin_joint"):
             with the most likely choice first; `"margin"`, the one whose best choice leads most.
         entropy_bound: with the last two, slots are chosen together in one pass of the network as
             long as the sum of their entropies (nats), without the largest one, stays below this;
-            None chooses one a pass. Exported files choose one a pass.
+            None chooses one a pass. So do exported files, and policies with rules or masks.
     """
 
     order: OrderName = "slots"

@@ -26,7 +26,7 @@ from spin_d3rlpy import (
     save_asm,
     save_policy,
 )
-from spin_d3rlpy.asm import pretrain
+from spin_d3rlpy.asm import pretrain, sampling
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.asm.sampling import log_prob_in_order
@@ -366,3 +366,20 @@ def test_surest_first_says_where_a_rule_leaves_nothing() -> None:
 
     with pytest.raises(NoAllowedChoiceError, match="slot 3"):
         choose_surest(asm, x, "confidence", rule=nothing)
+
+
+def test_large_batches_are_decided_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = JointPolicy(60, [13] * 12, make_asm(12).config, "confidence")
+    x, sizes = torch.rand(10, 60), []
+    scorer: Any = policy.asm.scorer
+    whole, opened = policy.greedy(x), scorer.open
+
+    def counted(observations: torch.Tensor) -> Any:
+        sizes.append(len(observations))
+        return opened(observations)
+
+    scorer.open = counted
+    entries = policy.asm.config.entries_a_row(12)
+    monkeypatch.setattr(sampling, "_ENTRIES_AT_ONCE", 4 * entries)
+    assert torch.equal(policy.greedy(x), whole)
+    assert sizes == [4, 4, 2]
