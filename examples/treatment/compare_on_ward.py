@@ -14,7 +14,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from outcomes import known_rows, read_log, treated_by
 from write_log import ward_log
 
-from spin_d3rlpy import SPINIDQL, SPINIQL, DecQN, FactoredIQL
+from spin_d3rlpy import SPINIDQL, SPINIQL, DecQN, FactoredIDQL, FactoredIQL
 from spin_d3rlpy.files.results import format_table, write_csv
 
 ALGORITHMS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -23,7 +23,7 @@ ALGORITHMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "DecQN": (DecQN, {}),
     "SPINIQL": (SPINIQL, {}),
     "SPINIDQL": (SPINIDQL, {}),
-    "SPINIDQL, support 0.1": (SPINIDQL, {"support": 0.1}),
+    "FactoredIDQL": (FactoredIDQL, {}),
 }
 
 

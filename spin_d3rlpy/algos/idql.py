@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 from typing import Any, cast
@@ -23,7 +24,7 @@ from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.algos.search import ascend
 from spin_d3rlpy.algos.trust import (
     FEW_ALTERNATIVES,
-    ActsBy,
+    Search,
     Trust,
     TrustSwitch,
     count_alternatives,
@@ -67,8 +68,10 @@ class IDQLConfig(IQLConfig):
 
     How far ahead to look when actions are compared is a question of the data: what follows an
     action long after it can be noise, or all that counts. With `short_gammas` the critics learn
-    values by several discounts at once, and the search acts by that one whose actions gain most
-    by `gamma`, as the other critics judge.
+    values by several discounts at once. How rare a choice may be is one, too: critics have seen
+    little of rare ones, but these may be the better ones. Trust compares the searches by `gamma`
+    and `short_gammas`, by `support` and `stricter_supports`, and acts by that one whose gain, in
+    returns by `gamma`, the other critics confirm best.
 
     `predict` draws its candidates with noise that never changes, so that it is a function of the
     observation. `sample_action` draws new ones.
@@ -92,6 +95,8 @@ class IDQLConfig(IQLConfig):
             them.
         short_gammas: discounts in [0, 1) that the search may act by instead of `gamma`. Only with a
             `joint_critic` and `held_out_share`, which choose among them; unused without.
+        stricter_supports: values above `support` and at most 1 that the search may keep to instead.
+            Only with `held_out_share`; unused without.
     """
 
     n_action_samples: int = 32
@@ -101,6 +106,7 @@ class IDQLConfig(IQLConfig):
     support: float = 0.02
     held_out_share: float = 0.0
     short_gammas: list[float] = dataclasses.field(default_factory=list)
+    stricter_supports: list[float] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,6 +119,10 @@ class IDQLConfig(IQLConfig):
             support=(0.0 < self.support <= 1.0, "above 0 and at most 1"),
             held_out_share=(0.0 <= self.held_out_share < 1.0, "in [0, 1)"),
             short_gammas=(all(0.0 <= g < 1.0 for g in self.short_gammas), "all in [0, 1)"),
+            stricter_supports=(
+                all(self.support < s <= 1.0 for s in self.stricter_supports),
+                f"all above support={self.support:g} and at most 1",
+            ),
         )
         require_fields(
             self,
@@ -136,6 +146,14 @@ class IDQLConfig(IQLConfig):
             return (self.gamma,)
         return self.gamma, *self.short_gammas
 
+    @property
+    def searches(self) -> list[Search]:
+        """Ways to search that trust compares; the first one acts where nothing is compared."""
+        supports = [self.support]
+        if self.search_sweeps > 0 and self.held_out_share > 0.0:
+            supports += self.stricter_supports
+        return [Search(*way) for way in itertools.product(self.gammas, supports)]
+
 
 @dataclasses.dataclass(frozen=True)
 class IDQLModules(IQLModules):
@@ -154,7 +172,7 @@ class IDQLImpl(IQLImpl):
         super().__init__(*arguments)
         n = self._config.n_action_samples
         self._candidate_noise = candidate_noise(self._layout, n, self.device)
-        self._decided: ActsBy = "search"
+        self._decided: Search | None = self._config.searches[0]
         self._gammas = torch.tensor(self._config.gammas, device=self.device)[:, None]  # (G, 1)
 
     def _advantage(self, batch: TorchMiniBatch) -> torch.Tensor:
@@ -247,15 +265,15 @@ class IDQLImpl(IQLImpl):
         return self._improve(x, best, mask, rule, fixed, end)
 
     @property
-    def acts_by(self) -> ActsBy:
-        """Whether the critics' search acts, or the policy alone."""
+    def acts_by(self) -> Search | None:
+        """The critics' search that acts; None if the policy acts alone."""
         if not is_exporting():  # a file cannot depend on a network's numbers here
             self._decided = self._modules.trust.acts_by
         return self._decided
 
     @property
     def _n_candidates(self) -> int:
-        return self._config.n_action_samples if self.acts_by == "search" else 1
+        return 1 if self.acts_by is None else self._config.n_action_samples
 
     def _choose(
         self, x: torch.Tensor, noise: torch.Tensor | None, temperature: float
@@ -287,22 +305,24 @@ class IDQLImpl(IQLImpl):
         given: torch.Tensor | None = None,
         deadline: float = math.inf,
     ) -> torch.Tensor:
-        if self.acts_by != "search":
+        search = self.acts_by
+        if search is None:
             return actions
         critics = slice(None)
-        return self._search(x, actions, critics, allowed, rule, given, deadline)
+        return self._search(x, actions, critics, search.support, allowed, rule, given, deadline)
 
     def _search(
         self,
         x: torch.Tensor,
         actions: torch.Tensor,
         critics: slice,
+        support: float,
         allowed: torch.Tensor | None = None,
         rule: Rule | None = None,
         given: torch.Tensor | None = None,
         deadline: float = math.inf,
     ) -> torch.Tensor:
-        sweeps, support = self._config.search_sweeps, self._config.support
+        sweeps = self._config.search_sweeps
         critic: Any = self._modules.q_funcs
         if sweeps == 0:
             return actions
@@ -319,14 +339,14 @@ class IDQLImpl(IQLImpl):
         drawn = self._draw_candidates(x, self._config.n_action_samples, None)
         own = self._draw_candidates(x, VALUE_SAMPLES, None)
 
-        def search(member: int, discount: int) -> torch.Tensor:
-            if isinstance(critic, JointCritic):
-                critic.acts_by = discount
+        def search(member: int, way: Search) -> torch.Tensor:
+            self._compare_by(way.gamma)
             values = self.q_values(critic, x, drawn)[member : member + 1]
-            return self._search(x, best_of(drawn, values), slice(member, member + 1))
+            best, itself = best_of(drawn, values), slice(member, member + 1)
+            return self._search(x, best, itself, way.support)
 
         return measure_trust(
-            self._config.gammas,
+            self._config.searches,
             len(critic),
             search,
             lambda actions: self.values_by_gamma(x, actions),
@@ -343,9 +363,12 @@ class IDQLImpl(IQLImpl):
     def trust_critics(self, trust: Trust) -> None:
         """Acts as measured from now on."""
         self._modules.trust.trust = trust
+        self._compare_by(trust.best.gamma)
+
+    def _compare_by(self, gamma: float) -> None:
         critic: Any = self._modules.q_funcs
         if isinstance(critic, JointCritic):
-            critic.acts_by = trust.best
+            critic.acts_by = self._config.gammas.index(gamma)
 
 
 class IDQL(IQL):
@@ -414,7 +437,7 @@ class IDQL(IQL):
         if share == 0.0:
             return buffer
         if buffer.size() < 2:
-            self._idql.trust_critics(untested(self._idql_config.gammas))
+            self._idql.trust_critics(untested(self._idql_config.searches))
             return buffer
         buffer, self._held_out = buffer.split(share)
         return buffer
@@ -464,7 +487,7 @@ class IDQL(IQL):
 
     def create_modules(self, observation_shape: Shape) -> IDQLModules:
         parts = vars(super().create_modules(observation_shape))
-        trust = TrustSwitch(self._idql_config.gammas)
+        trust = TrustSwitch(self._idql_config.searches)
         return IDQLModules(**parts, trust=trust.to(self._device))
 
     def create_value_function(

@@ -313,6 +313,7 @@ class _IDQLFields(TypedDict, total=False):
     support: float
     held_out_share: float
     short_gammas: list[float]
+    stricter_supports: list[float]
 
 class _JointFields(TypedDict, total=False):
     actor_encoder_factory: JointEncoderFactory

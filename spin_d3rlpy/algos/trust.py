@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -28,6 +28,18 @@ MOST_STATES = 1024
 MOST_CHOICES = 5000  # slots times states: a search visits each
 
 
+class Search(NamedTuple):
+    """A way to search.
+
+    Attributes:
+        gamma: discount of the values that it compares actions by.
+        support: least probability of a choice, relative to the likeliest one's, in (0, 1].
+    """
+
+    gamma: float
+    support: float
+
+
 @dataclasses.dataclass(frozen=True)
 class Trust:
     """What critics gain by a search, and how much of it other critics confirm.
@@ -35,8 +47,9 @@ class Trust:
     Gains are mean advantages over the policy's own actions, in units of returns by `gamma`.
 
     Attributes:
-        gammas: discounts that a search may act by; the first one is the algorithm's `gamma`.
-        promised: by discount, the gain of each critic's search as that critic values it.
+        searches: ways to search that were compared; the first one has the algorithm's `gamma` and
+            `support`.
+        promised: by search, the gain of each critic's actions as that critic values them.
         confirmed: the same as the other critics value it.
         standard_errors: of `confirmed`, over states.
         states: held-out states that were looked at; 0 if there were too few episodes to hold any
@@ -46,7 +59,7 @@ class Trust:
             slot by slot.
     """
 
-    gammas: tuple[float, ...]
+    searches: tuple[Search, ...]
     promised: tuple[float, ...]
     confirmed: tuple[float, ...]
     standard_errors: tuple[float, ...]
@@ -54,15 +67,30 @@ class Trust:
     alternatives: float = 0.0
 
     @property
-    def best(self) -> int:
-        """Number of the discount whose search gains most, as the other critics value it."""
-        return max(range(len(self.gammas)), key=lambda i: self.confirmed[i])
+    def careful_gains(self) -> tuple[float, ...]:
+        """By search, what is confirmed less what is not.
+
+        What other critics do not confirm is a critic's own mistake. As much again is taken off the
+        confirmed gain for mistakes that all critics share, which no comparison of them shows.
+        """
+        pairs = zip(self.promised, self.confirmed, strict=True)
+        return tuple(confirmed - max(promised - confirmed, 0.0) for promised, confirmed in pairs)
+
+    @property
+    def _best(self) -> int:
+        gains = self.careful_gains
+        return gains.index(max(gains))
+
+    @property
+    def best(self) -> Search:
+        """The search with the largest careful gain."""
+        return self.searches[self._best]
 
     @property
     def share(self) -> float:
-        """Confirmed share of the gain by the best discount."""
-        promised = self.promised[self.best]
-        return self.confirmed[self.best] / promised if promised > 0.0 else 0.0
+        """Confirmed share of the best search's gain."""
+        promised = self.promised[self._best]
+        return self.confirmed[self._best] / promised if promised > 0.0 else 0.0
 
     @property
     def least_share(self) -> float:
@@ -75,16 +103,17 @@ class Trust:
         """`"search"` where `least_share` of the gain or more is confirmed, else `"imitation"`."""
         if self.states < LEAST_STATES:
             return "imitation"
-        surely = self.confirmed[self.best] - 2.0 * self.standard_errors[self.best] > 0.0
+        surely = self.confirmed[self._best] - 2.0 * self.standard_errors[self._best] > 0.0
         return "search" if surely and self.share >= self.least_share else "imitation"
 
     def __str__(self) -> str:
         if self.states < LEAST_STATES:
             return f"acts by imitation: {self.states} held-out states are too few to test critics"
-        best = self.best
+        best = self._best
+        gamma, support = self.best
         return (
             f"acts by {self.acts_by}: other critics confirm {self.share:.0%} of what a search by "
-            f"discount {self.gammas[best]:g} gains in {self.states} held-out states "
+            f"discount {gamma:g} and support {support:g} gains in {self.states} held-out states "
             f"({self.confirmed[best]:.2g} +- {self.standard_errors[best]:.1g} of "
             f"{self.promised[best]:.2g}; expected {self.least_share:.0%}){self._alternatives}"
         )
@@ -100,17 +129,17 @@ class TrustSwitch(nn.Module):
     """Trust as part of an algorithm's networks, so that whatever saves them keeps it.
 
     Args:
-        gammas: as in `Trust`.
+        searches: as in `Trust`.
     """
 
-    figures: torch.Tensor  # (4, G): gammas, promised, confirmed, standard errors
+    figures: torch.Tensor  # (5, S): gammas, supports, promised, confirmed, standard errors
     states: torch.Tensor  # (1,): -1 as long as nothing was measured
     alternatives: torch.Tensor  # (1,)
 
-    def __init__(self, gammas: Sequence[float]) -> None:
+    def __init__(self, searches: Sequence[Search]) -> None:
         super().__init__()
-        figures = torch.zeros(4, len(gammas), dtype=torch.float64)
-        figures[0] = torch.tensor(gammas, dtype=torch.float64)
+        figures = torch.zeros(5, len(searches), dtype=torch.float64)
+        figures[:2] = torch.tensor(searches, dtype=torch.float64).T
         self.register_buffer("figures", figures)
         self.register_buffer("states", torch.tensor([-1]))
         self.register_buffer("alternatives", torch.zeros(1, dtype=torch.float64))
@@ -121,26 +150,31 @@ class TrustSwitch(nn.Module):
         states = int(self.states)
         if states < 0:
             return None
-        gammas, promised, confirmed, errors = map(tuple, self.figures.tolist())
-        return Trust(gammas, promised, confirmed, errors, states, float(self.alternatives))
+        gammas, supports, promised, confirmed, errors = map(tuple, self.figures.tolist())
+        searches = tuple(map(Search, gammas, supports))
+        return Trust(searches, promised, confirmed, errors, states, float(self.alternatives))
 
     @trust.setter
     def trust(self, trust: Trust) -> None:
-        rows = [trust.gammas, trust.promised, trust.confirmed, trust.standard_errors]
+        rows = [*zip(*trust.searches, strict=True)]
+        rows += [trust.promised, trust.confirmed, trust.standard_errors]
         self.figures.copy_(torch.tensor(rows, dtype=torch.float64))
         self.states.fill_(trust.states)
         self.alternatives.fill_(trust.alternatives)
 
     @property
-    def acts_by(self) -> ActsBy:
-        """How to act; critics that were not tested are trusted."""
-        return "search" if self.trust is None else self.trust.acts_by
+    def acts_by(self) -> Search | None:
+        """How to search, or None to imitate; critics that were not tested are trusted."""
+        trust = self.trust
+        if trust is None:
+            return Search(*self.figures[:2, 0].tolist())
+        return trust.best if trust.acts_by == "search" else None
 
 
-def untested(gammas: Sequence[float], states: int = 0) -> Trust:
+def untested(searches: Sequence[Search], states: int = 0) -> Trust:
     """Returns the trust in critics that could not be tested."""
-    nothing = (0.0,) * len(gammas)
-    return Trust(tuple(gammas), nothing, nothing, nothing, states)
+    nothing = (0.0,) * len(searches)
+    return Trust(tuple(searches), nothing, nothing, nothing, states)
 
 
 def count_alternatives(conditionals: Conditionals, actions: torch.Tensor, n_slots: int) -> float:
@@ -167,9 +201,9 @@ def states_to_look_at(n_slots: int) -> int:
 
 @torch.no_grad()
 def measure_trust(
-    gammas: Sequence[float],
+    searches: Sequence[Search],
     n_critics: int,
-    search: Callable[[int, int], torch.Tensor],
+    search: Callable[[int, Search], torch.Tensor],
     values: Callable[[torch.Tensor], torch.Tensor],
     own: torch.Tensor,
     alternatives: float,
@@ -177,26 +211,25 @@ def measure_trust(
     """Lets each critic search, and the other ones judge what it found.
 
     Args:
-        gammas: discounts that a search may act by (G).
+        searches: ways to search (S).
         n_critics: of the ensemble (E), 2 or more.
-        search: from the numbers of a critic and a discount, the actions `(B, N)` that this critic
-            finds best by that discount.
+        search: from the number of a critic and a way to search, the actions `(B, N)` that this
+            critic finds best.
         values: from actions `(A, B, N)` their values by the first discount, `(E, A, B)`.
         own: actions of the policy, `(A, B, N)`.
         alternatives: as in `Trust`.
     """
     usual = values(own).mean(1)  # (E, B)
     promised, confirmed, errors = [], [], []
-    for discount in range(len(gammas)):
+    for way in searches:
         by_itself, by_others = [], []
         for critic in range(n_critics):
-            gains = values(search(critic, discount)[None])[:, 0] - usual  # (E, B)
+            gains = values(search(critic, way)[None])[:, 0] - usual  # (E, B)
             by_itself.append(gains[critic])
             by_others.append((gains.sum(0) - gains[critic]) / (n_critics - 1))
         promised.append(float(torch.stack(by_itself).mean()))
         of_states = torch.stack(by_others).mean(0).double()
         confirmed.append(float(of_states.mean()))
         errors.append(float(of_states.std(correction=0) / len(of_states) ** 0.5))
-    return Trust(
-        tuple(gammas), tuple(promised), tuple(confirmed), tuple(errors), own.shape[1], alternatives
-    )
+    figures = tuple(promised), tuple(confirmed), tuple(errors)
+    return Trust(tuple(searches), *figures, own.shape[1], alternatives)

@@ -24,7 +24,7 @@ from spin_d3rlpy import (
 )
 from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.algos.search import ascend
-from spin_d3rlpy.algos.trust import FEW_ALTERNATIVES, Trust, TrustSwitch, measure_trust
+from spin_d3rlpy.algos.trust import FEW_ALTERNATIVES, Search, Trust, TrustSwitch, measure_trust
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
@@ -177,18 +177,21 @@ def logged(rewards: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int = 40)
     return DeviceReplayBuffer(stack_episodes(iter(episodes), [20] * n, [3, 3]))
 
 
+ALONE = Search(0.9, 0.02)
+
+
 def gains_by(values_of: list[Any], n: int = 64) -> Trust:
     """Trust in critics of one slot of three choices, each given by the values of its choices."""
     tables = torch.tensor(values_of)  # (E, 3)
 
-    def search(critic: int, discount: int) -> torch.Tensor:
+    def search(critic: int, way: Search) -> torch.Tensor:
         return tables[critic].argmax().expand(n, 1)
 
     def values(actions: torch.Tensor) -> torch.Tensor:
         return tables[:, actions[..., 0]]
 
     own = torch.randint(3, (4, n, 1), generator=torch.Generator().manual_seed(0))
-    return measure_trust([0.9], len(values_of), search, values, own, 2.0)
+    return measure_trust([ALONE], len(values_of), search, values, own, 2.0)
 
 
 def test_gains_that_other_critics_confirm_are_trusted() -> None:
@@ -206,19 +209,29 @@ def test_gains_that_only_the_searching_critic_sees_are_not_trusted() -> None:
     assert "imitation" in str(trust)
 
 
-def test_the_discount_is_chosen_whose_search_other_critics_value_most() -> None:
-    def search(critic: int, discount: int) -> torch.Tensor:
-        return torch.full((64, 1), discount)
+def test_the_search_is_chosen_that_other_critics_value_most() -> None:
+    searches = [Search(0.99, 0.02), Search(0.0, 0.02), Search(0.99, 0.1)]
+
+    def search(critic: int, way: Search) -> torch.Tensor:
+        return torch.full((64, 1), searches.index(way))
 
     def values(actions: torch.Tensor) -> torch.Tensor:
         worth = torch.tensor([0.0, 2.0, 1.0])[actions[..., 0]]
         return torch.stack([worth, worth])
 
     own = torch.zeros(4, 64, 1, dtype=torch.int64)
-    trust = measure_trust([0.99, 0.0, 0.9], 2, search, values, own, 2.0)
-    assert trust.best == 1
+    trust = measure_trust(searches, 2, search, values, own, 2.0)
+    assert trust.best == Search(0.0, 0.02)
     assert trust.confirmed == pytest.approx((0.0, 2.0, 1.0))
     assert (trust.share, trust.acts_by) == (1.0, "search")
+
+
+def test_a_smaller_gain_that_is_confirmed_is_better_than_a_larger_one_that_is_not() -> None:
+    searches = Search(0.9, 0.02), Search(0.9, 0.1)
+    trust = Trust(searches, (0.26, 0.15), (0.16, 0.14), (0.01, 0.01), 100)
+    assert trust.careful_gains == pytest.approx((0.06, 0.13))
+    assert trust.best == Search(0.9, 0.1)
+    assert "support 0.1" in str(trust)
 
 
 @pytest.mark.parametrize(
@@ -231,15 +244,15 @@ def test_the_discount_is_chosen_whose_search_other_critics_value_most() -> None:
     ],
 )
 def test_what_is_trusted(promised: float, confirmed: float, error: float, acts_by: str) -> None:
-    assert TrustSwitch([0.9]).acts_by == "search"  # not tested
-    switch = TrustSwitch([0.9])
-    trust = Trust((0.9,), (promised,), (confirmed,), (error,), 64)
+    switch = TrustSwitch([ALONE])
+    assert TrustSwitch([ALONE]).acts_by == ALONE  # not tested
+    trust = Trust((ALONE,), (promised,), (confirmed,), (error,), 64)
     switch.trust = trust
     assert switch.trust == trust
-    assert switch.acts_by == acts_by
+    assert (trust.acts_by, switch.acts_by) == (acts_by, ALONE if acts_by == "search" else None)
     assert "expected 60%" in str(trust)
     switch.trust = dataclasses.replace(trust, states=8)
-    assert switch.acts_by == "imitation"
+    assert switch.acts_by is None
     assert "too few" in str(switch.trust)
 
 
@@ -250,15 +263,14 @@ def test_what_is_trusted(promised: float, confirmed: float, error: float, acts_b
 def test_more_is_expected_where_the_data_show_few_choices(
     confirmed: float, alternatives: float, acts_by: str
 ) -> None:
-    trust = Trust((0.9,), (1.0,), (confirmed,), (0.01,), 64, alternatives)
+    trust = Trust((ALONE,), (1.0,), (confirmed,), (0.01,), 64, alternatives)
     assert trust.acts_by == acts_by
     assert ("expected 85%" in str(trust)) == (alternatives == 1.1)
 
 
-def sure(gammas: tuple[float, ...] = (0.0,), n: int = 100) -> Trust:
+def sure() -> Trust:
     """Full trust in critics."""
-    ones = (1.0,) * len(gammas)
-    return Trust(gammas, ones, ones, (0.0,) * len(gammas), n)
+    return Trust((Search(0.0, 0.02),), (1.0,), (1.0,), (0.0,), 100)
 
 
 def test_few_episodes_do_not_make_trust() -> None:
@@ -270,7 +282,7 @@ def test_few_episodes_do_not_make_trust() -> None:
     assert "too few" in str(algo.trust)
     algo = SPINIDQL(**search_fields(SPINIDQL))
     algo.fit(buffer.select([0]), n_steps=2, n_steps_per_epoch=2, **QUIET)
-    assert algo.trust == Trust((0.99,), (0.0,), (0.0,), (0.0,), 0)
+    assert algo.trust == Trust((Search(0.99, 0.02),), (0.0,), (0.0,), (0.0,), 0)
     assert algo.trust.acts_by == "imitation"
 
 
@@ -310,8 +322,8 @@ def test_a_search_looks_as_far_ahead_as_pays() -> None:
     algo = FactoredIDQL(**fields, gamma=0.5, critic_learning_rate=3e-3, expectile=0.5)
     algo.fit(buffer, n_steps=600, n_steps_per_epoch=600, **QUIET)
     assert algo.trust is not None
-    assert algo.trust.gammas == (0.5, 0.0)
-    assert (algo.trust.best, algo.trust.acts_by) == (0, "search")
+    assert algo.trust.searches == (Search(0.5, 0.02), Search(0.0, 0.02))
+    assert (algo.trust.best.gamma, algo.trust.acts_by) == (0.5, "search")
     x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
     actions = algo.predict(x)
     assert (actions[:, 0] == actions[:, 1]).mean() > 0.95
@@ -341,14 +353,29 @@ def test_discounts_are_unused_where_nothing_chooses_among_them() -> None:
     assert SPINIDQL(**fields).config.gammas == (0.99,)
 
 
+def test_all_discounts_are_compared_with_all_supports() -> None:
+    fields: dict[str, Any] = search_fields(SPINIDQL) | {
+        "short_gammas": [0.0],
+        "stricter_supports": [0.1],
+    }
+    searches = [Search(0.99, 0.02), Search(0.99, 0.1), Search(0.0, 0.02), Search(0.0, 0.1)]
+    assert SPINIDQL(**fields).config.searches == searches
+    assert SPINIDQL(**fields | {"held_out_share": 0.0}).config.searches == searches[:1]
+    # Candidates are samples, whatever their support.
+    sampled = SPINIDQL(**fields | {"search_sweeps": 0}).config.searches
+    assert sampled == [searches[0], searches[2]]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"short_gammas": [1.0]}, r"short_gammas all in \[0, 1\)"),
         ({"short_gammas": [0.0], "monte_carlo_share": 0.2}, "monte_carlo_share 0 with"),
+        ({"stricter_supports": [0.02]}, "stricter_supports all above support=0.02 and at most 1"),
+        ({"stricter_supports": [0.1, 1.5]}, "stricter_supports all above"),
     ],
 )
-def test_discounts_are_checked(fields: dict[str, Any], message: str) -> None:
+def test_discounts_and_supports_are_checked(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SPINIDQL(**search_fields(SPINIDQL) | fields)
 
@@ -396,6 +423,30 @@ def test_untrusted_critics_do_not_choose() -> None:
         return values.amin(0)
 
     assert (least(searched) >= least(own)).all()
+
+
+def test_the_search_keeps_to_the_support_that_trust_chose(monkeypatch: Any, tmp_path: Any) -> None:
+    buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
+    fields = search_fields(SPINIDQL) | {"stricter_supports": [0.1, 0.5], "gamma": 0.0}
+    algo = SPINIDQL(**fields)
+    algo.fit(buffer, n_steps=5, n_steps_per_epoch=5, **QUIET)
+    assert algo.trust is not None
+    assert [search.support for search in algo.trust.searches] == [0.02, 0.1, 0.5]
+    impl: Any = algo.impl
+    ones, gains, zeros = (1.0,) * 3, (0.2, 0.9, 0.6), (0.0,) * 3
+    impl.trust_critics(Trust(algo.trust.searches, ones, gains, zeros, 100))
+    save_policy(algo, tmp_path / "policy.safetensors")
+    used = []
+
+    def record(*arguments: Any) -> torch.Tensor:
+        used.append(arguments[4])
+        return ascend(*arguments)
+
+    monkeypatch.setattr("spin_d3rlpy.algos.idql.ascend", record)
+    x = np.zeros((4, 3), np.float32)
+    algo.predict(x)
+    load_policy(tmp_path / "policy.safetensors").predict(x)
+    assert used == [0.1, 0.1]
 
 
 def test_a_search_learns_what_goes_together_from_random_data() -> None:

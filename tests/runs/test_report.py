@@ -16,7 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from spin_d3rlpy import from_table, save_dataset
-from spin_d3rlpy.algos.trust import Trust
+from spin_d3rlpy.algos.trust import Search, Trust
 from spin_d3rlpy.asm.rules import all_different, within_budget
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.errors import InvalidActionSpaceError, UntrustedRuleError
@@ -200,7 +200,7 @@ def test_doubts_are_named(run: Path) -> None:
         "25.0% of the policy's decisions are combinations": {"new_combinations": 0.25},
         "break the rule": {"rule_kept": (1.0, 0.5)},
         "The critics are not trusted: the policy acts by imitation": {
-            "trust": Trust((0.9,), (1.0,), (0.1,), (0.1,), 50)
+            "trust": Trust((Search(0.9, 0.02),), (1.0,), (0.1,), (0.1,), 50)
         },
     }
     for text, change in cases.items():
@@ -217,7 +217,9 @@ def test_rules_and_trust_are_on_the_page(run: Path, tmp_path: Path) -> None:
     assert found.rule_kept is not None
     logged = found.comparison.logged
     assert found.rule_kept[0] == pytest.approx((logged[:, 0] != logged[:, 1]).mean())
-    found = dataclasses.replace(found, trust=Trust((0.9,), (1.0,), (0.9,), (0.1,), 50))
+    found = dataclasses.replace(
+        found, trust=Trust((Search(0.9, 0.02),), (1.0,), (0.9,), (0.1,), 50)
+    )
     write_page(found, tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
     assert "acts by search: other critics confirm 90% of what a search" in text
