@@ -74,7 +74,8 @@ class IDQLConfig(IQLConfig):
     returns by `gamma`, the other critics confirm best.
 
     `predict` draws its candidates with noise that never changes, so that it is a function of the
-    observation. `sample_action` draws new ones.
+    observation. A single candidate, as where critics are not trusted, is the most likely choice of
+    every slot. `sample_action` draws new ones.
 
     References:
         * Hansen-Estruch et al., IDQL: Implicit Q-learning as an Actor-Critic Method with Diffusion
@@ -250,7 +251,7 @@ class IDQLImpl(IQLImpl):
         actions = policy.asm.sample(
             x,
             n,
-            temperature=self._config.candidate_temperature,
+            temperature=self._temperature_of_fixed(n),
             order=range(self._layout.n_slots),
             noise=self._candidate_noise[:n, None].expand(-1, len(x), -1),
             given=given,
@@ -286,9 +287,18 @@ class IDQLImpl(IQLImpl):
         return self._improve(x, best_of(actions, values))
 
     def _draw_candidates(self, x: torch.Tensor, n: int, noise: torch.Tensor | None) -> torch.Tensor:
-        few = None if noise is None else noise[:n]
-        drawn_at = self._config.candidate_temperature
-        return self.acting_policy.sample_several(x, n, few, drawn_at, self.rule)
+        if noise is None:
+            drawn_at = self._config.candidate_temperature
+            return self.acting_policy.sample_several(x, n, None, drawn_at, self.rule)
+        drawn_at = self._temperature_of_fixed(n)
+        return self.acting_policy.sample_several(x, n, noise[:n], drawn_at, self.rule)
+
+    def _temperature_of_fixed(self, n: int) -> float:
+        """Temperature of `n` candidates by fixed noise.
+
+        A single one would be the same deviation from the data's usual actions in all states.
+        """
+        return self._config.candidate_temperature if n > 1 else 0.0
 
     def _values_of_candidates(self, x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Values `(E, A, B)` of actions `(A, B, N)`, by the discount that the search acts by."""

@@ -411,8 +411,9 @@ def test_untrusted_critics_do_not_choose() -> None:
     switch.trust = dataclasses.replace(sure(), states=0)
     own = algo.predict(x)
     noise = impl._candidate_noise[:1]
-    drawn = impl.acting_policy.sample_several(algo.network_input(x), 1, noise)[0]
-    np.testing.assert_array_equal(own, drawn.numpy())
+    likeliest = impl.acting_policy.sample_several(algo.network_input(x), 1, noise, 0.0)[0]
+    np.testing.assert_array_equal(own, likeliest.numpy())
+    np.testing.assert_array_equal(own, algo.predict_with(x))
     switch.trust = sure()
     searched = algo.predict(x)
     assert (searched != own).any()
