@@ -61,6 +61,7 @@ PROBED = [
 ]
 IQL = _methods("IQL")
 SPIN_IQL = Method("SPIN", "SPINIQL")
+SEARCH = Method("joint with search", "SPINIDQL")
 OBJECTIVES = {"MAM": {}, "VAM": {"objective": "variational"}, "CAM": {"objective": "contrastive"}}
 RATIOS = {"fixed 0.15": {}, "uniform [0.15, 1]": {"mask_prob_max": 1.0}}
 CACHED: Fields = {"train_queries": False, "cache_features": True}
@@ -133,7 +134,7 @@ _ALL = [
         "tuned",
         "The tuned recipe: returns at equal CPU seconds, pre-training included",
         TUNED,
-        IQL,
+        [*IQL, SEARCH],
         "returns_iql.csv",
         timed=True,
     ),
@@ -178,7 +179,7 @@ _ALL = [
             *_datasets(TASKS, ["medium"]),
         ],
         [
-            Method("joint with search", "SPINIDQL"),
+            SEARCH,
             Method("imitation", "SPINIDQL", IMITATION),
             *IQL,
             Method("DecQN", "DecQN"),
@@ -196,7 +197,7 @@ _ALL = [
             ["medium-expert"],
         ),
         [
-            Method("joint with search", "SPINIDQL"),
+            SEARCH,
             *IQL,
             Method("DecQN", "DecQN"),
             Method("F with search", "FactoredIDQL"),
