@@ -79,10 +79,10 @@ def main(seconds: float, episodes: int, evaluated: int, seeds: list[int], out: P
 
     def record(name: str, policy: Any, seed: int | str = "") -> None:
         returns = evaluator.returns(policy)
-        error = round(float(returns.std() / evaluated**0.5), 2)
-        rows.append({"policy": name, "seed": seed, "return": round(float(returns.mean()), 2)})
-        rows[-1]["standard_error"] = error
-        write_csv(out, rows)
+        figures = {"return": returns.mean(), "standard_error": returns.std() / evaluated**0.5}
+        rounded = {key: round(float(value), 2) for key, value in figures.items()}
+        rows.append({"policy": name, "seed": seed, **rounded})
+        write_csv(out, rows)  # after each, because they take minutes
 
     record("nearest landmark", Function(lambda x: toward(x, False)))
     record("assigned landmark", Function(lambda x: toward(x, True)))
