@@ -261,13 +261,13 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         """Whether the evaluated algorithm has rules."""
         return isinstance(self._algo, MultiDiscreteAlgo) and bool(self._algo.config.rules)
 
-    def save_policy(self, fname: str) -> None:
+    def save_policy(self, fname: str, masks: bool = False) -> None:
         """Writes the evaluated policy; a TypeError if it is a function."""
         if not isinstance(self._algo, MultiDiscreteAlgo):
             raise TypeError(
                 "Expected an algorithm to save, but the evaluated policy is a function."
             )
-        self._algo.save_policy(fname)
+        self._algo.save_policy(fname, masks)
 
     def predict(self, x: Observation) -> NDArray:
         if not isinstance(self._algo, MultiDiscreteAlgo):
