@@ -143,8 +143,8 @@ def importance_sampling(
     the sum of these: the noisiest where rewards come early, but never outside the logged returns.
     An episode that a time limit cut off counts up to there.
 
-    Where the dataset has masks, both probabilities are of what they allow, see `masked` of the
-    classes below.
+    Where the dataset has masks, both probabilities are of what they allow, see
+    `SampledPolicy.masked`.
 
     Args:
         dataset: logged episodes.
