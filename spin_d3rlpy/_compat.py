@@ -119,25 +119,56 @@ def quiet_tracing() -> Iterator[None]:
 
 
 class _GreedyPolicy(nn.Module):
-    """An algorithm's greedy policy as a module, scaling included."""
+    """An algorithm's greedy policy as a module, scaling included, with or without masks."""
 
     def __init__(self, algo: Any) -> None:
         super().__init__()
         self.networks = nn.ModuleDict(algo.impl.modules.get_torch_modules())
         self._algo = algo
 
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, observations: torch.Tensor, masks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         scaler = self._algo.config.observation_scaler
         if scaler is not None:
             observations = scaler.transform(observations)
-        actions: torch.Tensor = self._algo.impl.inner_predict_best_action(observations)
+        actions: torch.Tensor = self._algo.impl.predict_allowed(observations, masks)
         return actions
 
 
-def export_onnx(algo: Any, path: str) -> None:
+def _example_inputs(algo: Any, masks: bool) -> tuple[torch.Tensor, ...]:
+    """Returns two observations and, if wanted, masks that allow everything."""
+    impl, nvec = algo.impl, algo.config.nvec
+    observations = torch.zeros(2, impl.observation_shape[0], device=impl.device)
+    if not masks:
+        return (observations,)
+    shape = (2, len(nvec), max(nvec))
+    return observations, torch.ones(shape, dtype=torch.bool, device=impl.device)
+
+
+def export_masked_torchscript(algo: Any, path: str) -> None:
+    """Writes an algorithm's greedy policy as TorchScript of observations and masks.
+
+    d3rlpy 2.8 writes policies of observations only.
+    """
+    policy = _GreedyPolicy(algo).eval()
+    algo.impl.modules.set_eval()
+    algo.impl.modules.freeze()  # parameters become constants of the file
+    try:
+        with quiet_tracing(), torch.no_grad():
+            examples = _example_inputs(algo, masks=True)
+            torch.jit.trace(lambda x, masks: policy(x, masks), examples, check_trace=False).save(
+                path
+            )
+    finally:
+        algo.impl.modules.unfreeze()
+
+
+def export_onnx(algo: Any, path: str, masks: bool = False) -> None:
     """Writes an algorithm's greedy policy as ONNX, for batches of any size.
 
     d3rlpy 2.8 passes a traced function, which torch 2.13 refuses, and fixes the batch size to one.
+    With `masks` the file has a second input.
 
     Raises:
         ImportError: onnx or onnxscript is not installed.
@@ -148,9 +179,11 @@ def export_onnx(algo: Any, path: str) -> None:
         raise ImportError(
             'Exporting to ONNX needs further packages: pip install "spin-d3rlpy[onnx]".'
         ) from error
-    example = torch.zeros(2, algo.impl.observation_shape[0], device=algo.impl.device)
+    examples = _example_inputs(algo, masks)
     if algo.config.observation_scaler is not None:
-        algo.config.observation_scaler.transform(example)  # it makes its tensors at the first call
+        # It makes its tensors at the first call.
+        algo.config.observation_scaler.transform(examples[0])
+    batch = torch.export.Dim("batch")
     algo.impl.modules.set_eval()
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)  # packages that are not installed, and the like
@@ -159,10 +192,10 @@ def export_onnx(algo: Any, path: str) -> None:
             warnings.simplefilter("ignore")  # of torch's own code
             program = torch.onnx.export(
                 _GreedyPolicy(algo).eval(),
-                (example,),
-                input_names=["observations"],
+                examples,
+                input_names=["observations", "masks"][: len(examples)],
                 output_names=["actions"],
-                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                dynamic_shapes=tuple({0: batch} for _ in examples),
                 dynamo=True,
                 verbose=False,
             )

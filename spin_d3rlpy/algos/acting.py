@@ -16,7 +16,7 @@ from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 
-from spin_d3rlpy._compat import export_onnx, quiet_tracing
+from spin_d3rlpy._compat import export_masked_torchscript, export_onnx, quiet_tracing
 from spin_d3rlpy.algos.config import ACTING_SCALERS, SCALERS, MultiDiscreteConfig
 from spin_d3rlpy.algos.files import copy_to
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl
@@ -323,23 +323,32 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         self.require_built(SCALERS)
         super().save(fname)
 
-    def save_policy(self, fname: str) -> None:
+    def save_policy(self, fname: str, masks: bool = False) -> None:
         """Exports the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`).
 
         The file maps observations `(B, obs)` to actions `(B, N)`, scaling included, and runs
         without d3rlpy and this package. It keeps the config's `rules`; where they leave a slot
         without a choice, its action is -1 there instead of an error.
 
+        Args:
+            fname: the file.
+            masks: whether the file has a second input, masks `(B, N, K)` bool, True where a choice
+                may be made. Its actions are then those of `predict_masked`, and -1 in a slot whose
+                mask allows nothing.
+
         Raises:
             RuntimeError: the algorithm is not built, or its observation scaler is not fitted.
-            ValueError: another extension, or a rule is a function that such a file cannot hold.
+            ValueError: another extension; a rule is a function that such a file cannot hold; or
+                `masks` of a policy of another package whose `decode` takes no rule.
             ImportError: ONNX without the package `onnx` (`pip install "spin-d3rlpy[onnx]"`).
         """
-        self.require_built(ACTING_SCALERS)
+        impl = self.require_built(ACTING_SCALERS)
+        if masks:
+            impl.require_rules()
         if torch.device(self._device).type != "cpu":  # files would hold the device's name
-            copy_to(self, "cpu:0").save_policy(fname)
+            copy_to(self, "cpu:0").save_policy(fname, masks)
         elif fname.endswith(".onnx"):
-            self._export_onnx(fname)
+            self._export_onnx(fname, masks)
         elif fname.endswith(".pt"):
             if functions := self._functions_of_rules:
                 raise ValueError(
@@ -347,14 +356,17 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
                     "Write a file ending in .onnx, which follows tensor operations, or in "
                     ".safetensors (spin_d3rlpy.save_policy)."
                 )
-            with quiet_tracing():
-                super().save_policy(fname)
+            if masks:
+                export_masked_torchscript(self, fname)
+            else:
+                with quiet_tracing():
+                    super().save_policy(fname)
         else:
             raise ValueError(f"Expected a file name ending in .pt or .onnx, got {fname!r}.")
 
-    def _export_onnx(self, fname: str) -> None:
+    def _export_onnx(self, fname: str, masks: bool) -> None:
         try:
-            export_onnx(self, fname)
+            export_onnx(self, fname, masks)
         except torch.onnx.errors.OnnxExporterError as error:
             if functions := self._functions_of_rules:
                 raise ValueError(

@@ -122,7 +122,8 @@ class BCQImpl(ActorCriticImpl):
             return self.best_choices(supported, otherwise=self._layout.split(logits))
         n = self._config.n_action_samples
         actions = policy.sample_several(observations, n, noise, rule=self.rule)  # (A, B, N)
-        return best_of(actions, critic.q_values(self._layout, observations, actions))
+        choices = actions.clamp(min=0)  # in a file, -1 is no choice
+        return best_of(actions, critic.q_values(self._layout, observations, choices))
 
 
 class BCQ(ActorCriticAlgo[BCQImpl, BCQConfig]):

@@ -33,7 +33,7 @@ from spin_d3rlpy.algos.trust import (
     untested,
 )
 from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
-from spin_d3rlpy.asm.rules import Rule, both_rules
+from spin_d3rlpy.asm.rules import OPEN, Rule, both_rules
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.data.weights import completed_returns
@@ -304,7 +304,8 @@ class IDQLImpl(IQLImpl):
         """Values `(E, A, B)` of actions `(A, B, N)`, by the discount that the search acts by."""
         if len(actions) == 1:  # nothing is compared
             return torch.zeros(1, *actions.shape[:2], device=actions.device)
-        return self.q_values(self._modules.q_funcs, x, actions)
+        # In a file, -1 is no choice.
+        return self.q_values(self._modules.q_funcs, x, actions.clamp(min=0))
 
     def _improve(
         self,
@@ -336,11 +337,13 @@ class IDQLImpl(IQLImpl):
         critic: Any = self._modules.q_funcs
         if sweeps == 0:
             return actions
-        conditionals = self.acting_policy.conditionals(x, actions)
+        start = actions.clamp(min=0)  # in a file, -1 is no choice
+        conditionals = self.acting_policy.conditionals(x, start)
         both = both_rules(self.rule, rule)
         conditions = allowed, both, given, deadline
         members = critic.members[critics]
-        return ascend(members, conditionals, x, actions, support, sweeps, *conditions)
+        improved = ascend(members, conditionals, x, start, support, sweeps, *conditions)
+        return torch.where(actions == OPEN, OPEN, improved)
 
     @torch.no_grad()
     def measure_trust(self, x: torch.Tensor) -> Trust:
@@ -402,10 +405,10 @@ class IDQL(IQL):
     def _idql_config(self) -> IDQLConfig:
         return cast(IDQLConfig, self._config)
 
-    def save_policy(self, fname: str) -> None:
+    def save_policy(self, fname: str, masks: bool = False) -> None:
         if self._impl is not None:
             _ = cast(IDQLImpl, self._impl).acts_by  # read before, kept in the file
-        super().save_policy(fname)
+        super().save_policy(fname, masks)
 
     def predict_with(
         self,

@@ -6,13 +6,14 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import torch
 from d3rlpy.algos.qlearning.base import QLearningAlgoImplBase
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
-from d3rlpy.types import Shape
+from d3rlpy.types import Shape, TorchObservation
 
 from spin_d3rlpy._compat import advance_schedule, step_without_schedule
 from spin_d3rlpy.algos.config import MultiDiscreteConfig, PolicyConfig
@@ -92,6 +93,21 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         if self.rule is None:
             return scores.argmax(-1)
         return by_rule(scores, self.rule, first="dearest", otherwise=otherwise)
+
+    def require_rules(self) -> None:
+        """Raises ValueError if actions are chosen by a policy that knows no rules, nor masks."""
+        for network in self.modules.get_torch_modules().values():
+            if isinstance(network, Policy) and "rule" not in signature(network.decode).parameters:
+                raise ValueError(
+                    f"A {type(network).__name__} chooses without rules, so it cannot keep to "
+                    "masks. Expected a policy whose decode takes rule= (as all of this package "
+                    "do), or no masks."
+                )
+
+    def predict_allowed(self, x: TorchObservation, masks: torch.Tensor | None) -> torch.Tensor:
+        """Returns greedy actions `(B, N)` by masks `(B, N, K)`, if any; what exported files do."""
+        with self.keeping(None if masks is None else RowMask(masks)):
+            return self.inner_predict_best_action(x)
 
     @property
     def n_tokens(self) -> int:

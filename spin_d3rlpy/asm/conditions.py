@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from spin_d3rlpy.asm.rules import Rule
-from spin_d3rlpy.errors import InvalidActionSpaceError
+from spin_d3rlpy.errors import InvalidActionSpaceError, NoAllowedChoiceError
 
 # Nested lists may be given in place of an array.
 ArrayLike: TypeAlias = torch.Tensor | np.ndarray[Any, Any] | Sequence[Any]
@@ -65,15 +65,35 @@ def as_mask_or_rule(
         return None, None
     if callable(allowed):
         return None, checked_rule(allowed)
-    tensor = as_tensor(allowed)
-    if tensor is None and not isinstance(allowed, list | tuple):
+    if as_tensor(allowed) is None and not isinstance(allowed, list | tuple):
         raise ValueError(f"Expected allowed to be a mask or a rule (a function), got {allowed!r}.")
+    return as_mask(allowed, shape, device), None
+
+
+def as_mask(mask: ArrayLike, shape: Shape, device: torch.device) -> torch.Tensor:
+    """Returns a bool mask of `shape` (B, N, K), given so or as (N, K) for all rows.
+
+    Raises:
+        ValueError: it is of another type or shape.
+    """
+    tensor = as_tensor(mask)
     fits = tensor is not None and tuple(tensor.shape) in (shape, shape[1:])
     if tensor is None or not fits or tensor.dtype != torch.bool:
         raise ValueError(
-            f"Expected a bool mask of shape {shape} or {shape[1:]}, got {_described(allowed)}."
+            f"Expected a bool mask of shape {shape} or {shape[1:]}, got {_described(mask)}."
         )
-    return tensor.to(device).expand(shape), None
+    return tensor.to(device).expand(shape)
+
+
+def require_a_choice(mask: torch.Tensor) -> None:
+    """Raises NoAllowedChoiceError if a mask `(B, N, K)` allows a slot nothing."""
+    stuck = (~mask.any(-1)).nonzero()
+    if len(stuck):
+        row, slot = stuck[0].tolist()
+        raise NoAllowedChoiceError(
+            f"No choice is allowed for slot {slot} of row {row}. Expected masks with at least one "
+            "choice for each slot."
+        )
 
 
 def checked_rule(rule: Rule) -> Rule:

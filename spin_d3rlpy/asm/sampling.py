@@ -15,9 +15,11 @@ from spin_d3rlpy.asm.conditions import (
     Order,
     OrderName,
     as_actions,
+    as_mask,
     as_mask_or_rule,
     as_noise,
     as_order,
+    require_a_choice,
 )
 from spin_d3rlpy.asm.rules import OPEN, Rule, both_rules
 from spin_d3rlpy.errors import InvalidActionSpaceError, NoAllowedChoiceError
@@ -292,7 +294,11 @@ def complete(
 
 @torch.no_grad()
 def log_prob(
-    asm: MaskedModel, observations: torch.Tensor, actions: ArrayLike, n_orders: int = 8
+    asm: MaskedModel,
+    observations: torch.Tensor,
+    actions: ArrayLike,
+    n_orders: int = 8,
+    allowed: ArrayLike | None = None,
 ) -> torch.Tensor:
     r"""Log-probability `(B,)` of whole actions `(B, N)` under sampling in random order.
 
@@ -302,14 +308,28 @@ def log_prob(
     Exact if `n_orders` is at least N!: then all orders are taken. Otherwise they are `n_orders`
     random ones, the same each time. The model and its observations are as of `sample`.
 
+    Args:
+        asm: a model that was pre-trained with `masking="any_order"`.
+        observations: `(B, obs)`, scaled as in pre-training.
+        actions: `(B, N)`.
+        n_orders: orders that are averaged over.
+        allowed: a bool mask `(N, K)` or `(B, N, K)`, with which the actions were sampled: each
+            slot's probabilities are of what it allows. What it forbids has `-inf`.
+
     Raises:
         InvalidActionSpaceError: the actions are not choices of this action space.
-        ValueError: `n_orders` is less than 1.
+        NoAllowedChoiceError: the mask leaves a slot without a choice.
+        ValueError: `n_orders` is less than 1, or a mask of another type or shape.
     """
     whole = _checked_actions(asm, observations, actions, least=0)
     if n_orders < 1:
         raise ValueError(f"Expected n_orders of at least 1, got {n_orders}.")
     slots = asm.layout.n_slots
+    mask = None
+    if allowed is not None:
+        shape = (len(whole), slots, asm.layout.max_choices)
+        mask = as_mask(allowed, shape, whole.device)
+        require_a_choice(mask & ~asm.layout.padding)
     if slots < 12 and n_orders >= math.factorial(slots):
         orders = list(itertools.permutations(range(slots)))
     else:
@@ -317,24 +337,34 @@ def log_prob(
         drawn = (torch.randperm(slots, generator=drawing, device="cpu") for _ in range(n_orders))
         orders = [tuple(order.tolist()) for order in drawn]
 
-    def score(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        totals = [log_prob_in_order(asm, x, chosen, order) for order in orders]
+    def score(x: torch.Tensor, chosen: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        totals = [slot_log_probs(asm, x, chosen, order, mask).sum(1) for order in orders]
         return torch.stack(totals).logsumexp(0) - math.log(len(orders))
 
-    return in_parts(asm, score, observations, whole)
+    return in_parts(asm, score, observations, whole, mask)
 
 
-def log_prob_in_order(
-    asm: MaskedModel, observations: torch.Tensor, actions: torch.Tensor, order: Iterable[int]
+def slot_log_probs(
+    asm: MaskedModel,
+    observations: torch.Tensor,
+    actions: torch.Tensor,
+    order: Iterable[int],
+    mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Log-probability `(B,)` of actions `(B, N)` whose slots are sampled in this order."""
+    """Log-probability `(B, N)` of each slot's choice, if slots are sampled in this order.
+
+    The sum over slots is that of the whole actions `(B, N)`. With a mask `(B, N, K)` it is of what
+    may be chosen.
+    """
     chain = asm.slot_by_slot(observations)
-    total = torch.zeros(len(actions), device=actions.device)
+    columns: dict[int, torch.Tensor] = {}
     for slot in order:
-        choice = actions[:, slot]
-        total = total - cross_entropy(chain.logits(slot), choice, reduction="none")
+        choice, logits = actions[:, slot], chain.logits(slot)
+        if mask is not None:
+            logits = logits.masked_fill(~mask[:, slot, : logits.shape[1]], -torch.inf)
+        columns[slot] = -cross_entropy(logits, choice, reduction="none")
         chain.choose(slot, choice)
-    return total
+    return torch.stack([columns[slot] for slot in sorted(columns)], dim=1)
 
 
 @torch.no_grad()

@@ -139,26 +139,39 @@ def record(
     program,
     "spin-d3rlpy export run --out policy.onnx",
     "spin-d3rlpy export policy.safetensors --out policy.pt",
+    "spin-d3rlpy export run --out policy.onnx --masks",
 )
 def export(
     policy: Policy,
     out: Annotated[Path, typer.Option(help=".pt (TorchScript) or .onnx.")] = Path("policy.onnx"),
+    masks: Annotated[
+        bool, typer.Option("--masks", help="The file also takes masks of what may be chosen.")
+    ] = False,
     trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Write a policy's greedy actions as TorchScript or ONNX (extra `onnx`), scaling included.
 
     The file maps float32 observations (B, obs) to actions (B, N) and runs without this package and
-    d3rlpy.
+    d3rlpy. With --masks its second input is bool masks (B, N, K), True where a choice may be made.
     """
     from spin_d3rlpy.runs.policy import open_policy
 
     algorithm = open_policy(policy, trust=trust).algorithm
-    algorithm.save_policy(str(out))
+    algorithm.save_policy(str(out), masks)
     assert algorithm.impl is not None
     size, nvec = algorithm.impl.observation_shape[0], list(algorithm.config.nvec)
-    result = {"file": str(out), "bytes": out.stat().st_size, "observation_size": size, "nvec": nvec}
-    shapes = f"observations (B, {size}), actions (B, {len(nvec)}) with {nvec=}"
+    result = {
+        "file": str(out),
+        "bytes": out.stat().st_size,
+        "observation_size": size,
+        "nvec": nvec,
+        "masks": masks,
+    }
+    inputs = f"observations (B, {size})"
+    if masks:
+        inputs += f", masks (B, {len(nvec)}, {max(nvec)})"
+    shapes = f"{inputs}, actions (B, {len(nvec)}) with {nvec=}"
     emit(json, result, f"{out}: {result['bytes']:,} bytes, {shapes}")
 
 

@@ -92,6 +92,14 @@ def first_forbidden(
     return int(wrong[0, 0]), int(wrong[0, 1]), len(np.unique(wrong[:, 0]))
 
 
+def forbidden_choices(
+    masks: NDArray[np.bool_], actions: NDArray[np.integer[Any]]
+) -> NDArray[np.bool_]:
+    """Returns which choices of actions `(B, N)` their masks `(B, N, K)` forbid, `(B, N)`."""
+    allowed = np.take_along_axis(masks, actions.astype(np.int64)[..., None], axis=2)
+    return np.asarray(~allowed[..., 0])
+
+
 def check_logged(
     bits: Bits, actions: NDArray[np.integer[Any]], nvec: Sequence[int], name: str
 ) -> None:

@@ -29,8 +29,9 @@ from spin_d3rlpy.evaluation.importance import (
     cumulative_weights,
     discounts,
     logged_steps,
+    masks_of_states,
 )
-from spin_d3rlpy.evaluation.probabilities import ActionProbabilities
+from spin_d3rlpy.evaluation.probabilities import ActionProbabilities, Masks, with_masks
 
 Floats = NDArray[np.float64]
 _ROWS_AT_ONCE = 8192
@@ -57,7 +58,8 @@ def doubly_robust(
     """Estimates a policy's discounted return by fitted Q evaluation and importance weights.
 
     It trains `folds` Q functions of `n_steps` gradient steps each (about a millisecond a step on a
-    CPU with the default networks, plus what the policy takes to act on a batch).
+    CPU with the default networks, plus what the policy takes to act on a batch). Where the dataset
+    has masks, probabilities and values are of what they allow.
 
     Args:
         dataset: logged episodes.
@@ -81,6 +83,8 @@ def doubly_robust(
     Raises:
         ValueError: an argument is out of range, or there are fewer episodes than folds.
         InvalidDatasetError: known probabilities do not fit the dataset.
+        TypeError: the dataset has masks, and probabilities of what they allow are not known.
+        InvalidActionSpaceError: a function that is evaluated decides what a mask forbids.
     """
     episodes = dataset.size()
     if not 2 <= folds <= episodes or value_samples < 1:
@@ -95,11 +99,15 @@ def doubly_robust(
     config = dataclasses.replace(fqe or MultiDiscreteFQEConfig(), gamma=gamma)
     fold_of = np.random.default_rng(seed).permutation(episodes) % folds
     step_fold = np.repeat(fold_of, np.diff(steps.starts))
+
+    def act(observations: NDArray[Any], masks: Masks | None) -> NDArray[Any]:
+        return with_masks(policy, masks).sample(observations)
+
     # Training must not depend on, nor disturb, the caller's random numbers.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for fold in range(folds):
-            evaluation = MultiDiscreteFQE(policy.sample, config, device)
+            evaluation = MultiDiscreteFQE(act, config, device, takes_masks=True)
             evaluation.fit(
                 dataset.select(np.flatnonzero(fold_of != fold).tolist()),
                 n_steps=n_steps,
@@ -108,7 +116,7 @@ def doubly_robust(
                 show_progress=show_progress,
             )
             rows = np.flatnonzero(step_fold == fold)
-            parts = _values(evaluation, policy, steps, rows, value_samples)
+            parts = _values(evaluation, policy, dataset, steps, rows, value_samples)
             for whole, part in zip((q, v, next_v), parts, strict=True):
                 whole[rows] = part
     errors = steps.rewards + gamma * (1.0 - steps.terminals) * next_v - q
@@ -120,6 +128,7 @@ def doubly_robust(
 def _values(
     evaluation: MultiDiscreteFQE,
     policy: ActionProbabilities,
+    dataset: DeviceReplayBuffer,
     steps: LoggedSteps,
     rows: NDArray[np.int64],
     n_samples: int,
@@ -129,9 +138,12 @@ def _values(
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = rows[start : start + _ROWS_AT_ONCE]
         before, after = steps.observations[part], steps.next_observations[part]
+        states = dataset.observation_index[torch.from_numpy(part).to(dataset.device)].long()
+        acts_before = with_masks(policy, masks_of_states(dataset, states))
+        acts_after = with_masks(policy, masks_of_states(dataset, states + 1))
         q.append(evaluation.predict_value(before, steps.actions[part]))
-        v.append(_mean_value(evaluation, policy, before, n_samples))
-        next_v.append(_mean_value(evaluation, policy, after, n_samples))
+        v.append(_mean_value(evaluation, acts_before, before, n_samples))
+        next_v.append(_mean_value(evaluation, acts_after, after, n_samples))
     return np.concatenate(q), np.concatenate(v), np.concatenate(next_v)
 
 

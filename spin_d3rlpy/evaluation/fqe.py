@@ -81,17 +81,21 @@ class ActingFunction:
     Args:
         function: the policy.
         config: has the scaler of the observations that come.
+        takes_masks: whether its second argument is the masks of the states.
     """
 
     def __init__(
         self,
-        function: Callable[[NDArray], NDArray],
+        function: Callable[..., NDArray],
         config: MultiDiscreteFQEConfig,
+        takes_masks: bool = False,
     ) -> None:
-        self._function, self._config = function, config
+        self._function, self._config, self._takes_masks = function, config, takes_masks
 
-    def predict_best_action(self, x: TorchObservation) -> torch.Tensor:
-        """Actions `(B, N)` for scaled observations `(B, obs)`.
+    def predict_best_action(
+        self, x: TorchObservation, masks: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Actions `(B, N)` for scaled observations `(B, obs)`, by masks `(B, N, K)` or None.
 
         Raises:
             InvalidActionSpaceError: the function returns actions of another shape.
@@ -99,7 +103,11 @@ class ActingFunction:
         assert isinstance(x, torch.Tensor)
         scaler = self._config.observation_scaler
         observations = (x if scaler is None else scaler.reverse_transform(x)).cpu().numpy()
-        actions = np.asarray(self._function(observations))
+        if self._takes_masks:
+            allowed = None if masks is None else masks.cpu().numpy()
+            actions = np.asarray(self._function(observations, allowed))
+        else:
+            actions = np.asarray(self._function(observations))
         expected = (len(observations), len(self._config.nvec or ()))
         if actions.shape != expected:
             raise InvalidActionSpaceError(
@@ -157,9 +165,11 @@ class FQEImpl(MultiDiscreteImpl):
         return {"loss": loss.detach()}
 
     def _next_actions(self, batch: TorchMiniBatch) -> torch.Tensor:
-        if not isinstance(self._evaluated, MultiDiscreteImpl):  # a function knows its own rules
-            return self._act(batch.next_observations)
-        with self._evaluated.keeping(mask_rule(next_masks_of(batch))):
+        masks = next_masks_of(batch)
+        if isinstance(self._evaluated, ActingFunction):
+            return self._evaluated.predict_best_action(batch.next_observations, masks)
+        assert isinstance(self._evaluated, MultiDiscreteImpl)
+        with self._evaluated.keeping(mask_rule(masks)):
             return self._act(batch.next_observations)
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
@@ -193,6 +203,9 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
             function's observations are as in the dataset, whatever scaler Q has).
         device: as in d3rlpy; must be the algorithm's.
         mode: evaluate the greedy or the sampled policy.
+        takes_masks: whether a function's second argument is the masks `(B, N, K)` of the states,
+            None if there are none. By default it must keep to a dataset's masks by itself. An
+            algorithm always keeps to them.
 
     Raises:
         NvecMismatchError: the config has another action space, or an observation scaler.
@@ -203,10 +216,11 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
 
     def __init__(
         self,
-        algo: MultiDiscreteAlgo[Any, Any] | Callable[[NDArray], NDArray],
+        algo: MultiDiscreteAlgo[Any, Any] | Callable[..., NDArray],
         config: MultiDiscreteFQEConfig | None = None,
         device: DeviceArg = False,
         mode: ActionMode = "greedy",
+        takes_masks: bool = False,
     ) -> None:
         config = dataclasses.replace(config or MultiDiscreteFQEConfig())
         if isinstance(algo, MultiDiscreteAlgo):
@@ -214,6 +228,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         super().__init__(config, device)
         self._algo = algo
         self._mode: ActionMode = mode
+        self._takes_masks = takes_masks
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         config = self._config
@@ -229,7 +244,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         evaluated: Acting | None = (
             self._algo.impl
             if isinstance(self._algo, MultiDiscreteAlgo)
-            else ActingFunction(self._algo, config)
+            else ActingFunction(self._algo, config, self._takes_masks)
         )
         assert evaluated is not None
         self._impl = FQEImpl(
@@ -246,29 +261,42 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         """Whether the evaluated algorithm has rules."""
         return isinstance(self._algo, MultiDiscreteAlgo) and bool(self._algo.config.rules)
 
-    def save_policy(self, fname: str) -> None:
+    def save_policy(self, fname: str, masks: bool = False) -> None:
         """Writes the evaluated policy; a TypeError if it is a function."""
         if not isinstance(self._algo, MultiDiscreteAlgo):
             raise TypeError(
                 "Expected an algorithm to save, but the evaluated policy is a function."
             )
-        self._algo.save_policy(fname)
+        self._algo.save_policy(fname, masks)
 
     def predict(self, x: Observation) -> NDArray:
         if not isinstance(self._algo, MultiDiscreteAlgo):
-            return self._algo(np.asarray(x))
+            return self._call(x)
         return self._algo.predict(x)
 
     def predict_masked(self, x: Observation, masks: NDArray, sample: bool = False) -> NDArray:
-        """Returns the evaluated algorithm's actions; a TypeError if it is a function."""
-        if not isinstance(self._algo, MultiDiscreteAlgo):
-            raise TypeError("Expected an algorithm: the evaluated function knows no masks.")
-        return self._algo.predict_masked(x, masks, sample)
+        """Returns the evaluated policy's actions; a TypeError if it is a function without masks."""
+        if isinstance(self._algo, MultiDiscreteAlgo):
+            return self._algo.predict_masked(x, masks, sample)
+        if not self._takes_masks:
+            raise TypeError(
+                "Expected an algorithm, or a function that takes masks (takes_masks=True)."
+            )
+        return self._call(x, masks)
 
     def sample_action(self, x: Observation) -> NDArray:
         if not isinstance(self._algo, MultiDiscreteAlgo):
-            return self._algo(np.asarray(x))
+            return self._call(x)
         return self._algo.sample_action(x)
+
+    def _call(self, x: Observation, masks: NDArray | None = None) -> NDArray:
+        """Returns the actions of a function."""
+        function: Any = self._algo
+        observations = np.asarray(x)
+        actions: NDArray = (
+            function(observations, masks) if self._takes_masks else function(observations)
+        )
+        return actions
 
 
 def _adopt_spaces(config: MultiDiscreteFQEConfig, algo: MultiDiscreteAlgo[Any, Any]) -> None:

@@ -16,15 +16,19 @@ import dataclasses
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import InvalidDatasetError, require_one_of
 from spin_d3rlpy.evaluation.estimates import Estimate, WeightedGains, summarize
-from spin_d3rlpy.evaluation.probabilities import ActionProbabilities
+from spin_d3rlpy.evaluation.probabilities import ActionProbabilities, Masks, with_masks
 
 Floats = NDArray[np.float64]
 Weighting = Literal["per_decision", "self_normalized", "whole_episode"]
+
+# Masks of more states at once would need much memory.
+_ROWS_AT_ONCE = 65_536
 
 _NAMES = {
     "per_decision": "per-decision importance sampling",
@@ -71,6 +75,8 @@ def logged_steps(
 ) -> LoggedSteps:
     """Computes the ratios of probabilities of all logged actions.
 
+    Where the dataset has masks, probabilities are of what they allow.
+
     Args:
         dataset: logged episodes.
         policy: the one to evaluate.
@@ -79,14 +85,24 @@ def logged_steps(
 
     Raises:
         InvalidDatasetError: known probabilities are not `(n,)` numbers above 0 and up to 1.
+        TypeError: the dataset has masks, and probabilities of what they allow are not known.
+        InvalidActionSpaceError: a function that is evaluated decides what a mask forbids.
     """
     rows = dataset.observation_index.long()
     observations = dataset.observations_at(rows).cpu().numpy()
     actions = dataset.actions.long().cpu().numpy()
-    if isinstance(behavior, np.ndarray):
-        logged = _log_of_known(behavior, len(actions))
-    else:
-        logged = behavior.log_prob(observations, actions)
+    known = _log_of_known(behavior, len(actions)) if isinstance(behavior, np.ndarray) else None
+    ratios = []
+    for start in range(0, len(actions), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        masks = masks_of_states(dataset, rows[part])
+        data = observations[part], actions[part]
+        if isinstance(behavior, np.ndarray):
+            assert known is not None
+            logged = known[part]
+        else:
+            logged = with_masks(behavior, masks).log_prob(*data)
+        ratios.append(with_masks(policy, masks).log_prob(*data) - logged)
     return LoggedSteps(
         observations=observations,
         next_observations=dataset.observations_at(rows + 1).cpu().numpy(),
@@ -94,8 +110,14 @@ def logged_steps(
         rewards=dataset.rewards.double().cpu().numpy(),
         terminals=dataset.terminals.double().cpu().numpy(),
         starts=dataset.episode_starts.cpu().numpy(),
-        log_ratios=policy.log_prob(observations, actions) - logged,
+        log_ratios=np.concatenate(ratios),
     )
+
+
+def masks_of_states(dataset: DeviceReplayBuffer, rows: torch.Tensor) -> Masks | None:
+    """Returns the masks `(R, N, K)` of observations' rows `(R,)`; None if there are none."""
+    masks = dataset.masks_at(rows)
+    return None if masks is None else masks.cpu().numpy()
 
 
 def importance_sampling(
@@ -121,12 +143,15 @@ def importance_sampling(
     the sum of these: the noisiest where rewards come early, but never outside the logged returns.
     An episode that a time limit cut off counts up to there.
 
+    Where the dataset has masks, both probabilities are of what they allow, see
+    `SampledPolicy.masked`.
+
     Args:
         dataset: logged episodes.
-        policy: the one to evaluate: `SampledPolicy(algo)`, `GreedyPolicy(algo.predict)` or any
-            object with their methods.
+        policy: the one to evaluate: `SampledPolicy(algo)`, `GreedyPolicy(algo)` or any object with
+            their methods `log_prob`, `sample` and, for a dataset with masks, `masked`.
         behavior: `BehaviorProbabilities(asm)`, or known probabilities `(n,)` of the logged
-            actions.
+            actions (which a dataset's masks do not change).
         weighting: `"per_decision"`, `"self_normalized"` or `"whole_episode"`.
         gamma: discount.
         clip: largest weight; larger ones are reduced to it. This makes estimates less noisy and
@@ -138,6 +163,8 @@ def importance_sampling(
     Raises:
         ValueError: an argument is out of range.
         InvalidDatasetError: known probabilities do not fit the dataset.
+        TypeError: the dataset has masks, and probabilities of what they allow are not known.
+        InvalidActionSpaceError: a function that is evaluated decides what a mask forbids.
     """
     require_one_of("weighting", weighting, Weighting)
     steps = logged_steps(dataset, policy, behavior)

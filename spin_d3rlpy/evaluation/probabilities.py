@@ -2,12 +2,17 @@
 
 Everything here takes observations `(B, obs)` as they are in the dataset, without scaling, and
 returns log-probabilities as float64 arrays. `-inf` is a probability of 0.
+
+Where a dataset has masks, only probabilities of what they allow are comparable: `masked(masks)`
+gives them, renormalized slot by slot. Slots are chosen one after the other, each by its
+probabilities in view of those before it, as when actions are sampled with masks.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,10 +20,12 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.algos.impl import PolicyImpl
 from spin_d3rlpy.algos.policy import PolicyAlgo
+from spin_d3rlpy.asm.conditions import as_mask, require_a_choice
 from spin_d3rlpy.asm.model import ActionStructureModel
-from spin_d3rlpy.asm.sampling import in_parts
+from spin_d3rlpy.asm.sampling import in_parts, slot_log_probs
+from spin_d3rlpy.data.masks import forbidden_choices
 from spin_d3rlpy.data.scalers import scaler_from_dict
-from spin_d3rlpy.errors import NvecMismatchError
+from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.autoregressive import AutoregressivePolicy
 from spin_d3rlpy.policies.base import IndependentPolicy, Policy
@@ -26,6 +33,7 @@ from spin_d3rlpy.policies.joint import JointPolicy
 
 Floats = NDArray[np.float64]
 Actions = NDArray[np.int64]
+Masks = NDArray[np.bool_]
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 
 _ROWS_AT_ONCE = 4096
@@ -53,6 +61,48 @@ class SlotProbabilities(Protocol):
         """Log-probability `(B, N)` of the choices of slots 0 to i together."""
 
 
+@runtime_checkable
+class MaskedProbabilities(Protocol):
+    """What estimates from a log with masks need in addition."""
+
+    def masked(self, masks: Masks) -> ActionProbabilities:
+        """Returns the probabilities, in states with these masks, of what they allow.
+
+        A policy that keeps to the masks without being told returns itself.
+
+        Args:
+            masks: `(B, N, K)`. The result is for these B states only, in this order.
+        """
+
+
+def with_masks(who: ActionProbabilities, masks: Masks | None) -> ActionProbabilities:
+    """Returns probabilities of what masks `(B, N, K)` allow, the same ones if there are none.
+
+    Raises:
+        TypeError: there are masks, and the object has no method `masked`.
+    """
+    if masks is None:
+        return who
+    if not isinstance(who, MaskedProbabilities):
+        raise TypeError(
+            f"The log has masks of what may be chosen, and {type(who).__name__} has no method "
+            "masked(masks), which returns its probabilities of what they allow. Add it; if your "
+            "object keeps to the masks already, it returns self."
+        )
+    return who.masked(masks)
+
+
+@runtime_checkable
+class ActsByMasks(Protocol):
+    """What acts with and without masks, such as an algorithm."""
+
+    def predict(self, x: NDArray[Any]) -> NDArray[Any]:
+        """Actions `(B, N)` for observations `(B, obs)`."""
+
+    def predict_masked(self, x: NDArray[Any], masks: Masks) -> NDArray[Any]:
+        """Actions `(B, N)` that masks `(B, N, K)` allow."""
+
+
 class BehaviorProbabilities:
     """Probabilities of logged actions, by an Action Structure Model.
 
@@ -67,37 +117,60 @@ class BehaviorProbabilities:
         self.n_orders = n_orders
         encoded = asm.observation_scaler
         self._scaler = None if encoded is None else scaler_from_dict(encoded, asm.observation_size)
+        self._masks: torch.Tensor | None = None
+
+    def masked(self, masks: Masks) -> Self:
+        """Returns the probabilities of what masks `(B, N, K)` allow, for these B states.
+
+        The model need not know the masks: probability that it gives to forbidden choices goes to
+        the others of the slot.
+
+        Raises:
+            ValueError: masks of another shape or type.
+            NoAllowedChoiceError: a mask leaves a slot without a choice.
+        """
+        kept = copy.copy(self)
+        kept._masks = _as_masks(masks, self.asm.layout)
+        return kept
 
     def log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
-        inputs = self._inputs(observations)
-        return _as_floats(self.asm.log_prob(inputs, actions, self.n_orders))
+        inputs, masks = self._inputs(observations), self._masks
+        return _as_floats(self.asm.log_prob(inputs, actions, self.n_orders, masks))
 
     @torch.no_grad()
     def slot_log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
         """Log-probability `(B, N)` of each slot's choice while all other slots are masked."""
         asm = self.asm
 
-        def score(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-            return _chosen(asm.layout, asm(x, asm.mask_ids.expand(len(x), -1)), chosen)
+        def score(
+            x: torch.Tensor, chosen: torch.Tensor, masks: torch.Tensor | None
+        ) -> torch.Tensor:
+            logits = asm(x, asm.mask_ids.expand(len(x), -1))
+            return _chosen(asm.layout, logits, chosen, masks)
 
-        return _as_floats(in_parts(asm, score, *self._both(observations, actions)))
+        return _as_floats(in_parts(asm, score, *self._rows(observations, actions)))
 
     @torch.no_grad()
     def prefix_log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
-        def score(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-            return _log_prob_by_slot(self.asm, x, chosen).cumsum(1)
+        asm = self.asm
 
-        return _as_floats(in_parts(self.asm, score, *self._both(observations, actions)))
+        def score(
+            x: torch.Tensor, chosen: torch.Tensor, masks: torch.Tensor | None
+        ) -> torch.Tensor:
+            return slot_log_probs(asm, x, chosen, range(len(asm.nvec)), masks).cumsum(1)
+
+        return _as_floats(in_parts(asm, score, *self._rows(observations, actions)))
 
     def sample(self, observations: NDArray[Any]) -> Actions:
-        sampled = self.asm.sample(self._inputs(observations))[0]
+        sampled = self.asm.sample(self._inputs(observations), allowed=self._masks)[0]
         return np.asarray(sampled.cpu().numpy(), np.int64)
 
-    def _both(
+    def _rows(
         self, observations: NDArray[Any], actions: NDArray[Any]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Returns the model's inputs, actions and masks."""
         chosen = torch.as_tensor(actions, device=self.asm.device).long()
-        return self._inputs(observations), chosen
+        return self._inputs(observations), chosen, self._masks
 
     def _inputs(self, observations: NDArray[Any]) -> torch.Tensor:
         size = self.asm.observation_size
@@ -106,6 +179,7 @@ class BehaviorProbabilities:
                 f"Expected observations of {size} features, for which the structure model was "
                 f"pre-trained, got shape {observations.shape}. Pass a model of the same data."
             )
+        _require_states_of(self._masks, observations)
         inputs = torch.as_tensor(observations, dtype=torch.float32, device=self.asm.device)
         return inputs if self._scaler is None else self._scaler.transform(inputs)
 
@@ -129,24 +203,55 @@ class SampledPolicy:
             raise TypeError(
                 f"Expected a built algorithm whose sampled actions have probabilities, got "
                 f"{type(algo).__name__}. Evaluate what it does instead: "
-                "GreedyPolicy(algo.predict)."
+                "GreedyPolicy(algo)."
             )
         if impl.rule is not None:
             raise TypeError(
                 "Expected an algorithm without rules: how likely they make its sampled actions is "
-                "not known. Evaluate its greedy actions: GreedyPolicy(algo.predict)."
+                "not known. Evaluate its greedy actions: GreedyPolicy(algo)."
             )
         self._algo = algo
         self._policy = impl.acting_policy
+        self._masks: torch.Tensor | None = None
+
+    def masked(self, masks: Masks) -> Self:
+        """Returns the probabilities by which `predict_masked(x, masks, sample=True)` draws.
+
+        Args:
+            masks: `(B, N, K)`, of the B states that the result is for.
+
+        Raises:
+            TypeError: the policy chooses its surest slot first, or is of another kind than those
+                of this package: its probabilities with masks are not known.
+            ValueError: masks of another shape or type.
+            NoAllowedChoiceError: a mask leaves a slot without a choice.
+        """
+        policy = self._policy
+        in_slot_order = isinstance(policy, JointPolicy) and policy.order == "slots"
+        if not in_slot_order and not isinstance(policy, IndependentPolicy | AutoregressivePolicy):
+            described = f"{type(policy).__name__}" + (
+                f" of order {policy.order!r}" if isinstance(policy, JointPolicy) else ""
+            )
+            raise TypeError(
+                "Expected a policy of independent slots or one that chooses slot after slot, whose "
+                f"probabilities with masks are known, got a {described}. Evaluate its greedy "
+                "actions: GreedyPolicy(algo)."
+            )
+        kept = copy.copy(self)
+        kept._masks = _as_masks(masks, policy.layout)
+        return kept
 
     @torch.no_grad()
     def log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
-        parts = []
-        for rows in _parts(len(observations)):
-            inputs = self._algo.network_input(observations[rows])
-            chosen = torch.as_tensor(actions[rows], device=inputs.device).long()
-            parts.append(self._policy.log_prob(inputs, chosen))
-        return _as_floats(torch.cat(parts))
+        def score(
+            x: torch.Tensor, chosen: torch.Tensor, masks: torch.Tensor | None
+        ) -> torch.Tensor:
+            if masks is None:
+                whole: torch.Tensor = self._policy.log_prob(x, chosen)
+                return whole
+            return self._by_slot(x, chosen, masks).sum(1)
+
+        return self._in_parts(score, observations, actions)
 
     @torch.no_grad()
     def slot_log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
@@ -156,12 +261,14 @@ class SampledPolicy:
             TypeError: slots depend on each other, so that a slot's own probability is a sum over
                 all choices of the others.
         """
-        policy, parts = self._independent(self._policy), []
-        for rows in _parts(len(observations)):
-            logits = policy(self._algo.network_input(observations[rows]))
-            chosen = torch.as_tensor(actions[rows], device=logits.device).long()
-            parts.append(_chosen(policy.layout, logits, chosen))
-        return _as_floats(torch.cat(parts))
+        policy = self._independent(self._policy)
+
+        def score(
+            x: torch.Tensor, chosen: torch.Tensor, masks: torch.Tensor | None
+        ) -> torch.Tensor:
+            return _chosen(policy.layout, policy(x), chosen, masks)
+
+        return self._in_parts(score, observations, actions)
 
     @torch.no_grad()
     def prefix_log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
@@ -170,17 +277,42 @@ class SampledPolicy:
         Raises:
             TypeError: the policy is of another kind than those of this package.
         """
-        policy, parts = self._policy, []
-        for rows in _parts(len(observations)):
+
+        def score(
+            x: torch.Tensor, chosen: torch.Tensor, masks: torch.Tensor | None
+        ) -> torch.Tensor:
+            return self._by_slot(x, chosen, masks).cumsum(1)
+
+        return self._in_parts(score, observations, actions)
+
+    def _by_slot(
+        self, x: torch.Tensor, chosen: torch.Tensor, masks: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Log-probability `(B, N)` of each slot's choice in view of those of earlier slots."""
+        policy = self._policy
+        if isinstance(policy, JointPolicy):
+            return slot_log_probs(policy.asm, x, chosen, range(chosen.shape[1]), masks)
+        if isinstance(policy, AutoregressivePolicy):
+            return _chosen(policy.layout, policy(x, chosen), chosen, masks)
+        return _chosen(policy.layout, self._independent(policy)(x), chosen, masks)
+
+    def _in_parts(
+        self,
+        score: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor],
+        observations: NDArray[Any],
+        actions: NDArray[Any],
+    ) -> Floats:
+        """Computes something row by row, from the networks' inputs, actions and masks."""
+        _require_states_of(self._masks, observations)
+        assert self._algo.impl is not None
+        self._algo.impl.modules.set_eval()  # after training they still drop out
+        parts = []
+        for start in range(0, max(len(observations), 1), _ROWS_AT_ONCE):
+            rows = slice(start, start + _ROWS_AT_ONCE)
             inputs = self._algo.network_input(observations[rows])
             chosen = torch.as_tensor(actions[rows], device=inputs.device).long()
-            if isinstance(policy, JointPolicy):
-                per_slot = _log_prob_by_slot(policy.asm, inputs, chosen)
-            elif isinstance(policy, AutoregressivePolicy):
-                per_slot = _chosen(policy.layout, policy(inputs, chosen), chosen)
-            else:
-                per_slot = _chosen(policy.layout, self._independent(policy)(inputs), chosen)
-            parts.append(per_slot.cumsum(1))
+            masks = None if self._masks is None else self._masks[rows].to(inputs.device)
+            parts.append(score(inputs, chosen, masks))
         return _as_floats(torch.cat(parts))
 
     @staticmethod
@@ -194,18 +326,23 @@ class SampledPolicy:
         return policy
 
     def sample(self, observations: NDArray[Any]) -> Actions:
-        return np.asarray(self._algo.sample_action(observations), np.int64)
+        if self._masks is None:
+            return np.asarray(self._algo.sample_action(observations), np.int64)
+        masks = self._masks.cpu().numpy()
+        return np.asarray(self._algo.predict_masked(observations, masks, sample=True), np.int64)
 
 
 class GreedyPolicy:
-    """A deterministic policy, such as `algo.predict` or a rule of your own.
+    """A deterministic policy: an algorithm's `predict`, or a function of your own.
 
     Only logged actions that equal its own tell of it. With `soften` the policy evaluated is a
     mixture: it decides a share `1 - soften` of the time, and otherwise the one who logged does.
     This has support wherever the log has, and is what a careful first trial would do.
 
     Args:
-        predict: observations `(B, obs)` to actions `(B, N)`.
+        policy: an algorithm, or a function of observations `(B, obs)` that returns actions
+            `(B, N)`. Where the log has masks, an algorithm keeps to them (`predict_masked`), and a
+            function must do so without being told.
         soften: share of decisions left to the log's behavior, from 0 up to below 1.
         behavior: whose behavior; needed if `soften` is above 0.
 
@@ -215,7 +352,7 @@ class GreedyPolicy:
 
     def __init__(
         self,
-        predict: Predict,
+        policy: Predict | ActsByMasks,
         soften: float = 0.0,
         behavior: ActionProbabilities | None = None,
     ) -> None:
@@ -224,9 +361,45 @@ class GreedyPolicy:
                 "Expected soften from 0 up to below 1, and behavior= if it is above 0, got "
                 f"soften={soften} and behavior={behavior}."
             )
-        self.predict = predict
+        self.policy = policy
         self.soften = soften
         self.behavior = behavior
+        self._masks: Masks | None = None
+
+    def masked(self, masks: Masks) -> Self:
+        """Returns the probabilities of what the policy decides with masks `(B, N, K)`.
+
+        They are for these B states. The behavior of a mixture keeps to the masks, too.
+
+        Raises:
+            TypeError: the behavior has no method `masked`.
+        """
+        kept = copy.copy(self)
+        kept._masks = np.asarray(masks, bool)
+        if self.behavior is not None:
+            kept.behavior = with_masks(self.behavior, kept._masks)
+        return kept
+
+    def predict(self, observations: NDArray[Any]) -> Actions:
+        """Returns what the policy itself decides, `(B, N)`, by the masks if there are any.
+
+        Raises:
+            InvalidActionSpaceError: a function decides what a mask forbids.
+            InvalidDatasetError: the observations are not of the states of the masks.
+        """
+        policy, masks = self.policy, self._masks
+        _require_states_of(masks, observations)
+        if isinstance(policy, ActsByMasks):
+            chosen = (
+                policy.predict(observations)
+                if masks is None
+                else policy.predict_masked(observations, masks)
+            )
+            return np.asarray(chosen, np.int64)
+        chosen = np.asarray(policy(observations), np.int64)
+        if masks is not None:
+            _require_allowed(chosen, masks)
+        return chosen
 
     def log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
         same = (self.predict(observations) == actions).all(1)
@@ -241,7 +414,7 @@ class GreedyPolicy:
         return self._mixed(same, "prefix_log_prob", observations, actions)
 
     def sample(self, observations: NDArray[Any]) -> Actions:
-        chosen = np.asarray(self.predict(observations), np.int64)
+        chosen = self.predict(observations)
         if self.behavior is None or self.soften == 0.0:
             return chosen
         # torch's random numbers, so that one seed rules the training of an evaluation as well.
@@ -264,25 +437,46 @@ class GreedyPolicy:
             return np.asarray(np.log(shares))
 
 
-def _parts(n: int) -> list[slice]:
-    return [slice(i, i + _ROWS_AT_ONCE) for i in range(0, max(n, 1), _ROWS_AT_ONCE)]
-
-
-def _chosen(layout: SlotLayout, logits: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities `(B, N)` of actions `(B, N)` in flat logits `(B, S)`."""
-    return layout.split(logits).log_softmax(-1).gather(2, actions[..., None]).squeeze(2)
-
-
-def _log_prob_by_slot(
-    asm: ActionStructureModel, inputs: torch.Tensor, actions: torch.Tensor
+def _chosen(
+    layout: SlotLayout,
+    logits: torch.Tensor,
+    actions: torch.Tensor,
+    masks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Log-probability `(B, N)` of each slot's choice in view of those of earlier slots."""
-    chain, columns = asm.slot_by_slot(inputs), []
-    for slot in range(asm.layout.n_slots):
-        choice = actions[:, slot]
-        columns.append(chain.logits(slot).log_softmax(-1).gather(1, choice[:, None]))
-        chain.choose(slot, choice)
-    return torch.cat(columns, dim=1)
+    """Log-probabilities `(B, N)` of actions `(B, N)`, by flat logits `(B, S)` and masks."""
+    split = layout.split(logits)
+    if masks is not None:
+        split = split.masked_fill(~masks, -torch.inf)
+    log_p: torch.Tensor = split.log_softmax(-1)
+    return log_p.gather(2, actions[..., None]).squeeze(2)
+
+
+def _as_masks(masks: Masks, layout: SlotLayout) -> torch.Tensor:
+    """Returns masks `(B, N, K)`, checked, on the layout's device."""
+    shape = (len(masks), layout.n_slots, layout.max_choices)
+    checked = as_mask(masks, shape, layout.padding.device)
+    require_a_choice(checked & ~layout.padding)
+    return checked
+
+
+def _require_states_of(masks: torch.Tensor | Masks | None, observations: NDArray[Any]) -> None:
+    if masks is not None and len(masks) != len(observations):
+        raise InvalidDatasetError(
+            f"Expected the {len(masks)} states whose masks were given to masked(), in their order, "
+            f"got {len(observations)}. Call masked() with the masks of these states."
+        )
+
+
+def _require_allowed(actions: Actions, masks: Masks) -> None:
+    wrong = forbidden_choices(masks, actions)
+    if wrong.any():
+        row, slot = np.argwhere(wrong)[0]
+        raise InvalidActionSpaceError(
+            f"The evaluated function decides {actions[row, slot]} for slot {slot} in a state whose "
+            f"mask forbids it, and something forbidden in {wrong.any(1).mean():.1%} of "
+            f"{len(wrong)} states. Expected a policy that can be carried out: give the algorithm "
+            "itself, which keeps to masks, GreedyPolicy(algo), or correct the function."
+        )
 
 
 def _as_floats(x: torch.Tensor) -> Floats:

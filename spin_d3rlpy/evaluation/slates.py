@@ -23,10 +23,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from spin_d3rlpy.data.masks import forbidden_choices
 from spin_d3rlpy.errors import InvalidDatasetError, require_one_of
 from spin_d3rlpy.evaluation.estimates import Estimate, WeightedGains, summarize
 from spin_d3rlpy.evaluation.importance import clip_weights
-from spin_d3rlpy.evaluation.probabilities import ActionProbabilities, SlotProbabilities
+from spin_d3rlpy.evaluation.probabilities import (
+    ActionProbabilities,
+    Masks,
+    SlotProbabilities,
+    with_masks,
+)
 
 Floats = NDArray[np.float64]
 SlateEstimator = Literal["standard", "cascade", "independent"]
@@ -41,6 +47,7 @@ def slate_value(
     policy: ActionProbabilities,
     behavior: ActionProbabilities,
     *,
+    masks: Masks | None = None,
     estimator: SlateEstimator = "cascade",
     self_normalized: bool = True,
     clip: float | None = None,
@@ -56,6 +63,7 @@ def slate_value(
         slot_rewards: `(n, N)`, such as clicks.
         policy: the one to evaluate, see `importance_sampling`.
         behavior: of the log, such as `BehaviorProbabilities(asm)`.
+        masks: `(n, N, K)` bool, which choices could be made; probabilities are of these. None: all.
         estimator: see the module.
         self_normalized: divide by the weights' sum in place of n, slot by slot. Without it,
             estimates are unbiased if the log's probabilities are known, and off by the mean weight
@@ -67,13 +75,16 @@ def slate_value(
 
     Raises:
         ValueError: an argument is out of range.
-        TypeError: `policy` or `behavior` does not know what the estimator needs.
+        TypeError: `policy` or `behavior` does not know what the estimator, or masks, need.
         InvalidDatasetError: `actions` and `slot_rewards` have other shapes, or a reward is not a
-            finite number.
+            finite number, or `masks` do not fit the actions.
     """
     require_one_of("estimator", estimator, SlateEstimator)
     rewards = np.asarray(slot_rewards, np.float64)
     _check_slates(observations, actions, rewards)
+    if masks is not None:
+        _check_masks(masks, actions)
+    policy, behavior = with_masks(policy, masks), with_masks(behavior, masks)
     log_ratios = _log_prob(policy, estimator, observations, actions) - _log_prob(
         behavior, estimator, observations, actions
     )
@@ -102,6 +113,22 @@ def _log_prob(
     if estimator == "cascade":
         return who.prefix_log_prob(observations, actions)
     return who.slot_log_prob(observations, actions)
+
+
+def _check_masks(masks: Masks, actions: NDArray[Any]) -> None:
+    fits = masks.ndim == 3 and masks.shape[:2] == actions.shape and masks.dtype == bool
+    if not fits or masks.shape[2] <= actions.max():
+        raise InvalidDatasetError(
+            f"Expected masks (n, N, K), bool, with (n, N) = {actions.shape} and K of every choice, "
+            f"got {masks.dtype} of shape {masks.shape}."
+        )
+    wrong = np.argwhere(forbidden_choices(masks, actions))
+    if len(wrong):
+        row, slot = wrong[0]
+        raise InvalidDatasetError(
+            f"Expected masks that allow what was done, row {row}, slot {slot} has the choice "
+            f"{actions[row, slot]}, which its mask forbids. Correct the mask, or leave out the row."
+        )
 
 
 def _check_slates(observations: NDArray[Any], actions: NDArray[Any], rewards: Floats) -> None:

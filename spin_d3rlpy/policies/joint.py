@@ -12,7 +12,7 @@ from spin_d3rlpy._compat import is_exporting
 from spin_d3rlpy.asm.choosing import allowed_scores, choice_of
 from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig
 from spin_d3rlpy.asm.rules import Rule
-from spin_d3rlpy.asm.sampling import in_parts, log_prob_in_order, sample
+from spin_d3rlpy.asm.sampling import in_parts, sample, slot_log_probs
 from spin_d3rlpy.asm.surest import choose_surest
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies.base import Conditionals, Policy
@@ -73,7 +73,7 @@ class JointPolicy(Policy):
     def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
         assert isinstance(observations, torch.Tensor)
         slots = range(self.layout.n_slots)
-        return log_prob_in_order(self.asm, observations, actions.long(), slots)
+        return slot_log_probs(self.asm, observations, actions.long(), slots).sum(1)
 
     def conditionals(self, observations: torch.Tensor, actions: torch.Tensor) -> Conditionals:
         return self.asm.slot_by_slot(observations, actions)

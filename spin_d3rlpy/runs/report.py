@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from spin_d3rlpy.asm import ActionStructureModel, load_asm
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.loader import open_dataset
+from spin_d3rlpy.data.masks import forbidden_choices
 from spin_d3rlpy.data.preparation import TablePreparation
 from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.evaluation.decisions import (
@@ -35,8 +35,8 @@ from spin_d3rlpy.evaluation.estimates import (
     summarize,
 )
 from spin_d3rlpy.evaluation.fqe import MultiDiscreteFQEConfig
-from spin_d3rlpy.evaluation.importance import discounts, importance_sampling
-from spin_d3rlpy.evaluation.probabilities import BehaviorProbabilities, GreedyPolicy
+from spin_d3rlpy.evaluation.importance import discounts, importance_sampling, masks_of_states
+from spin_d3rlpy.evaluation.probabilities import BehaviorProbabilities, GreedyPolicy, with_masks
 from spin_d3rlpy.files.settings import read_settings
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies.stages import PretrainASM
@@ -47,6 +47,7 @@ from spin_d3rlpy.training.loop import Run
 
 REPORT = "report.html"
 DEFAULT_GAMMA = 0.99  # of algorithms without a discount, such as behavior cloning
+_STATES_AT_ONCE = 4096
 _EPS = 1e-3  # added to standard deviations, by which states are divided
 _SCALER = {"type": "standard", "params": {"eps": _EPS}}
 
@@ -130,6 +131,9 @@ class RunReport:
         new_combinations: share of the policy's decisions that equal no logged one.
         trust: how far the critics held on held-out episodes, if that was measured.
         rule_kept: share of the log's and of the policy's decisions that keep the rule, if any.
+        against_masks: share of the states in which the policy would choose what their masks forbid
+            if it was not given them; None if the log has no masks. Everything else in a report is
+            of decisions that keep to the masks.
         preparation: names of the table, if the log was one.
     """
 
@@ -152,6 +156,7 @@ class RunReport:
     new_combinations: float
     trust: Trust | None
     rule_kept: tuple[float, float] | None
+    against_masks: float | None
     preparation: TablePreparation | None
 
 
@@ -167,6 +172,9 @@ def measure_run(
     show_progress: bool = True,
 ) -> RunReport:
     """Compares a trained policy with a log and estimates its value.
+
+    Where the log has masks of what may be chosen, decisions, their likelihoods and estimates are of
+    what they allow.
 
     Args:
         folder: of a finished `spin-d3rlpy train`.
@@ -257,7 +265,7 @@ def _measure(
         )
         return [weighted, robust]
 
-    comparison, states = _compare(algo.predict, log, behavior)
+    comparison, states, against_masks = _compare(algo, log, behavior)
     every_action = log.actions.long().numpy()
     return {
         "gamma": gamma,
@@ -265,8 +273,8 @@ def _measure(
         "steps": log.transition_count,
         "mean_return": float(log.returns().mean()),
         "logged": _logged_return(log, gamma, settings),
-        "policy": both(GreedyPolicy(algo.predict)),
-        "trial": both(GreedyPolicy(algo.predict, settings.soften, behavior)),
+        "policy": both(GreedyPolicy(algo)),
+        "trial": both(GreedyPolicy(algo, settings.soften, behavior)),
         "comparison": comparison,
         "examples": _examples(comparison, log, states, settings.n_examples),
         "nvec": list(log.nvec),
@@ -278,6 +286,7 @@ def _measure(
             float(keeps_rule(rule, comparison.logged).mean()),
             float(keeps_rule(rule, comparison.chosen).mean()),
         ),
+        "against_masks": against_masks,
         "preparation": log.preparation,
     }
 
@@ -323,19 +332,32 @@ def _model_of(
 
 
 def _compare(
-    predict: Callable[[NDArray[Any]], NDArray[Any]],
-    log: DeviceReplayBuffer,
-    behavior: BehaviorProbabilities,
-) -> tuple[Comparison, NDArray[np.float32]]:
-    """Returns the decisions in all logged states, and these states `(n, obs)`."""
-    states = log.observations_at(log.observation_index.long()).numpy()
+    algo: MultiDiscreteAlgo[Any, Any], log: DeviceReplayBuffer, behavior: BehaviorProbabilities
+) -> tuple[Comparison, NDArray[np.float32], float | None]:
+    """Returns the decisions in all logged states, these states `(n, obs)`, and `against_masks`."""
+    rows = log.observation_index.long()
+    states = log.observations_at(rows).numpy()
     logged = log.actions.long().numpy()
-    parts = [predict(states[i : i + 4096]) for i in range(0, len(states), 4096)]
-    chosen = np.concatenate(parts).astype(np.int64)
+    chosen, logged_log_prob, chosen_log_prob, is_against = [], [], [], []
+    for start in range(0, len(states), _STATES_AT_ONCE):
+        part = slice(start, start + _STATES_AT_ONCE)
+        masks = masks_of_states(log, rows[part])
+        decided = algo.predict(states[part])
+        if masks is not None:
+            is_against.append(forbidden_choices(masks, decided).any(1))
+            decided = algo.predict_masked(states[part], masks)
+        probabilities = with_masks(behavior, masks)
+        chosen.append(decided.astype(np.int64))
+        logged_log_prob.append(probabilities.log_prob(states[part], logged[part]))
+        chosen_log_prob.append(probabilities.log_prob(states[part], decided))
     comparison = Comparison(
-        logged, chosen, behavior.log_prob(states, logged), behavior.log_prob(states, chosen)
+        logged,
+        np.concatenate(chosen),
+        np.concatenate(logged_log_prob),
+        np.concatenate(chosen_log_prob),
     )
-    return comparison, states
+    against = float(np.concatenate(is_against).mean()) if is_against else None
+    return comparison, states, against
 
 
 def _logged_return(log: DeviceReplayBuffer, gamma: float, settings: ReportSettings) -> Estimate:

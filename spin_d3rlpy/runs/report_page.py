@@ -83,6 +83,7 @@ def write_report(
         "unusual": float(comparison.unusual.mean()),
         "new_combinations": report.new_combinations,
         "rule_kept": report.rule_kept,
+        "against_masks": report.against_masks,
     }
 
 
@@ -188,6 +189,13 @@ def _verdict(page: Page, report: RunReport) -> None:
     changed = float(report.comparison.changed.any(1).mean())
     page.paragraph(sentence(report))
     page.paragraph(f"The policy decides otherwise than the log in {changed:.1%} of the decisions.")
+    if report.against_masks is not None:
+        page.paragraph(
+            "The log has masks of what may be chosen in each state. All decisions, likelihoods and "
+            "estimates here keep to them. Without masks, the policy would choose what they forbid "
+            f"in {report.against_masks:.1%} of the states: give it the mask of each state "
+            "(predict_masked)."
+        )
     page.paragraph("Where not to trust this", "h2")
     for text in doubts(report):
         page.warning(text)

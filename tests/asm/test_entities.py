@@ -29,7 +29,7 @@ from spin_d3rlpy import (
 from spin_d3rlpy.asm import pretrain, sampling
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.rules import all_different
-from spin_d3rlpy.asm.sampling import log_prob_in_order
+from spin_d3rlpy.asm.sampling import slot_log_probs
 from spin_d3rlpy.asm.surest import CONSIDERED, choose_surest
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
@@ -97,7 +97,7 @@ def test_slot_by_slot_gives_the_logits_of_whole_passes() -> None:
         torch.testing.assert_close(again.logits(slot), whole)
         again.choose(slot, actions[:, slot])
     assert torch.equal(again.tokens, actions)
-    total = log_prob_in_order(asm, x, actions, range(4))
+    total = slot_log_probs(asm, x, actions, range(4)).sum(1)
     assert (total < 0).all()
 
 

@@ -175,6 +175,19 @@ def test_policies_are_exported(suffix: str, trained: Path, tmp_path: Path) -> No
         assert np.array_equal(actions, policy.predict(states))
 
 
+def test_policies_are_exported_with_masks(trained: Path, tmp_path: Path) -> None:
+    path = tmp_path / "policy.onnx"
+    assert run_json("export", trained, "--out", path, "--masks")["masks"] is True
+    states = np.random.default_rng(0).random((50, 2), dtype=np.float32)
+    masks = np.random.default_rng(1).random((50, 5, 2)) < 0.5
+    masks[..., 0] |= ~masks.any(2)
+    session = onnxruntime.InferenceSession(str(path))
+    [actions] = session.run(None, {"observations": states, "masks": masks})
+    policy = load_policy(trained / "policy.safetensors")
+    assert np.array_equal(actions, policy.predict_masked(states, masks))
+    assert "masks (B, 5, 2), actions (B, 5)" in run("export", trained, "--out", path, "--masks")
+
+
 def test_several_seeds_are_runs_of_their_own_and_one_picture(tmp_path: Path) -> None:
     out = tmp_path / "seeds"
     command = ["train", DATASET, "--algorithm", "FactoredBC", *SMALL, "--out", out]

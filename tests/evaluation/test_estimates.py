@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from spin_d3rlpy import (
+    SPINBC,
     SPINIDQL,
     ActionStructureModel,
     AutoregressiveBC,
@@ -221,9 +222,19 @@ def test_a_sampled_policy_has_the_probabilities_by_which_it_samples(algo_class: 
         np.testing.assert_allclose(each.sum(1), whole, rtol=1e-5)
 
 
+def test_probabilities_are_without_dropout() -> None:
+    algo = built(SPINBC)
+    states = np.random.default_rng(0).normal(size=(len(ALL_ACTIONS), OBSERVATION_SIZE))
+    states = states.astype(np.float32)
+    algo.predict(states)
+    acting = SampledPolicy(algo).log_prob(states, ALL_ACTIONS)
+    algo.impl.modules.set_train()  # as a training leaves them
+    np.testing.assert_array_equal(SampledPolicy(algo).log_prob(states, ALL_ACTIONS), acting)
+
+
 @pytest.mark.parametrize("algo_class", [DecQN, SPINIDQL])
 def test_an_algorithm_without_probabilities_is_refused(algo_class: Any) -> None:
-    with pytest.raises(TypeError, match=r"GreedyPolicy\(algo.predict\)"):
+    with pytest.raises(TypeError, match=r"GreedyPolicy\(algo\)"):
         SampledPolicy(built(algo_class))
 
 
@@ -350,7 +361,7 @@ def test_doubly_robust_learns_q_from_other_episodes(
     class PerfectQ:
         """Knows nothing but how many steps it was trained on, and gives that as Q."""
 
-        def __init__(self, *args: Any) -> None: ...
+        def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
         def fit(self, dataset: DeviceReplayBuffer, **kwargs: Any) -> None:
             trained.append(float(dataset.transition_count))

@@ -10,12 +10,23 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import minari
 import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from spin_d3rlpy import from_table, save_dataset
+from spin_d3rlpy import (
+    ActionStructureModel,
+    BehaviorProbabilities,
+    DeviceReplayBuffer,
+    GreedyPolicy,
+    MLPConfig,
+    from_table,
+    importance_sampling,
+    save_asm,
+    save_dataset,
+)
 from spin_d3rlpy.algos.trust import Search, Trust
 from spin_d3rlpy.asm.rules import all_different, within_budget
 from spin_d3rlpy.cli import app
@@ -28,6 +39,7 @@ from spin_d3rlpy.evaluation.decisions import (
 )
 from spin_d3rlpy.evaluation.estimates import Estimate
 from spin_d3rlpy.runs.page import Page
+from spin_d3rlpy.runs.policy import open_policy
 from spin_d3rlpy.runs.report import ReportSettings, RunReport, measure_run
 from spin_d3rlpy.runs.report_page import doubts, sentence, write_page, write_report
 from spin_d3rlpy.runs.settings import train_settings
@@ -35,6 +47,7 @@ from spin_d3rlpy.runs.training import run_training
 
 QUICK = ReportSettings(fqe_steps=2, model_updates=4, n_examples=3)
 NAME = "clinic/log-v0"
+MASKED = "clinic/masked-v0"
 
 
 class Tags(HTMLParser):
@@ -70,19 +83,36 @@ def table(patients: int = 40) -> dict[str, Any]:
     }
 
 
+def masks() -> np.ndarray[Any, Any]:
+    """Masks `(rows, 2, 3)` of the table, which allow what was done and one choice more."""
+    rng, columns = np.random.default_rng(1), table()
+    done = np.stack(
+        [
+            np.array([["none", "x", "y"].index(drug) for drug in columns["drug"]]),
+            columns["dose"] // 50,
+        ],
+        axis=1,
+    )
+    allowed = np.zeros((len(done), 2, 3), bool)
+    for choices in (done, (done + rng.integers(1, 3, size=done.shape)) % 3):
+        np.put_along_axis(allowed, choices[..., None], True, axis=2)
+    return allowed
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("datasets")))
-        log = from_table(
-            table(),
-            observations=["pulse"],
-            actions=["drug", "dose"],
-            choices={"drug": ["none", "x", "y"], "dose": [0, 50, 100]},
-            reward="reward",
-            episode="patient",
-            terminal="died",
-        )
+        options: dict[str, Any] = {
+            "observations": ["pulse"],
+            "actions": ["drug", "dose"],
+            "choices": {"drug": ["none", "x", "y"], "dose": [0, 50, 100]},
+            "reward": "reward",
+            "episode": "patient",
+            "terminal": "died",
+        }
+        log = from_table(table(), **options)
+        save_dataset(from_table(table(), masks=masks(), **options), MASKED)
         save_dataset(log, NAME)
         save_dataset(log, "clinic/later-v0")
         yield
@@ -224,6 +254,43 @@ def test_rules_and_trust_are_on_the_page(run: Path, tmp_path: Path) -> None:
     text = (tmp_path / "r.html").read_text()
     assert "acts by search: other critics confirm 90% of what a search" in text
     assert "of the logged decisions and" in text
+
+
+def test_all_of_a_report_keeps_to_the_masks_of_the_log(run: Path, tmp_path: Path) -> None:
+    algo, allowed = open_policy(str(run)).algorithm, masks()
+    torch.manual_seed(0)
+    asm = ActionStructureModel(1, [3, 3], MLPConfig(width=8, n_layers=1))
+    save_asm(asm, tmp_path / "asm.safetensors")
+    found = report(run, dataset=MASKED, asm=tmp_path / "asm.safetensors")
+    states = table()["pulse"].astype(np.float32)[:, None]
+    chosen = found.comparison.chosen
+    assert np.take_along_axis(allowed, chosen[..., None], axis=2).all()
+    assert np.array_equal(chosen, algo.predict_masked(states, allowed))
+    free = np.take_along_axis(allowed, algo.predict(states)[..., None], axis=2)[..., 0]
+    assert found.against_masks is not None
+    assert found.against_masks == pytest.approx(1.0 - free.all(1).mean())
+    assert 0.0 < found.against_masks < 1.0
+    behavior = BehaviorProbabilities(asm)
+    kept = behavior.masked(allowed)
+    for actions, log_prob in (
+        (chosen, found.comparison.chosen_log_prob),
+        (found.comparison.logged, found.comparison.logged_log_prob),
+    ):
+        np.testing.assert_allclose(log_prob, kept.log_prob(states, actions), rtol=1e-5)
+    log = DeviceReplayBuffer.from_minari(minari.load_dataset(MASKED))
+    options: dict[str, Any] = {"gamma": found.gamma, "level": 0.9, "seed": 0}
+    trial = importance_sampling(log, GreedyPolicy(algo, 0.9, behavior), behavior, **options)
+    assert found.trial[0] == trial
+    write_page(found, tmp_path / "r.html")
+    sentence = f"would choose what they forbid in {found.against_masks:.1%} of the states"
+    assert sentence in (tmp_path / "r.html").read_text()
+
+
+def test_a_log_without_masks_has_no_sentence_about_them(run: Path, tmp_path: Path) -> None:
+    found = report(run)
+    assert found.against_masks is None
+    write_page(found, tmp_path / "r.html")
+    assert "masks" not in (tmp_path / "r.html").read_text()
 
 
 def test_a_policys_own_rules_need_not_be_named_again(tmp_path: Path) -> None:
