@@ -134,7 +134,8 @@ class TrustSwitch(nn.Module):
     @property
     def acts_by(self) -> ActsBy:
         """How to act; critics that were not tested are trusted."""
-        return "search" if self.trust is None else self.trust.acts_by
+        trust = self.trust  # built from tensors
+        return "search" if trust is None else trust.acts_by
 
 
 def untested(gammas: Sequence[float], states: int = 0) -> Trust:

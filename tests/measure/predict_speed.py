@@ -3,8 +3,8 @@
 Run with `python -m tests.measure.predict_speed`. `SPINIDQL` with the tuned recipe is trained for a
 few steps on episodes of random actions: values do not matter for time. What the data support does:
 in random data that is every choice, for which a search takes longest. Critics are trusted untested,
-so that candidates are compared and the search acts. Both compute in one thread of one process and
-in turns; figures are medians.
+so that candidates are compared and the search acts. Both compute in one thread of one process, in
+turns. Figures are medians of processor time, which other programs do not lengthen much.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,16 +91,16 @@ def exported(algo: SPINIDQL) -> Callable[[NDArray[np.float32]], NDArray[np.int64
 
 
 def in_turns(calls: list[Callable[[], Any]], seconds: float) -> list[float]:
-    """Returns the median seconds of each call, called in turns for about this long, 5 times at least."""
+    """Returns each call's median processor seconds; they take turns, three at least."""
     times: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < 5:
+    while time.perf_counter() < end or len(times[0]) < 3:
         for call, taken in zip(calls, times, strict=True):
-            began = time.perf_counter()
+            began = time.process_time()
             call()
-            taken.append(time.perf_counter() - began)
+            taken.append(time.process_time() - began)
     return [statistics.median(taken) for taken in times]
 
 
@@ -114,7 +115,7 @@ def measure(task: str, sweeps: int, seconds: float = 10.0) -> list[dict[str, Any
     for batch in BATCHES:
         x = states[rng.integers(len(states), size=batch)]
         same = (algo.predict(x) == onnx(x)).all(1).mean()
-        ours, theirs = in_turns([lambda x=x: algo.predict(x), lambda x=x: onnx(x)], seconds)
+        ours, theirs = in_turns([partial(algo.predict, x), partial(onnx, x)], seconds)
         rows.append(
             {
                 "task": task,
