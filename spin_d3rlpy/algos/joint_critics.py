@@ -78,7 +78,7 @@ class _SumsOfSlots:
     def total(self, actions: torch.Tensor) -> torch.Tensor:
         rows = self._layout.positions(actions)
         total: torch.Tensor
-        if is_exporting():  # in an ONNX file `embedding_bag` is a loop over rows, without end
+        if is_exporting():  # in an ONNX file `embedding_bag` is a loop over rows
             total = self._state + embedding(rows, self._table).sum(-2)
             return total
         summed = embedding_bag(rows.flatten(0, -2), self._table, mode="sum")
