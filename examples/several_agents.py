@@ -35,7 +35,7 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-def make_env() -> Any:
+def make_env() -> spin_envs.JointAction:
     """The particles of MPE2, five actions each."""
     team = simple_spread_v3.parallel_env(N=AGENTS, max_cycles=25)
     return spin_envs.joint_action(team, reward="mean")
@@ -68,7 +68,8 @@ class Function:
 
 def main(seconds: float, episodes: int, evaluated: int, seeds: list[int], out: Path) -> None:
     """Collects a log of noisy assignments, trains on it, and writes a table of mean returns."""
-    gymnasium.register("example/spread-v0", entry_point=make_env)
+    entry_point: Any = make_env
+    gymnasium.register("example/spread-v0", entry_point=entry_point)
     env, rng = gymnasium.make("example/spread-v0"), np.random.default_rng(0)
 
     def noisy(x: np.ndarray) -> np.ndarray:

@@ -44,6 +44,8 @@ from spin_d3rlpy.policies.base import candidate_noise
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.training.loop import Run
 
+# Candidates that `predict` compares at once, of all states; more leave the processor's cache.
+CANDIDATES_AT_ONCE = 2048
 VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
 
 
@@ -222,7 +224,12 @@ class IDQLImpl(IQLImpl):
         return torch.ones_like(imitated.rewards[:, 0])
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        return self._choose(x, self._candidate_noise, 0.0)
+        # A rule may be a mask of these rows, and a file has any number of rows.
+        if self.rule is not None or is_exporting():
+            return self._choose(x, self._candidate_noise, 0.0)
+        at_once = max(1, CANDIDATES_AT_ONCE // self._config.n_action_samples)
+        parts = [self._choose(part, self._candidate_noise, 0.0) for part in x.split(at_once)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def inner_sample_action(self, x: Any) -> torch.Tensor:
         return self._choose(x, None, self._config.value_temperature)

@@ -18,6 +18,7 @@ from d3rlpy.types import TorchObservation
 from torch import nn
 from torch.nn.functional import embedding, embedding_bag, linear, relu
 
+from spin_d3rlpy._compat import is_exporting
 from spin_d3rlpy.asm.entities import COUNT_FEATURES, EntityFeatures, count_choices, linear_of
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
@@ -76,8 +77,12 @@ class _SumsOfSlots:
 
     def total(self, actions: torch.Tensor) -> torch.Tensor:
         rows = self._layout.positions(actions)
+        total: torch.Tensor
+        if is_exporting():  # in an ONNX file `embedding_bag` is a loop over rows
+            total = self._state + embedding(rows, self._table).sum(-2)
+            return total
         summed = embedding_bag(rows.flatten(0, -2), self._table, mode="sum")
-        total: torch.Tensor = self._state + summed.unflatten(0, actions.shape[:-1])
+        total = self._state + summed.unflatten(0, actions.shape[:-1])
         return total
 
     def swaps(

@@ -74,6 +74,9 @@ def ascend(
                 choice = torch.arange(n_choices, device=may.device).repeat(actions.shape[0])
             else:
                 row, choice = may.nonzero(as_tuple=True)
+                if len(row) == 0:
+                    conditionals.choose(slot, actions[:, slot])
+                    continue
             tried = [
                 state.swaps(total, actions, slot, row, choice)
                 for state, total in zip(states, sums, strict=True)
@@ -82,11 +85,16 @@ def ascend(
             values = torch.full(may.shape, -torch.inf, device=least.device)
             values = values.index_put((row, choice), least).masked_fill(~may, -torch.inf)
             best = values.argmax(1)
+            # Sums of the best choices are among those that were tried.
+            place = everyone * n_choices + best
+            if not is_exporting():
+                place = (may.flatten().cumsum(0) - 1)[place].clamp(min=0)
             # Where nothing may be chosen, the slot stays as it is.
-            best = torch.where(may.any(1), best, actions[:, slot])
+            moves = may.any(1)
+            best = torch.where(moves, best, actions[:, slot])
             sums = [
-                state.swaps(total, actions, slot, everyone, best)
-                for state, total in zip(states, sums, strict=True)
+                torch.where(moves[:, None], new[place], total)
+                for new, total in zip(tried, sums, strict=True)
             ]
             actions = replace_slot(actions, slot, best)
             conditionals.choose(slot, best)

@@ -22,6 +22,7 @@ from spin_d3rlpy import (
     load_policy,
     save_policy,
 )
+from spin_d3rlpy.algos import idql
 from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.algos.search import ascend
 from spin_d3rlpy.algos.trust import FEW_ALTERNATIVES, Search, Trust, TrustSwitch, measure_trust
@@ -484,6 +485,50 @@ def test_milliseconds_are_checked_and_kept() -> None:
     assert algo.predict_with(x, milliseconds=0.001).shape == (4, 2)
 
 
+def test_states_in_parts_get_the_actions_that_they_get_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
+    algo = SPINIDQL(**search_fields(SPINIDQL), gamma=0.0)
+    algo.fit(buffer, n_steps=20, n_steps_per_epoch=20, **QUIET)
+    impl: Any = algo.impl
+    impl.modules.trust.trust = sure()
+    x = np.random.default_rng(1).normal(size=(9, 3)).astype(np.float32)
+    sizes, choose = [], impl._choose
+
+    def counted(x: torch.Tensor, *others: Any) -> torch.Tensor:
+        sizes.append(len(x))
+        actions: torch.Tensor = choose(x, *others)
+        return actions
+
+    monkeypatch.setattr(impl, "_choose", counted)
+    together = algo.predict(x)
+    monkeypatch.setattr(idql, "CANDIDATES_AT_ONCE", 4 * algo.config.n_action_samples)
+    np.testing.assert_array_equal(algo.predict(x), together)
+    assert sizes == [9, 4, 4, 1]
+
+
+def test_the_search_leaves_a_state_without_choices_and_goes_on_in_others() -> None:
+    critic, x, slots = make_critic(None), torch.randn(5, SIZE), SlotLayout([K] * N)
+    start, logits = torch.randint(K, (5, N)), torch.zeros(5, N * K)
+
+    def found(rows: slice, allowed: torch.Tensor) -> torch.Tensor:
+        conditionals = IndependentConditionals(slots, logits[rows])
+        return ascend(critic.members, conditionals, x[rows], start[rows], 0.1, 3, allowed)
+
+    allowed = torch.ones(5, N, K, dtype=torch.bool)
+    allowed[1] = False  # nowhere
+    allowed[2:, 0] = False  # their sums must stay, for the slots after it
+    allowed[:, 2] = False  # this slot in no state
+    together = found(slice(None), allowed)
+    assert torch.equal(together[1], start[1])
+    assert torch.equal(together[:, 2], start[:, 2])
+    assert not torch.equal(together, start)
+    for row in range(5):
+        alone = slice(row, row + 1)
+        assert torch.equal(found(alone, allowed[alone])[0], together[row])
+
+
 @pytest.mark.parametrize("layout", ["separate", "shared"])
 @pytest.mark.parametrize("extension", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_exported_files_search_too(extension: str, layout: str, tmp_path: Any) -> None:
@@ -502,4 +547,6 @@ def test_exported_files_search_too(extension: str, layout: str, tmp_path: Any) -
     else:
         runtime = pytest.importorskip("onnxruntime")
         (found,) = runtime.InferenceSession(path).run(None, {"observations": x})
+        nodes = pytest.importorskip("onnx").load(path).graph.node
+        assert "Loop" not in {node.op_type for node in nodes}  # over candidates of all states
     np.testing.assert_array_equal(found, algo.predict(x))
