@@ -17,6 +17,7 @@ from typing import Any
 
 import d3rlpy
 import gymnasium
+from d3rlpy.dataset import EpisodeBase
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy.algos.files import save_policy
@@ -50,6 +51,7 @@ RESULT = "result.json"
 CURVE = "curve.csv"
 POLICY = "policy.safetensors"
 FIRST = "first.json"  # the evaluation before training
+MATCHED_STEPS = 2_000  # logged, that policies without an environment are compared with
 
 
 def _evaluators(
@@ -126,7 +128,9 @@ def run_training(
     dataset, env = _load(settings, show_progress, trust)
     d3rlpy.seed(settings.seed)
     algo.build_with_dataset(dataset)
-    evaluators: dict[str, Any] = {"action_match": MultiDiscreteActionMatchEvaluator("slot")}
+    evaluators: dict[str, Any] = {
+        "action_match": MultiDiscreteActionMatchEvaluator("slot", _some_episodes(dataset))
+    }
     rows: list[dict[str, Any]] = []
     if env is not None:
         evaluators = _evaluators(env, settings, greedy_too)
@@ -178,6 +182,15 @@ def run_training(
         env.close()
     write_json(folder / RESULT, result)
     return result
+
+
+def _some_episodes(dataset: DeviceReplayBuffer) -> list[EpisodeBase]:
+    """Returns episodes, evenly spaced, of about `MATCHED_STEPS` steps together.
+
+    A search looks at each state for milliseconds: all states of a log take longer than a training.
+    """
+    spacing = max(1, dataset.transition_count // MATCHED_STEPS)
+    return list(dataset.episodes[::spacing])
 
 
 class _ModelsIn(StageLog):
