@@ -15,6 +15,7 @@ import numpy as np
 from minari import MinariDataset
 from numpy.typing import NDArray
 
+from spin_d3rlpy.data.coverage import Coverage, CoverageCounter
 from spin_d3rlpy.data.environments import make_environment
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.playing import Step, replay
@@ -42,6 +43,7 @@ class CheckReport:
     replayed: list[int] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)  # what could not be checked
     problems: list[str] = dataclasses.field(default_factory=list)  # empty for a good dataset
+    coverage: Coverage | None = None  # of sound episodes; None without any
 
     def returns_by_policy(self) -> dict[str, list[float]]:
         """Returns the returns of each policy's episodes; empty without a record of them."""
@@ -57,6 +59,7 @@ class CheckReport:
                     f"  {label}: return {s['mean']:.2f} +- {s['std']:.2f} "
                     f"({s['min']:.2f} to {s['max']:.2f}), {len(returns)} episodes"
                 )
+        lines += [f"  {line}" for line in (self.coverage.lines() if self.coverage else [])]
         if self.replayed:
             lines.append(f"  replayed in the simulator: {len(self.replayed)} episodes")
         lines += [f"  not checked: {note}" for note in self.notes]
@@ -92,6 +95,7 @@ def check_dataset(
     wanted = n if replay_episodes is None else min(n, replay_episodes)
     chosen = np.linspace(0, n - 1, wanted).round().astype(int).tolist()
     checksum = Checksum()
+    counter, n_sound = CoverageCounter(nvec, int(dataset.total_steps)), 0
     try:
         with ExitStack() as stack:
             seeds = [episode.get("seed") for episode in storage.get_episode_metadata(chosen)]
@@ -105,10 +109,13 @@ def check_dataset(
                 report.notes.append(f"alignment with the simulator ({error})")
             for index, raw in enumerate(storage.get_episodes(range(n))):
                 episode = episode_arrays(dataset, index, raw)
-                is_sound = _check_arrays(report, dataset, raw, episode, nvec)
+                choices = _check_arrays(report, dataset, raw, episode, nvec)
+                if choices is not None:
+                    counter.add(episode.observations, choices)
+                    n_sound += 1
                 checksum.add(raw["observations"], raw["actions"], raw["rewards"])
                 checksum.add(raw["terminations"])
-                if index in seed_of and is_sound and play is not None:
+                if index in seed_of and choices is not None and play is not None:
                     report.replayed.append(index)
                     problem = _difference(play(seed_of[index], episode.actions), episode)
                     if problem:
@@ -122,6 +129,7 @@ def check_dataset(
         )
     else:
         _check_record(report, storage.metadata, str(checksum))
+    report.coverage = counter.result() if n_sound else None
     return report
 
 
@@ -151,8 +159,8 @@ def _check_arrays(
     raw: Mapping[str, Any],
     episode: EpisodeArrays,
     nvec: Sequence[int],
-) -> bool:
-    """Adds an episode to the report; returns whether it can be replayed."""
+) -> NDArray[np.integer[Any]] | None:
+    """Adds an episode to the report; returns its choices `(T, N)`, None if it is not sound."""
     length = len(episode.rewards)
     report.lengths.append(length)
     report.returns.append(float(np.sum(episode.rewards, dtype=np.float64)))
@@ -161,14 +169,14 @@ def _check_arrays(
         stack_episodes([dataclasses.replace(episode, actions=choices)], [length], nvec)
     except SpinError as error:
         report.problems.append(str(error))
-        return False
+        return None
     over = np.asarray(raw["terminations"]) | np.asarray(raw["truncations"])
     if over.shape != (length,) or over[:-1].any() or not over[-1]:
         report.problems.append(
             f"Expected {episode.name} to be terminated or truncated at its last step and at no "
             f"other, it is at steps {np.flatnonzero(over).tolist()[:5]} of {length}."
         )
-    return True
+    return choices
 
 
 def _check_record(report: CheckReport, metadata: Mapping[str, Any], checksum: str) -> None:
