@@ -1,4 +1,4 @@
-"""The demonstration: SPIN-IQL and factored IQL on a real dataset, in minutes on a CPU."""
+"""The demonstration: SPIN and factored IQL on a real dataset, in minutes on a CPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ EPOCHS = 4
 EVALUATION_SEED = 100
 VIDEO_STEPS = 250
 LEAST_SHARE = 0.05  # of the seconds, for pre-training to be shown
-ALGORITHMS = {"SPIN-IQL": "SPINIQL", "F-IQL": "FactoredIQL"}
+SPIN = "SPINIDQL"
+ALGORITHMS = {"SPIN": SPIN, "F-IQL": "FactoredIQL"}
 
 
 def run_demo(
@@ -120,15 +121,15 @@ def run_demo(
     log(format_table(rows))
     video = folder / "spin.gif"
     try:
-        record_policy(str(folder / "SPINIQL"), video, max_steps=VIDEO_STEPS, device=device)
-        log(f"{video} shows {VIDEO_STEPS} steps of SPIN-IQL.")
+        record_policy(str(folder / SPIN), video, max_steps=VIDEO_STEPS, device=device)
+        log(f"{video} shows {VIDEO_STEPS} steps of SPIN.")
     except MissingDependencyError as error:
-        log(f"No video of SPIN-IQL: {error}")
+        log(f"No video of SPIN: {error}")
     log(
         f"\nReturns are means over {FINAL_EPISODES} seeded episodes, greedy actions; the score "
         "is 0 for random actions and 100 for the published expert. Seconds include pre-training.\n"
         f"Saved in {folder}. Use a policy: "
-        f'spin_d3rlpy.load_policy("{folder / "SPINIQL" / POLICY}").predict(observations)'
+        f'spin_d3rlpy.load_policy("{folder / SPIN / POLICY}").predict(observations)'
     )
     return rows
 

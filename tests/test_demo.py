@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import spin_d3rlpy.demo
-from spin_d3rlpy import SPINIQL, DeviceReplayBuffer, load_dataset, load_policy
+from spin_d3rlpy import SPINIDQL, SPINIQL, DeviceReplayBuffer, load_dataset, load_policy
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.data import parse_name
 from spin_d3rlpy.demo import ALGORITHMS, EPOCHS, run_demo
@@ -79,7 +79,7 @@ def read(path: Path) -> list[dict[str, str]]:
 def test_demo_leaves_table_curves_picture_and_policy(demo: tuple[Path, list[str]]) -> None:
     folder, lines = demo
     rows = read(folder / "results.csv")
-    assert [r["algorithm"] for r in rows] == ["SPIN-IQL", "F-IQL"]
+    assert [r["algorithm"] for r in rows] == ["SPIN", "F-IQL"]
     # Each has as long, pre-training included, whatever its steps cost.
     assert all(0.9 < float(r["seconds"]) < 9.0 for r in rows)  # 1.8, on a machine that is busy
     curves = read(folder / "curves.csv")
@@ -90,10 +90,10 @@ def test_demo_leaves_table_curves_picture_and_policy(demo: tuple[Path, list[str]
         assert len(steps) == 1 + EPOCHS
     assert float(next(r["seconds"] for r in curves if r["step"] != "0")) > 0.5  # pre-training
     assert (folder / "curves.png").stat().st_size > 10_000
-    assert "SPIN-IQL" in "\n".join(lines)
+    assert "SPIN " in "\n".join(lines)
     assert "load_policy" in "\n".join(lines)
-    policy = load_policy(folder / "SPINIQL" / "policy.safetensors")
-    assert isinstance(policy, SPINIQL)
+    policy = load_policy(folder / "SPINIDQL" / "policy.safetensors")
+    assert isinstance(policy, SPINIDQL)
     assert policy.predict(np.zeros((2, 17), np.float32)).shape == (2, 6)
 
 
@@ -111,7 +111,7 @@ def test_an_interrupted_demo_keeps_what_is_trained(
     demo: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     folder, _ = demo
-    shutil.copytree(folder / "SPINIQL", tmp_path / "SPINIQL")
+    shutil.copytree(folder / "SPINIDQL", tmp_path / "SPINIDQL")
     run_demo(tmp_path, **SMOKE)
     assert read(tmp_path / "results.csv")[0] == read(folder / "results.csv")[0]
 

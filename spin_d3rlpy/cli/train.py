@@ -46,7 +46,7 @@ def demo(
     progress: Progress = True,
     json: Json = False,
 ) -> None:
-    """Train SPIN-IQL and factored IQL on cheetah-run and compare them, in minutes on a CPU."""
+    """Train SPIN and factored IQL on cheetah-run and compare them, in minutes on a CPU."""
     from spin_d3rlpy.demo import SIZE, run_demo
 
     rows = run_demo(
@@ -130,7 +130,7 @@ def pretrain(
 def train(
     dataset: ConfiguredDataset = None,
     algorithm: Annotated[
-        str | None, typer.Option(help="Default: SPINIQL.", autocompletion=complete_algorithms)
+        str | None, typer.Option(help="Default: SPINIDQL.", autocompletion=complete_algorithms)
     ] = None,
     out: RunFolder = Path("run"),
     recipe: Recipe = None,

@@ -41,7 +41,7 @@ class TrainSettings:
     """
 
     dataset: str
-    algorithm: str = "SPINIQL"
+    algorithm: str = "SPINIDQL"
     recipe: str = "published"
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     asm: str | None = None

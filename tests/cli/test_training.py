@@ -211,7 +211,7 @@ def test_several_seeds_are_runs_of_their_own_and_one_picture(tmp_path: Path) -> 
 def test_pictures_are_drawn(trained: Path, tmp_path: Path) -> None:
     data = "spin/maze-a5/random-medium-expert-2k-v0"
     out = ["--out", tmp_path / "picture.svg"]
-    assert run_json("plot", "curves", trained, *out)["seeds"] == {DATASET: {"SPINIQL": 1}}
+    assert run_json("plot", "curves", trained, *out)["seeds"] == {DATASET: {"SPINIDQL": 1}}
     marginals = run_json("plot", "actions", data, "--policy", trained, *out)["shares"]
     assert np.allclose(np.sum(marginals["the data"], 1), 1.0)
     assert len(marginals) == 2
