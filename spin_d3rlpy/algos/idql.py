@@ -23,7 +23,6 @@ from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.algos.search import ascend
 from spin_d3rlpy.algos.trust import (
-    FEW_ALTERNATIVES,
     Search,
     Trust,
     TrustSwitch,
@@ -36,6 +35,7 @@ from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
 from spin_d3rlpy.asm.rules import OPEN, Rule, both_rules
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource
+from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
 from spin_d3rlpy.data.weights import completed_returns
 from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.nvec import gumbel_noise
@@ -224,8 +224,8 @@ class IDQLImpl(IQLImpl):
         return torch.ones_like(imitated.rewards[:, 0])
 
     def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        # A rule may be a mask of these rows, and a file has any number of rows.
-        if self.rule is not None or is_exporting():
+        # A rule may be a mask of these rows, a file has any number of rows, and a GPU works on all.
+        if self.rule is not None or is_exporting() or x.device.type != "cpu":
             return self._choose(x, self._candidate_noise, 0.0)
         at_once = max(1, CANDIDATES_AT_ONCE // self._config.n_action_samples)
         parts = [self._choose(part, self._candidate_noise, 0.0) for part in x.split(at_once)]
@@ -359,11 +359,16 @@ class IDQLImpl(IQLImpl):
         drawn = self._draw_candidates(x, self._config.n_action_samples, None)
         own = self._draw_candidates(x, VALUE_SAMPLES, None)
 
+        starts = {}  # of each critic, by discount: the best candidate
+        for gamma in self._config.gammas:
+            self._compare_by(gamma)
+            values = self.q_values(critic, x, drawn)
+            starts[gamma] = [best_of(drawn, by_one[None]) for by_one in values]
+
         def search(member: int, way: Search) -> torch.Tensor:
             self._compare_by(way.gamma)
-            values = self.q_values(critic, x, drawn)[member : member + 1]
-            best, itself = best_of(drawn, values), slice(member, member + 1)
-            return self._search(x, best, itself, way.support)
+            itself = slice(member, member + 1)
+            return self._search(x, starts[way.gamma][member], itself, way.support)
 
         return measure_trust(
             self._config.searches,
@@ -477,7 +482,7 @@ class IDQL(IQL):
             trust = self._idql.measure_trust(x)
         self._idql.trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
-        if 0.0 < trust.alternatives < FEW_ALTERNATIVES:
+        if 0.0 < trust.alternatives < NEARLY_DETERMINISTIC:
             LOG.warning(
                 "The data hold one choice for a slot nearly everywhere, so nothing can be known to "
                 "be better. Collect data with exploration.",

@@ -61,14 +61,7 @@ def ascend(
             logits = conditionals.logits(slot)
             may = logits >= logits.amax(1, keepdim=True) + slack
             n_choices = may.shape[1]
-            if allowed is not None:
-                may &= allowed[:, slot, :n_choices]
-            if rule is not None:
-                opened = actions.clone()
-                opened[:, slot] = OPEN
-                may &= rule(opened)[:, slot, :n_choices]
-            if given is not None:
-                may &= (given[:, slot] == OPEN)[:, None]
+            may &= _conditions(actions, slot, n_choices, allowed, rule, given)
             if is_exporting():  # a file computes all choices: their number may not vary
                 row = everyone.repeat_interleave(n_choices)
                 choice = torch.arange(n_choices, device=may.device).repeat(actions.shape[0])
@@ -101,3 +94,24 @@ def ascend(
         if not is_exporting() and torch.equal(start, actions):
             break
     return actions
+
+
+def _conditions(
+    actions: torch.Tensor,
+    slot: int,
+    n_choices: int,
+    allowed: torch.Tensor | None,
+    rule: Rule | None,
+    given: torch.Tensor | None,
+) -> torch.Tensor:
+    """Returns which choices of a slot the conditions of `ascend` leave, bool `(B, K)`."""
+    may = torch.ones(len(actions), n_choices, dtype=torch.bool, device=actions.device)
+    if allowed is not None:
+        may &= allowed[:, slot, :n_choices]
+    if rule is not None:
+        opened = actions.clone()
+        opened[:, slot] = OPEN
+        may &= rule(opened)[:, slot, :n_choices]
+    if given is not None:
+        may &= (given[:, slot] == OPEN)[:, None]
+    return may

@@ -22,7 +22,6 @@ LEAST_CONFIRMED = 0.6  # share of a search's gain
 # agreement tells less.
 LEAST_CONFIRMED_OF_FEW = 0.85
 FEW_CHOICES = 1.3  # of a slot
-FEW_ALTERNATIVES = 1.05  # nothing else was tried: nothing can be known to be better
 LEAST_STATES = 32  # fewer do not tell
 MOST_STATES = 1024
 MOST_CHOICES = 5000  # slots times states: a search visits each
@@ -171,10 +170,10 @@ class TrustSwitch(nn.Module):
         return trust.best if trust.acts_by == "search" else None
 
 
-def untested(searches: Sequence[Search], states: int = 0) -> Trust:
+def untested(searches: Sequence[Search]) -> Trust:
     """Returns the trust in critics that could not be tested."""
     nothing = (0.0,) * len(searches)
-    return Trust(tuple(searches), nothing, nothing, nothing, states)
+    return Trust(tuple(searches), nothing, nothing, nothing, states=0)
 
 
 def count_alternatives(conditionals: Conditionals, actions: torch.Tensor, n_slots: int) -> float:

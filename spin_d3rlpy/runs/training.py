@@ -128,11 +128,12 @@ def run_training(
     dataset, env = _load(settings, show_progress, trust)
     d3rlpy.seed(settings.seed)
     algo.build_with_dataset(dataset)
-    evaluators: dict[str, Any] = {
-        "action_match": MultiDiscreteActionMatchEvaluator("slot", _some_episodes(dataset))
-    }
+    evaluators: dict[str, Any]
     rows: list[dict[str, Any]] = []
-    if env is not None:
+    if env is None:
+        match = MultiDiscreteActionMatchEvaluator("slot", _some_episodes(dataset))
+        evaluators = {"action_match": match}
+    else:
         evaluators = _evaluators(env, settings, greedy_too)
         first = folder / FIRST
         if not first.exists():
@@ -185,7 +186,7 @@ def run_training(
 
 
 def _some_episodes(dataset: DeviceReplayBuffer) -> list[EpisodeBase]:
-    """Returns episodes, evenly spaced, of about `MATCHED_STEPS` steps together.
+    """Returns episodes, evenly spaced, of about `MATCHED_STEPS` steps together; at least one.
 
     A search looks at each state for milliseconds: all states of a log take longer than a training.
     """

@@ -25,9 +25,10 @@ from spin_d3rlpy import (
 from spin_d3rlpy.algos import idql
 from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.algos.search import ascend
-from spin_d3rlpy.algos.trust import FEW_ALTERNATIVES, Search, Trust, TrustSwitch, measure_trust
+from spin_d3rlpy.algos.trust import Search, Trust, TrustSwitch, measure_trust
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.weights import completed_returns, returns_to_go
 from spin_d3rlpy.nvec import SlotLayout
@@ -302,7 +303,7 @@ def test_data_that_never_tried_anything_else_are_named(capsys: Any) -> None:
     assert algo.trust is not None
     assert 1.0 < algo.trust.alternatives < 1.2
     assert ("Collect data with exploration" in capsys.readouterr().out) == (
-        algo.trust.alternatives < FEW_ALTERNATIVES
+        algo.trust.alternatives < NEARLY_DETERMINISTIC
     )
 
 

@@ -25,12 +25,9 @@ from d3rlpy.logging import NoopAdapterFactory
 from numpy.typing import NDArray
 
 from examples.behavior_policies.threads import one_thread
-from spin_d3rlpy import SPINIDQL
+from spin_d3rlpy import SPINIDQL, collect
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
-from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.files.results import format_table, write_csv
-from spin_d3rlpy.nvec import nvec_from_space
 from spin_envs.tasks import BenchmarkTask
 
 TASKS = ("cheetah-run-b3", "dispatch-n10", "slate-n10")
@@ -44,23 +41,7 @@ def random_buffer(task: str) -> DeviceReplayBuffer:
     spec = BenchmarkTask.parse(task)
     env = gymnasium.make(spec.env_id, max_episode_steps=STEPS, **spec.env_kwargs)
     env.action_space.seed(0)
-    nvec = nvec_from_space(env.action_space)
-    episodes = []
-    for number in range(EPISODES):
-        observations, actions, rewards = [env.reset(seed=number)[0]], [], []
-        over = terminated = False
-        while not over:
-            actions.append(env.action_space.sample())
-            observation, reward, terminated, truncated, _ = env.step(actions[-1])
-            observations.append(observation)
-            rewards.append(float(reward))
-            over = terminated or truncated
-        arrays = np.stack(observations).astype(np.float32), np.stack(actions), np.array(rewards)
-        episodes.append(EpisodeArrays(f"episode {number}", *arrays, terminated))
-    lengths = [len(episode.rewards) for episode in episodes]
-    buffer = DeviceReplayBuffer(stack_episodes(iter(episodes), lengths, nvec))
-    buffer.layout = layout_of(env)
-    return buffer
+    return collect(env, lambda _: env.action_space.sample(), EPISODES, progress=False)
 
 
 def trained(buffer: DeviceReplayBuffer, sweeps: int) -> SPINIDQL:
