@@ -61,7 +61,7 @@ def ascend(
             logits = conditionals.logits(slot)
             may = logits >= logits.amax(1, keepdim=True) + slack
             n_choices = may.shape[1]
-            may &= _conditions(actions, slot, n_choices, allowed, rule, given)
+            may = _under_conditions(may, actions, slot, allowed, rule, given)
             if is_exporting():  # a file computes all choices: their number may not vary
                 row = everyone.repeat_interleave(n_choices)
                 choice = torch.arange(n_choices, device=may.device).repeat(actions.shape[0])
@@ -96,22 +96,22 @@ def ascend(
     return actions
 
 
-def _conditions(
+def _under_conditions(
+    may: torch.Tensor,
     actions: torch.Tensor,
     slot: int,
-    n_choices: int,
     allowed: torch.Tensor | None,
     rule: Rule | None,
     given: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Returns which choices of a slot the conditions of `ascend` leave, bool `(B, K)`."""
-    may = torch.ones(len(actions), n_choices, dtype=torch.bool, device=actions.device)
+    """Returns which of a slot's choices `may`, bool `(B, K)`, the conditions of `ascend` leave."""
+    n_choices = may.shape[1]
     if allowed is not None:
-        may &= allowed[:, slot, :n_choices]
+        may = may & allowed[:, slot, :n_choices]
     if rule is not None:
         opened = actions.clone()
         opened[:, slot] = OPEN
-        may &= rule(opened)[:, slot, :n_choices]
+        may = may & rule(opened)[:, slot, :n_choices]
     if given is not None:
-        may &= (given[:, slot] == OPEN)[:, None]
+        may = may & (given[:, slot] == OPEN)[:, None]
     return may
