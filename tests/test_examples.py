@@ -73,7 +73,7 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     "tune_with_optuna.py": [
         ([*SIZE, "--trials", "2", "--steps", "2", "--by", by], []) for by in ("likelihood", "fqe")
     ],
-    "sepsis/train_on_icu.py": [(["--patients", "3", "--steps", "2", "--test-patients", "2"], [])],
+    "sepsis/train_on_icu.py": [(["--patients", "30", "--seconds", "1"], [])],
     "treatment/write_log.py": [(["--patients", "20"], ["log.csv", "new.csv"])],
     "treatment/compare_on_ward.py": [
         (

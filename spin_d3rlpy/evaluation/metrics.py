@@ -9,10 +9,12 @@ import gymnasium
 import numpy as np
 import torch
 from d3rlpy.dataset import EpisodeBase, ReplayBufferBase
+from d3rlpy.logging import LOG
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.masks import INFO, mask_of_info
+from spin_d3rlpy.evaluation.against_data import compare_with_data
 from spin_d3rlpy.nvec import actions_of, nvec_from_space, require_same_nvec
 from spin_envs.rollout import MaskedActFunction, rollout
 from spin_envs.vector import make_batch
@@ -80,7 +82,8 @@ class LockstepEvaluator:
 
     One call of the policy serves all episodes, and every evaluation uses the same start states.
     d3rlpy's `EnvironmentEvaluator` steps a single unseeded environment. Masks of an environment, in
-    `info["action_mask"]`, are kept by this package's algorithms.
+    `info["action_mask"]`, are kept by this package's algorithms. At the end of `fit` a warning says
+    if the policy returns less than its data.
 
     Args:
         env: from `gymnasium.make` (copied by its spec), or a vector environment with next-step
@@ -107,6 +110,7 @@ class LockstepEvaluator:
             raise ValueError(f"Expected n_trials of at least 1, got {n_trials}.")
         self.mode: ActionMode = mode
         self.seeds = range(seed, seed + n_trials)
+        self._last_returns: NDArray[np.float64] | None = None
         if isinstance(env, VectorEnv):
             self._envs = env
         elif env.spec is not None:
@@ -119,7 +123,18 @@ class LockstepEvaluator:
 
     def __call__(self, algo: ActingAlgo, dataset: ReplayBufferBase | None = None) -> float:
         """Returns the mean undiscounted return; `dataset` is not used."""
-        return float(self.returns(algo).mean())
+        self._last_returns = self.returns(algo)
+        return float(self._last_returns.mean())
+
+    def compare_with_data(self, dataset: ReplayBufferBase) -> None:
+        """Warns if the last call's returns are below a dataset's by two standard errors."""
+        returns = self._last_returns
+        if returns is None:
+            return
+        mean, std = float(returns.mean()), float(returns.std())
+        compared = compare_with_data(mean, std, len(returns), dataset)
+        if compared.is_below:
+            LOG.warning(f"{compared} {compared.advice}", mode=self.mode)
 
     def returns(
         self, algo: ActingAlgo, on_step: Callable[[int], None] | None = None

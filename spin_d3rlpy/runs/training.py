@@ -18,13 +18,14 @@ from typing import Any
 import d3rlpy
 import gymnasium
 from d3rlpy.dataset import EpisodeBase
-from d3rlpy.logging import NoopAdapterFactory
+from d3rlpy.logging import LOG, NoopAdapterFactory
 
 from spin_d3rlpy.algos.files import save_policy
 from spin_d3rlpy.asm import save_asm
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.data.environments import is_unregistered
 from spin_d3rlpy.data.loader import open_dataset
+from spin_d3rlpy.evaluation.against_data import compare_with_data
 from spin_d3rlpy.evaluation.metrics import (
     ActingAlgo,
     LockstepEvaluator,
@@ -176,6 +177,12 @@ def run_training(
     }
     if env is not None:
         result |= {"episodes": settings.episodes, "mode": settings.mode}
+        compared = compare_with_data(
+            result["return"], result["return_std"], settings.episodes, dataset
+        )
+        result |= {"data_return": compared.data_mean, "below_data": compared.is_below}
+        if compared.is_below:
+            LOG.warning(f"{compared} {compared.advice}", mode=settings.mode)
         if reference_scores(env) is not None:
             result["score"] = float(normalized_score(env, result["return"]))
         assert env.spec is not None
