@@ -15,16 +15,23 @@ axes = figure.subplots()
 for number, data in enumerate(dict.fromkeys(row["data"] for row in rows)):
     points = [row for row in rows if row["data"] == data]
     share = [100 * float(row["confirmed_share"]) for row in points]
-    usual = [float(row["imitation"]) for row in points]
-    gain = [100 * (float(row["search"]) / own - 1) for row, own in zip(points, usual, strict=True)]
+    usual = [abs(float(row["imitation"])) for row in points]
+    gain = [100 * (float(row["search"]) - float(row["imitation"])) for row in points]
+    gain = [of_one / own for of_one, own in zip(gain, usual, strict=True)]
     error = [
         100 * float(row["standard_error"]) / own for row, own in zip(points, usual, strict=True)
     ]
     few = points[0]["expected_share"] == "0.85"  # likely choices of a slot
     axes.errorbar(
-        share, gain, error, fmt="os^DvPX*h"[number], alpha=0.8, label=data, mfc="w" if few else None
+        share,
+        gain,
+        error,
+        fmt="os^DvPX*hp<>"[number],
+        alpha=0.8,
+        label=data,
+        mfc="w" if few else None,
     )
-for expected, style in ((60, "-"), (85, "--")):
+for expected, style in ((75, "-"), (85, "--")):
     axes.axvline(expected, color="gray", linestyle=style, linewidth=1)
 axes.axhline(0, color="black", linewidth=1)
 axes.set_yscale("symlog", linthresh=50)

@@ -92,7 +92,6 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
         starts = np.cumsum([0, *self._sizes])
         alike = len(set(self._sizes)) == 1
         shared = len(set(self.nvec.tolist())) == 1
-        k = int(self.nvec.max())
         return ActionLayout(
             shared_choices=shared,
             slot_columns=tuple(
@@ -101,8 +100,6 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
             )
             if alike
             else (),
-            # Which choice it is: all that is known of one.
-            choice_features=tuple(tuple(row) for row in np.eye(k).tolist()) if shared else (),
         )
 
     def reset(

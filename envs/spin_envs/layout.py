@@ -22,7 +22,8 @@ class ActionLayout:
     Couriers choose orders, places show items, agents pick targets: slots and choices have features,
     some in the observation, some known for good. A network that is told of them scores every slot's
     every choice by the features of both, with the same few weights for all, instead of learning for
-    each pair which numbers belong together.
+    each pair which numbers belong together. Agents that have the same few moves are slots whose
+    choices have no features: one network then maps a slot's features to its scores of all choices.
 
     All fields may be left out; columns that belong to neither slots nor choices are context.
 
@@ -61,7 +62,7 @@ class ActionLayout:
                     f"Expected {whose}_columns and {whose}_features of the same number of {whose}s,"
                     f" got {len(columns)} and {len(features)}."
                 )
-        if (self.choice_columns or self.choice_features) and not self.shared_choices:
+        if self.has_choice_features and not self.shared_choices:
             raise ValueError(
                 "Expected shared_choices=True with features of choices: they describe the K things "
                 "that all slots choose among."
@@ -74,9 +75,15 @@ class ActionLayout:
                 )
 
     @property
-    def has_features(self) -> bool:
-        """Whether choices have features, by which a network can score them."""
+    def has_choice_features(self) -> bool:
+        """Whether choices have features, by which a network can score pairs."""
         return bool(self.choice_columns or self.choice_features)
+
+    @property
+    def has_features(self) -> bool:
+        """Whether one network can serve all slots, by the features of choices or of slots."""
+        has_slot_features = bool(self.slot_columns or self.slot_features)
+        return self.has_choice_features or (self.shared_choices and has_slot_features)
 
     @property
     def n_slot_columns(self) -> int:

@@ -254,6 +254,62 @@ class _SumsOfEntities:
         return relu(encoder.gathered(gathered) + self._gathered + encoder.count(seen))
 
 
+class FeaturesOfSlots(ActionEncoder):
+    """Adds up what each slot is with its choice, by its features; choices have none.
+
+    Weights do not depend on the number of slots.
+    """
+
+    def __init__(
+        self,
+        observation_size: int,
+        layout: SlotLayout,
+        width: int,
+        entities: ActionLayout,
+        pair_width: int = 64,
+    ) -> None:
+        super().__init__()
+        features = EntityFeatures(observation_size, layout.nvec, entities)
+        self.features = features
+        self.slot = linear_of(features.slot_size, pair_width)
+        self.context = linear_of(features.context_size, pair_width, bias=False)
+        self.choice = nn.Parameter(torch.randn(features.n_choices, pair_width))
+        self.out = nn.Linear(pair_width, width, bias=False)
+        self.state = linear_of(features.context_size, width)
+        self.slots_of_state = nn.Linear(pair_width, width, bias=False)
+
+    def open(self, observations: torch.Tensor) -> ActionSums:
+        return _SumsOfFeatures(self, observations)
+
+
+class _SumsOfFeatures:
+    def __init__(self, encoder: FeaturesOfSlots, observations: torch.Tensor) -> None:
+        self._encoder, features = encoder, encoder.features
+        context = features.context(observations)
+        slots = encoder.slot(features.slots(observations))
+        self._slots = slots + encoder.context(context)[:, None]  # (B, N, V)
+        self._state = encoder.state(context) + encoder.slots_of_state(relu(self._slots).mean(1))
+
+    def total(self, actions: torch.Tensor) -> torch.Tensor:
+        with_choice = relu(self._slots + embedding(actions, self._encoder.choice))
+        total: torch.Tensor = self._state + self._encoder.out(with_choice.sum(-2))
+        return total
+
+    def swaps(
+        self,
+        total: torch.Tensor,
+        actions: torch.Tensor,
+        slot: int,
+        rows: torch.Tensor,
+        choices: torch.Tensor,
+    ) -> torch.Tensor:
+        table, mine = self._encoder.choice, self._slots[:, slot]  # (B, V)
+        lost = relu(mine + embedding(actions[:, slot], table))
+        won = relu(mine[rows] + embedding(choices, table))
+        swapped: torch.Tensor = total[rows] + self._encoder.out(won - lost[rows])
+        return swapped
+
+
 def one_hot(choices: torch.Tensor, n_choices: int) -> torch.Tensor:
     """Returns choices `(B,)` as rows of zeros with a one, `(B, K)` float32."""
     return torch.nn.functional.one_hot(choices, n_choices).float()
@@ -366,8 +422,9 @@ class JointCritic(nn.ModuleList):
         encoder_factory: d3rlpy factory of each member's hidden layers after the first one.
         nvec: number of choices of each sub-action.
         n_critics: number of members (E).
-        layout: what slots and choices are. Where they have features, pairs are encoded by them;
-            where slots share their choices, a choice has one embedding for all slots.
+        layout: what slots and choices are. Where both have features, pairs are encoded by them, and
+            where slots alone have, slots with an embedding of their choice; where slots share their
+            choices, a choice has one embedding for all slots.
         n_discounts: discounts (G) by which actions are valued.
     """
 
@@ -385,11 +442,13 @@ class JointCritic(nn.ModuleList):
         width = compute_output_size([(1,)], encoder_factory.create((1,)))
 
         def create_actions() -> ActionEncoder:
-            if layout is not None and (layout.slot_columns or layout.choice_columns):
+            if layout is None or not layout.shared_choices:
+                return ChoicesOfSlots(size, slots, width)
+            if not layout.has_choice_features and layout.has_features:
+                return FeaturesOfSlots(size, slots, width, layout)
+            if layout.slot_columns or layout.choice_columns:
                 return EntityChoices(size, slots, width, layout)
-            if layout is not None and layout.shared_choices:
-                return SharedChoices(size, slots, width)
-            return ChoicesOfSlots(size, slots, width)
+            return SharedChoices(size, slots, width)
 
         super().__init__(
             JointQFunction(encoder_factory, create_actions(), width, n_discounts)

@@ -17,7 +17,7 @@ from torch import nn
 from spin_d3rlpy.policies.base import Conditionals
 
 ActsBy = Literal["search", "imitation"]
-LEAST_CONFIRMED = 0.6  # share of a search's gain
+LEAST_CONFIRMED = 0.75  # share of a search's gain
 # Where the data hardly ever show another choice, critics share what they do not know, and their
 # agreement tells less.
 LEAST_CONFIRMED_OF_FEW = 0.85
@@ -93,7 +93,7 @@ class Trust:
 
     @property
     def least_share(self) -> float:
-        """Least confirmed share for a search: 60 %, or 85 % where slots have few choices."""
+        """Least confirmed share for a search: 75 %, or 85 % where slots have few choices."""
         few = 0.0 < self.alternatives < FEW_CHOICES
         return LEAST_CONFIRMED_OF_FEW if few else LEAST_CONFIRMED
 

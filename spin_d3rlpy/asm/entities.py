@@ -1,4 +1,4 @@
-"""A structure model that scores slots and choices by their features.
+"""A structure model that scores pairs of slots and choices by their features.
 
 Every pair of a slot and a choice gets its logit from one small network, which sees the features of
 both, their differences, a summary of all slots and choices, and how often the choice is made
@@ -20,7 +20,6 @@ from torch.nn.functional import relu
 
 from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast.precision import in_float32
-from spin_d3rlpy.nvec import replace_slot
 from spin_envs.layout import ActionLayout
 
 COUNT_FEATURES = 2  # how many slots make a choice, and whether any does
@@ -28,34 +27,33 @@ COUNT_FEATURES = 2  # how many slots make a choice, and whether any does
 
 @dataclasses.dataclass()
 class EntityConfig:
-    """Sizes of a network that scores pairs, and the features that it sees.
+    """Sizes of a network that scores by features, and the features that it sees.
 
     Args:
-        width: of its layers.
-        n_layers: hidden layers of a pair's network.
+        width: of its layers, where it scores pairs of a slot and a choice.
+        n_layers: hidden layers of a pair's or a slot's network.
         layout: where the features of slots and choices are.
+        slot_width: of its layers, where choices have no features and it scores slots.
     """
 
     width: int = 32
     n_layers: int = 2
     layout: ActionLayout = dataclasses.field(default_factory=ActionLayout)
+    slot_width: int = 64
 
     def __post_init__(self) -> None:
         if isinstance(self.layout, Mapping):  # read from a file
             self.layout = ActionLayout.from_dict(self.layout)
-        is_number = {name: type(getattr(self, name)) is int for name in ("width", "n_layers")}
-        require_fields(
-            self,
-            width=(is_number["width"] and self.width >= 1, "to be a whole number of at least 1"),
-            n_layers=(
-                is_number["n_layers"] and self.n_layers >= 1,
-                "to be a whole number of at least 1",
-            ),
-        )
+        for name in ("width", "n_layers", "slot_width"):
+            value = getattr(self, name)
+            rule = type(value) is int and value >= 1, "to be a whole number of at least 1"
+            require_fields(self, **{name: rule})
 
     def entries_a_row(self, n_slots: int) -> int:
         """Numbers in the largest array of one row of a batch."""
-        n_choices = max(len(self.layout.choice_columns), len(self.layout.choice_features), 1)
+        if not self.layout.has_choice_features:
+            return n_slots * self.slot_width
+        n_choices = max(len(self.layout.choice_columns), len(self.layout.choice_features))
         return n_slots * n_choices * self.width
 
 
@@ -65,7 +63,7 @@ class EntityFeatures(nn.Module):
     What it holds follows from the layout and is not saved.
 
     Raises:
-        ValueError: a layout without features of choices.
+        ValueError: a layout without features that slots share.
     """
 
     slot_index: torch.Tensor  # (N, f)
@@ -188,18 +186,13 @@ class PairScorer(nn.Module):
         self.hidden = nn.Sequential(*hidden)
         self.out = nn.Linear(width, 1)
 
-    def open(self, observations: torch.Tensor) -> ScoredState:
+    def open(self, observations: torch.Tensor) -> PairScores:
         """Returns what depends on the state alone."""
-        return ScoredState(self, observations)
-
-    def forward(self, observations: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Returns logits `(B, N, K)` of observations `(B, obs)` and counts `(B, K)`."""
-        logits = self.open(observations).logits(counts)
-        return logits.expand(-1, self.features.n_slots, -1)
+        return PairScores(self, observations)
 
 
-class ScoredState:
-    """A state's part of the scores, to which counts of choices are added."""
+class PairScores:
+    """A state's part of the scores of pairs, to which counts of choices are added."""
 
     def __init__(self, scorer: PairScorer, observations: torch.Tensor) -> None:
         self._scorer, features = scorer, scorer.features
@@ -215,6 +208,17 @@ class ScoredState:
             distances = features.distances(slots[:, :, None], choices[:, None])
             self._pairs = scorer.pair(distances)  # (B, N, K, W)
 
+    def made(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Returns what choices add up to: counts `(B, K)` of tokens `(B, N)`."""
+        return count_choices(tokens, self._scorer.features.n_choices)
+
+    def changed(
+        self, counts: torch.Tensor, slot: int, choice: torch.Tensor, by: float
+    ) -> torch.Tensor:
+        """Returns counts with a slot's choices `(B,)` added (`by` 1) or taken away (-1)."""
+        changes = torch.full_like(counts[:, :1], by)
+        return counts.scatter_add(1, choice[:, None], changes)
+
     def logits(self, counts: torch.Tensor, slots: int | torch.Tensor | None = None) -> torch.Tensor:
         """Returns logits `(B, N, K)` in view of counts `(B, K)`.
 
@@ -225,7 +229,7 @@ class ScoredState:
         if scorer.features.slots_are_alike:
             slots = None
         parts = self._slots, self._pairs  # (B, N, W) and (B, N, K, W)
-        of_slots, pairs = (None if part is None else _of_slots(part, slots) for part in parts)
+        of_slots, pairs = (None if part is None else rows_of_slots(part, slots) for part in parts)
         assert of_slots is not None
         seen = torch.stack([counts, (counts > 0.0).to(counts.dtype)], dim=-1)
         choices = self._choices + scorer.count(seen)
@@ -238,7 +242,7 @@ class ScoredState:
         return logits
 
 
-def _of_slots(table: torch.Tensor, slots: int | torch.Tensor | None) -> torch.Tensor:
+def rows_of_slots(table: torch.Tensor, slots: int | torch.Tensor | None) -> torch.Tensor:
     """Returns a table's `(B, N, ...)` rows of one slot, of `(B, C)` slots, or all."""
     if slots is None:
         return table
@@ -246,41 +250,3 @@ def _of_slots(table: torch.Tensor, slots: int | torch.Tensor | None) -> torch.Te
         return table[:, slots : slots + 1]
     first = torch.arange(table.shape[0], device=table.device)[:, None] * table.shape[1]
     return table.flatten(0, 1)[first + slots]  # copies whole rows, which `gather` does not
-
-
-class EntityBySlot:
-    """Logits of one slot after the other; see `spin_d3rlpy.asm.model.SlotBySlot`."""
-
-    def __init__(
-        self,
-        scorer: PairScorer,
-        mask_ids: torch.Tensor,
-        observations: torch.Tensor,
-        actions: torch.Tensor | None,
-    ) -> None:
-        self._state = scorer.open(observations)
-        self._mask_ids = mask_ids
-        masked = mask_ids.expand(observations.shape[0], -1)
-        self.tokens = masked if actions is None else actions  # (B, N)
-        self._counts = count_choices(self.tokens, scorer.features.n_choices)
-
-    def logits(self, slot: int) -> torch.Tensor:
-        """Returns a slot's logits, `(B, K)`."""
-        return self._state.logits(self._counts, slot)[:, 0]
-
-    def choose(self, slot: int, choice: torch.Tensor) -> None:
-        """Takes over an open slot's choices `(B,)`."""
-        self._add(choice, 1.0)
-        self._set(slot, choice)
-
-    def hide(self, slot: int) -> None:
-        """Opens a slot whose choices are made."""
-        self._add(self.tokens[:, slot], -1.0)
-        self._set(slot, self._mask_ids[slot].expand(self.tokens.shape[0]))
-
-    def _add(self, choice: torch.Tensor, change: float) -> None:
-        changes = torch.full_like(self._counts[:, :1], change)
-        self._counts = self._counts.scatter_add(1, choice[:, None], changes)
-
-    def _set(self, slot: int, token: torch.Tensor) -> None:
-        self.tokens = replace_slot(self.tokens, slot, token)

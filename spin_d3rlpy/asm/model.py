@@ -17,7 +17,8 @@ from torch.nn.functional import embedding, gelu, linear
 
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm import sampling
-from spin_d3rlpy.asm.entities import EntityBySlot, EntityConfig, PairScorer, count_choices
+from spin_d3rlpy.asm.entities import EntityConfig
+from spin_d3rlpy.asm.scorers import EntityBySlot, Scorer, create_scorer, score_all
 from spin_d3rlpy.errors import no_transformer, require_fields
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout, replace_slot
@@ -343,7 +344,7 @@ class ActionStructureModel(nn.Module):
         observation_size: length of an observation.
         nvec: number of choices of each sub-action.
         config: sizes: a `TransformerConfig` (the paper's), an `MLPConfig`, or an `EntityConfig`,
-            by which pairs of slots and choices are scored by their features.
+            by which slots and choices are scored by their features.
     """
 
     row_offsets: torch.Tensor  # (N,)
@@ -362,9 +363,9 @@ class ActionStructureModel(nn.Module):
         rows = torch.tensor([m + 1 for m in self.nvec])
         self.register_buffer("row_offsets", rows.cumsum(0) - rows, persistent=False)
         self.register_buffer("mask_ids", torch.tensor(self.nvec), persistent=False)
-        self.scorer: PairScorer | None = None
+        self.scorer: Scorer | None = None
         if isinstance(self.config, EntityConfig):
-            self.scorer = PairScorer(observation_size, self.nvec, self.config)
+            self.scorer = create_scorer(observation_size, self.nvec, self.config)
             return
         # One table of all slots' rows; slot i's rows are its m_i choices, then its mask token.
         self.embedding = nn.Embedding(self.layout.total + self.layout.n_slots, self.config.width)
@@ -410,8 +411,7 @@ class ActionStructureModel(nn.Module):
         """
         logits: torch.Tensor
         if self.scorer is not None:
-            counts = count_choices(tokens, self.layout.max_choices)
-            logits = self.scorer(observations, counts).flatten(1)
+            logits = score_all(self.scorer, observations, tokens).flatten(1)
             return logits if rows is None else logits.gather(0, rows[:, self.layout.slot_of])
         table, ids = self.embedding.weight, tokens + self.row_offsets
         if isinstance(self.trunk, SlotMLP):

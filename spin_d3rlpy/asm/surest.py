@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from spin_d3rlpy.asm.choosing import choice_of, require_choices
-from spin_d3rlpy.asm.entities import count_choices
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.asm.sampling import urgency_of
@@ -24,9 +23,9 @@ def choose_surest(
 ) -> torch.Tensor:
     """Returns actions `(B, N)` whose slots are chosen in the order of how sure they are.
 
-    A model of pairs (`EntityConfig`) scores each slot for itself. There, only the slots that were
-    surest when last looked at are scored again before each choice; every choice is made in view
-    of all choices before it. The number of operations is fixed, so exports can follow.
+    A model of features (`EntityConfig`) scores each slot for itself. There, only the slots that
+    were surest when last looked at are scored again before each choice; every choice is made in
+    view of all choices before it. The number of operations is fixed, so exports can follow.
 
     Args:
         asm: a model that was pre-trained with `masking="any_order"`.
@@ -69,7 +68,7 @@ def choose_surest(
 
 
 class _Scores:
-    """Logits of slots in view of the tokens; a model of pairs reads the state once."""
+    """Logits of slots in view of the tokens; a model of features reads the state once."""
 
     def __init__(self, asm: ActionStructureModel, observations: torch.Tensor) -> None:
         self._asm, self._observations = asm, observations
@@ -82,8 +81,7 @@ class _Scores:
         if self._state is None:
             return layout.split(self._asm(self._observations, tokens))
         n_slots = layout.n_slots if slots is None else slots.shape[1]
-        counts = count_choices(tokens, layout.max_choices)
-        return self._state.logits(counts, slots).expand(-1, n_slots, -1)
+        return self._state.logits(self._state.made(tokens), slots).expand(-1, n_slots, -1)
 
 
 def _rows_of(table: torch.Tensor, slots: torch.Tensor | None) -> torch.Tensor:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from spin_d3rlpy.asm.entities import EntityConfig, PairScorer
+from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.model import ActionStructureModel
+from spin_d3rlpy.asm.scorers import create_scorer, score_all
 from spin_d3rlpy.nvec import SlotLayout, require_same_nvec
 from spin_d3rlpy.policies.base import IndependentPolicy
 from spin_d3rlpy.policies.features import require_same_sizes
@@ -21,7 +22,7 @@ class EntityPolicy(IndependentPolicy):
         observation_size: length of an observation.
         nvec: number of choices of each slot.
         config: sizes, and where the features are.
-        from_asm: start from a pre-trained model and train only a pair's last layers (SPIN); else
+        from_asm: start from a pre-trained model and train only the last layers (SPIN); else
             all is trained.
     """
 
@@ -33,16 +34,16 @@ class EntityPolicy(IndependentPolicy):
         super().__init__(SlotLayout(nvec))
         self.config = config
         self.from_asm = from_asm
-        self.scorer = PairScorer(observation_size, nvec, config)
+        self.scorer = create_scorer(observation_size, nvec, config)
         self.register_buffer("pretrained", torch.tensor(False))
         self.freeze()
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`."""
-        shape = observations.shape[0], self.layout.max_choices
-        nothing_chosen = torch.zeros(shape, device=observations.device)
-        logits: torch.Tensor = self.scorer(observations, nothing_chosen)
-        return logits.flatten(1)
+        shape = observations.shape[0], self.layout.n_slots
+        mask = self.layout.max_choices  # all slots have as many choices
+        masked = torch.full(shape, mask, device=observations.device)
+        return score_all(self.scorer, observations, masked).flatten(1)
 
     @property
     def is_pretrained(self) -> bool:

@@ -46,10 +46,13 @@ COURIERS = ActionLayout(
     choice_features=((0.0,), (0.0,), (1.0,)),
     compared=((0, 0),),
 )
+AGENTS = ActionLayout(shared_choices=True, slot_columns=((0,), (1,), (2,), (3,)))
 LAYOUTS = {
     "separate": None,
     "shared": ActionLayout(shared_choices=True),
     "entities": COURIERS,
+    "features of slots": AGENTS,
+    "features of slots with their own choices": dataclasses.replace(AGENTS, shared_choices=False),
 }
 SIZE = 7  # of observations; the last column is context
 
@@ -88,7 +91,7 @@ def test_values_of_several_actions_are_those_of_each(layout: ActionLayout | None
     torch.testing.assert_close(together, each, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("layout", [LAYOUTS["shared"], COURIERS], ids=["shared", "entities"])
+@pytest.mark.parametrize("layout", [LAYOUTS["shared"], COURIERS, AGENTS])
 def test_slots_that_share_their_choices_may_be_permuted(layout: ActionLayout) -> None:
     critic, slots = make_critic(layout), SlotLayout([K] * N)
     x, actions = torch.randn(5, SIZE), torch.randint(K, (5, N))
@@ -252,7 +255,7 @@ def test_what_is_trusted(promised: float, confirmed: float, error: float, acts_b
     switch.trust = trust
     assert switch.trust == trust
     assert (trust.acts_by, switch.acts_by) == (acts_by, ALONE if acts_by == "search" else None)
-    assert "expected 60%" in str(trust)
+    assert "expected 75%" in str(trust)
     switch.trust = dataclasses.replace(trust, states=8)
     assert switch.acts_by is None
     assert "too few" in str(switch.trust)
@@ -260,7 +263,7 @@ def test_what_is_trusted(promised: float, confirmed: float, error: float, acts_b
 
 @pytest.mark.parametrize(
     ("confirmed", "alternatives", "acts_by"),
-    [(0.7, 1.1, "imitation"), (0.9, 1.1, "search"), (0.7, 1.45, "search"), (0.7, 0.0, "search")],
+    [(0.8, 1.1, "imitation"), (0.9, 1.1, "search"), (0.8, 1.45, "search"), (0.8, 0.0, "search")],
 )
 def test_more_is_expected_where_the_data_show_few_choices(
     confirmed: float, alternatives: float, acts_by: str

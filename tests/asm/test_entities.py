@@ -257,13 +257,13 @@ def test_surest_slots_first_with_an_entropy_bound() -> None:
     one_a_pass = asm.sample(x, temperature=0.0, order="confidence")
     calls = []
     scorer: Any = asm.scorer
-    forward = scorer.forward
+    open_state = scorer.open  # once a pass
 
-    def counted(*inputs: torch.Tensor) -> Any:
+    def counted(observations: torch.Tensor) -> Any:
         calls.append(1)
-        return forward(*inputs)
+        return open_state(observations)
 
-    scorer.forward = counted
+    scorer.open = counted
     none = asm.sample(x, temperature=0.0, order="confidence", entropy_bound=0.0)
     assert len(calls) == 6  # none of these is sure
     assert none.shape == one_a_pass.shape

@@ -79,7 +79,8 @@ def test_observations_of_agents_are_features_of_slots() -> None:
     layout = joint_action(Team()).layout
     assert layout.slot_columns == ((0, 1, 2), (3, 4, 5), (6, 7, 8))
     assert layout.shared_choices
-    assert len(layout.choice_features) == 4
+    assert not layout.has_choice_features
+    assert layout.has_features
     different = joint_action(Team((3, 2, 3), (4, 2, 4)))
     assert different.layout.slot_columns == ()
     assert not different.layout.shared_choices

@@ -1,0 +1,65 @@
+"""Networks that score slots' choices by features: which one a layout asks for, slot after slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+
+from spin_d3rlpy.asm.entities import EntityConfig, PairScorer
+from spin_d3rlpy.asm.slot_scorer import SlotScorer
+from spin_d3rlpy.nvec import replace_slot
+
+Scorer: TypeAlias = PairScorer | SlotScorer
+
+
+def create_scorer(observation_size: int, nvec: Sequence[int], config: EntityConfig) -> Scorer:
+    """Returns an untrained network: of pairs where choices have features, else of slots.
+
+    Raises:
+        ValueError: a layout without features that slots share, or of other sizes.
+    """
+    by_pairs = config.layout.has_choice_features
+    return (PairScorer if by_pairs else SlotScorer)(observation_size, nvec, config)
+
+
+def score_all(scorer: Scorer, observations: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Returns logits `(B, N, K)` of observations `(B, obs)` in view of tokens `(B, N)`."""
+    state = scorer.open(observations)
+    logits = state.logits(state.made(tokens))
+    return logits.expand(-1, scorer.features.n_slots, -1)
+
+
+class EntityBySlot:
+    """Logits of one slot after the other; see `spin_d3rlpy.asm.model.SlotBySlot`."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        mask_ids: torch.Tensor,
+        observations: torch.Tensor,
+        actions: torch.Tensor | None,
+    ) -> None:
+        self._state = scorer.open(observations)
+        self._mask_ids = mask_ids
+        masked = mask_ids.expand(observations.shape[0], -1)
+        self.tokens = masked if actions is None else actions  # (B, N)
+        self._made = self._state.made(self.tokens)
+
+    def logits(self, slot: int) -> torch.Tensor:
+        """Returns a slot's logits, `(B, K)`."""
+        return self._state.logits(self._made, slot)[:, 0]
+
+    def choose(self, slot: int, choice: torch.Tensor) -> None:
+        """Takes over an open slot's choices `(B,)`."""
+        self._made = self._state.changed(self._made, slot, choice, 1.0)
+        self._set(slot, choice)
+
+    def hide(self, slot: int) -> None:
+        """Opens a slot whose choices are made."""
+        self._made = self._state.changed(self._made, slot, self.tokens[:, slot], -1.0)
+        self._set(slot, self._mask_ids[slot].expand(self.tokens.shape[0]))
+
+    def _set(self, slot: int, token: torch.Tensor) -> None:
+        self.tokens = replace_slot(self.tokens, slot, token)

@@ -1,0 +1,94 @@
+"""A structure model of slots that have features and share choices that have none.
+
+One network maps a slot's features to its scores of all choices, as for agents that each see
+something else and have the same few moves. It also sees a summary of all slots, and what those
+slots are that have chosen already, with their choices. Permuting slots permutes its scores.
+
+Axes: `B` rows, `N` slots, `K` choices, `W` width, `T` width of a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn.functional import embedding, relu
+
+from spin_d3rlpy.asm.entities import EntityConfig, EntityFeatures, linear_of, rows_of_slots
+from spin_d3rlpy.fast.precision import in_float32
+
+# Of what is known of other slots. As wide as the rest, it over-fits where slots hardly depend on
+# each other.
+TOKEN_WIDTH = 16
+
+
+class SlotScorer(nn.Module):
+    """Maps observations and tokens to logits of all slots.
+
+    What other slots are and choose is added with weights of zero at first, so that a slot's own
+    features are learned first.
+    """
+
+    def __init__(self, observation_size: int, nvec: Sequence[int], config: EntityConfig) -> None:
+        super().__init__()
+        self.features = EntityFeatures(observation_size, nvec, config.layout)
+        width, features = config.slot_width, self.features
+        self.slot = linear_of(features.slot_size, width)
+        self.context = linear_of(features.context_size, width, bias=False)
+        self.token = linear_of(features.slot_size, TOKEN_WIDTH)
+        # The last row, of slots that have not chosen, is not used.
+        self.choice = nn.Parameter(torch.randn(features.n_choices + 1, TOKEN_WIDTH))
+        self.all_slots = nn.Linear(TOKEN_WIDTH, width, bias=False)
+        self.made = nn.Linear(TOKEN_WIDTH, width, bias=False)
+        for of_others in (self.all_slots, self.made):
+            nn.init.zeros_(of_others.weight)
+        self.norm = nn.LayerNorm(width)
+        hidden = [
+            part
+            for _ in range(config.n_layers - 1)
+            for part in (nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU())
+        ]
+        self.hidden = nn.Sequential(*hidden)
+        self.out = nn.Linear(width, features.n_choices)
+
+    def open(self, observations: torch.Tensor) -> SlotScores:
+        """Returns what depends on the state alone."""
+        return SlotScores(self, observations)
+
+
+class SlotScores:
+    """A state's part of the scores of slots, to which choices that are made are added."""
+
+    def __init__(self, scorer: SlotScorer, observations: torch.Tensor) -> None:
+        self._scorer, features = scorer, scorer.features
+        slots = features.slots(observations)
+        self._tokens = scorer.token(slots)  # (B, N, T)
+        common = scorer.context(features.context(observations))
+        common = common + scorer.all_slots(relu(self._tokens).mean(1))
+        self._slots = scorer.slot(slots) + common[:, None]  # (B, N, W)
+
+    def made(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Returns what choices add up to: slots with their choices, `(B, T)`, of `(B, N)`."""
+        chosen = relu(self._tokens + embedding(tokens, self._scorer.choice))
+        is_made = (tokens < self._scorer.features.n_choices)[..., None]
+        return (chosen * is_made.to(chosen.dtype)).sum(1)
+
+    def changed(
+        self, made: torch.Tensor, slot: int, choice: torch.Tensor, by: float
+    ) -> torch.Tensor:
+        """Returns sums with a slot's choices `(B,)` added (`by` 1) or taken away (-1)."""
+        chosen = relu(self._tokens[:, slot] + embedding(choice, self._scorer.choice))
+        return made + by * chosen
+
+    def logits(self, made: torch.Tensor, slots: int | torch.Tensor | None = None) -> torch.Tensor:
+        """Returns logits `(B, N, K)` in view of what is made `(B, T)`.
+
+        Of one slot they are `(B, 1, K)`, of `slots` `(B, C)` in each row `(B, C, K)`.
+        """
+        scorer = self._scorer
+        of_made = scorer.made(made / scorer.features.n_slots)
+        x = rows_of_slots(self._slots, slots) + of_made[:, None]
+        hidden = scorer.hidden(relu(scorer.norm(x)))
+        logits: torch.Tensor = in_float32(scorer.out, hidden)
+        return logits
