@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ from typing import Any
 from spin_d3rlpy.files.atomic import atomic_write
 
 Row = Mapping[str, Any]
+
+# A table with more columns, or a cell of more characters, is wider than a phone.
+MOST_COLUMNS = 5
+LONG = 60
 
 
 class Page:
@@ -45,11 +50,22 @@ class Page:
         if not rows:
             return
         keys = [key for key in rows[0] if any(row[key] != "" for row in rows)]
-        lines = ["".join(_element("th", key.replace("_", " ")) for key in keys)]
-        lines += ["".join(_element("td", _cell(row[key])) for key in keys) for row in rows]
-        inner = "".join(f"<tr>{line}</tr>" for line in lines)
-        # Wide tables scroll by themselves, the page does not.
-        self._parts.append(f'<div class="table"><table>{inner}</table></div>')
+        cells = {key: [_cell(row[key]) for row in rows] for key in keys}
+        of_kind = {key: "number" if _holds_numbers(cells[key]) else "text" for key in keys}
+        head = "".join(f'<th class="{of_kind[key]}">{_heading(key)}</th>' for key in keys)
+        lines = [
+            "".join(
+                f'<td class="{of_kind[key]}" data-column="{_heading(key)}">'
+                f"{html.escape(cells[key][row])}</td>"
+                for key in keys
+            )
+            for row in range(len(rows))
+        ]
+        inner = "".join(f"<tr>{line}</tr>" for line in (head, *lines))
+        is_wide = len(keys) > MOST_COLUMNS or max(map(len, itertools.chain(*cells.values()))) > LONG
+        name = ' class="wide"' if is_wide else ""
+        # Wide tables scroll by themselves, the page does not; a phone shows their rows as lists.
+        self._parts.append(f'<div class="table"><table{name}>{inner}</table></div>')
 
     def picture(self, path: Path, alternative: str) -> None:
         """Adds a PNG file, as a part of the page."""
@@ -75,6 +91,20 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def _heading(key: str) -> str:
+    return html.escape(key.replace("_", " "))
+
+
+def _holds_numbers(cells: Sequence[str]) -> bool:
+    """Whether the first cell of a column that is not empty is a number, or a share in percent."""
+    first = next(cell for cell in cells if cell)
+    try:
+        float(first.replace(",", "").rstrip(" %"))
+    except ValueError:
+        return False
+    return True
+
+
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -88,18 +118,25 @@ h1, h2, p, li {{ max-width: 44rem; overflow-wrap: anywhere }}
 .warning {{ border-left: .3rem solid #D55E00; padding: .1rem .7rem }}
 .table {{ overflow-x: auto; margin: 1rem 0 }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem }}
-th, td {{ padding: .2rem .6rem; border-bottom: 1px solid #ccc; text-align: right }}
+th, td {{ padding: .2rem .6rem; border-bottom: 1px solid #ccc; text-align: left }}
 th {{ vertical-align: bottom }}
-th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) {{ text-align: left }}
+.number {{ text-align: right }}
 td {{ white-space: nowrap }}
+.wide .text {{ white-space: normal; overflow-wrap: break-word; min-width: 7rem }}
 img {{ max-width: min(100%, 56rem) }}
 @media (max-width: 40rem) {{
   body {{ padding: .7rem }}
   th, td {{ padding: .2rem .4rem }}
   td {{ white-space: normal }}
+  .wide tr:first-child, .wide td:empty {{ display: none }}
+  .wide tr {{ display: block; padding: .4rem 0; border-bottom: 1px solid #ccc }}
+  .wide td {{ display: block; border: none; padding: .1rem .4rem; text-align: left }}
+  .wide td::before {{ content: attr(data-column) ": "; font-weight: 600 }}
 }}
+@page {{ margin: 1.5cm }}
 @media print {{
   body {{ max-width: none; padding: 0; font-size: 10pt }}
+  table {{ font-size: 8pt }}
   .table {{ overflow: visible }}
   td {{ white-space: normal }}
   h2 {{ break-after: avoid }}

@@ -174,7 +174,7 @@ def test_a_report_has_both_estimators_and_the_tables_names(run: Path, tmp_path: 
     text = (tmp_path / "r.html").read_text()
     assert "dose: no one chose 100." in text
     assert "pulse: " in text
-    assert "<td>drug</td>" in text
+    assert ">drug</td>" in text
     assert "learned from these same episodes" in text
     again = report(run)
     assert again.logged == found.logged
@@ -353,4 +353,4 @@ def test_pages_escape_what_they_show() -> None:
     assert "<title>&lt;b&gt;</title>" in text
     assert "&lt;script&gt;" in text
     assert "<i>" not in text
-    assert "<th>y</th>" not in text  # empty everywhere
+    assert ">y</th>" not in text  # empty everywhere
