@@ -168,7 +168,8 @@ def export_onnx(algo: Any, path: str, masks: bool = False) -> None:
     """Writes an algorithm's greedy policy as ONNX, for batches of any size.
 
     d3rlpy 2.8 passes a traced function, which torch 2.13 refuses, and fixes the batch size to one.
-    With `masks` the file has a second input.
+    torch's own optimization compares each operation with all others (onnxscript 0.7): that of a
+    search over ten slots does not end in minutes. With `masks` the file has a second input.
 
     Raises:
         ImportError: onnx or onnxscript is not installed.
@@ -198,11 +199,32 @@ def export_onnx(algo: Any, path: str, masks: bool = False) -> None:
                 dynamic_shapes=tuple({0: batch} for _ in examples),
                 dynamo=True,
                 verbose=False,
+                optimize=False,
             )
+            assert program is not None
+            _shrink_onnx(program.model)
     finally:
         logging.disable(disabled)
-    assert program is not None
     program.save(path)
+
+
+def _shrink_onnx(model: Any) -> None:
+    """Computes constants, and each expression once, in place."""
+    from onnx_ir.passes import Sequential, common
+    from onnxscript.optimizer import fold_constants
+
+    common.InlinePass()(model)
+    fold_constants(model)
+    Sequential(
+        common.RemoveUnusedNodesPass(),
+        common.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
+        common.RemoveUnusedOpsetsPass(),
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common.DeduplicateInitializersPass(),
+        common.CommonSubexpressionEliminationPass(),
+        common.OutputFixPass(),
+        common.NameFixPass(),
+    )(model)
 
 
 def fuse_adam(optim: OptimizerWrapper) -> OptimizerWrapper:

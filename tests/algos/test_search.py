@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -19,6 +20,7 @@ from spin_d3rlpy import (
     SPINIDQL,
     FactoredIDQL,
     PretrainingConfig,
+    collect,
     load_policy,
     save_policy,
 )
@@ -553,4 +555,21 @@ def test_exported_files_search_too(extension: str, layout: str, tmp_path: Any) -
         (found,) = runtime.InferenceSession(path).run(None, {"observations": x})
         nodes = pytest.importorskip("onnx").load(path).graph.node
         assert "Loop" not in {node.op_type for node in nodes}  # over candidates of all states
+    np.testing.assert_array_equal(found, algo.predict(x))
+
+
+@pytest.mark.slow
+def test_an_onnx_file_of_many_slots_is_written_in_a_minute(tmp_path: Any) -> None:
+    """torch's own optimization of such a file did not end in five."""
+    runtime = pytest.importorskip("onnxruntime")
+    env = gymnasium.make("spin/dispatch-v0", couriers=10, max_episode_steps=20)
+    env.action_space.seed(0)
+    buffer = collect(env, lambda _: env.action_space.sample(), 20, progress=False)
+    algo = SPINIDQL(recipe="smoke", joint_critic=True, search_sweeps=1, n_action_samples=8)
+    algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
+    path, began = str(tmp_path / "policy.onnx"), time.process_time()
+    algo.save_policy(path)
+    assert time.process_time() - began < 120.0  # 45 s on a busy machine
+    x = buffer.observations_at(buffer.observation_index[:50]).numpy()
+    (found,) = runtime.InferenceSession(path).run(None, {"observations": x})
     np.testing.assert_array_equal(found, algo.predict(x))
