@@ -20,6 +20,7 @@ from spin_d3rlpy.errors import InvalidActionSpaceError
 from spin_d3rlpy.nvec import actions_of, choices_of, nvec_from_space
 
 if TYPE_CHECKING:  # importing d3rlpy imports gym
+    import onnx_ir
     from d3rlpy.logging import LoggerAdapterFactory
     from d3rlpy.optimizers.optimizers import OptimizerWrapper
 
@@ -208,7 +209,7 @@ def export_onnx(algo: Any, path: str, masks: bool = False) -> None:
     program.save(path)
 
 
-def _shrink_onnx(model: Any) -> None:
+def _shrink_onnx(model: onnx_ir.Model) -> None:
     """Computes constants, and each expression once, in place."""
     from onnx_ir.passes import Sequential, common
     from onnxscript.optimizer import fold_constants
