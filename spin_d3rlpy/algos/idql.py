@@ -273,15 +273,15 @@ class IDQLImpl(IQLImpl):
         return self._improve(x, best, mask, rule, fixed, end)
 
     @property
-    def acts_by(self) -> Search | None:
+    def acting_search(self) -> Search | None:
         """The critics' search that acts; None if the policy acts alone."""
         if not is_exporting():  # a file cannot depend on a network's numbers here
-            self._decided = self._modules.trust.acts_by
+            self._decided = self._modules.trust.search
         return self._decided
 
     @property
     def _n_candidates(self) -> int:
-        return 1 if self.acts_by is None else self._config.n_action_samples
+        return 1 if self.acting_search is None else self._config.n_action_samples
 
     def _choose(
         self, x: torch.Tensor, noise: torch.Tensor | None, temperature: float
@@ -323,7 +323,7 @@ class IDQLImpl(IQLImpl):
         given: torch.Tensor | None = None,
         deadline: float = math.inf,
     ) -> torch.Tensor:
-        search = self.acts_by
+        search = self.acting_search
         if search is None:
             return actions
         critics = slice(None)
@@ -419,7 +419,7 @@ class IDQL(IQL):
 
     def save_policy(self, fname: str, masks: bool = False) -> None:
         if self._impl is not None:
-            _ = cast(IDQLImpl, self._impl).acts_by  # read before, kept in the file
+            _ = cast(IDQLImpl, self._impl).acting_search  # read before, kept in the file
         super().save_policy(fname, masks)
 
     def predict_with(

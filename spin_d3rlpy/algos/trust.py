@@ -162,7 +162,7 @@ class TrustSwitch(nn.Module):
         self.alternatives.fill_(trust.alternatives)
 
     @property
-    def acts_by(self) -> Search | None:
+    def search(self) -> Search | None:
         """How to search, or None to imitate; critics that were not tested are trusted."""
         trust = self.trust
         if trust is None:

@@ -121,7 +121,7 @@ def test_a_search_in_a_file_keeps_masks(extension: str, tmp_path: Path) -> None:
     fields = {"joint_critic": True, "search_sweeps": 2, "held_out_share": 0.25, "support": 1e-6}
     algo = fitted(SPINIDQL, masked_buffer(), **fields)
     algo.impl.modules.trust.trust = Trust((Search(0.99, 0.02),), (1.0,), (1.0,), (0.0,), 100)
-    assert algo.impl.acts_by is not None
+    assert algo.impl.acting_search is not None
     act = exported(algo, tmp_path / f"policy.{extension}")
     expected = algo.predict_masked(STATES, MASKS)
     assert np.array_equal(act(STATES, MASKS), expected)

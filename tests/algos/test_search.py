@@ -252,14 +252,14 @@ def test_a_smaller_gain_that_is_confirmed_is_better_than_a_larger_one_that_is_no
 )
 def test_what_is_trusted(promised: float, confirmed: float, error: float, acts_by: str) -> None:
     switch = TrustSwitch([ALONE])
-    assert TrustSwitch([ALONE]).acts_by == ALONE  # not tested
+    assert TrustSwitch([ALONE]).search == ALONE  # not tested
     trust = Trust((ALONE,), (promised,), (confirmed,), (error,), 64)
     switch.trust = trust
     assert switch.trust == trust
-    assert (trust.acts_by, switch.acts_by) == (acts_by, ALONE if acts_by == "search" else None)
+    assert (trust.acts_by, switch.search) == (acts_by, ALONE if acts_by == "search" else None)
     assert "expected 75%" in str(trust)
     switch.trust = dataclasses.replace(trust, states=8)
-    assert switch.acts_by is None
+    assert switch.search is None
     assert "too few" in str(switch.trust)
 
 
