@@ -87,6 +87,7 @@ def run(
     """
     from spin_d3rlpy.experiments.engines import LocalEngine, RayEngine
     from spin_d3rlpy.experiments.grid import run_grid
+    from spin_d3rlpy.experiments.settings import outdated
 
     selected = {"experiments": names, "preset": preset, "tasks": task, "methods": method}
     settings = _settings(config, changes, seeds=seeds, device=device, **selected)
@@ -105,7 +106,18 @@ def run(
     failed = run_grid(jobs, folder, runs, progress)
     for job in failed:
         log(f"failed: {folder / job.name} (see error.txt)")
-    result = {"folder": str(folder), "cells": len(jobs), "failed": [job.name for job in failed]}
+    old = outdated(folder, jobs)
+    for name, fields in old.items():
+        log(
+            f"of another recipe: {folder / name} has other values of {', '.join(fields)} than "
+            "today's; remove the folder to run it again"
+        )
+    result = {
+        "folder": str(folder),
+        "cells": len(jobs),
+        "failed": [job.name for job in failed],
+        "of_another_recipe": list(old),
+    }
     emit(json, result, f"{len(jobs)} cells in {folder}, {len(failed)} jobs failed")
     if failed:
         raise typer.Exit(1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from spin_d3rlpy.experiments import tables
 from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
+from spin_d3rlpy.experiments.settings import outdated
 from spin_d3rlpy.experiments.specs import SCALES, Experiment
 from spin_d3rlpy.experiments.tables import Cell, Row
 from spin_d3rlpy.files.results import write_csv
@@ -26,6 +28,12 @@ def write_report(root: Path, out: Path, settings: BenchSettings) -> list[Path]:
     changes = [f"{k}={v}" for k, v in settings.scale.items() if v != preset[k] and k != "seeds"]
     title = ", ".join([f"Results at scale {settings.preset}", *changes])
     writer = _Writer(out, title, _INTRODUCTION)
+    if old := outdated(root, settings.jobs()):
+        differing = ", ".join(sorted(set(itertools.chain(*old.values()))))
+        writer.warning(
+            f"{len(old)} runs were made by other values of their recipe ({differing}): "
+            f"{', '.join(old)}."
+        )
     baseline = tables.final_returns_of_baseline(root, settings)
     for name in settings.experiments:
         if cells := tables.read_cells(name, root, settings):
@@ -96,6 +104,9 @@ class _Writer:
 
     def paragraph(self, text: str, tag: str = "p") -> None:
         self._page.paragraph(text, tag)
+
+    def warning(self, text: str) -> None:
+        self._page.warning(text)
 
     def data(self, name: str, rows: Sequence[Row]) -> None:
         """Adds a CSV file that is too long for a table."""

@@ -22,17 +22,15 @@ from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
 from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.experiments.coordination import measure_coordination
 from spin_d3rlpy.experiments.job import RESULT, RUN, Job
+from spin_d3rlpy.experiments.settings import EVALUATION_SEED, common_settings, settings_of
 from spin_d3rlpy.files.locks import exclusive_folder
 from spin_d3rlpy.files.results import read_csv, write_json
 from spin_d3rlpy.policies.stages import asm_file
 from spin_d3rlpy.runs.machine import describe_machine
-from spin_d3rlpy.runs.settings import PretrainSettings, TrainSettings, train_settings
+from spin_d3rlpy.runs.settings import PretrainSettings
 from spin_d3rlpy.runs.training import CURVE, POLICY, run_pretraining, run_training
 from spin_envs.tasks import BenchmarkTask
 
-CHECKPOINT_INTERVAL = 1_000  # steps
-EVALUATION_SEED = 100
-TIMED_EPOCHS = 4  # evaluations of a timed training
 HELD_OUT = 0.1  # share of the episodes that probes are tested on
 
 
@@ -58,34 +56,16 @@ def run_job(root: Path, name: str) -> None:
         write_json(folder / RESULT, {**result, "seconds_of_last_attempt": attempt})
 
 
-def _common_settings(job: Job) -> dict[str, Any]:
-    named = {name: getattr(job, name) for name in ("dataset", "size", "seed", "device")}
-    return {**named, "checkpoint_interval": CHECKPOINT_INTERVAL}
-
-
 def _pretrain(root: Path, job: Job) -> dict[str, Any]:
-    settings = PretrainSettings(**job.fields, **_common_settings(job))
+    settings = PretrainSettings(**job.fields, **common_settings(job))
     result = run_pretraining(root / job.name / RUN, settings, show_progress=False)
     return {f"pretraining_{k}": v for k, v in result.items() if k not in ("dataset", "asm")}
 
 
 def _train(root: Path, job: Job) -> dict[str, Any]:
     folder = root / job.name
-    values = {
-        "algorithm": str(job.algorithm),
-        "fields": dict(job.fields),
-        "episodes": job.episodes,
-        "evaluation_seed": EVALUATION_SEED,
-        "mode": job.mode,
-        **_common_settings(job),
-    }
-    if job.seconds is None:
-        asm = None if job.asm is None else str(_asm_path(root, job))
-        steps: Any = {"n_steps": job.n_steps, "n_steps_per_epoch": job.n_steps_per_epoch}
-        settings = TrainSettings(asm=asm, **steps, **values)
-    else:
-        timed = {"recipe": job.recipe, "seconds": job.seconds, "n_epochs": TIMED_EPOCHS}
-        settings = train_settings({**values, **timed}, "job")
+    asm = None if job.asm is None else str(_asm_path(root, job))
+    settings = settings_of(job, asm)
     # With one thread (see `work`) process time is that of one core, however busy it is.
     clock = time.monotonic if job.seconds is None else time.process_time
     trained = run_training(

@@ -50,7 +50,7 @@ def _maze(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "load_dataset", maze_data)
     monkeypatch.setattr(training_run, "_load", lambda *_: maze_data())
     monkeypatch.setattr(grid, "load_dataset", maze_data)
-    monkeypatch.setattr(worker, "CHECKPOINT_INTERVAL", 1)
+    monkeypatch.setattr("spin_d3rlpy.experiments.settings.CHECKPOINT_INTERVAL", 1)
 
 
 maze = pytest.mark.usefixtures("_maze")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from spin_d3rlpy.asm import load_asm
-from spin_d3rlpy.experiments import grid, worker
+from spin_d3rlpy.experiments import grid, settings, worker
 from spin_d3rlpy.experiments.job import RESULT, Job
 from spin_d3rlpy.experiments.specs import SCALES, pretraining_job
 from spin_d3rlpy.experiments.worker import run_job
@@ -37,7 +37,8 @@ def failing(_folder: Path, doing: Any) -> None:
 def benchmark_jobs(folder: Path, doing: Any) -> None:
     """Pre-trains an ASM and trains SPIN-IQL on it, as two benchmark jobs."""
     torch.set_num_threads(1)
-    vars(worker).update(load_dataset=maze_data, CHECKPOINT_INTERVAL=1)
+    vars(worker).update(load_dataset=maze_data)
+    vars(settings).update(CHECKPOINT_INTERVAL=1)
     scale = SCALES["smoke"]
     asm = pretraining_job(MAZE, 0, scale, "cpu:0", {"max_updates": 40})
     training = Job(
