@@ -206,6 +206,8 @@ def train(
         emit(json, several, summary)
         return
     result = run_training(out, settings, progress, trust)
+    if "warning" in result:
+        log(result["warning"])
     if "return" in result:
         score = f", score {result['score']:.1f}" if "score" in result else ""
         what = f"return {result['return']:.1f}{score} ({result['episodes']} episodes)"

@@ -53,7 +53,7 @@ def outdated(root: Path, jobs: Iterable[Job]) -> dict[str, list[str]]:
     Returns:
         The fields that differ, of each such job.
     """
-    found = {}
+    differing_of = {}
     for job in jobs:
         config = root / job.name / RUN / CONFIG
         is_finished = (root / job.name / RESULT).exists() and config.exists()
@@ -63,11 +63,11 @@ def outdated(root: Path, jobs: Iterable[Job]) -> dict[str, list[str]]:
         then = read_settings(config).get("fields", {})
         names = sorted((now | then).keys() - {"compile_graph"})  # on which no result depends
         if differing := [name for name in names if _differ(now.get(name), then.get(name))]:
-            found[job.name] = differing
-    return found
+            differing_of[job.name] = differing
+    return differing_of
 
 
-def _differ(now: Any, then: Any) -> bool:
+def _differ(now: object, then: object) -> bool:
     if isinstance(now, dict) and isinstance(then, dict):  # sizes may have got a field since
         return any(now[name] != then[name] for name in now.keys() & then.keys())
     return bool(now != then)

@@ -18,7 +18,7 @@ from typing import Any
 import d3rlpy
 import gymnasium
 from d3rlpy.dataset import EpisodeBase
-from d3rlpy.logging import LOG, NoopAdapterFactory
+from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy.algos.files import save_policy
 from spin_d3rlpy.asm import save_asm
@@ -182,7 +182,7 @@ def run_training(
         )
         result |= {"data_return": compared.data_mean, "below_data": compared.is_below}
         if compared.is_below:
-            LOG.warning(f"{compared} {compared.advice}", mode=settings.mode)
+            result["warning"] = f"{compared} {compared.advice}"
         if reference_scores(env) is not None:
             result["score"] = float(normalized_score(env, result["return"]))
         assert env.spec is not None
