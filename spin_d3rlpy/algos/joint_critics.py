@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import torch
 from d3rlpy.models.encoders import EncoderFactory
@@ -23,6 +23,10 @@ from spin_d3rlpy.asm.entities import COUNT_FEATURES, EntityFeatures, count_choic
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
 from spin_envs import ActionLayout
+
+
+# Weight (1, H) and bias (1,) of a linear output.
+Output: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 class ActionSums(Protocol):
@@ -387,20 +391,29 @@ class JointQFunction(nn.Module):
         sums: ActionSums = self.actions.open(observations)
         return sums
 
-    def values(self, sums: torch.Tensor, by: torch.Tensor | None = None) -> torch.Tensor:
+    def values(self, sums: torch.Tensor, output: Output | None = None) -> torch.Tensor:
         """Returns the values `(...)` of sums `(..., W)`.
 
         Args:
             sums: of states and actions.
-            by: which discount, `(1,)`; by default the one that the function acts by.
+            output: of the discount that values are by; by default the one that the function acts
+                by.
         """
-        by = self.acts_by if by is None else by
-        weight, bias = self.head.weight.index_select(0, by), self.head.bias.index_select(0, by)
-        standardized = in_float32(lambda x: linear(x, weight, bias), self._hidden(sums))
-        scale = self.scale
-        values = standardized * scale.std.index_select(0, by) + scale.mean.index_select(0, by)
+        weight, bias = self.output() if output is None else output
+        hidden = self._hidden(sums)
+        values = in_float32(lambda x: linear(x, weight, bias), hidden)
         of_actions: torch.Tensor = values[:, 0].unflatten(0, sums.shape[:-1])
         return of_actions
+
+    def output(self, by: torch.Tensor | None = None) -> Output:
+        """Returns the last layer of one discount, `(1,)`, in units of returns.
+
+        A search asks once for it, and values thousands of actions by it.
+        """
+        by = self.acts_by if by is None else by
+        std, mean = self.scale.std.index_select(0, by), self.scale.mean.index_select(0, by)
+        weight = self.head.weight.index_select(0, by) * std[:, None]
+        return weight, self.head.bias.index_select(0, by) * std + mean
 
     def standardized(self, sums: torch.Tensor) -> torch.Tensor:
         """Returns values by all discounts, as `ReturnScale` standardizes them, `(G, B)`."""
@@ -473,7 +486,9 @@ class JointCritic(nn.ModuleList):
     ) -> torch.Tensor:
         """Returns `Q_e(s, a)` by the discount of a number, as `q_values` does by the acting one."""
         by = torch.tensor([discount], device=observations.device)
-        values = [q.values(q.open(observations).total(actions.long()), by) for q in self.members]
+        values = [
+            q.values(q.open(observations).total(actions.long()), q.output(by)) for q in self.members
+        ]
         return torch.stack(values)
 
     def standardized(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,8 @@ from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.nvec import replace_slot
 from spin_d3rlpy.policies.base import Conditionals
 
+FEW = 32  # choices of a batch, up to which all are valued, without looking for those that count
+
 
 @torch.no_grad()
 def ascend(
@@ -49,7 +51,14 @@ def ascend(
         deadline: time, on `time.monotonic`'s clock, after which no further slot is visited.
     """
     states = [q.open(observations) for q in members]
+    outputs = [q.output() for q in members]
+
+    def least_value(sums: Sequence[torch.Tensor]) -> torch.Tensor:
+        values = [q.values(x, out) for q, x, out in zip(members, sums, outputs, strict=True)]
+        return torch.stack(values).amin(0)
+
     sums = [state.total(actions) for state in states]
+    value = least_value(sums)  # (B,), of the actions
     slack = math.log(support)
     everyone = torch.arange(actions.shape[0], device=actions.device)
     for _ in range(sweeps):
@@ -60,31 +69,36 @@ def ascend(
             conditionals.hide(slot)
             logits = conditionals.logits(slot)
             may = logits >= logits.amax(1, keepdim=True) + slack
-            n_choices = may.shape[1]
             may = _under_conditions(may, actions, slot, allowed, rule, given)
-            if is_exporting():  # a file computes all choices: their number may not vary
-                row = everyone.repeat_interleave(n_choices)
-                choice = torch.arange(n_choices, device=may.device).repeat(actions.shape[0])
-            else:
-                row, choice = may.nonzero(as_tuple=True)
-                if len(row) == 0:
-                    conditionals.choose(slot, actions[:, slot])
-                    continue
+            now, n_choices = actions[:, slot], may.shape[1]
+            is_now = torch.arange(n_choices, device=may.device) == now[:, None]
+            others = may & ~is_now
+            # A file computes all choices: their number may not vary. So do few rows: faster.
+            in_full = is_exporting() or others.numel() <= FEW
+            if not is_exporting() and not bool(others.any()):
+                conditionals.choose(slot, now)
+                continue
+            row, choice = _all_of(others) if in_full else others.nonzero(as_tuple=True)
             tried = [
                 state.swaps(total, actions, slot, row, choice)
                 for state, total in zip(states, sums, strict=True)
             ]
-            least = torch.stack([q.values(x) for q, x in zip(members, tried, strict=True)]).amin(0)
-            values = torch.full(may.shape, -torch.inf, device=least.device)
-            values = values.index_put((row, choice), least).masked_fill(~may, -torch.inf)
-            best = values.argmax(1)
+            values = least_value(tried)
+            if in_full:
+                values = values.view_as(others)
+            else:
+                empty = torch.full(others.shape, -torch.inf, device=values.device)
+                values = empty.index_put((row, choice), values)
+            values, best = values.masked_fill(~others, -torch.inf).max(1)
+            # What may not be chosen any more leaves the action for the best that may.
+            stays = (may & is_now).any(1) & (value >= values)
+            moves = (values > -torch.inf) & ~stays
             # Sums of the best choices are among those that were tried.
             place = everyone * n_choices + best
-            if not is_exporting():
-                place = (may.flatten().cumsum(0) - 1)[place].clamp(min=0)
-            # Where nothing may be chosen, the slot stays as it is.
-            moves = may.any(1)
-            best = torch.where(moves, best, actions[:, slot])
+            if not in_full:
+                place = (others.flatten().cumsum(0) - 1)[place].clamp(min=0)
+            best = torch.where(moves, best, now)
+            value = torch.where(moves, values, value)
             sums = [
                 torch.where(moves[:, None], new[place], total)
                 for new, total in zip(tried, sums, strict=True)
@@ -94,6 +108,13 @@ def ascend(
         if not is_exporting() and torch.equal(start, actions):
             break
     return actions
+
+
+def _all_of(others: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns rows and choices of all entries of `(B, K)`, `(B * K,)` each."""
+    n_rows, n_choices = others.shape
+    row = torch.arange(n_rows, device=others.device).repeat_interleave(n_choices)
+    return row, torch.arange(n_choices, device=others.device).repeat(n_rows)
 
 
 def _under_conditions(

@@ -142,7 +142,7 @@ def test_one_sweep_finds_the_best_action_of_a_sum_over_slots() -> None:
     critic, x, slots = make_critic(None), torch.randn(3, SIZE), SlotLayout([K] * N)
     del critic[1]
     q: Any = critic[0]
-    q.values = lambda sums: sums[..., 0]
+    q.values = lambda sums, _=None: sums[..., 0]
     everything = all_actions((K,) * N)
     values = critic.q_values(slots, x, everything[:, None].expand(-1, 3, -1))[0]
     conditionals = IndependentConditionals(slots, torch.zeros(3, N * K))
