@@ -359,8 +359,13 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
         self.require_built(SCALERS)
 
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
-        rows = getattr(self._config, "imitation_batch_size", None)
-        return buffer.for_imitation(self._config.imitation_weights, rows)
+        return buffer.for_imitation(self._config.imitation_weights, self.imitation_rows)
+
+    @property
+    def imitation_rows(self) -> int | None:
+        """Rows of a separate mini-batch for the policy; None if it takes the critics'."""
+        rows: int | None = getattr(self._config, "imitation_batch_size", None)
+        return rows
 
     def batch_source_at(self, source: BatchSource, progress: float) -> BatchSource:
         share = getattr(self._config, "monte_carlo_share", 0.0)

@@ -72,4 +72,5 @@ class BC(PolicyAlgo[BCImpl, BCConfig]):
     @property
     def batch_size(self) -> int:
         """Rows of a mini-batch."""
-        return self._config.imitation_batch_size or self._config.batch_size
+        rows: int = self._config.imitation_batch_size or self._config.batch_size
+        return rows if self._impl is None else self.policy.rows_per_update(rows)

@@ -100,6 +100,11 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         """The policy network; a RuntimeError if it is not built."""
         return cast(PolicyImpl, self.require_built()).policy
 
+    @property
+    def imitation_rows(self) -> int | None:
+        rows = super().imitation_rows
+        return rows and self.policy.rows_per_update(rows)
+
     def create_impl(self, observation_shape: Shape, action_size: int) -> None:
         """Builds the networks; the arguments are those of `ActingAlgo.create_impl`.
 

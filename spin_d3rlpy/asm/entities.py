@@ -23,6 +23,7 @@ from spin_d3rlpy.fast.precision import in_float32
 from spin_envs.layout import ActionLayout
 
 COUNT_FEATURES = 2  # how many slots make a choice, and whether any does
+LEAST_ROWS = 32  # of a batch that is cut
 
 
 @dataclasses.dataclass()
@@ -34,18 +35,25 @@ class EntityConfig:
         n_layers: hidden layers of a pair's or a slot's network.
         layout: where the features of slots and choices are.
         slot_width: of its layers, where choices have no features and it scores slots.
+        entries_per_update: most numbers in the largest array of a training batch. Every row has
+            a number for each pair of a slot and a choice, so that batches with as many rows as
+            those of other networks would leave time for few updates; None cuts no batch.
     """
 
     width: int = 32
     n_layers: int = 2
     layout: ActionLayout = dataclasses.field(default_factory=ActionLayout)
     slot_width: int = 64
+    # How a model was trained does not tell two models apart.
+    entries_per_update: int | None = dataclasses.field(default=2_000_000, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.layout, Mapping):  # read from a file
             self.layout = ActionLayout.from_dict(self.layout)
-        for name in ("width", "n_layers", "slot_width"):
+        for name in ("width", "n_layers", "slot_width", "entries_per_update"):
             value = getattr(self, name)
+            if name == "entries_per_update" and value is None:
+                continue
             rule = type(value) is int and value >= 1, "to be a whole number of at least 1"
             require_fields(self, **{name: rule})
 
@@ -55,6 +63,13 @@ class EntityConfig:
             return n_slots * self.slot_width
         n_choices = max(len(self.layout.choice_columns), len(self.layout.choice_features))
         return n_slots * n_choices * self.width
+
+    def rows_per_update(self, batch_size: int, n_slots: int) -> int:
+        """Returns how many of a batch's rows are trained on at once."""
+        if self.entries_per_update is None:
+            return batch_size
+        rows = self.entries_per_update // self.entries_a_row(n_slots)
+        return min(batch_size, max(LEAST_ROWS, rows))
 
 
 class EntityFeatures(nn.Module):

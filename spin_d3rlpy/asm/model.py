@@ -383,6 +383,12 @@ class ActionStructureModel(nn.Module):
             raise no_transformer(self.config)
         return trunk
 
+    def rows_per_update(self, batch_size: int) -> int:
+        """Returns how many rows of a training batch of a config's size the model takes."""
+        if isinstance(self.config, EntityConfig):
+            return self.config.rows_per_update(batch_size, self.layout.n_slots)
+        return batch_size
+
     @property
     def device(self) -> torch.device:
         """Where the model is."""

@@ -131,9 +131,9 @@ class PretrainingConfig:
             objective = ContrastiveActionModeling(asm, self.projection_size, self.temperature)
         return objective.to(asm.device)
 
-    def n_updates(self, n_transitions: int) -> int:
-        """Gradient steps for a dataset of this size."""
-        updates = self.n_epochs * math.ceil(n_transitions / self.batch_size)
+    def n_updates(self, n_transitions: int, batch_size: int) -> int:
+        """Gradient steps for a dataset of this size, by the batch size that the model takes."""
+        updates = self.n_epochs * math.ceil(n_transitions / batch_size)
         return updates if self.max_updates is None else min(updates, self.max_updates)
 
 
@@ -175,6 +175,7 @@ def pretrain(
     if config.patience is not None and held_out is None:
         raise ValueError("patience needs held_out data.")
     keep_freed_memory()
+    batch_size = asm.rows_per_update(config.batch_size)
     precision = config.precision or "float32"
     objective = config.create_objective(asm)
     if run.enable_ddp:
@@ -190,18 +191,18 @@ def pretrain(
         return nullcontext() if average is None else average.in_use()
 
     def update() -> Metrics:
-        observations, actions = source.sample_observations_and_actions(config.batch_size)
+        observations, actions = source.sample_observations_and_actions(batch_size)
         optimizer.zero_grad()
         result = objective.add_gradients(scaled(observations), actions, precision)
         torch.nn.utils.clip_grad_norm_(objective.parameters(), config.clip_grad_norm)
         optimizer.step()
         return {"loss": result.loss.detach(), "accuracy": result.accuracy}
 
-    epoch_steps = math.ceil(source.transition_count / config.batch_size)
+    epoch_steps = math.ceil(source.transition_count / batch_size)
     loop = Loop(
         run,
         "pretraining",
-        config.n_updates(source.transition_count),
+        config.n_updates(source.transition_count, batch_size),
         epoch_steps,
         {"objective": objective, "optimizer": optimizer},
         device,
@@ -217,7 +218,7 @@ def pretrain(
     with run.log("pretraining", "asm", epoch_steps) as log:
         for _ in loop.epochs(recorded(update, [optimizer], device, run.compile_graph)):
             row, score = loop.take_row(), None
-            row["samples"] = loop.step * config.batch_size
+            row["samples"] = loop.step * batch_size
             with averaged():
                 if held_out is not None:
                     score, metrics = _validate(objective, held_out, scaled, precision)

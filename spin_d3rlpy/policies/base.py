@@ -95,6 +95,10 @@ class Policy(nn.Module):
         """Rows of matrix products for one observation."""
         return 1
 
+    def rows_per_update(self, batch_size: int) -> int:
+        """Returns how many rows of a training batch of a config's size the policy takes."""
+        return batch_size
+
     @abstractmethod
     def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
         """Joint log-probability `(B,)` of actions `(B, N)`: the sum over slots."""

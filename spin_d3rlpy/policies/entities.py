@@ -45,6 +45,9 @@ class EntityPolicy(IndependentPolicy):
         masked = torch.full(shape, mask, device=observations.device)
         return score_all(self.scorer, observations, masked).flatten(1)
 
+    def rows_per_update(self, batch_size: int) -> int:
+        return self.config.rows_per_update(batch_size, self.layout.n_slots)
+
     @property
     def is_pretrained(self) -> bool:
         return bool(self.pretrained)

@@ -117,7 +117,8 @@ class PretrainASM(Stage):
         held_out = None
         if config.validation_share:
             source, held_out = source.split(config.validation_share)
-        last_step = config.n_updates(source.transition_count)
+        batch_size = asm.rows_per_update(config.batch_size)
+        last_step = config.n_updates(source.transition_count, batch_size)
 
         def save(row: Row, folder: Path | None) -> None:
             epoch = int(row["epoch"])

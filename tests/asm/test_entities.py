@@ -383,3 +383,43 @@ def test_large_batches_are_decided_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sampling, "_ENTRIES_AT_ONCE", 4 * entries)
     assert torch.equal(policy.greedy(x), whole)
     assert sizes == [4, 4, 2]
+
+
+class _CountsRows(DeviceReplayBuffer):
+    """Remembers how many rows were drawn."""
+
+    drawn: list[int]
+
+    def sample_observations_and_actions(self, batch_size: int) -> tuple[Any, Any]:
+        self.drawn.append(batch_size)
+        return super().sample_observations_and_actions(batch_size)
+
+
+def test_batches_of_pairs_are_cut_to_a_number_of_entries() -> None:
+    data = assignments(5)
+    data.__class__ = _CountsRows
+    assert isinstance(data, _CountsRows)
+    data.drawn = []
+    asm, config = make_asm(5), PretrainingConfig(batch_size=1024, n_epochs=1)
+    entries = asm.config.entries_a_row(5)
+    for limit, rows in [(100 * entries, 100), (1, 32), (None, 1024)]:
+        cut = dataclasses.replace(asm.config, entries_per_update=limit)
+        assert cut == asm.config  # models of either are the same
+        asm.config = cut
+        rows_of_log = pretrain(asm, data, config)
+        assert set(data.drawn) == {rows}
+        assert rows_of_log[-1]["samples"] == rows * rows_of_log[-1]["step"]
+        assert rows_of_log[-1]["step"] == -(-data.transition_count // rows)
+        data.drawn.clear()
+
+
+def test_policies_of_pairs_imitate_batches_that_are_cut() -> None:
+    data = assignments(5)
+    for algorithm in (FactoredIQL, FactoredBC):
+        algo = algorithm(recipe="tuned")
+        algo.build_with_dataset(data)
+        entries = algo.policy.config.entries_a_row(5)
+        assert algo.policy.rows_per_update(1024) == 1024
+        algo.policy.config.entries_per_update = 64 * entries
+        rows = algo.batch_size if algorithm is FactoredBC else algo.imitation_rows
+        assert rows == 64
