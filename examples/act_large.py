@@ -4,10 +4,12 @@ python examples/act_large.py --out act-large
 """
 
 import argparse
+import itertools
 import time
 from contextlib import closing
 from pathlib import Path
 
+import d3rlpy
 import gymnasium
 import numpy as np
 from d3rlpy.logging import NoopAdapterFactory
@@ -17,8 +19,9 @@ from spin_d3rlpy.files.results import format_table, write_csv
 from spin_envs import reference_scores
 
 
-def train(couriers: int, seconds: float, size: int) -> SPINIDQL:
-    """Imitates an expert for CPU seconds; the model acts alone, the surest courier first."""
+def train(couriers: int, seconds: float, size: int, seed: int) -> SPINIDQL:
+    """Imitates an expert for CPU seconds; the model acts alone, the surest couriers first."""
+    d3rlpy.seed(seed)
     dataset, env = load_dataset(f"spin/dispatch-n{couriers}/expert-v0", size=size)
     env.close()
     algo = SPINIDQL(
@@ -27,10 +30,8 @@ def train(couriers: int, seconds: float, size: int) -> SPINIDQL:
         search_sweeps=0,
         candidate_temperature=0.0,
         held_out_share=0.0,
-        order="confidence",
     )
     algo.config.pretraining.budget_share = 0.98
-    algo.config.pretraining.batch_size = 128
     algo.fit(dataset, seconds=seconds, clock="cpu", logger_adapter=NoopAdapterFactory())
     return algo
 
@@ -50,16 +51,15 @@ def act(algo: SPINIDQL, couriers: int, episodes: int) -> dict[str, float]:
     return row if scores is None else row | {"percent": round(100.0 * mean / scores[1], 1)}
 
 
-def main(
-    trained: list[int], acting: list[int], seconds: float, size: int, episodes: int, out: Path
-) -> None:
+def main(args: argparse.Namespace) -> None:
     """Trains, acts and writes the table."""
     rows = []
-    for few in trained:
-        algo = train(few, seconds, size)
-        rows += [{"trained": few, "acting": n, **act(algo, n, episodes)} for n in acting]
-    out.mkdir(parents=True, exist_ok=True)
-    write_csv(out / "act_large.csv", rows)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for seed, few in itertools.product(args.seeds, args.trained):
+        algo = train(few, args.seconds, args.size, seed)
+        for n in args.acting:
+            rows.append({"trained": few, "acting": n, "seed": seed, **act(algo, n, args.episodes)})
+        write_csv(args.out / "act_large.csv", rows)
     print(format_table(rows))
 
 
@@ -70,5 +70,6 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=60.0, help="of a CPU core, each")
     parser.add_argument("--size", type=int, default=100_000, help="transitions of each dataset")
     parser.add_argument("--episodes", type=int, default=20, help="of each evaluation")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--out", type=Path, default=Path("act-large"))
-    main(**vars(parser.parse_args()))
+    main(parser.parse_args())

@@ -24,7 +24,6 @@ from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
 from spin_envs import ActionLayout
 
-
 # Weight (1, H) and bias (1,) of a linear output.
 Output: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 

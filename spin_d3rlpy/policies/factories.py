@@ -179,23 +179,40 @@ class JointEncoderFactory(_AnyArchitecture, name="spin_joint"):
     Args:
         order: in which slots are chosen: `"slots"`, one after the other; `"confidence"`, the slot
             with the most likely choice first; `"margin"`, the one whose best choice leads most.
-        entropy_bound: with the last two, slots are chosen together in one pass of the network as
-            long as the sum of their entropies (nats), without the largest one, stays below this;
-            None chooses one a pass. So do exported files, and policies with rules or masks.
+            None is `"confidence"` where choices have features, and `"slots"` elsewhere.
+        slots_per_pass: with the last two, most slots that one pass of a network of such features
+            chooses, if their choices differ; see `spin_d3rlpy.asm.surest.choose_surest`.
+        entropy_bound: instead of these, slots are chosen together in one pass of the network as
+            long as the sum of their entropies (nats), without the largest one, stays below this.
+            Exported files, and policies with rules or masks, choose one a pass.
     """
 
-    order: OrderName = "slots"
+    order: OrderName | None = None
+    slots_per_pass: int = 8
     entropy_bound: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_one_of("order", self.order, OrderName)
+        if self.order is not None:
+            require_one_of("order", self.order, OrderName)
         bound = self.entropy_bound
-        require_fields(self, entropy_bound=(bound is None or bound >= 0.0, "of at least 0 or None"))
+        require_fields(
+            self,
+            slots_per_pass=(self.slots_per_pass >= 1, "of at least 1"),
+            entropy_bound=(bound is None or bound >= 0.0, "of at least 0 or None"),
+        )
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> JointPolicy:
-        order = self.order, self.entropy_bound
-        return JointPolicy(observation_size, nvec, self.structure, *order)
+        of_choices = self.architecture == "entities" and self.entities.layout.has_choice_features
+        order: OrderName = self.order or ("confidence" if of_choices else "slots")
+        return JointPolicy(
+            observation_size,
+            nvec,
+            self.structure,
+            order,
+            self.entropy_bound,
+            self.slots_per_pass,
+        )
 
 
 @dataclasses.dataclass()

@@ -37,12 +37,14 @@ class JointPolicy(Policy):
         structure: StructureConfig,
         order: OrderName = "slots",
         entropy_bound: float | None = None,
+        slots_per_pass: int = 1,
     ) -> None:
         asm = ActionStructureModel(observation_size, nvec, structure)
         super().__init__(asm.layout)
         self.asm = asm
         self.order: OrderName = order
         self.entropy_bound = entropy_bound
+        self.slots_per_pass = slots_per_pass
         self.register_buffer("pretrained", torch.tensor(False))
         self.freeze()
         self.train()
@@ -117,9 +119,11 @@ class JointPolicy(Policy):
             )[0]
         # A rule may be a mask of these rows, and a file has any number of rows.
         if rule is not None or is_exporting():
-            return choose_surest(self.asm, observations, self.order, noise, rule)
+            return self._choose_surest(observations, noise, rule)
 
-        def choose(x: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
-            return choose_surest(self.asm, x, self.order, added)
+        return in_parts(self.asm, self._choose_surest, observations, noise)
 
-        return in_parts(self.asm, choose, observations, noise)
+    def _choose_surest(
+        self, x: torch.Tensor, noise: torch.Tensor | None, rule: Rule | None = None
+    ) -> torch.Tensor:
+        return choose_surest(self.asm, x, self.order, noise, rule, self.slots_per_pass)

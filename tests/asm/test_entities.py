@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from spin_d3rlpy import (
 )
 from spin_d3rlpy.asm import pretrain, sampling
 from spin_d3rlpy.asm.entities import EntityConfig
+from spin_d3rlpy.asm.model import MLPConfig
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.asm.sampling import slot_log_probs
 from spin_d3rlpy.asm.surest import CONSIDERED, choose_surest
@@ -36,6 +38,7 @@ from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
 from spin_d3rlpy.errors import NoAllowedChoiceError
 from spin_d3rlpy.policies.entities import EntityPolicy
+from spin_d3rlpy.policies.factories import JointEncoderFactory
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_envs import ActionLayout
 
@@ -423,3 +426,86 @@ def test_policies_of_pairs_imitate_batches_that_are_cut() -> None:
         algo.policy.config.entries_per_update = 64 * entries
         rows = algo.batch_size if algorithm is FactoredBC else algo.imitation_rows
         assert rows == 64
+
+
+def passes_of(asm: ActionStructureModel) -> list[int]:
+    """Returns a list to which each pass of the network of pairs adds the slots it looks at."""
+    looked_at: list[int] = []
+    hidden = asm.scorer.hidden  # type: ignore[union-attr]
+    hidden.register_forward_hook(lambda _, inputs, __: looked_at.append(inputs[0].shape[1]))
+    return looked_at
+
+
+def test_a_pass_chooses_the_surest_slots_whose_choices_differ() -> None:
+    asm, x = make_asm(20), torch.rand(1, 100)
+    first = asm.layout.split(asm(x, asm.mask_ids[None]))[0].log_softmax(-1)  # (N, K)
+    surest = first.amax(-1).argsort(descending=True)[:4]
+    best = first.argmax(-1)
+    chosen = choose_surest(asm, x, "confidence", slots_per_pass=4)[0]
+    kept = [s for i, s in enumerate(surest) if best[s] not in best[surest[:i]]]
+    assert len(kept) > 1
+    assert [int(chosen[s]) for s in kept] == [int(best[s]) for s in kept]
+
+    passes = passes_of(asm)
+    choose_surest(asm, x, "confidence", slots_per_pass=4)
+    assert 5 <= len(passes) < 20
+    assert passes[:2] == [20, 8]
+    passes.clear()
+    choose_surest(asm, x, "confidence", slots_per_pass=4, rule=lambda a: all_different(21)(a))
+    assert len(passes) == 20
+
+
+def test_slots_that_would_take_the_same_choice_wait_for_each_other() -> None:
+    asm, x = make_asm(12), torch.rand(30, 60)
+    scorer: Any = asm.scorer
+    with torch.no_grad():  # slots are alike, and what is chosen already decides
+        for part in (scorer.slot, scorer.pair):
+            part.weight.zero_()
+        for weight in (scorer.count.weight, scorer.hidden[0].weight[0]):
+            weight.zero_()
+        scorer.count.weight[0, 1] = 100.0
+        scorer.hidden[0].weight[0, 0] = 1.0
+        scorer.out.weight[0, 0] = -1.0
+    one_by_one = choose_surest(asm, x, "confidence")
+    assert all(len(set(row)) == 12 for row in one_by_one.tolist())
+    together = choose_surest(asm, x, "confidence", slots_per_pass=8)
+    assert torch.equal(together.sort(1).values, one_by_one.sort(1).values)
+
+
+def test_other_models_choose_one_slot_a_pass() -> None:
+    torch.manual_seed(0)
+    asm, x = ActionStructureModel(3, [4] * 9, MLPConfig(width=16)).eval(), torch.rand(20, 3)
+    one_by_one = choose_surest(asm, x, "confidence")
+    assert torch.equal(choose_surest(asm, x, "confidence", slots_per_pass=8), one_by_one)
+
+
+@pytest.mark.parametrize("extension", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_a_file_chooses_several_slots_a_pass_too(extension: str, tmp_path: Path) -> None:
+    data = assignments(20)
+    algo = SPINIDQL(recipe="tuned", n_action_samples=1, search_sweeps=0)
+    algo.build_with_dataset(data)
+    assert isinstance(algo.policy, JointPolicy)
+    assert (algo.policy.order, algo.policy.slots_per_pass) == ("confidence", 8)
+    x = data.observations[:30]
+    one_by_one = choose_surest(algo.policy.asm, algo.network_input(x), "confidence")
+    actions = algo.predict(x.numpy())
+    assert not np.array_equal(actions, one_by_one.numpy())
+    path = str(tmp_path / f"policy.{extension}")
+    algo.save_policy(path)
+    if extension == "pt":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            exported = torch.jit.load(path)(x).numpy()  # type: ignore[no-untyped-call]
+    else:
+        session = pytest.importorskip("onnxruntime").InferenceSession(path)
+        exported = session.run(None, {"observations": x.numpy()})[0]
+    assert np.array_equal(exported, actions)
+
+
+def test_slots_are_chosen_in_their_order_where_choices_have_no_features() -> None:
+    policy = JointEncoderFactory(architecture="mlp").create_policy(3, [4, 4])
+    assert policy.order == "slots"
+    with pytest.raises(ValueError, match="slots_per_pass"):
+        JointEncoderFactory(slots_per_pass=0)
+    with pytest.raises(ValueError, match="order"):
+        JointEncoderFactory(order="surest")  # type: ignore[arg-type]
