@@ -31,6 +31,14 @@ def score_all(scorer: Scorer, observations: torch.Tensor, tokens: torch.Tensor) 
     return logits.expand(-1, scorer.features.n_slots, -1)
 
 
+def score_in_order(
+    scorer: Scorer, observations: torch.Tensor, tokens: torch.Tensor
+) -> torch.Tensor:
+    """Returns logits `(B, N, K)` of slots, each in view of the tokens `(B, N)` before it alone."""
+    state = scorer.open(observations)
+    return state.logits(state.made_before(tokens))
+
+
 class EntityBySlot:
     """Logits of one slot after the other; see `spin_d3rlpy.asm.model.SlotBySlot`."""
 

@@ -1,4 +1,4 @@
-"""A policy of independent slots whose choices are scored by features of slots and choices."""
+"""Policies whose choices are scored by features of slots and choices."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from torch import nn
 
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.model import ActionStructureModel
-from spin_d3rlpy.asm.scorers import create_scorer, score_all
+from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.asm.scorers import EntityBySlot, create_scorer, score_all, score_in_order
 from spin_d3rlpy.nvec import SlotLayout, require_same_nvec
-from spin_d3rlpy.policies.base import IndependentPolicy
+from spin_d3rlpy.policies.base import IndependentPolicy, SlotOrderPolicy, choose_in_order
 from spin_d3rlpy.policies.features import require_same_sizes
 
 
@@ -67,3 +68,31 @@ class EntityPolicy(IndependentPolicy):
         if not self.from_asm:
             return super().trainable_modules()
         return [("hidden", self.scorer.hidden), ("heads", self.scorer.out)]
+
+
+class EntityOrderPolicy(SlotOrderPolicy):
+    """The structure model's network, trained to choose slots in their order (AR- with features).
+
+    A slot's choices are scored in view of those of the slots before it; later slots are masked.
+    Arguments are those of `EntityPolicy`.
+    """
+
+    mask_ids: torch.Tensor  # (N,)
+
+    def __init__(self, observation_size: int, nvec: Sequence[int], config: EntityConfig) -> None:
+        super().__init__(SlotLayout(nvec))
+        self.config = config
+        self.scorer = create_scorer(observation_size, nvec, config)
+        self.register_buffer("mask_ids", torch.tensor(self.layout.nvec), persistent=False)
+
+    def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        return score_in_order(self.scorer, observations, actions.long()).flatten(1)
+
+    def decode(
+        self,
+        observations: torch.Tensor,
+        noise: torch.Tensor | None = None,
+        rule: Rule | None = None,
+    ) -> torch.Tensor:
+        chain = EntityBySlot(self.scorer, self.mask_ids, observations, None)
+        return choose_in_order(self.layout, chain, noise, rule)
