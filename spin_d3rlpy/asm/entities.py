@@ -11,8 +11,8 @@ Axes: `B` rows, `N` slots, `K` choices, `W` width.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -22,6 +22,8 @@ from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast.precision import in_float32
 from spin_envs.layout import ActionLayout
 
+# Maps things `(B, T, W)` and a state's summary `(B, W)` to what things learn of the others.
+Attention: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 COUNT_FEATURES = 2  # how many slots make a choice, and whether any does
 
 
@@ -207,6 +209,14 @@ class PairScores:
         if features.pair_size:
             distances = features.distances(slots[:, :, None], choices[:, None])
             self._pairs = scorer.pair(distances)  # (B, N, K, W)
+
+    def attend(self, attention: Attention) -> None:
+        """Adds to slots and choices what attention among all of them gives."""
+        things = torch.cat([self._slots, self._choices], dim=1)
+        learned = attention(things, self._common)
+        n_slots = self._slots.shape[1]
+        self._slots = self._slots + learned[:, :n_slots]
+        self._choices = self._choices + learned[:, n_slots:]
 
     def made(self, tokens: torch.Tensor) -> torch.Tensor:
         """Returns what choices add up to: counts `(B, K)` of tokens `(B, N)`."""

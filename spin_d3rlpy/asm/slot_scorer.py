@@ -15,7 +15,13 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, relu
 
-from spin_d3rlpy.asm.entities import EntityConfig, EntityFeatures, linear_of, rows_of_slots
+from spin_d3rlpy.asm.entities import (
+    Attention,
+    EntityConfig,
+    EntityFeatures,
+    linear_of,
+    rows_of_slots,
+)
 from spin_d3rlpy.fast.precision import in_float32
 
 # Of what is known of other slots. As wide as the rest, it over-fits where slots hardly depend on
@@ -66,7 +72,11 @@ class SlotScores:
         self._tokens = scorer.token(slots)  # (B, N, T)
         common = scorer.context(features.context(observations))
         common = common + scorer.all_slots(relu(self._tokens).mean(1))
-        self._slots = scorer.slot(slots) + common[:, None]  # (B, N, W)
+        self._slots, self._common = scorer.slot(slots) + common[:, None], common  # (B, N, W)
+
+    def attend(self, attention: Attention) -> None:
+        """Adds to slots what attention among them gives."""
+        self._slots = self._slots + attention(self._slots, self._common)
 
     def made(self, tokens: torch.Tensor) -> torch.Tensor:
         """Returns what choices add up to: slots with their choices, `(B, T)`, of `(B, N)`."""
@@ -91,7 +101,7 @@ class SlotScores:
         return made + by * chosen
 
     def logits(self, made: torch.Tensor, slots: int | torch.Tensor | None = None) -> torch.Tensor:
-        """Returns logits `(B, N, K)` in view of what is made `(B, T)`, or of each slot's `(B, N, T)`.
+        """Returns logits `(B, N, K)` in view of what is made, `(B, T)` or each slot's `(B, N, T)`.
 
         Of one slot they are `(B, 1, K)`, of `slots` `(B, C)` in each row `(B, C, K)`.
         """

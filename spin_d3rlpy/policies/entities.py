@@ -6,14 +6,22 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.nn.functional import relu
 
 from spin_d3rlpy.asm.entities import EntityConfig
-from spin_d3rlpy.asm.model import ActionStructureModel
+from spin_d3rlpy.asm.model import ActionStructureModel, SlotTransformer, TransformerConfig
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.asm.scorers import EntityBySlot, create_scorer, score_all, score_in_order
 from spin_d3rlpy.nvec import SlotLayout, require_same_nvec
 from spin_d3rlpy.policies.base import IndependentPolicy, SlotOrderPolicy, choose_in_order
 from spin_d3rlpy.policies.features import require_same_sizes
+
+
+def all_masked(layout: SlotLayout, observations: torch.Tensor) -> torch.Tensor:
+    """Returns tokens `(B, N)` of observations `(B, obs)` whose slots have all to be chosen."""
+    shape = observations.shape[0], layout.n_slots
+    mask = layout.max_choices  # all slots have as many choices
+    return torch.full(shape, mask, device=observations.device)
 
 
 class EntityPolicy(IndependentPolicy):
@@ -41,9 +49,7 @@ class EntityPolicy(IndependentPolicy):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`."""
-        shape = observations.shape[0], self.layout.n_slots
-        mask = self.layout.max_choices  # all slots have as many choices
-        masked = torch.full(shape, mask, device=observations.device)
+        masked = all_masked(self.layout, observations)
         return score_all(self.scorer, observations, masked).flatten(1)
 
     @property
@@ -96,3 +102,61 @@ class EntityOrderPolicy(SlotOrderPolicy):
     ) -> torch.Tensor:
         chain = EntityBySlot(self.scorer, self.mask_ids, observations, None)
         return choose_in_order(self.layout, chain, noise, rule)
+
+
+class SlotAttention(nn.Module):
+    """SAINT's Transformer, whose tokens are slots and choices, next to those of the state.
+
+    Args:
+        width: of what the network of features knows of a slot, a choice and the state (W).
+        config: sizes of the Transformer.
+    """
+
+    def __init__(self, width: int, config: TransformerConfig) -> None:
+        super().__init__()
+        self.token = nn.Linear(width, config.width)
+        self.trunk = SlotTransformer(width, config)
+        self.norm = nn.LayerNorm(config.width)
+        self.out = nn.Linear(config.width, width, bias=False)
+
+    def forward(self, things: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """Maps things `(B, T, W)` in a state `(B, W)` to what they learn, `(B, T, W)`."""
+        features = self.trunk(relu(state), self.token(relu(things)))
+        learned: torch.Tensor = self.out(self.norm(features))
+        return learned
+
+
+class AttendingPolicy(IndependentPolicy):
+    """SAINT with features: slots and choices attend to each other, then pairs are scored.
+
+    The network is that of `EntityPolicy` with attention after its first layer. Slots are
+    independent given the state. There are no position codes: permuting slots or choices permutes
+    the logits.
+
+    Args:
+        observation_size: length of an observation.
+        nvec: number of choices of each slot.
+        config: sizes of the network, and where the features are.
+        transformer: sizes of attention; heads have those of `config`.
+
+    References:
+        * Landers et al., SAINT: Attention-Based Policies for Discrete Combinatorial Action Spaces,
+          2025, where tokens are learned queries of slots.
+    """
+
+    def __init__(
+        self,
+        observation_size: int,
+        nvec: Sequence[int],
+        config: EntityConfig,
+        transformer: TransformerConfig,
+    ) -> None:
+        super().__init__(SlotLayout(nvec))
+        self.scorer = create_scorer(observation_size, nvec, config)
+        by_pairs = config.layout.has_choice_features
+        self.attention = SlotAttention(config.width if by_pairs else config.slot_width, transformer)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns logits, flat `(B, S)`."""
+        masked = all_masked(self.layout, observations)
+        return score_all(self.scorer, observations, masked, self.attention).flatten(1)

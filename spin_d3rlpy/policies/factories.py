@@ -25,9 +25,8 @@ from spin_d3rlpy.errors import (
     require_one_of,
 )
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
-from spin_d3rlpy.policies.attending import AttendingPolicy
 from spin_d3rlpy.policies.base import FactoredPolicy, Policy, SlotOrderPolicy
-from spin_d3rlpy.policies.entities import EntityOrderPolicy, EntityPolicy
+from spin_d3rlpy.policies.entities import AttendingPolicy, EntityOrderPolicy, EntityPolicy
 from spin_d3rlpy.policies.features import (
     HeadInit,
     QueryFeatures,

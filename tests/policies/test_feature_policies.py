@@ -19,11 +19,11 @@ from d3rlpy.logging import NoopAdapterFactory
 
 import spin_d3rlpy
 from spin_d3rlpy import (
+    SAINTBC,
+    SAINTIQL,
     AutoregressiveBC,
     AutoregressiveIQL,
     LockstepEvaluator,
-    SAINTBC,
-    SAINTIQL,
     TransformerConfig,
     load_dataset,
     load_policy,
@@ -34,9 +34,7 @@ from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.asm.scorers import score_all
 from spin_d3rlpy.policies import AutoregressivePolicy, Policy, SlotPolicy
-from spin_d3rlpy.policies.attending import AttendingPolicy
-from spin_d3rlpy.policies.base import IndependentPolicy
-from spin_d3rlpy.policies.entities import EntityOrderPolicy
+from spin_d3rlpy.policies.entities import AttendingPolicy, EntityOrderPolicy
 from spin_envs import ActionLayout
 from tests.asm.test_entities import assignments, permuted
 from tests.asm.test_slot_scorer import agents
@@ -66,7 +64,7 @@ def loud(policy: Any) -> Any:
     """A policy far from its start, where parts that begin with zeros matter."""
     with torch.no_grad():
         for parameter in policy.parameters():
-            parameter.add_(0.4 * torch.randn(parameter.shape))
+            parameter.add_(0.2 * torch.randn(parameter.shape))
     return policy.eval()
 
 
@@ -114,7 +112,7 @@ def test_probabilities_sum_to_one_and_are_those_of_samples(
     policy, x = make(kind, 2), observations(kind, 2, 1)
     k = policy.layout.max_choices
     everything = torch.tensor(list(itertools.product(range(k), repeat=2)))
-    p = policy.log_prob(x.expand(len(everything), -1), everything).exp()
+    p = policy.log_prob(x.expand(len(everything), -1), everything).exp().detach()
     assert float(p.sum()) == pytest.approx(1.0, abs=1e-5)
     torch.manual_seed(1)
     n = 20_000
@@ -158,7 +156,6 @@ def test_saints_slots_see_the_others_features(kind: str) -> None:
     other[:, 0] += 1.0  # of the first slot
     before, after = (policy.layout.split(policy(y)) for y in (x, other))
     assert not torch.allclose(before[:, 1], after[:, 1])
-    policy.trunk.requires_grad_(True)
     policy(x).square().mean().backward()  # every parameter matters
     assert all(
         parameter.grad is not None and parameter.grad.abs().sum() > 0
