@@ -113,9 +113,11 @@ class SPINIQL(IQL):
 
 class _SAINTFields(TypedDict, total=False):
     actor_encoder_factory: SAINTEncoderFactory
+    entities: EntityConfig | None
     transformer: TransformerConfig
 
 class _SAINT:
+    entities: EntityConfig | None
     transformer: TransformerConfig
 
 class _SAINTIQLFields(_IQLFields, _SAINTFields, total=False): ...
@@ -179,9 +181,11 @@ class FactoredIQL(IQL):
 
 class _AutoregressiveFields(TypedDict, total=False):
     actor_encoder_factory: AutoregressiveEncoderFactory
+    entities: EntityConfig | None
     sizes: AutoregressiveConfig
 
 class _Autoregressive:
+    entities: EntityConfig | None
     sizes: AutoregressiveConfig
 
 class _AutoregressiveIQLFields(_IQLFields, _AutoregressiveFields, total=False): ...

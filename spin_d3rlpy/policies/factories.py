@@ -315,6 +315,9 @@ class SPINDistillEncoderFactory(ASMEncoderFactory, name="spin_distill"):
 class RePreMEncoderFactory(PolicyFactory, name="reprem"):
     """A frozen state encoder, pre-trained on trajectories (RePreM).
 
+    It sees the flat observation, also where slots and choices have features: in its paper a state
+    is one vector of a trajectory.
+
     Args:
         sizes: of the model.
         pretraining: how it is pre-trained.

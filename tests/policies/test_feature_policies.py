@@ -298,12 +298,12 @@ def test_the_recipe_keeps_the_sizes_that_are_given() -> None:
 
 @pytest.mark.parametrize("algo_class", [SAINTBC, AutoregressiveBC])
 def test_features_help_on_a_small_dispatch(algo_class: Any) -> None:
-    dataset, env = load_dataset("spin/dispatch-n5/expert-v0", size=5_000, progress=False)
+    dataset, env = load_dataset("spin/dispatch-n5/expert-v0", size=3_000, progress=False)
     returns = []
     with closing(env), closing(LockstepEvaluator(env, 20, seed=1_000)) as evaluator:
         for layout in (None, ActionLayout()):
             d3rlpy.seed(0)
-            algo = algo_class(recipe="tuned", layout=layout)
-            algo.fit(dataset, n_steps=300, n_steps_per_epoch=300, **QUIET)
+            algo = algo_class(recipe="tuned", layout=layout, imitation_batch_size=64)
+            algo.fit(dataset, n_steps=150, n_steps_per_epoch=150, **QUIET)
             returns.append(float(evaluator.returns(algo).mean()))
     assert returns[0] > 1.3 * returns[1], returns
