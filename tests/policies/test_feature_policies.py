@@ -164,6 +164,22 @@ def test_saints_slots_see_the_others_features(kind: str) -> None:
     )
 
 
+def test_attention_changes_slots_and_choices() -> None:
+    scorer, x = make_saint(n=4).scorer, observations(OF_PAIRS, 4)
+
+    def changed(thing: int) -> torch.Tensor:
+        """Which logits `(N, K)` change with what one thing learns."""
+        before, after = scorer.open(x), scorer.open(x)
+        after.attend(lambda things, _: torch.eye(9)[thing][:, None].expand_as(things))
+        made = torch.zeros(len(x), 5)
+        return (before.logits(made) - after.logits(made)).abs().amax(0) > 1e-6
+
+    of_slot = changed(2)
+    assert of_slot[2].all()
+    assert of_slot.sum() == 5
+    assert changed(4 + 3)[:, 3].all()
+
+
 @both_kinds
 @both_policies
 def test_weights_serve_any_number_of_slots(make: Callable[..., Policy], kind: str) -> None:
