@@ -25,6 +25,7 @@ from spin_d3rlpy import (
     AutoregressiveIQL,
     LockstepEvaluator,
     TransformerConfig,
+    fast,
     load_dataset,
     load_policy,
     save_policy,
@@ -162,6 +163,18 @@ def test_saints_slots_see_the_others_features(kind: str) -> None:
         for name, parameter in policy.named_parameters()
         if "count" not in name and "made" not in name and name != "scorer.choice"
     )
+
+
+@both_kinds
+@pytest.mark.parametrize("by_launches", [False, True])
+def test_the_fast_transformer_takes_tokens_of_each_row(
+    kind: str, by_launches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, x = make_saint(kind, 4), observations(kind, 4)
+    with fast.switch.plain():
+        expected = policy(x)
+    monkeypatch.setattr(fast.switch, "counts_launches", lambda _: by_launches)
+    torch.testing.assert_close(policy(x), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_attention_changes_slots_and_choices() -> None:
