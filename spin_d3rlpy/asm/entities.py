@@ -22,8 +22,10 @@ from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast.precision import in_float32
 from spin_envs.layout import ActionLayout
 
-# Maps things `(B, T, W)` and a state's summary `(B, W)` to what things learn of the others.
-Attention: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+# Maps slots `(B, N, W)`, choices `(B, K, W)` and a state's summary `(B, W)` to slots and choices.
+Attention: TypeAlias = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]
+]
 COUNT_FEATURES = 2  # how many slots make a choice, and whether any does
 
 
@@ -211,12 +213,8 @@ class PairScores:
             self._pairs = scorer.pair(distances)  # (B, N, K, W)
 
     def attend(self, attention: Attention) -> None:
-        """Adds to slots and choices what attention among all of them gives."""
-        things = torch.cat([self._slots, self._choices], dim=1)
-        learned = attention(things, self._common)
-        n_slots = self._slots.shape[1]
-        self._slots = self._slots + learned[:, :n_slots]
-        self._choices = self._choices + learned[:, n_slots:]
+        """Has slots and choices learn from each other; what is alike need not be so then."""
+        self._slots, self._choices = attention(self._slots, self._choices, self._common)
 
     def made(self, tokens: torch.Tensor) -> torch.Tensor:
         """Returns what choices add up to: counts `(B, K)` of tokens `(B, N)`."""

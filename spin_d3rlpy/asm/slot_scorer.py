@@ -75,8 +75,9 @@ class SlotScores:
         self._slots, self._common = scorer.slot(slots) + common[:, None], common  # (B, N, W)
 
     def attend(self, attention: Attention) -> None:
-        """Adds to slots what attention among them gives."""
-        self._slots = self._slots + attention(self._slots, self._common)
+        """Has slots learn from each other."""
+        no_choices = self._slots[:, :0]  # they have no features
+        self._slots, _ = attention(self._slots, no_choices, self._common)
 
     def made(self, tokens: torch.Tensor) -> torch.Tensor:
         """Returns what choices add up to: slots with their choices, `(B, T)`, of `(B, N)`."""

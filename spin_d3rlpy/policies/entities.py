@@ -110,28 +110,38 @@ class SlotAttention(nn.Module):
     Args:
         width: of what the network of features knows of a slot, a choice and the state (W).
         config: sizes of the Transformer.
+        n_queries: learned queries, one a slot (N), where slots have no features; else 0.
     """
 
-    def __init__(self, width: int, config: TransformerConfig) -> None:
+    def __init__(self, width: int, config: TransformerConfig, n_queries: int) -> None:
         super().__init__()
+        self.queries = nn.Parameter(torch.randn(n_queries, width)) if n_queries else None
         self.token = nn.Linear(width, config.width)
         self.trunk = SlotTransformer(width, config)
         self.norm = nn.LayerNorm(config.width)
         self.out = nn.Linear(config.width, width, bias=False)
 
-    def forward(self, things: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """Maps things `(B, T, W)` in a state `(B, W)` to what they learn, `(B, T, W)`."""
+    def forward(
+        self, slots: torch.Tensor, choices: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Adds to slots `(B, N, W)` and choices `(B, K, W)` what they learn from each other.
+
+        The state is `(B, W)`. Slots without features are `(B, 1, W)`.
+        """
+        if self.queries is not None:
+            slots = slots + self.queries
+        n_slots, things = slots.shape[1], torch.cat([slots, choices], dim=1)
         features = self.trunk(relu(state), self.token(relu(things)))
-        learned: torch.Tensor = self.out(self.norm(features))
-        return learned
+        things = things + self.out(self.norm(features))
+        return things[:, :n_slots], things[:, n_slots:]
 
 
 class AttendingPolicy(IndependentPolicy):
     """SAINT with features: slots and choices attend to each other, then pairs are scored.
 
     The network is that of `EntityPolicy` with attention after its first layer. Slots are
-    independent given the state. There are no position codes: permuting slots or choices permutes
-    the logits.
+    independent given the state. Permuting slots or choices permutes the logits; only slots without
+    features are told apart, by learned queries, as by SAINT without features.
 
     Args:
         observation_size: length of an observation.
@@ -154,7 +164,9 @@ class AttendingPolicy(IndependentPolicy):
         super().__init__(SlotLayout(nvec))
         self.scorer = create_scorer(observation_size, nvec, config)
         by_pairs = config.layout.has_choice_features
-        self.attention = SlotAttention(config.width if by_pairs else config.slot_width, transformer)
+        width = config.width if by_pairs else config.slot_width
+        n_queries = len(nvec) if self.scorer.features.slots_are_alike else 0
+        self.attention = SlotAttention(width, transformer, n_queries)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`."""

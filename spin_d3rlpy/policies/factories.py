@@ -119,9 +119,9 @@ class SAINTEncoderFactory(_TakesFeatures, name="saint"):
 
     Args:
         transformer: its sizes.
-        entities: where slots and choices have features, they take the place of queries, state and
-            heads: slots attend to each other, and one network scores pairs of a slot and a choice.
-            None: the policy sees the flat observation.
+        entities: where slots and choices have features, they take the place of state, queries and
+            heads: slots and choices attend to each other, and one network scores pairs of them.
+            Slots without features keep their queries. None: the policy sees the flat observation.
     """
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)

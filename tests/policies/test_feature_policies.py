@@ -183,7 +183,8 @@ def test_attention_changes_slots_and_choices() -> None:
     def changed(thing: int) -> torch.Tensor:
         """Which logits `(N, K)` change with what one thing learns."""
         before, after = scorer.open(x), scorer.open(x)
-        after.attend(lambda things, _: torch.eye(9)[thing][:, None].expand_as(things))
+        ones = torch.eye(9)[thing][:, None]
+        after.attend(lambda slots, choices, _: (slots + ones[:4], choices + ones[4:]))
         made = torch.zeros(len(x), 5)
         return (before.logits(made) - after.logits(made)).abs().amax(0) > 1e-6
 
@@ -191,6 +192,16 @@ def test_attention_changes_slots_and_choices() -> None:
     assert of_slot[2].all()
     assert of_slot.sum() == 5
     assert changed(4 + 3)[:, 3].all()
+
+
+def test_places_without_features_show_different_items() -> None:
+    env: Any = gymnasium.make("spin/slate-v0", places=4)
+    (size,), nvec = env.observation_space.shape, env.action_space.nvec.tolist()
+    torch.manual_seed(0)
+    policy = loud(AttendingPolicy(size, nvec, entities(env.unwrapped.layout), SMALL))
+    logits = policy.layout.split(policy(torch.rand(3, size)))
+    assert logits.shape == (3, 4, nvec[0])
+    assert not torch.allclose(logits[:, 0], logits[:, 1])
 
 
 @both_kinds
