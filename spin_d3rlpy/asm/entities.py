@@ -99,7 +99,7 @@ class EntityFeatures(nn.Module):
             self.register_buffer(name, tensor, persistent=False)
         self.compared = layout.compared
         # Slots without features cannot be told from each other: one row stands for all.
-        self.slots_are_alike = not (layout.slot_columns or layout.slot_features)
+        self.slots_are_alike = not layout.has_slot_features
         self.slot_size = self.slot_index.shape[1] + self.slot_static.shape[1]
         self.choice_size = self.choice_index.shape[1] + self.choice_static.shape[1]
         self.pair_size = len(layout.compared) + 1 if layout.compared else 0
@@ -213,7 +213,7 @@ class PairScores:
             self._pairs = scorer.pair(distances)  # (B, N, K, W)
 
     def attend(self, attention: Attention) -> None:
-        """Has slots and choices learn from each other; what is alike need not be so then."""
+        """Has slots and choices learn from each other."""
         self._slots, self._choices = attention(self._slots, self._choices, self._common)
 
     def made(self, tokens: torch.Tensor) -> torch.Tensor:

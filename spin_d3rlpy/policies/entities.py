@@ -110,12 +110,10 @@ class SlotAttention(nn.Module):
     Args:
         width: of what the network of features knows of a slot, a choice and the state (W).
         config: sizes of the Transformer.
-        n_queries: learned queries, one a slot (N), where slots have no features; else 0.
     """
 
-    def __init__(self, width: int, config: TransformerConfig, n_queries: int) -> None:
+    def __init__(self, width: int, config: TransformerConfig) -> None:
         super().__init__()
-        self.queries = nn.Parameter(torch.randn(n_queries, width)) if n_queries else None
         self.token = nn.Linear(width, config.width)
         self.trunk = SlotTransformer(width, config)
         self.norm = nn.LayerNorm(config.width)
@@ -126,10 +124,8 @@ class SlotAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Adds to slots `(B, N, W)` and choices `(B, K, W)` what they learn from each other.
 
-        The state is `(B, W)`. Slots without features are `(B, 1, W)`.
+        The state is `(B, W)`.
         """
-        if self.queries is not None:
-            slots = slots + self.queries
         n_slots, things = slots.shape[1], torch.cat([slots, choices], dim=1)
         features = self.trunk(relu(state), self.token(relu(things)))
         things = things + self.out(self.norm(features))
@@ -140,8 +136,8 @@ class AttendingPolicy(IndependentPolicy):
     """SAINT with features: slots and choices attend to each other, then pairs are scored.
 
     The network is that of `EntityPolicy` with attention after its first layer. Slots are
-    independent given the state. Permuting slots or choices permutes the logits; only slots without
-    features are told apart, by learned queries, as by SAINT without features.
+    independent given the state. There are no position codes: permuting slots or choices permutes
+    the logits, and slots without features would all choose alike.
 
     Args:
         observation_size: length of an observation.
@@ -165,8 +161,7 @@ class AttendingPolicy(IndependentPolicy):
         self.scorer = create_scorer(observation_size, nvec, config)
         by_pairs = config.layout.has_choice_features
         width = config.width if by_pairs else config.slot_width
-        n_queries = len(nvec) if self.scorer.features.slots_are_alike else 0
-        self.attention = SlotAttention(width, transformer, n_queries)
+        self.attention = SlotAttention(width, transformer)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`."""

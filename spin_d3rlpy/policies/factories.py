@@ -119,12 +119,16 @@ class SAINTEncoderFactory(_TakesFeatures, name="saint"):
 
     Args:
         transformer: its sizes.
-        entities: where slots and choices have features, they take the place of state, queries and
-            heads: slots and choices attend to each other, and one network scores pairs of them.
-            Slots without features keep their queries. None: the policy sees the flat observation.
+        entities: where slots have features, they take the place of state, queries and heads: slots
+            and choices attend to each other, and one network scores pairs of them. None: the policy
+            sees the flat observation, as it does where slots have no features.
     """
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
+
+    def with_layout(self, layout: ActionLayout) -> PolicyFactory:
+        # Queries tell slots apart that have no features. Without them all would choose alike.
+        return super().with_layout(layout) if layout.has_slot_features else self
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
         if (entities := self.entities_in_use) is not None:

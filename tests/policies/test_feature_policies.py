@@ -194,14 +194,14 @@ def test_attention_changes_slots_and_choices() -> None:
     assert changed(4 + 3)[:, 3].all()
 
 
-def test_places_without_features_show_different_items() -> None:
-    env: Any = gymnasium.make("spin/slate-v0", places=4)
-    (size,), nvec = env.observation_space.shape, env.action_space.nvec.tolist()
-    torch.manual_seed(0)
-    policy = loud(AttendingPolicy(size, nvec, entities(env.unwrapped.layout), SMALL))
-    logits = policy.layout.split(policy(torch.rand(3, size)))
-    assert logits.shape == (3, 4, nvec[0])
-    assert not torch.allclose(logits[:, 0], logits[:, 1])
+def test_saint_keeps_its_queries_where_slots_have_no_features() -> None:
+    env = gymnasium.make("spin/slate-v0", places=4)
+    for algo_class, policy_class in ((SAINTBC, SlotPolicy), (AutoregressiveBC, EntityOrderPolicy)):
+        algo = algo_class(recipe="smoke")
+        algo.build_with_env(env)
+        assert isinstance(algo.policy, policy_class)
+        x = env.reset(seed=0)[0][None]
+        assert algo.sample_action(x).shape == (1, 4)
 
 
 @both_kinds
