@@ -80,10 +80,14 @@ class ActionLayout:
         return bool(self.choice_columns or self.choice_features)
 
     @property
+    def has_slot_features(self) -> bool:
+        """Whether slots have features, by which a network can tell them from each other."""
+        return bool(self.slot_columns or self.slot_features)
+
+    @property
     def has_features(self) -> bool:
         """Whether one network can serve all slots, by the features of choices or of slots."""
-        has_slot_features = bool(self.slot_columns or self.slot_features)
-        return self.has_choice_features or (self.shared_choices and has_slot_features)
+        return self.has_choice_features or (self.shared_choices and self.has_slot_features)
 
     @property
     def n_slot_columns(self) -> int:

@@ -1,14 +1,11 @@
 # Written by `python -m tests.typing.stubs`; do not edit.
-from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
-
 from d3rlpy.base import DeviceArg
 from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
 from d3rlpy.optimizers.optimizers import OptimizerFactory
 from d3rlpy.preprocessing.action_scalers import ActionScaler
 from d3rlpy.preprocessing.observation_scalers import ObservationScaler
 from d3rlpy.preprocessing.reward_scalers import RewardScaler
-
+from pathlib import Path
 from spin_d3rlpy.algos.awac import AWAC, AWACConfig
 from spin_d3rlpy.algos.bc import BC, BCConfig
 from spin_d3rlpy.algos.bcq import BCQ, BCQConfig
@@ -30,6 +27,7 @@ from spin_d3rlpy.policies.factories import (
 )
 from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
 from spin_envs.layout import ActionLayout
+from typing import Any, Literal, TypedDict, Unpack
 
 class _IQLFields(TypedDict, total=False):
     batch_size: int
@@ -113,9 +111,11 @@ class SPINIQL(IQL):
 
 class _SAINTFields(TypedDict, total=False):
     actor_encoder_factory: SAINTEncoderFactory
+    entities: EntityConfig | None
     transformer: TransformerConfig
 
 class _SAINT:
+    entities: EntityConfig | None
     transformer: TransformerConfig
 
 class _SAINTIQLFields(_IQLFields, _SAINTFields, total=False): ...
@@ -179,9 +179,11 @@ class FactoredIQL(IQL):
 
 class _AutoregressiveFields(TypedDict, total=False):
     actor_encoder_factory: AutoregressiveEncoderFactory
+    entities: EntityConfig | None
     sizes: AutoregressiveConfig
 
 class _Autoregressive:
+    entities: EntityConfig | None
     sizes: AutoregressiveConfig
 
 class _AutoregressiveIQLFields(_IQLFields, _AutoregressiveFields, total=False): ...

@@ -11,8 +11,8 @@ Axes: `B` rows, `N` slots, `K` choices, `W` width.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -22,6 +22,10 @@ from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast.precision import in_float32
 from spin_envs.layout import ActionLayout
 
+# Maps slots `(B, N, W)`, choices `(B, K, W)` and a state's summary `(B, W)` to slots and choices.
+Attention: TypeAlias = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]
+]
 COUNT_FEATURES = 2  # how many slots make a choice, and whether any does
 LEAST_ROWS = 32  # of a batch that is cut
 
@@ -110,7 +114,7 @@ class EntityFeatures(nn.Module):
             self.register_buffer(name, tensor, persistent=False)
         self.compared = layout.compared
         # Slots without features cannot be told from each other: one row stands for all.
-        self.slots_are_alike = not (layout.slot_columns or layout.slot_features)
+        self.slots_are_alike = not layout.has_slot_features
         self.slot_size = self.slot_index.shape[1] + self.slot_static.shape[1]
         self.choice_size = self.choice_index.shape[1] + self.choice_static.shape[1]
         self.pair_size = len(layout.compared) + 1 if layout.compared else 0
@@ -223,9 +227,18 @@ class PairScores:
             distances = features.distances(slots[:, :, None], choices[:, None])
             self._pairs = scorer.pair(distances)  # (B, N, K, W)
 
+    def attend(self, attention: Attention) -> None:
+        """Has slots and choices learn from each other."""
+        self._slots, self._choices = attention(self._slots, self._choices, self._common)
+
     def made(self, tokens: torch.Tensor) -> torch.Tensor:
         """Returns what choices add up to: counts `(B, K)` of tokens `(B, N)`."""
         return count_choices(tokens, self._scorer.features.n_choices)
+
+    def made_before(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Returns for each slot what `made` gives of the slots before it, `(B, N, K)`."""
+        counts = count_choices(tokens[..., None], self._scorer.features.n_choices)
+        return counts.cumsum(1) - counts
 
     def changed(
         self, counts: torch.Tensor, slot: int, choice: torch.Tensor, by: float
@@ -235,10 +248,10 @@ class PairScores:
         return counts.scatter_add(1, choice[:, None], changes)
 
     def logits(self, counts: torch.Tensor, slots: int | torch.Tensor | None = None) -> torch.Tensor:
-        """Returns logits `(B, N, K)` in view of counts `(B, K)`.
+        """Returns logits `(B, N, K)` in view of counts `(B, K)`, or of each slot's `(B, N, K)`.
 
         Of one slot they are `(B, 1, K)`, of `slots` `(B, C)` in each row `(B, C, K)`. Where slots
-        are alike they are always `(B, 1, K)`.
+        are alike and see the same counts, they are always `(B, 1, K)`.
         """
         scorer = self._scorer
         if scorer.features.slots_are_alike:
@@ -246,12 +259,13 @@ class PairScores:
         parts = self._slots, self._pairs  # (B, N, W) and (B, N, K, W)
         of_slots, pairs = (None if part is None else rows_of_slots(part, slots) for part in parts)
         assert of_slots is not None
+        counts = counts[:, None] if counts.dim() == 2 else counts  # (B, V, K) of V views
         seen = torch.stack([counts, (counts > 0.0).to(counts.dtype)], dim=-1)
-        choices = self._choices + scorer.count(seen)
+        choices = self._choices[:, None] + scorer.count(seen)  # (B, V, K, W)
         active = relu(choices)
-        made = counts[:, None].to(active.dtype) @ active / scorer.features.n_slots  # (B, 1, W)
-        common = self._common[:, None] + scorer.all_choices(active.mean(1, keepdim=True))
-        x = (choices + common + scorer.made(made))[:, None] + of_slots[:, :, None]
+        made = counts[:, :, None].to(active.dtype) @ active / scorer.features.n_slots
+        common = self._common[:, None, None] + scorer.all_choices(active.mean(2, keepdim=True))
+        x = choices + common + scorer.made(made) + of_slots[:, :, None]
         hidden = scorer.hidden(relu(x if pairs is None else x + pairs))
         logits: torch.Tensor = in_float32(scorer.out, hidden)[..., 0]
         return logits

@@ -195,7 +195,7 @@ class SlotTransformer(nn.Module):
 
         Args:
             observations: `(B, obs)`.
-            table: `(R, D)` tokens.
+            table: `(R, D)` tokens; or `(B, N, D)`, each row its own, without `ids`.
             ids: `(B, N)` rows of the table; None: every row of the batch has all of it (R = N).
             rows: `(C, N)`: for slot i, only the features in rows `rows[:, i]` of the batch.
         """

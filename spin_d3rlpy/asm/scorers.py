@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from spin_d3rlpy.asm.entities import EntityConfig, PairScorer
+from spin_d3rlpy.asm.entities import Attention, EntityConfig, PairScorer
 from spin_d3rlpy.asm.slot_scorer import SlotScorer
 from spin_d3rlpy.nvec import replace_slot
 
@@ -24,11 +24,29 @@ def create_scorer(observation_size: int, nvec: Sequence[int], config: EntityConf
     return (PairScorer if by_pairs else SlotScorer)(observation_size, nvec, config)
 
 
-def score_all(scorer: Scorer, observations: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Returns logits `(B, N, K)` of observations `(B, obs)` in view of tokens `(B, N)`."""
+def score_all(
+    scorer: Scorer,
+    observations: torch.Tensor,
+    tokens: torch.Tensor,
+    attention: Attention | None = None,
+) -> torch.Tensor:
+    """Returns logits `(B, N, K)` of observations `(B, obs)` in view of tokens `(B, N)`.
+
+    With `attention`, slots and choices first learn from each other.
+    """
     state = scorer.open(observations)
+    if attention is not None:
+        state.attend(attention)
     logits = state.logits(state.made(tokens))
     return logits.expand(-1, scorer.features.n_slots, -1)
+
+
+def score_in_order(
+    scorer: Scorer, observations: torch.Tensor, tokens: torch.Tensor
+) -> torch.Tensor:
+    """Returns logits `(B, N, K)` of slots, each in view of the tokens `(B, N)` before it alone."""
+    state = scorer.open(observations)
+    return state.logits(state.made_before(tokens))
 
 
 class EntityBySlot:

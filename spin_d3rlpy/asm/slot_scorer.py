@@ -15,7 +15,13 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, relu
 
-from spin_d3rlpy.asm.entities import EntityConfig, EntityFeatures, linear_of, rows_of_slots
+from spin_d3rlpy.asm.entities import (
+    Attention,
+    EntityConfig,
+    EntityFeatures,
+    linear_of,
+    rows_of_slots,
+)
 from spin_d3rlpy.fast.precision import in_float32
 
 # Of what is known of other slots. As wide as the rest, it over-fits where slots hardly depend on
@@ -66,13 +72,27 @@ class SlotScores:
         self._tokens = scorer.token(slots)  # (B, N, T)
         common = scorer.context(features.context(observations))
         common = common + scorer.all_slots(relu(self._tokens).mean(1))
-        self._slots = scorer.slot(slots) + common[:, None]  # (B, N, W)
+        self._slots, self._common = scorer.slot(slots) + common[:, None], common  # (B, N, W)
+
+    def attend(self, attention: Attention) -> None:
+        """Has slots learn from each other."""
+        no_choices = self._slots[:, :0]  # they have no features
+        self._slots, _ = attention(self._slots, no_choices, self._common)
 
     def made(self, tokens: torch.Tensor) -> torch.Tensor:
         """Returns what choices add up to: slots with their choices, `(B, T)`, of `(B, N)`."""
+        return self._chosen(tokens).sum(1)
+
+    def made_before(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Returns for each slot what `made` gives of the slots before it, `(B, N, T)`."""
+        chosen = self._chosen(tokens)
+        return chosen.cumsum(1) - chosen
+
+    def _chosen(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Slots with their choices, `(B, N, T)`; zeros of those that have none."""
         chosen = relu(self._tokens + embedding(tokens, self._scorer.choice))
         is_made = (tokens < self._scorer.features.n_choices)[..., None]
-        return (chosen * is_made.to(chosen.dtype)).sum(1)
+        return chosen * is_made.to(chosen.dtype)
 
     def changed(
         self, made: torch.Tensor, slot: int, choice: torch.Tensor, by: float
@@ -82,13 +102,13 @@ class SlotScores:
         return made + by * chosen
 
     def logits(self, made: torch.Tensor, slots: int | torch.Tensor | None = None) -> torch.Tensor:
-        """Returns logits `(B, N, K)` in view of what is made `(B, T)`.
+        """Returns logits `(B, N, K)` in view of what is made, `(B, T)` or each slot's `(B, N, T)`.
 
         Of one slot they are `(B, 1, K)`, of `slots` `(B, C)` in each row `(B, C, K)`.
         """
         scorer = self._scorer
-        of_made = scorer.made(made / scorer.features.n_slots)
-        x = rows_of_slots(self._slots, slots) + of_made[:, None]
+        made = made[:, None] if made.dim() == 2 else made
+        x = rows_of_slots(self._slots, slots) + scorer.made(made / scorer.features.n_slots)
         hidden = scorer.hidden(relu(scorer.norm(x)))
         logits: torch.Tensor = in_float32(scorer.out, hidden)
         return logits

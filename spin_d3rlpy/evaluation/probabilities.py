@@ -27,8 +27,7 @@ from spin_d3rlpy.data.masks import forbidden_choices
 from spin_d3rlpy.data.scalers import scaler_from_dict
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.nvec import SlotLayout
-from spin_d3rlpy.policies.autoregressive import AutoregressivePolicy
-from spin_d3rlpy.policies.base import IndependentPolicy, Policy
+from spin_d3rlpy.policies.base import IndependentPolicy, Policy, SlotOrderPolicy
 from spin_d3rlpy.policies.joint import JointPolicy
 
 Floats = NDArray[np.float64]
@@ -228,7 +227,7 @@ class SampledPolicy:
         """
         policy = self._policy
         in_slot_order = isinstance(policy, JointPolicy) and policy.order == "slots"
-        if not in_slot_order and not isinstance(policy, IndependentPolicy | AutoregressivePolicy):
+        if not in_slot_order and not isinstance(policy, IndependentPolicy | SlotOrderPolicy):
             described = f"{type(policy).__name__}" + (
                 f" of order {policy.order!r}" if isinstance(policy, JointPolicy) else ""
             )
@@ -292,7 +291,7 @@ class SampledPolicy:
         policy = self._policy
         if isinstance(policy, JointPolicy):
             return slot_log_probs(policy.asm, x, chosen, range(chosen.shape[1]), masks)
-        if isinstance(policy, AutoregressivePolicy):
+        if isinstance(policy, SlotOrderPolicy):
             return _chosen(policy.layout, policy(x, chosen), chosen, masks)
         return _chosen(policy.layout, self._independent(policy)(x), chosen, masks)
 

@@ -204,6 +204,8 @@ _ALL = [
             Method("AR, best of 32", "AutoregressiveIDQL"),
             Method("joint with search, without layout", "SPINIDQL", WITHOUT_LAYOUT),
             Method("F, without layout", "FactoredIQL", WITHOUT_LAYOUT),
+            Method("AR, without layout", "AutoregressiveIQL", WITHOUT_LAYOUT),
+            Method("SAINT, without layout", "SAINTIQL", WITHOUT_LAYOUT),
         ],
         timed=True,
     ),

@@ -11,6 +11,7 @@ from spin_d3rlpy.experiments.job import RESULT, RUN, Job
 from spin_d3rlpy.files.settings import read_settings
 from spin_d3rlpy.runs.settings import TrainSettings, train_settings
 from spin_d3rlpy.runs.training import CONFIG
+from spin_envs.tasks import BenchmarkTask
 
 CHECKPOINT_INTERVAL = 1_000  # steps
 EVALUATION_SEED = 100
@@ -61,10 +62,16 @@ def outdated(root: Path, jobs: Iterable[Job]) -> dict[str, list[str]]:
             continue
         now = dataclasses.asdict(settings_of(job, None))["fields"]
         then = read_settings(config).get("fields", {})
-        names = sorted((now | then).keys() - {"compile_graph"})  # on which no result depends
+        names = sorted((now | then).keys() - _without_effect(job.dataset))
         if differing := [name for name in names if _differ(now.get(name), then.get(name))]:
             differing_of[job.name] = differing
     return differing_of
+
+
+def _without_effect(dataset: str) -> set[str]:
+    """Names of fields on which no result of a dataset depends."""
+    has_features = BenchmarkTask.parse(dataset.split("/")[1]).is_scripted
+    return {"compile_graph"} if has_features else {"compile_graph", "entities"}
 
 
 def _differ(now: object, then: object) -> bool:

@@ -15,7 +15,7 @@ from spin_d3rlpy.asm.model import PerSlotLogits
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
-from spin_d3rlpy.policies.base import Policy, joint_log_prob
+from spin_d3rlpy.policies.base import SlotOrderPolicy
 
 # From how many rows on oneDNN's LSTM is the faster one on a CPU: each call brings the weights into
 # its own layout first, which with one row takes fifteen times as long as a step of the LSTM.
@@ -62,7 +62,7 @@ class SlotLinear(PerSlotLogits):
         return in_float32(lambda x: torch.addmm(bias, x, weight), features)
 
 
-class AutoregressivePolicy(Policy):
+class AutoregressivePolicy(SlotOrderPolicy):
     r"""An LSTM over slots: `pi(a|s) = prod_i pi_i(a_i | s, a_1 .. a_{i-1})` (AR-, SPIN section 5).
 
     A step's input is the embedded state and the embedded choice of the previous slot; one embedding
@@ -96,9 +96,6 @@ class AutoregressivePolicy(Policy):
         tokens = torch.cat([state, self.embedding(previous.T)], dim=-1)  # (N, B, ...)
         logits: torch.Tensor = self.heads(_without_half(self.lstm, tokens)[0])
         return logits
-
-    def log_prob(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return joint_log_prob(self.layout, self(observations, actions), actions)
 
     def decode(
         self,

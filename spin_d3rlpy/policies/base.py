@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy import fast
-from spin_d3rlpy.asm.choosing import by_rule
+from spin_d3rlpy.asm.choosing import allowed_scores, by_rule, choice_of
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.fast import replace_dropout
@@ -206,6 +206,45 @@ class IndependentPolicy(Policy):
 
     def conditionals(self, observations: torch.Tensor, actions: torch.Tensor) -> Conditionals:
         return IndependentConditionals(self.layout, self(observations))
+
+
+class SlotOrderPolicy(Policy):
+    """A policy whose slots are chosen in their order, each in view of those before it."""
+
+    @abstractmethod
+    def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Returns each slot's logits `(B, S)` given the previous choices in actions `(B, N)`."""
+
+    def log_prob(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return joint_log_prob(self.layout, self(observations, actions), actions)
+
+
+def choose_in_order(
+    layout: SlotLayout,
+    chain: Conditionals,
+    noise: torch.Tensor | None = None,
+    rule: Rule | None = None,
+) -> torch.Tensor:
+    """Chooses one slot after the other, `(B, N)`, each in view of those before it.
+
+    Args:
+        layout: of the action.
+        chain: of a state, with all slots open.
+        noise: see `Policy.decode`.
+        rule: likewise.
+    """
+    added = None if noise is None else noise.split(layout.nvec, dim=-1)
+    choices: list[torch.Tensor] = []
+    for slot in range(layout.n_slots):
+        scores = chain.logits(slot)
+        if added is not None:
+            scores = scores + added[slot]
+        if rule is None:
+            choices.append(scores.argmax(-1))
+        else:
+            choices.append(choice_of(allowed_scores(scores, rule, choices, layout.n_slots)))
+        chain.choose(slot, choices[-1].clamp(min=0))  # in a file, -1 is no choice
+    return torch.stack(choices, dim=-1)
 
 
 def joint_log_prob(layout: SlotLayout, logits: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:

@@ -9,15 +9,14 @@ import torch
 from spin_d3rlpy.asm.conditions import ArrayLike, Order
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.asm.sampling import sample
-from spin_d3rlpy.policies.autoregressive import AutoregressivePolicy
-from spin_d3rlpy.policies.base import IndependentPolicy, Policy
+from spin_d3rlpy.policies.base import IndependentPolicy, Policy, SlotOrderPolicy
 from spin_d3rlpy.policies.joint import JointPolicy
 
 
 class _SlotDistributions:
     """A policy in place of a structure model: logits of every slot, given partial actions."""
 
-    def __init__(self, policy: IndependentPolicy | AutoregressivePolicy) -> None:
+    def __init__(self, policy: IndependentPolicy | SlotOrderPolicy) -> None:
         self._policy = policy
         self.layout, self.nvec = policy.layout, policy.layout.nvec
         # Open slots, as a structure model marks them. An LSTM does not see those after a slot.
@@ -32,7 +31,7 @@ class _SlotDistributions:
         return self
 
     def __call__(self, observations: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        if isinstance(self._policy, AutoregressivePolicy):
+        if isinstance(self._policy, SlotOrderPolicy):
             logits: torch.Tensor = self._policy(observations, tokens)
         else:
             logits = self._policy(observations)
@@ -59,7 +58,7 @@ def greedy_with(
     model: Any
     if isinstance(policy, JointPolicy):
         model = policy.asm
-    elif isinstance(policy, AutoregressivePolicy):
+    elif isinstance(policy, SlotOrderPolicy):
         model = _SlotDistributions(policy)
     elif isinstance(policy, IndependentPolicy):
         model, order = _SlotDistributions(policy), "confidence"

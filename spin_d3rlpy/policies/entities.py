@@ -1,4 +1,4 @@
-"""A policy of independent slots whose choices are scored by features of slots and choices."""
+"""Policies whose choices are scored by features of slots and choices."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.nn.functional import relu
 
 from spin_d3rlpy.asm.entities import EntityConfig
-from spin_d3rlpy.asm.model import ActionStructureModel
-from spin_d3rlpy.asm.scorers import create_scorer, score_all
+from spin_d3rlpy.asm.model import ActionStructureModel, SlotTransformer, TransformerConfig
+from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.asm.scorers import EntityBySlot, create_scorer, score_all, score_in_order
 from spin_d3rlpy.nvec import SlotLayout, require_same_nvec
-from spin_d3rlpy.policies.base import IndependentPolicy
+from spin_d3rlpy.policies.base import IndependentPolicy, SlotOrderPolicy, choose_in_order
 from spin_d3rlpy.policies.features import require_same_sizes
+
+
+def all_masked(layout: SlotLayout, observations: torch.Tensor) -> torch.Tensor:
+    """Returns tokens `(B, N)` of observations `(B, obs)` whose slots have all to be chosen."""
+    shape = observations.shape[0], layout.n_slots
+    mask = layout.max_choices  # all slots have as many choices
+    return torch.full(shape, mask, device=observations.device)
 
 
 class EntityPolicy(IndependentPolicy):
@@ -40,9 +49,7 @@ class EntityPolicy(IndependentPolicy):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`."""
-        shape = observations.shape[0], self.layout.n_slots
-        mask = self.layout.max_choices  # all slots have as many choices
-        masked = torch.full(shape, mask, device=observations.device)
+        masked = all_masked(self.layout, observations)
         return score_all(self.scorer, observations, masked).flatten(1)
 
     def rows_per_update(self, batch_size: int) -> int:
@@ -70,3 +77,96 @@ class EntityPolicy(IndependentPolicy):
         if not self.from_asm:
             return super().trainable_modules()
         return [("hidden", self.scorer.hidden), ("heads", self.scorer.out)]
+
+
+class EntityOrderPolicy(SlotOrderPolicy):
+    """The structure model's network, trained to choose slots in their order (AR- with features).
+
+    A slot's choices are scored in view of those of the slots before it; later slots are masked.
+    Arguments are those of `EntityPolicy`.
+    """
+
+    mask_ids: torch.Tensor  # (N,)
+
+    def __init__(self, observation_size: int, nvec: Sequence[int], config: EntityConfig) -> None:
+        super().__init__(SlotLayout(nvec))
+        self.config = config
+        self.scorer = create_scorer(observation_size, nvec, config)
+        self.register_buffer("mask_ids", torch.tensor(self.layout.nvec), persistent=False)
+
+    def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        return score_in_order(self.scorer, observations, actions.long()).flatten(1)
+
+    def decode(
+        self,
+        observations: torch.Tensor,
+        noise: torch.Tensor | None = None,
+        rule: Rule | None = None,
+    ) -> torch.Tensor:
+        chain = EntityBySlot(self.scorer, self.mask_ids, observations, None)
+        return choose_in_order(self.layout, chain, noise, rule)
+
+
+class SlotAttention(nn.Module):
+    """SAINT's Transformer, whose tokens are slots and choices, next to those of the state.
+
+    Args:
+        width: of what the network of features knows of a slot, a choice and the state (W).
+        config: sizes of the Transformer.
+    """
+
+    def __init__(self, width: int, config: TransformerConfig) -> None:
+        super().__init__()
+        self.token = nn.Linear(width, config.width)
+        self.trunk = SlotTransformer(width, config)
+        self.norm = nn.LayerNorm(config.width)
+        self.out = nn.Linear(config.width, width, bias=False)
+
+    def forward(
+        self, slots: torch.Tensor, choices: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Adds to slots `(B, N, W)` and choices `(B, K, W)` what they learn from each other.
+
+        The state is `(B, W)`.
+        """
+        n_slots, things = slots.shape[1], torch.cat([slots, choices], dim=1)
+        features = self.trunk(relu(state), self.token(relu(things)))
+        things = things + self.out(self.norm(features))
+        return things[:, :n_slots], things[:, n_slots:]
+
+
+class AttendingPolicy(IndependentPolicy):
+    """SAINT with features: slots and choices attend to each other, then pairs are scored.
+
+    The network is that of `EntityPolicy` with attention after its first layer. Slots are
+    independent given the state. There are no position codes: permuting slots or choices permutes
+    the logits, and slots without features would all choose alike.
+
+    Args:
+        observation_size: length of an observation.
+        nvec: number of choices of each slot.
+        config: sizes of the network, and where the features are.
+        transformer: sizes of attention; heads have those of `config`.
+
+    References:
+        * Landers et al., SAINT: Attention-Based Policies for Discrete Combinatorial Action Spaces,
+          2025, where tokens are learned queries of slots.
+    """
+
+    def __init__(
+        self,
+        observation_size: int,
+        nvec: Sequence[int],
+        config: EntityConfig,
+        transformer: TransformerConfig,
+    ) -> None:
+        super().__init__(SlotLayout(nvec))
+        self.scorer = create_scorer(observation_size, nvec, config)
+        by_pairs = config.layout.has_choice_features
+        width = config.width if by_pairs else config.slot_width
+        self.attention = SlotAttention(width, transformer)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns logits, flat `(B, S)`."""
+        masked = all_masked(self.layout, observations)
+        return score_all(self.scorer, observations, masked, self.attention).flatten(1)

@@ -25,8 +25,8 @@ from spin_d3rlpy.errors import (
     require_one_of,
 )
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
-from spin_d3rlpy.policies.base import FactoredPolicy, Policy
-from spin_d3rlpy.policies.entities import EntityPolicy
+from spin_d3rlpy.policies.base import FactoredPolicy, Policy, SlotOrderPolicy
+from spin_d3rlpy.policies.entities import AttendingPolicy, EntityOrderPolicy, EntityPolicy
 from spin_d3rlpy.policies.features import (
     HeadInit,
     QueryFeatures,
@@ -86,16 +86,53 @@ class PolicyFactory(EncoderFactory):
 
 
 @dataclasses.dataclass()
-class SAINTEncoderFactory(PolicyFactory, name="saint"):
+class _TakesFeatures(PolicyFactory):
+    """Made from features of slots and choices, where the layout of actions has some.
+
+    Args:
+        entities: sizes of the network that scores them; None: never, it sees the observation flat.
+    """
+
+    entities: EntityConfig | None = dataclasses.field(default_factory=EntityConfig, kw_only=True)
+
+    @classmethod
+    def deserialize_from_dict(cls, dict_config: dict[str, Any]) -> Any:
+        """Reads saved fields; files that do not have `entities` are of policies without."""
+        return super().deserialize_from_dict({"entities": None, **dict_config})
+
+    def with_layout(self, layout: ActionLayout) -> PolicyFactory:
+        if self.entities is None or not layout.has_features:
+            return self
+        entities = dataclasses.replace(self.entities, layout=layout)
+        return dataclasses.replace(self, entities=entities)
+
+    @property
+    def entities_in_use(self) -> EntityConfig | None:
+        """`entities` if there are features, else None."""
+        entities = self.entities
+        return entities if entities is not None and entities.layout.has_features else None
+
+
+@dataclasses.dataclass()
+class SAINTEncoderFactory(_TakesFeatures, name="saint"):
     """Transformer over slot queries, trained end to end (SAINT, as in the SPIN paper).
 
     Args:
         transformer: its sizes.
+        entities: where slots have features, they take the place of state, queries and heads: slots
+            and choices attend to each other, and one network scores pairs of them. None: the policy
+            sees the flat observation, as it does where slots have no features.
     """
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
 
+    def with_layout(self, layout: ActionLayout) -> PolicyFactory:
+        # Queries tell slots apart that have no features. Without them all would choose alike.
+        return super().with_layout(layout) if layout.has_slot_features else self
+
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
+        if (entities := self.entities_in_use) is not None:
+            return AttendingPolicy(observation_size, nvec, entities, self.transformer)
         features = QueryFeatures(observation_size, len(nvec), self.transformer, frozen=False)
         return SlotPolicy(nvec, features, self.transformer)
 
@@ -299,6 +336,9 @@ class SPINDistillEncoderFactory(ASMEncoderFactory, name="spin_distill"):
 class RePreMEncoderFactory(PolicyFactory, name="reprem"):
     """A frozen state encoder, pre-trained on trajectories (RePreM).
 
+    It sees the flat observation, also where slots and choices have features: in its paper a state
+    is one vector of a trajectory.
+
     Args:
         sizes: of the model.
         pretraining: how it is pre-trained.
@@ -324,16 +364,21 @@ class RePreMEncoderFactory(PolicyFactory, name="reprem"):
 
 
 @dataclasses.dataclass()
-class AutoregressiveEncoderFactory(PolicyFactory, name="autoregressive"):
+class AutoregressiveEncoderFactory(_TakesFeatures, name="autoregressive"):
     """LSTM over slots, each conditioned on the previous ones (AR-).
 
     Args:
         sizes: of the LSTM and its embeddings.
+        entities: of the network in place of the LSTM where slots and choices have features: it
+            scores a slot's choices in view of those of the slots before it. None: the policy sees
+            the flat observation.
     """
 
     sizes: AutoregressiveConfig = dataclasses.field(default_factory=AutoregressiveConfig)
 
-    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> AutoregressivePolicy:
+    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> SlotOrderPolicy:
+        if (entities := self.entities_in_use) is not None:
+            return EntityOrderPolicy(observation_size, nvec, entities)
         return AutoregressivePolicy(observation_size, nvec, self.sizes)
 
 

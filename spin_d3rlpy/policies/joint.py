@@ -9,13 +9,12 @@ import torch
 from d3rlpy.types import TorchObservation
 
 from spin_d3rlpy._compat import is_exporting
-from spin_d3rlpy.asm.choosing import allowed_scores, choice_of
 from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.asm.sampling import in_parts, sample, slot_log_probs
 from spin_d3rlpy.asm.surest import choose_surest
 from spin_d3rlpy.nvec import require_same_nvec
-from spin_d3rlpy.policies.base import Conditionals, Policy
+from spin_d3rlpy.policies.base import Conditionals, Policy, choose_in_order
 from spin_d3rlpy.policies.features import require_same_sizes
 
 OrderName: TypeAlias = Literal["slots", "confidence", "margin"]
@@ -88,20 +87,7 @@ class JointPolicy(Policy):
     ) -> torch.Tensor:
         if self.order != "slots":
             return self._decode_surest(observations, noise, rule)
-        chain = self.asm.slot_by_slot(observations)
-        added = None if noise is None else noise.split(self.layout.nvec, dim=-1)
-        choices: list[torch.Tensor] = []
-        for slot in range(self.layout.n_slots):
-            scores = chain.logits(slot)
-            if added is not None:
-                scores = scores + added[slot]
-            if rule is None:
-                chain.choose(slot, scores.argmax(-1))
-            else:
-                scores = allowed_scores(scores, rule, choices, self.layout.n_slots)
-                choices.append(choice_of(scores))
-                chain.choose(slot, choices[-1].clamp(min=0))  # in a file, -1 is no choice
-        return chain.tokens if rule is None else torch.stack(choices, dim=-1)
+        return choose_in_order(self.layout, self.asm.slot_by_slot(observations), noise, rule)
 
     def _decode_surest(
         self, observations: torch.Tensor, noise: torch.Tensor | None, rule: Rule | None

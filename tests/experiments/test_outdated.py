@@ -38,6 +38,16 @@ def test_only_jobs_whose_recipe_gives_other_values_now(tmp_path: Path) -> None:
     assert found == {second.name: ["support"], third.name: ["stricter_supports"]}
 
 
+def test_features_that_a_version_did_not_use_matter_where_there_are_some(tmp_path: Path) -> None:
+    bench = BenchSettings(["improvement"], "smoke", seeds=1, methods=["AR"]).complete()
+    jobs = {job.dataset.split("/")[1].partition("-")[0]: job for job in bench.jobs()}
+    for job in (jobs["dispatch"], jobs["finger"]):
+        settings = settings_of(job, None)
+        fewer = {name: value for name, value in settings.fields.items() if name != "entities"}
+        finish(tmp_path, job, dataclasses.replace(settings, fields=fewer))
+    assert outdated(tmp_path, bench.jobs()) == {jobs["dispatch"].name: ["entities"]}
+
+
 def test_a_report_warns_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "read_cells", lambda *_: [])
     bench = BenchSettings(["improvement"], "smoke", seeds=1, methods=["joint with search"])
