@@ -46,6 +46,7 @@ MEASURED_SCORES: dict[str, tuple[float, float]] = {
     "spin/dispatch-n10": (8.73, 36.90),
     "spin/dispatch-n20": (8.75, 43.98),
     "spin/dispatch-n50": (8.79, 49.31),
+    "spin/dispatch-n100": (8.82, 49.98),
     "spin/slate-n5": (16.97, 30.94),
     "spin/slate-n10": (20.74, 37.39),
     "spin/slate-n20": (22.92, 40.32),

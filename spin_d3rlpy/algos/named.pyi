@@ -324,7 +324,8 @@ class _JointFields(TypedDict, total=False):
     architecture: Literal["transformer", "mlp", "entities"]
     mlp: MLPConfig
     entities: EntityConfig
-    order: Literal["slots", "confidence", "margin"]
+    order: Literal["slots", "confidence", "margin"] | None
+    slots_per_pass: int
     entropy_bound: float | None
 
 class _Joint:
@@ -333,7 +334,8 @@ class _Joint:
     architecture: Literal["transformer", "mlp", "entities"]
     mlp: MLPConfig
     entities: EntityConfig
-    order: Literal["slots", "confidence", "margin"]
+    order: Literal["slots", "confidence", "margin"] | None
+    slots_per_pass: int
     entropy_bound: float | None
 
 class _SPINIDQLFields(_IDQLFields, _JointFields, total=False): ...

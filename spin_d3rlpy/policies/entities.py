@@ -94,6 +94,9 @@ class EntityOrderPolicy(SlotOrderPolicy):
         self.scorer = create_scorer(observation_size, nvec, config)
         self.register_buffer("mask_ids", torch.tensor(self.layout.nvec), persistent=False)
 
+    def rows_per_update(self, batch_size: int) -> int:
+        return self.config.rows_per_update(batch_size, self.layout.n_slots)
+
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         return score_in_order(self.scorer, observations, actions.long()).flatten(1)
 
@@ -161,6 +164,7 @@ class AttendingPolicy(IndependentPolicy):
         transformer: TransformerConfig,
     ) -> None:
         super().__init__(SlotLayout(nvec))
+        self.config = config
         self.scorer = create_scorer(observation_size, nvec, config)
         by_pairs = config.layout.has_choice_features
         width = config.width if by_pairs else config.slot_width
@@ -170,3 +174,6 @@ class AttendingPolicy(IndependentPolicy):
         """Returns logits, flat `(B, S)`."""
         masked = all_masked(self.layout, observations)
         return score_all(self.scorer, observations, masked, self.attention).flatten(1)
+
+    def rows_per_update(self, batch_size: int) -> int:
+        return self.config.rows_per_update(batch_size, self.layout.n_slots)

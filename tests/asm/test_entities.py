@@ -15,9 +15,11 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import (
+    SAINTIQL,
     SPINBC,
     SPINIDQL,
     ActionStructureModel,
+    AutoregressiveIQL,
     FactoredBC,
     FactoredIQL,
     PretrainingConfig,
@@ -418,7 +420,7 @@ def test_batches_of_pairs_are_cut_to_a_number_of_entries() -> None:
 
 def test_policies_of_pairs_imitate_batches_that_are_cut() -> None:
     data = assignments(5)
-    for algorithm in (FactoredIQL, FactoredBC):
+    for algorithm in (FactoredIQL, FactoredBC, SAINTIQL, AutoregressiveIQL):
         algo = algorithm(recipe="tuned")
         algo.build_with_dataset(data)
         entries = algo.policy.config.entries_a_row(5)
