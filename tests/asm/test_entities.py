@@ -406,6 +406,7 @@ def test_batches_of_pairs_are_cut_to_a_number_of_entries() -> None:
     assert isinstance(data, _CountsRows)
     data.drawn = []
     asm, config = make_asm(5), PretrainingConfig(batch_size=1024, n_epochs=1)
+    assert isinstance(asm.config, EntityConfig)
     entries = asm.config.entries_a_row(5)
     for limit, rows in [(100 * entries, 100), (1, 32), (None, 1024)]:
         cut = dataclasses.replace(asm.config, entries_per_update=limit)
@@ -423,9 +424,10 @@ def test_policies_of_pairs_imitate_batches_that_are_cut() -> None:
     for algorithm in (FactoredIQL, FactoredBC, SAINTIQL, AutoregressiveIQL):
         algo = algorithm(recipe="tuned")
         algo.build_with_dataset(data)
-        entries = algo.policy.config.entries_a_row(5)
+        config = algo.policy.config
+        assert isinstance(config, EntityConfig)
         assert algo.policy.rows_per_update(1024) == 1024
-        algo.policy.config.entries_per_update = 64 * entries
+        config.entries_per_update = 64 * config.entries_a_row(5)
         rows = algo.batch_size if algorithm is FactoredBC else algo.imitation_rows
         assert rows == 64
 
@@ -489,7 +491,7 @@ def test_a_file_chooses_several_slots_a_pass_too(extension: str, tmp_path: Path)
     assert isinstance(algo.policy, JointPolicy)
     assert (algo.policy.order, algo.policy.slots_per_pass) == ("confidence", 8)
     x = data.observations[:30]
-    one_by_one = choose_surest(algo.policy.asm, algo.network_input(x), "confidence")
+    one_by_one = choose_surest(algo.policy.asm, algo.network_input(x.numpy()), "confidence")
     actions = algo.predict(x.numpy())
     assert not np.array_equal(actions, one_by_one.numpy())
     path = str(tmp_path / f"policy.{extension}")
@@ -497,7 +499,7 @@ def test_a_file_chooses_several_slots_a_pass_too(extension: str, tmp_path: Path)
     if extension == "pt":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            exported = torch.jit.load(path)(x).numpy()  # type: ignore[no-untyped-call]
+            exported = torch.jit.load(path)(x).numpy()
     else:
         session = pytest.importorskip("onnxruntime").InferenceSession(path)
         exported = session.run(None, {"observations": x.numpy()})[0]
