@@ -1,4 +1,4 @@
-"""Datasets with the actions that a policy chooses: what a student of it learns from."""
+"""Datasets with other actions, which a policy chooses, or with other rewards."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.loader import as_device_buffer
 from spin_d3rlpy.training.progress import progress_bar
+from spin_envs.rewards import REWARDS
 
 _STATES_AT_ONCE = 1024
+_ROWS_AT_ONCE = 2**16
 
 
 class Teacher(Protocol):
@@ -56,3 +58,23 @@ def relabel(
     relabeled = buffer.with_actions(torch.cat(actions))
     relabeled.rules = getattr(getattr(teacher, "config", None), "rules", None)
     return relabeled
+
+
+def with_rewards(dataset: Any, reward: str) -> DeviceReplayBuffer:
+    """Returns a dataset whose rewards are those of another task in the same environment.
+
+        dataset, env = load_dataset("spin/cheetah-run-b3/random-medium-expert-v0")
+        backward = with_rewards(dataset, "backward")
+        env = gymnasium.make("spin/cheetah-run-v0", bins=3, reward="backward")
+
+    Args:
+        dataset: anything that `fit` accepts.
+        reward: name in `spin_envs.rewards.REWARDS`, a function of the observation after a step.
+    """
+    buffer = as_device_buffer(dataset)
+    of = REWARDS[reward]
+    rewards = [
+        torch.from_numpy(of(buffer.observations_at(rows + 1).cpu().numpy()))
+        for rows in buffer.observation_index.split(_ROWS_AT_ONCE)
+    ]
+    return buffer.with_rewards(torch.cat(rewards))

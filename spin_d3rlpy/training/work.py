@@ -150,7 +150,7 @@ class _Products(TorchDispatchMode):
     """Adds the multiply-adds of everything computed in its context to a clock."""
 
     def __init__(self, clock: WorkClock) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._clock = clock
 
     def __torch_dispatch__(
