@@ -264,8 +264,8 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
                 evaluations not. Schedules and the ten epochs follow the clock. On the CPU the
                 first steps find the fastest number of threads. Or a `Budget`.
             clock: of `seconds`: `"wall"`, or `"cpu"`, the process's time on all cores, by which
-                runs on busy machines compare, or `"ops"`, nominal seconds of a number of
-                multiply-adds, by which runs on different machines compare (`WorkClock`).
+                runs on busy machines compare, or `"ops"`, nominal seconds of the
+                operations made, by which runs on different machines compare.
 
         Yields:
             `(epoch, metrics)`; metrics include `step` and `seconds` (of all steps so far), with
@@ -326,7 +326,7 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
             budget = Budget(seconds, time.process_time if clock == "cpu" else time.monotonic)
         if isinstance(budget.clock, WorkClock) and self.compiled:
             raise ValueError(
-                "Products within a recorded CUDA graph cannot be counted. With clock='ops', "
+                "Operations within a recorded CUDA graph cannot be counted. With clock='ops', "
                 f"expected compile_graph=False, got {self._config.compile_graph!r}."
             )
         if self._enable_ddp and budget.seconds:

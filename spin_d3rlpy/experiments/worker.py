@@ -21,8 +21,7 @@ import torch
 from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.asm import load_asm
 from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
-from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
-from spin_d3rlpy.data.relabel import with_rewards
+from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset, with_rewards
 from spin_d3rlpy.experiments.coordination import measure_coordination
 from spin_d3rlpy.experiments.job import RESULT, RUN, Job
 from spin_d3rlpy.experiments.settings import EVALUATION_SEED, pretraining_of, settings_of
@@ -33,6 +32,7 @@ from spin_d3rlpy.runs.machine import describe_machine
 from spin_d3rlpy.runs.training import CURVE, POLICY, Env, run_pretraining, run_training
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.work import WorkClock
+from spin_envs.rewards import REWARDS
 from spin_envs.tasks import BenchmarkTask
 
 HELD_OUT = 0.1  # share of the episodes that probes are tested on
@@ -109,7 +109,7 @@ def _change(job: Job, dataset: DeviceReplayBuffer, env: Env) -> tuple[DeviceRepl
         dataset = dataset.select(sorted(order[: max(1, round(job.labeled * len(order)))].tolist()))
     if job.reward is not None and env is not None:
         assert env.spec is not None
-        dataset = with_rewards(dataset, job.reward)
+        dataset = with_rewards(dataset, REWARDS[job.reward])
         env = gymnasium.make(env.spec.id, **{**env.spec.kwargs, "reward": job.reward})
     return dataset, env
 

@@ -1,4 +1,4 @@
-"""A clock of work: it advances by multiply-adds of matrix products, not by a machine's seconds."""
+"""A clock of work: it advances by the operations of a training, not by a machine's seconds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-# Multiply-adds of a nominal second: about those of a second on one core of an AMD EPYC with AVX-512
-# that trains FactoredIQL by the tuned recipe on cheetah-run (1.9e10 in 31 seconds).
-NOMINAL_RATE = 2e10
+# Fitted to the CPU time of five methods' steps by the tuned recipe on cheetah-run and finger-spin,
+# on one core of an AMD EPYC. Nominal times are 0.8 to 1.3 times the real ones; by products alone
+# they would be 0.4 to 1.5 times these.
+MULTIPLY_ADDS_PER_SECOND = 5e10
+SECONDS_PER_CALL = 3e-5
 # Counting takes several times as long as the step itself, so most steps are taken to have as many
 # as the last counted one. A prime number meets all phases of what is done every few steps.
 FIRST_COUNTED = 3
@@ -62,45 +64,53 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
 
 
 class WorkClock:
-    """Seconds by the multiply-adds of matrix products (attention's and convolutions' among them).
+    """Nominal seconds of what was computed, the same on every machine, however busy.
 
-    Elementwise operations, sums, look-ups, random numbers and optimizers are not counted: a nominal
-    second of a method with more of them takes longer. The same computation has the same seconds on
-    every machine, however busy.
+    A matrix product (also attention's, a convolution's and an LSTM's) takes time by its
+    multiply-adds. In addition every call of a torch operation that is no view takes the same time,
+    whatever its size: most of a small network's step is that. Elementwise operations' sizes are not
+    counted. Other versions of torch may need another number of calls.
 
     Attributes:
-        operations: multiply-adds so far.
+        products: multiply-adds so far.
+        calls: of operations so far.
         preparations: number of contexts of `preparing` so far.
     """
 
     def __init__(self) -> None:
-        self.operations = 0
+        self.products = 0
+        self.calls = 0
         self.preparations = 0
         self._is_counting = False
 
     def __call__(self) -> float:
         """Returns nominal seconds."""
-        return self.operations / NOMINAL_RATE
+        return self.products / MULTIPLY_ADDS_PER_SECOND + self.calls * SECONDS_PER_CALL
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Context whose products are counted, once if contexts are nested."""
+        """Context whose operations are counted, once if contexts are nested."""
         if self._is_counting:
             yield
             return
         self._is_counting = True
         try:
-            with _Products(self):
+            with _Operations(self):
                 yield
         finally:
             self._is_counting = False
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Context of counted work that is no part of a usual step, although one may cause it."""
+        """Context of counted products that are no part of a usual step, if one causes them.
+
+        Calls are not counted: they are few, and a resumed run may make others.
+        """
         self.preparations += 1
+        calls = self.calls
         with self.counting():
             yield
+        self.calls = calls
 
 
 class StepWork:
@@ -113,52 +123,64 @@ class StepWork:
     def __init__(self, clock: WorkClock) -> None:
         self._clock = clock
         self._steps = 0
-        self._per_step: int | None = None  # None: to be counted
+        self._is_resumed = False
+        self._per_step: tuple[int, int] | None = None  # products and calls; None: to be counted
 
     def measure(self, make: Callable[[], None]) -> float:
         """Makes a step and returns its nominal seconds."""
         clock, began = self._clock, self._clock()
-        before, preparations = clock.operations, clock.preparations
+        products, calls, preparations = clock.products, clock.calls, clock.preparations
         due = self._steps < FIRST_COUNTED or self._steps % COUNTED_EVERY == 0
-        if self._per_step is None or due:
+        # A process's first step also makes what later ones reuse.
+        if self._per_step is None or (due and not self._is_resumed):
             with clock.counting():
                 make()
-            self._per_step = clock.operations - before
+            self._per_step = clock.products - products, clock.calls - calls
         else:
             make()
-            clock.operations += self._per_step
+            clock.products += self._per_step[0]
+            clock.calls += self._per_step[1]
         if clock.preparations != preparations:  # such as cached features, with which steps differ
             self._per_step = None
         self._steps += 1
+        self._is_resumed = False
         return clock() - began
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what a resumed run needs to end at the same step."""
         return {
-            "operations": self._clock.operations,
+            "products": self._clock.products,
+            "calls": self._clock.calls,
             "steps": self._steps,
             "per_step": self._per_step,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of `state_dict`."""
-        self._clock.operations = state["operations"]
+        self._clock.products, self._clock.calls = state["products"], state["calls"]
         self._steps, self._per_step = state["steps"], state["per_step"]
+        self._is_resumed = True
 
 
-class _Products(TorchDispatchMode):
-    """Adds the multiply-adds of everything computed in its context to a clock."""
+class _Operations(TorchDispatchMode):
+    """Adds everything computed in its context to a clock."""
 
     def __init__(self, clock: WorkClock) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._clock = clock
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if not func.is_view:
+            self._clock.calls += 1
         count = _FORMULAS.get(func.overloadpacket)
         if count is not None:
-            self._clock.operations += count(*args, **kwargs, out_val=result) // 2
+            self._clock.products += count(*args, **kwargs, out_val=result) // 2
         return result

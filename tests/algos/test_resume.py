@@ -116,7 +116,7 @@ TUNED_CRASHES: list[tuple[Any, str, int]] = [
 # By steps and by a clock all of them, by work one of each kind.
 TUNED_CASES: list[tuple[Any, str, int, float | None, Any]] = [
     *((*crash, seconds, ticks) for crash in TUNED_CRASHES for seconds in (None, 240.0)),
-    *((SPINIQL, *crash, 0.02, WorkClock) for crash in (("pretraining", 8), ("policy", 2))),
+    *((SPINIQL, *crash, 0.5, WorkClock) for crash in (("pretraining", 8), ("policy", 2))),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Training for a given work: multiply-adds are counted, and machines' seconds change nothing."""
+"""Training for a given work: operations are counted, and machines' seconds change nothing."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def counted(compute: Callable[[], torch.Tensor]) -> tuple[int, int]:
     clock = WorkClock()
     with clock.counting():
         result = compute()
-    forward = clock.operations
+    forward = clock.products
     with clock.counting():
         result.sum().backward()
-    return forward, clock.operations - forward
+    return forward, clock.products - forward
 
 
 # -- counts ------------------------------------------------------------------------------------
@@ -88,16 +88,20 @@ def test_products_that_are_made_once_a_process_do_not_count() -> None:
     clock = WorkClock()
     with clock.counting():
         onednn_multiplies_float32.__wrapped__()
-    assert clock.operations == 0
+    assert clock.products == clock.calls == 0
 
 
 def test_contexts_within_contexts_count_once() -> None:
     a = torch.randn(3, 3)
     clock = WorkClock()
+    with clock.counting(), clock.counting():
+        _ = (a @ a).T.exp()
+    _ = a @ a
+    assert (clock.products, clock.calls) == (27, 2)  # a view is none
+    assert clock() == pytest.approx(27 / 5e10 + 2 * 3e-5)
     with clock.counting(), clock.preparing(), clock.counting():
         _ = a @ a
-    _ = a @ a
-    assert clock.operations == 27
+    assert (clock.products, clock.calls) == (54, 2)
 
 
 # -- steps -------------------------------------------------------------------------------------
@@ -114,7 +118,7 @@ def test_steps_are_like_the_last_counted_one() -> None:
         steps.measure(step)
     first, second = work.FIRST_COUNTED, work.COUNTED_EVERY
     of_first = sum(range(1, first + 1)) + (second - first) * first
-    assert clock.operations == 4 * (of_first + second * (second + 1))
+    assert clock.products == 4 * (of_first + second * (second + 1))
 
 
 def test_a_preparation_in_a_step_counts_once() -> None:
@@ -131,7 +135,28 @@ def test_a_preparation_in_a_step_counts_once() -> None:
 
     for step in (*[usual] * 5, caching, *[usual] * 4):
         steps.measure(step)
-    assert clock.operations == 10 * 100 + 1000
+    assert clock.products == 10 * 100 + 1000
+
+
+def test_a_resumed_process_takes_its_first_step_to_be_like_those_before() -> None:
+    a = torch.ones(10, 10)
+
+    def usual() -> None:
+        _ = a @ a
+
+    def first() -> None:
+        usual()
+        usual()
+
+    whole, resumed = WorkClock(), WorkClock()
+    steps = StepWork(whole)
+    for _ in range(work.COUNTED_EVERY):
+        steps.measure(usual)
+    again = StepWork(resumed)
+    again.load_state_dict(steps.state_dict())
+    steps.measure(usual)
+    again.measure(first)  # at a step that is counted otherwise
+    assert resumed() == whole() > 0.0
 
 
 def test_counting_all_steps_makes_no_difference_where_they_are_alike(
@@ -167,14 +192,14 @@ def steps_in(slowness: float, make: Callable[[], Any], seconds: float) -> tuple[
 
 @pytest.mark.parametrize(
     ("make", "seconds"),
-    [(make_tuned, 0.05), (lambda: FactoredIQL(**tiny_fields(FactoredIQL)), 2e-3)],
+    [(make_tuned, 2.0), (lambda: FactoredIQL(**tiny_fields(FactoredIQL)), 0.5)],
     ids=["SPIN", "F"],
 )
 def test_as_many_steps_on_slow_machines(make: Callable[[], Any], seconds: float) -> None:
     fast, cpu_seconds = steps_in(0.0, make, seconds)
     assert len(fast) == 10
     assert fast[-1] > len(fast)
-    assert cpu_seconds > seconds
+    assert cpu_seconds > 0.0
     assert steps_in(0.01, make, seconds)[0] == fast
     assert steps_in(0.0, make, 2 * seconds)[0][-1] > 1.2 * fast[-1]
 
@@ -200,7 +225,7 @@ def test_threads_are_chosen_by_real_time(monkeypatch: pytest.MonkeyPatch) -> Non
         for _ in range(30):
             stage.measure(step)
     assert budget.threads == 2
-    assert budget.spent == pytest.approx(30 * 1e6 / work.NOMINAL_RATE)
+    assert budget.spent == pytest.approx(30 * (1e6 / 5e10 + 3e-5))
 
 
 def test_recordings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,5 +246,5 @@ def test_features_that_are_cached_in_a_step_count(monkeypatch: pytest.MonkeyPatc
     one, other = (clock for clock, _ in clocks)
     assert isinstance(one, WorkClock)
     assert isinstance(other, WorkClock)
-    assert one.operations != other.operations
+    assert one.products != other.products
     assert one.preparations == other.preparations + 1
