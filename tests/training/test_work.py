@@ -133,9 +133,12 @@ def test_a_preparation_in_a_step_counts_once() -> None:
             _ = a @ a
         usual()
 
-    for step in (*[usual] * 5, caching, *[usual] * 4):
+    def on_cached() -> None:
+        _ = a[:2] @ a
+
+    for step in (*[usual] * 5, caching, *[on_cached] * 4):
         steps.measure(step)
-    assert clock.products == 10 * 100 + 1000
+    assert clock.products == 6 * 100 + 1000 + 4 * 200
 
 
 def test_a_resumed_process_takes_its_first_step_to_be_like_those_before() -> None:
