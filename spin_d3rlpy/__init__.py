@@ -136,6 +136,7 @@ if TYPE_CHECKING:
         load_dataset,
         relabel,
         save_dataset,
+        with_rewards,
     )
     from spin_d3rlpy.data.layouts import (
         ActionLayout,
@@ -276,6 +277,7 @@ _MODULES = {
     "from_table": "data",
     "load_dataset": "data",
     "relabel": "data",
+    "with_rewards": "data",
     "save_dataset": "data",
     "MultiDiscreteEpsilonGreedy": "algos.explorers",
     "BehaviorProbabilities": "evaluation.probabilities",
@@ -422,6 +424,7 @@ __all__ = [
     "save_for_hub",
     "save_policy",
     "slate_value",
+    "with_rewards",
 ]
 
 

@@ -23,6 +23,7 @@ from spin_envs.errors import (
     explained_graphics_errors,
     graphics_error,
 )
+from spin_envs.rewards import DOMAINS, REWARDS
 from spin_envs.tasks import DEFAULT_BINS, EPISODE_STEPS
 
 
@@ -67,12 +68,13 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         width: of rendered frames in pixels.
         height: of rendered frames in pixels.
         camera_id: index or name of the rendering camera; -1 is the free camera.
+        reward: name in `spin_envs.rewards`, of another reward than the task's.
 
     Raises:
         MissingDependencyError: dm_control cannot be imported, or (when rendering) there is no
             graphics back-end.
         UnknownTaskError: the suite has no such task.
-        ValueError: `bins` or `render_mode` is invalid.
+        ValueError: `bins`, `render_mode` or `reward` is invalid.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         width: int = 320,
         height: int = 240,
         camera_id: int | str = 0,
+        reward: str | None = None,
     ) -> None:
         suite = _import_suite()
         if (domain, task) not in suite.ALL_TASKS:
@@ -92,6 +95,10 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
             raise UnknownTaskError(
                 f"The control suite has no task {domain}-{task}. Near matches: {', '.join(near)}."
             )
+        if reward is not None and DOMAINS.get(reward) != domain:
+            known = [name for name, of in DOMAINS.items() if of == domain] or "none"
+            raise ValueError(f"Expected a reward of {domain} ({known}), got {reward!r}.")
+        self._reward = None if reward is None else REWARDS[reward]
         self._domain, self._task_name = domain, task
         self._load()
         n = self._env.action_spec().shape[0]
@@ -127,6 +134,8 @@ class DiscretizedSuiteEnv(MultiDiscreteEnv):
         task.after_step(physics)
         reward = float(task.get_reward(physics))
         self._write(task.get_observation(physics), out)
+        if self._reward is not None:
+            reward = float(self._reward(out))
         if self._elapsed >= EPISODE_STEPS:
             return reward, False, True, {}
         discount = task.get_termination(physics)  # None until the episode ends

@@ -38,8 +38,9 @@ from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.checkpoints import DEFAULT_KEEP
 from spin_d3rlpy.training.graphs import can_record
+from spin_d3rlpy.training.work import WorkClock
 
-Clock = Literal["wall", "cpu"]
+Clock = Literal["wall", "cpu", "ops"]
 
 
 class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
@@ -263,10 +264,12 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
                 evaluations not. Schedules and the ten epochs follow the clock. On the CPU the
                 first steps find the fastest number of threads. Or a `Budget`.
             clock: of `seconds`: `"wall"`, or `"cpu"`, the process's time on all cores, by which
-                runs on busy machines compare.
+                runs on busy machines compare, or `"ops"`, nominal seconds of the
+                operations made, by which runs on different machines compare.
 
         Yields:
-            `(epoch, metrics)`; metrics include `step` and `seconds` (of all steps so far).
+            `(epoch, metrics)`; metrics include `step` and `seconds` (of all steps so far), with
+            `clock="ops"` also the real `cpu_seconds`.
 
         Raises:
             ValueError: arguments do not fit each other, or learning rates have two schedules.
@@ -311,12 +314,21 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
 
     def _budget(self, seconds: float | Budget | None, clock: Clock) -> Budget:
         require_one_of("clock", clock, Clock)
-        if clock == "cpu" and (seconds is None or isinstance(seconds, Budget)):
-            raise ValueError("clock='cpu' is for seconds=<a number>; a Budget has its own clock.")
+        if clock != "wall" and (seconds is None or isinstance(seconds, Budget)):
+            raise ValueError(
+                f"clock={clock!r} is for seconds=<a number>; a Budget has its own clock."
+            )
         if isinstance(seconds, Budget):
             budget = seconds
+        elif clock == "ops":
+            budget = Budget(seconds, WorkClock())
         else:
             budget = Budget(seconds, time.process_time if clock == "cpu" else time.monotonic)
+        if isinstance(budget.clock, WorkClock) and self.compiled:
+            raise ValueError(
+                "Operations within a recorded CUDA graph cannot be counted. With clock='ops', "
+                f"expected compile_graph=False, got {self._config.compile_graph!r}."
+            )
         if self._enable_ddp and budget.seconds:
             raise ValueError("seconds= is for one process: each would count its own steps.")
         return budget

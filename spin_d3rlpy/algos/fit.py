@@ -33,6 +33,7 @@ from spin_d3rlpy.training.distributed import ProcessGroup
 from spin_d3rlpy.training.graphs import CompileGraph
 from spin_d3rlpy.training.loop import Loop, Metrics, Run, StageLog
 from spin_d3rlpy.training.schedules import Schedule
+from spin_d3rlpy.training.work import WorkClock
 
 AnyAlgo = TrainableAlgo[Any, Any]
 TAlgo = TypeVar("TAlgo", bound=AnyAlgo)
@@ -295,7 +296,10 @@ class Training(Generic[TAlgo]):
             score = measured[settings.best_by] * (1 if settings.best_is == "highest" else -1)
             if checkpoints is not None and checkpoints.writes and loop.is_best(score):
                 save_policy(algo, checkpoints.folder / BEST_FILE)
-        counted = {"step": loop.step, "seconds": settings.budget.spent}
+        budget = settings.budget
+        counted = {"step": loop.step, "seconds": budget.spent}
+        if isinstance(budget.clock, WorkClock):
+            counted["cpu_seconds"] = budget.cpu_seconds
         return loop.add_row({**loop.logged, **measured, **counted}, score)
 
     def _open_checkpoints(self, stack: ExitStack) -> Checkpoints | None:

@@ -277,7 +277,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         budget = self._budget_of_run if self.caches_features is None else None
         precision, bar = self._config.precision, self._show_progress
         try:
-            with self._budget_of_run.fastest_threads():
+            with self._budget_of_run.fastest_threads(), self._budget_of_run.preparing():
                 features = compute_features(
                     network, source.observations, self._transform, precision, bar, budget
                 )

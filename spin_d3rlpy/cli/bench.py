@@ -30,7 +30,7 @@ Experiments = Annotated[list[str] | None, typer.Argument(help="See `bench list`.
 Scaling = Annotated[str | None, typer.Option("--preset", help="paper, cpu (default) or smoke.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds 0, 1, ...; default: the preset's.")]
 Tasks = Annotated[list[str] | None, typer.Option("--task", help="Part of datasets' names.")]
-Changes = Annotated[list[str] | None, typer.Option("--set", help="E.g. n_early_steps=1000.")]
+Changes = Annotated[list[str] | None, typer.Option("--set", help="E.g. seconds=60, clock=ops.")]
 Folder = Annotated[Path, typer.Option(help="Folder of the jobs; finished ones are kept.")]
 
 

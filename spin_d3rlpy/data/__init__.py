@@ -5,7 +5,7 @@ from spin_d3rlpy.data.builder import build_dataset
 from spin_d3rlpy.data.loader import as_device_buffer, load_dataset
 from spin_d3rlpy.data.logs import from_table, save_dataset
 from spin_d3rlpy.data.online import collect, create_replay_buffer
-from spin_d3rlpy.data.relabel import relabel
+from spin_d3rlpy.data.relabel import relabel, with_rewards
 from spin_d3rlpy.data.specs import DatasetPart, DatasetSpec, buildable_datasets, parse_name
 from spin_d3rlpy.data.weights import TrajectoryWeights
 
@@ -24,4 +24,5 @@ __all__ = [
     "parse_name",
     "relabel",
     "save_dataset",
+    "with_rewards",
 ]

@@ -329,6 +329,13 @@ class DeviceReplayBuffer(ReplayBufferBase):
         chosen._episodes = None
         return chosen
 
+    def with_rewards(self, rewards: torch.Tensor) -> DeviceReplayBuffer:
+        """Returns the same episodes, each trajectory drawn alike, with other rewards `(n,)`."""
+        chosen = copy.copy(self)
+        chosen.rewards = rewards.to(self.device, self.rewards.dtype)
+        chosen._weights = chosen._shares = chosen._to_end = chosen._episodes = None
+        return chosen
+
     def with_horizon(self, gamma: float | None) -> DeviceReplayBuffer:
         """Returns the same episodes with transitions that reach to the end of their episode.
 

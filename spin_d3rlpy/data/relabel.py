@@ -1,18 +1,21 @@
-"""Datasets with the actions that a policy chooses: what a student of it learns from."""
+"""Datasets with other actions, which a policy chooses, or with other rewards."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from d3rlpy.dataset import ReplayBufferBase
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
-from spin_d3rlpy.data.loader import as_device_buffer
+from spin_d3rlpy.data.loader import DatasetLike, as_device_buffer
 from spin_d3rlpy.training.progress import progress_bar
 
 _STATES_AT_ONCE = 1024
+_ROWS_AT_ONCE = 2**16
 
 
 class Teacher(Protocol):
@@ -56,3 +59,28 @@ def relabel(
     relabeled = buffer.with_actions(torch.cat(actions))
     relabeled.rules = getattr(getattr(teacher, "config", None), "rules", None)
     return relabeled
+
+
+def with_rewards(
+    dataset: DatasetLike | ReplayBufferBase, reward: Callable[[NDArray[np.float32]], NDArray[Any]]
+) -> DeviceReplayBuffer:
+    """Returns a dataset with the rewards of another task in the same environment.
+
+        backward = with_rewards(dataset, spin_envs.rewards.REWARDS["backward"])
+        env = gymnasium.make("spin/cheetah-run-v0", bins=3, reward="backward")
+
+    Args:
+        dataset: anything that `fit` accepts.
+        reward: of observations `(n, obs)` after a step, `(n,)`.
+
+    Raises:
+        ValueError: it returns another shape.
+    """
+    buffer = as_device_buffer(dataset)
+    rewards = []
+    for rows in buffer.observation_index.split(_ROWS_AT_ONCE):
+        paid = np.asarray(reward(buffer.observations_at(rows + 1).cpu().numpy()), np.float32)
+        if paid.shape != (len(rows),):
+            raise ValueError(f"Expected rewards of shape {(len(rows),)}, got {paid.shape}.")
+        rewards.append(torch.from_numpy(paid))
+    return buffer.with_rewards(torch.cat(rewards))

@@ -9,6 +9,7 @@ from typing import Any
 from spin_d3rlpy.experiments.job import Job
 from spin_d3rlpy.experiments.specs import SCALES, Experiment, Fields, Method, Scale
 from spin_d3rlpy.files.settings import check_name, create, merge
+from spin_envs.rewards import DOMAINS
 
 LEVELS = ("medium", "expert", "medium-expert", "random-medium-expert")
 TASKS = ("finger-spin-b3", "cheetah-run-b3", "quadruped-walk-b3", "humanoid-stand-b3")
@@ -62,6 +63,7 @@ PROBED = [
 IQL = _methods("IQL")
 SPIN_IQL = Method("SPIN", "SPINIQL")
 SEARCH = Method("joint with search", "SPINIDQL")
+LABELED = (0.01, 0.03, 0.1, 0.3)  # shares of the episodes
 OBJECTIVES = {"MAM": {}, "VAM": {"objective": "variational"}, "CAM": {"objective": "contrastive"}}
 RATIOS = {"fixed 0.15": {}, "uniform [0.15, 1]": {"mask_prob_max": 1.0}}
 CACHED: Fields = {"train_queries": False, "cache_features": True}
@@ -208,6 +210,44 @@ _ALL = [
             Method("SAINT, without layout", "SAINTIQL", WITHOUT_LAYOUT),
         ],
         timed=True,
+    ),
+    Experiment(
+        "labels",
+        "Few labels: rewards of a share of the episodes, at equal seconds",
+        CHOSEN_ON,
+        [
+            Method(
+                f"{label}, {share:.0%}",
+                f"{POLICIES[label.split()[0]]}IQL",
+                labeled=share,
+                pretrained="counted" if label == "SPIN" else None,
+            )
+            for share in LABELED
+            for label in ("F", "SAINT", "SPIN", "SPIN of these")
+        ],
+        timed=True,
+        note="SPIN's model is pre-trained on all episodes, without rewards, and its seconds count. "
+        "All other training, also all of 'SPIN of these', is on the episodes with rewards.",
+    ),
+    Experiment(
+        "reuse",
+        "One structure model, several rewards in the same environment, at equal seconds",
+        _datasets(TASKS[:2], ["random-medium-expert"]),
+        [
+            Method(
+                f"{label}, {reward or 'own reward'}",
+                f"{POLICIES[label.split()[0]]}IQL",
+                reward=reward,
+                pretrained="free" if label == "SPIN reused" else None,
+                only=domain,
+            )
+            for reward, domain in [(None, ""), *DOMAINS.items()]  # first the dataset's own
+            for label in ("SPIN reused", "SPIN", "F")
+        ],
+        timed=True,
+        note="The reused model is pre-trained once, without rewards. Its seconds are in the column "
+        "pretraining_seconds, in addition to those of each training. Returns of different rewards "
+        "do not compare.",
     ),
     Experiment(
         "cached",

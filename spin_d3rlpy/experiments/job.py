@@ -38,6 +38,10 @@ class Job:
     mode: ActionMode = "sample"  # evaluated actions
     recipe: str = "published"  # for fields not in `fields`
     seconds: float | None = None  # CPU time, pre-training included, instead of `n_steps`
+    clock: Literal["cpu", "ops"] = "cpu"  # of `seconds`: real ones, or nominal ones of work
+    spent: float = 0.0  # of `seconds`, by the pre-training in `asm`
+    labeled: float = 1.0  # share of the episodes, drawn by `seed`, that are trained on
+    reward: str | None = None  # name in `spin_envs.rewards`, instead of the dataset's rewards
     asm: Job | None = None  # the job that pre-trains the ASM of a training or probe
     asm_epoch: int | None = None  # epoch of the ASM; the last one if None, 0 is untrained
 
@@ -49,10 +53,24 @@ class Job:
     @property
     def name(self) -> str:
         """Name of its folder: a readable summary and a hash of all fields."""
-        content = dataclasses.asdict(self)
+        content = _identity(self)
         if self.seconds is None:  # names from before timed jobs existed
             del content["recipe"], content["seconds"]
         identity = json.dumps(content, sort_keys=True).encode()
         what = self.algorithm or self.kind
         dataset = self.dataset.removeprefix("spin/").removesuffix("-v0").replace("/", "-")
         return f"{what}_{dataset}_s{self.seed}_{hashlib.sha256(identity).hexdigest()[:10]}"
+
+
+# Fields that jobs have got since: names of those without them stay as they were.
+_ADDED = ("clock", "spent", "labeled", "reward")
+
+
+def _identity(job: Job) -> dict[str, Any]:
+    content = dataclasses.asdict(job)
+    for field in dataclasses.fields(job):
+        if field.name in _ADDED and content[field.name] == field.default:
+            del content[field.name]
+    if job.asm is not None:
+        content["asm"] = _identity(job.asm)
+    return content

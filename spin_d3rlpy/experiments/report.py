@@ -56,7 +56,10 @@ def _report_experiment(
     for row in rows:
         if row.get("published", "") != "":
             ends.setdefault(row["dataset"], {})[f"published {row['method']}"] = row["published"]
-    xlabel = "CPU seconds, pre-training included" if experiment.timed else plots.OFFLINE_STEPS
+    xlabel = plots.OFFLINE_STEPS
+    if experiment.timed:
+        kind = {"cpu": "CPU seconds", "ops": "nominal seconds of work"}[cells[0].jobs[0].clock]
+        xlabel = f"{kind}, pre-training included"
     curves = tables.curves(cells, "return")
     writer.curves(name, "learning curves", curves, reference_lines=ends, xlabel=xlabel)
     if greedy := tables.curves(cells, "greedy_return"):

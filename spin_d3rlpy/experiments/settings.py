@@ -9,7 +9,12 @@ from typing import Any
 
 from spin_d3rlpy.experiments.job import RESULT, RUN, Job
 from spin_d3rlpy.files.settings import read_settings
-from spin_d3rlpy.runs.settings import TrainSettings, train_settings
+from spin_d3rlpy.runs.settings import (
+    PretrainSettings,
+    TrainSettings,
+    pretrain_settings,
+    train_settings,
+)
 from spin_d3rlpy.runs.training import CONFIG
 from spin_envs.tasks import BenchmarkTask
 
@@ -38,7 +43,15 @@ def settings_of(job: Job, asm: str | None) -> TrainSettings:
         steps: Any = {"n_steps": job.n_steps, "n_steps_per_epoch": job.n_steps_per_epoch}
         return TrainSettings(asm=asm, **steps, **values)
     timed = {"recipe": job.recipe, "seconds": job.seconds, "n_epochs": TIMED_EPOCHS}
-    return train_settings({**values, **timed}, "job")
+    return train_settings({**values, **timed, "asm": asm}, "job")
+
+
+def pretraining_of(job: Job) -> PretrainSettings:
+    """Returns the settings of a job that pre-trains."""
+    values = {**job.fields, **common_settings(job)}
+    if job.seconds is None:
+        return PretrainSettings(**values)
+    return pretrain_settings({**values, "recipe": job.recipe}, "job")
 
 
 def outdated(root: Path, jobs: Iterable[Job]) -> dict[str, list[str]]:
@@ -60,7 +73,8 @@ def outdated(root: Path, jobs: Iterable[Job]) -> dict[str, list[str]]:
         is_finished = (root / job.name / RESULT).exists() and config.exists()
         if job.kind != "train" or job.seconds is None or not is_finished:
             continue
-        now = dataclasses.asdict(settings_of(job, None))["fields"]
+        asm = None if job.asm is None else job.asm.name  # any: the model has fields of its own
+        now = dataclasses.asdict(settings_of(job, asm))["fields"]
         then = read_settings(config).get("fields", {})
         names = sorted((now | then).keys() - _without_effect(job.dataset))
         if differing := [name for name in names if _differ(now.get(name), then.get(name))]:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from spin_d3rlpy.experiments.job import Job
 from spin_envs.tasks import BenchmarkTask
 
 Fields = dict[str, Any]
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
+# Pre-training for a job's seconds, in which all trajectories are alike.
+REWARD_FREE: Fields = {
+    "pretraining": {"budget_share": 1.0},
+    "trajectory_weights": {"temperature": None},
+}
 _CPU: Fields = {"max_updates": 5_000, "precision": "auto"}
 
 
@@ -40,6 +45,10 @@ class Scale:
     maze_seconds: float = 150.0
     coordination_seconds: float = 60.0  # in dispatch and slate
     timed_episodes: int = 20  # per evaluation of such a training
+    # Of the seconds: "ops" counts work, so that rows of different machines compare.
+    clock: Literal["cpu", "ops"] = "cpu"
+    # Of the seconds, for a model that a job of its own pre-trains; SPIN's of the tuned recipe.
+    pretraining_share: float = 0.85
     # Epochs of pre-training after which ASMs are compared; None is the last one.
     asm_epochs: list[int | None] = dataclasses.field(
         default_factory=lambda: [*range(0, 91, 10), None]
@@ -107,14 +116,41 @@ class Method:
     pretraining: Fields = dataclasses.field(default_factory=dict)  # that differ from the scale's
     asm_epoch: int | None = None  # epoch of the ASM; the last one if None
     recipe: str = "tuned"  # for experiments with equal seconds
+    # Of those: what a job trains on, see `Job`, and whether SPIN's model is pre-trained before, on
+    # all episodes, without rewards: in the same seconds, or not counted because others use it, too.
+    labeled: float = 1.0
+    reward: str | None = None
+    pretrained: Literal["counted", "free"] | None = None
+    only: str = ""  # part of datasets' names, of those that the method is for
 
     def timed_job(self, dataset: str, seed: int, scale: Scale, device: str) -> Job:
-        """A training for the scale's seconds, pre-training included."""
+        """A training for the scale's seconds, pre-training included unless that is free."""
         # A float, however it was written: it is part of the job's name.
         seconds = float(scale.seconds_of(dataset))
+        asm, before = None, round(scale.pretraining_share * seconds, 3)
+        if self.pretrained is not None:
+            asm = Job(
+                "pretrain",
+                dataset,
+                scale.size,
+                seed,
+                device,
+                fields=REWARD_FREE,
+                recipe=self.recipe,
+                seconds=before,
+                clock=scale.clock,
+            )
         job = Job("train", dataset, scale.size, seed, device, self.algorithm, self.fields)
         return dataclasses.replace(
-            job, episodes=scale.timed_episodes, recipe=self.recipe, seconds=seconds
+            job,
+            episodes=scale.timed_episodes,
+            recipe=self.recipe,
+            seconds=seconds,
+            clock=scale.clock,
+            spent=before if self.pretrained == "counted" else 0.0,
+            labeled=self.labeled,
+            reward=self.reward,
+            asm=asm,
         )
 
     def job(self, dataset: str, seed: int, scale: Scale, early: bool, device: str) -> Job:
@@ -187,7 +223,7 @@ class Experiment:
             datasets = [f"{folder}/{scale.level}-v0" for folder in folders]
         cells = []
         for dataset, seed in itertools.product(datasets, seeds):
-            for m in methods:
+            for m in (m for m in methods if m.only in dataset):
                 job = m.job(dataset, seed, scale, self.early, device)
                 if self.timed:
                     job = m.timed_job(dataset, seed, scale, device)

@@ -208,6 +208,7 @@ def cost_rows(cells: Sequence[Cell]) -> list[Row]:
             **cell.names,
             "steps": cell.jobs[0].n_steps or cell.means(steps=None)["steps"],
             **cell.means(missing=0, pretraining_seconds=None, pretraining_samples=None),
+            **(cell.means(cpu_seconds=1) if "cpu_seconds" in cell.results[0] else {}),
             **cell.means(update_seconds=1, evaluation_seconds=1),
         }
         for cell in cells

@@ -7,28 +7,32 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import d3rlpy
 import gymnasium
+import numpy as np
 import structlog
 import torch
 
 from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.asm import load_asm
 from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
-from spin_d3rlpy.data import load_dataset
+from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset, with_rewards
 from spin_d3rlpy.experiments.coordination import measure_coordination
 from spin_d3rlpy.experiments.job import RESULT, RUN, Job
-from spin_d3rlpy.experiments.settings import EVALUATION_SEED, common_settings, settings_of
+from spin_d3rlpy.experiments.settings import EVALUATION_SEED, pretraining_of, settings_of
 from spin_d3rlpy.files.locks import exclusive_folder
 from spin_d3rlpy.files.results import read_csv, write_json
 from spin_d3rlpy.policies.stages import asm_file
 from spin_d3rlpy.runs.machine import describe_machine
-from spin_d3rlpy.runs.settings import PretrainSettings
-from spin_d3rlpy.runs.training import CURVE, POLICY, run_pretraining, run_training
+from spin_d3rlpy.runs.training import CURVE, POLICY, Env, run_pretraining, run_training
+from spin_d3rlpy.training.budget import Budget
+from spin_d3rlpy.training.work import WorkClock
+from spin_envs.rewards import REWARDS
 from spin_envs.tasks import BenchmarkTask
 
 HELD_OUT = 0.1  # share of the episodes that probes are tested on
@@ -57,8 +61,9 @@ def run_job(root: Path, name: str) -> None:
 
 
 def _pretrain(root: Path, job: Job) -> dict[str, Any]:
-    settings = PretrainSettings(**job.fields, **common_settings(job))
-    result = run_pretraining(root / job.name / RUN, settings, show_progress=False)
+    folder, settings = root / job.name / RUN, pretraining_of(job)
+    budget = Budget(job.seconds, _clock(job))
+    result = run_pretraining(folder, settings, show_progress=False, budget=budget)
     return {f"pretraining_{k}": v for k, v in result.items() if k not in ("dataset", "asm")}
 
 
@@ -66,14 +71,18 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
     folder = root / job.name
     asm = None if job.asm is None else str(_asm_path(root, job))
     settings = settings_of(job, asm)
-    # With one thread (see `work`) process time is that of one core, however busy it is.
-    clock = time.monotonic if job.seconds is None else time.process_time
     trained = run_training(
-        folder / RUN, settings, show_progress=False, greedy_too=True, clock=clock
+        folder / RUN,
+        settings,
+        show_progress=False,
+        greedy_too=True,
+        clock=_clock(job),
+        spent=job.spent,
+        change=lambda dataset, env: _change(job, dataset, env),
     )
     curve = read_csv(folder / RUN / CURVE)
-    keys = ("return", "greedy_return", "update_seconds", "seconds", "steps")
-    result = {key: trained[key] for key in keys}
+    keys = ("return", "greedy_return", "update_seconds", "seconds", "cpu_seconds", "steps")
+    result = {key: trained[key] for key in keys if key in trained}
     result["evaluation_seconds"] = sum(float(row["evaluation_seconds"]) for row in curve)
     if job.asm is not None:
         pretrained = json.loads((root / job.asm.name / RESULT).read_text())
@@ -83,6 +92,26 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
             policy = load_policy(folder / RUN / POLICY, job.device)
             result |= measure_coordination(policy, env, job.episodes, EVALUATION_SEED)
     return result
+
+
+def _clock(job: Job) -> Callable[[], float]:
+    """Returns what counts a job's seconds."""
+    if job.clock == "ops":
+        return WorkClock()
+    # With one thread (see `work`) process time is that of one core, however busy it is.
+    return time.monotonic if job.seconds is None else time.process_time
+
+
+def _change(job: Job, dataset: DeviceReplayBuffer, env: Env) -> tuple[DeviceReplayBuffer, Env]:
+    """Returns what a job trains on and is evaluated in."""
+    if job.labeled < 1.0:
+        order = np.random.default_rng(job.seed).permutation(dataset.size())
+        dataset = dataset.select(sorted(order[: max(1, round(job.labeled * len(order)))].tolist()))
+    if job.reward is not None and env is not None:
+        assert env.spec is not None
+        dataset = with_rewards(dataset, REWARDS[job.reward])
+        env = gymnasium.make(env.spec.id, **{**env.spec.kwargs, "reward": job.reward})
+    return dataset, env
 
 
 def _probe(root: Path, job: Job) -> dict[str, Any]:

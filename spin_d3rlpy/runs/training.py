@@ -52,6 +52,8 @@ RESULT = "result.json"
 CURVE = "curve.csv"
 POLICY = "policy.safetensors"
 FIRST = "first.json"  # the evaluation before training
+Env = gymnasium.Env[Any, Any] | None
+Change = Callable[[DeviceReplayBuffer, Env], tuple[DeviceReplayBuffer, Env]]
 MATCHED_STEPS = 2_000  # logged, that policies without an environment are compared with
 
 
@@ -95,6 +97,8 @@ def run_training(
     trust: bool = False,
     greedy_too: bool = False,
     clock: Callable[[], float] = time.monotonic,
+    spent: float = 0.0,
+    change: Change | None = None,
 ) -> dict[str, Any]:
     """Trains, or resumes an earlier attempt in the folder.
 
@@ -110,6 +114,9 @@ def run_training(
         greedy_too: where evaluations sample, also play greedy actions (`greedy_return`): early in
             training they can be good while samples are not.
         clock: counts the seconds of training.
+        spent: of these seconds, by the pre-training of `settings.asm`.
+        change: returns what to train on and to evaluate in, e.g. fewer episodes; the same in each
+            attempt.
 
     Returns:
         The content of `result.json`: last evaluation, seconds and the policy's file.
@@ -127,6 +134,10 @@ def run_training(
             raise ValueError(f"{settings.algorithm} does not use an ASM; only SPIN's policies do.")
         algo.set_asm(settings.asm)
     dataset, env = _load(settings, show_progress, trust)
+    if change is not None:
+        dataset, env = change(dataset, env)
+    budget = Budget(settings.seconds, clock, settings.n_epochs)
+    budget.spent = spent
     d3rlpy.seed(settings.seed)
     algo.build_with_dataset(dataset)
     evaluators: dict[str, Any]
@@ -140,7 +151,7 @@ def run_training(
         if not first.exists():
             write_json(first, {name: play(algo, dataset) for name, play in evaluators.items()})
         rows.append(
-            {"step": 0, "update_seconds": 0.0, "seconds": 0.0, **json.loads(first.read_text())}
+            {"step": 0, "update_seconds": 0.0, "seconds": spent, **json.loads(first.read_text())}
         )
     update_seconds = 0.0
     for _, metrics in algo.fitter(
@@ -157,7 +168,7 @@ def run_training(
         checkpoint_dir=folder / "checkpoints",
         resume=True,
         checkpoint_interval=settings.checkpoint_interval,
-        seconds=Budget(settings.seconds, clock, settings.n_epochs),
+        seconds=budget,
     ):
         update_seconds += metrics["time_epoch"]
         rows.append({"update_seconds": update_seconds, **metrics})
@@ -173,7 +184,7 @@ def run_training(
         "policy": str(folder / POLICY),
         "update_seconds": update_seconds,
         "seconds": rows[-1]["seconds"],
-        **{name: rows[-1][name] for name in evaluators},
+        **{name: rows[-1][name] for name in ("cpu_seconds", *evaluators) if name in rows[-1]},
     }
     if env is not None:
         result |= {"episodes": settings.episodes, "mode": settings.mode}
@@ -209,11 +220,16 @@ class _ModelsIn(StageLog):
 
 
 def run_pretraining(
-    folder: Path, settings: PretrainSettings, show_progress: bool = True, trust: bool = False
+    folder: Path,
+    settings: PretrainSettings,
+    show_progress: bool = True,
+    trust: bool = False,
+    budget: Budget | None = None,
 ) -> dict[str, Any]:
     """Pre-trains an ASM, or resumes an earlier attempt in the folder.
 
-    Arguments and errors are those of `run_training`. Writes `asm_0.safetensors` (untrained) and
+    Arguments and errors are those of `run_training`. Of the seconds of a `budget` it takes its
+    `budget_share`. Writes `asm_0.safetensors` (untrained) and
     `asm_<epoch>.safetensors` every `pretraining.checkpoint_interval` epochs and after the last one.
 
     Returns:
@@ -224,6 +240,7 @@ def run_pretraining(
     fields = {k: v for k, v in pretraining_fields(settings).items() if v}
     algo = create_algorithm(PRETRAINED, fields, settings.device)
     dataset, env = _load(settings, show_progress, trust)
+    budget = budget or Budget()
     if env is not None:
         env.close()
     algo.build_with_dataset(dataset)  # fits the scaler
@@ -236,6 +253,7 @@ def run_pretraining(
             checkpoints,
             compile_graph=algo.config.compile_graph,
             log=lambda _stage, _prefix, _epoch_steps: nullcontext(_ModelsIn(folder)),
+            budget=budget,
         )
         stage, context = PretrainASM(), algo.stage_context(dataset.to(settings.device), run)
         asm = stage.create_model(context)
@@ -247,6 +265,8 @@ def run_pretraining(
     save_asm(asm, folder / ASM_FILE)
     last = rows[-1] if rows else {"step": 0, "samples": 0, "seconds": 0.0}
     result = {"dataset": settings.dataset, "asm": str(folder / ASM_FILE), **last}
+    if budget.seconds is not None:  # as it counts them, not those of the wall clock
+        result |= {"seconds": budget.spent, "cpu_seconds": budget.cpu_seconds}
     write_json(folder / RESULT, result)
     return result
 

@@ -6,13 +6,14 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from d3rlpy.logging import LOG
 
 from spin_d3rlpy.errors import require_fields
+from spin_d3rlpy.training.work import StepWork, WorkClock
 
 UNTIMED_STEPS = 3  # in which memory and caches are made
 TRIAL_SHARE = 0.01  # of the seconds, for each number of threads
@@ -30,11 +31,13 @@ class Budget:
     Args:
         seconds: total; None if stages have a number of steps. Preparations (moving the dataset,
             building networks, caching features) count, evaluations and saving do not.
-        clock: returns seconds: wall-clock time or, on shared cores, CPU time.
+        clock: returns seconds: wall-clock time or, on shared cores, CPU time. A `WorkClock`'s are
+            the same on every machine.
         n_epochs: epochs per stage if `seconds` is given.
 
     Attributes:
         spent: seconds of all steps and preparations so far.
+        cpu_seconds: the process's time on all cores in these, whatever the clock.
         threads: of a CPU, the fastest number as the last stage found it; None if none has.
 
     Raises:
@@ -45,6 +48,7 @@ class Budget:
     clock: Callable[[], float] = time.monotonic
     n_epochs: int = 10
     spent: float = dataclasses.field(default=0.0, init=False)
+    cpu_seconds: float = dataclasses.field(default=0.0, init=False)
     threads: int | None = dataclasses.field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -61,9 +65,15 @@ class Budget:
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Context of a preparation, whose time counts."""
-        began = self.clock()
-        yield
+        began, began_cpu = self.clock(), time.process_time()
+        with self.preparing():
+            yield
         self.spent += self.clock() - began
+        self.cpu_seconds += time.process_time() - began_cpu
+
+    def preparing(self) -> AbstractContextManager[None]:
+        """Context of a preparation within a step, whose time counts with the step's."""
+        return self.clock.preparing() if isinstance(self.clock, WorkClock) else nullcontext()
 
     @contextmanager
     def fastest_threads(self) -> Iterator[None]:
@@ -92,6 +102,8 @@ class StageTime:
         self._n_steps, self._epoch_steps = n_steps, epoch_steps
         self._spent = 0.0
         self._threads = _Threads(self.seconds or 0.0)
+        clock = budget.clock
+        self._work = StepWork(clock) if isinstance(clock, WorkClock) else None
 
     def is_end(self, epoch: int, step: int) -> bool:
         """Whether an epoch (from 1) is complete after `step` steps of the stage."""
@@ -127,12 +139,19 @@ class StageTime:
 
     def measure(self, make: Callable[[], None]) -> None:
         """Makes a step and counts its seconds."""
-        began = self._budget.clock()
-        make()
-        seconds = self._budget.clock() - began
-        self._budget.spent += seconds
+        budget, began_cpu = self._budget, time.process_time()
+        if self._work is None:
+            began = budget.clock()
+            make()
+            seconds = elapsed = budget.clock() - began
+        else:  # threads are chosen by real time
+            began = time.monotonic()
+            seconds = self._work.measure(make)
+            elapsed = time.monotonic() - began
+        budget.cpu_seconds += time.process_time() - began_cpu
+        budget.spent += seconds
         self._spent += seconds
-        self._threads.after_step(seconds)
+        self._threads.after_step(elapsed)
 
     @contextmanager
     def fastest_threads(self, is_on_cpu: bool) -> Iterator[None]:
@@ -152,7 +171,9 @@ class StageTime:
             "seconds": self.seconds,
             "spent": self._spent,
             "spent_by_run": self._budget.spent,  # with earlier stages
+            "cpu_seconds_of_run": self._budget.cpu_seconds,
             "threads": self._threads.best,
+            "work": None if self._work is None else self._work.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -163,6 +184,9 @@ class StageTime:
         self._spent = state_dict["spent"]
         # The preparations of the resumed process do not count: they were counted before.
         self._budget.spent = state_dict["spent_by_run"]
+        self._budget.cpu_seconds = state_dict.get("cpu_seconds_of_run", 0.0)
+        if self._work is not None and state_dict.get("work") is not None:
+            self._work.load_state_dict(state_dict["work"])
 
 
 class _Threads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from spin_d3rlpy.asm.objectives.masked import AnyOrderActionModeling
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.checkpoints import Checkpoints, read_checkpoint
+from spin_d3rlpy.training.work import WorkClock
 from tests.algos.problems import random_buffer
 from tests.algos.runs import (
     SETTINGS,
@@ -112,20 +113,27 @@ TUNED_CRASHES: list[tuple[Any, str, int]] = [
 ]
 
 
-@pytest.mark.parametrize("seconds", [None, 240.0], ids=["steps", "seconds"])
-@pytest.mark.parametrize(("algo_class", "stage", "stop"), TUNED_CRASHES)
+# By steps and by a clock all of them, by work one of each kind.
+TUNED_CASES: list[tuple[Any, str, int, float | None, Any]] = [
+    *((*crash, seconds, ticks) for crash in TUNED_CRASHES for seconds in (None, 240.0)),
+    *((SPINIQL, *crash, 0.5, WorkClock) for crash in (("pretraining", 8), ("policy", 2))),
+]
+
+
+@pytest.mark.parametrize(("algo_class", "stage", "stop", "seconds", "clock"), TUNED_CASES)
 def test_a_tuned_run_goes_on_in_every_stage(
     algo_class: Any,
     stage: str,
     stop: int,
     seconds: float | None,
+    clock: Callable[[], Callable[[], float]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The recipe averages weights in pre-training and in the policy's training."""
 
     def trained(folder: Path | None, callback: Any = None) -> dict[str, Any]:
-        budget = None if seconds is None else Budget(seconds, ticks())
+        budget = None if seconds is None else Budget(seconds, clock())
         algo = make_tuned(algo_class)
         return outcome(algo, fit(algo, folder, callback=callback, seconds=budget))
 

@@ -17,6 +17,7 @@ from spin_d3rlpy.policies import feature_cache
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.checkpoints import Checkpoints
 from spin_d3rlpy.training.loop import Loop, Metrics, Run
+from spin_d3rlpy.training.work import WorkClock
 from tests.algos.problems import random_buffer, tiny_fields
 
 
@@ -250,12 +251,13 @@ def test_fit_counts_the_processors_time_if_asked(monkeypatch: pytest.MonkeyPatch
         raise CrashError
 
     monkeypatch.setattr(FactoredBC, "begin_run", begin_run)
-    clocks: tuple[Literal["wall", "cpu"], ...] = ("wall", "cpu")
+    clocks: tuple[Literal["wall", "cpu", "ops"], ...] = ("wall", "cpu", "ops")
     for clock in clocks:
         with pytest.raises(CrashError):
             FactoredBC().fit(random_buffer(), seconds=5, clock=clock)
-    assert [budget.clock for budget in used] == [time.monotonic, time.process_time]
-    with pytest.raises(ValueError, match="clock 'wall' or 'cpu', got 'sun'"):
+    assert [budget.clock for budget in used[:2]] == [time.monotonic, time.process_time]
+    assert isinstance(used[2].clock, WorkClock)
+    with pytest.raises(ValueError, match="clock 'wall' or 'cpu' or 'ops', got 'sun'"):
         FactoredBC().fit(random_buffer(), seconds=5, clock="sun")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="seconds=<a number>"):
         FactoredBC().fit(random_buffer(), clock="cpu")
