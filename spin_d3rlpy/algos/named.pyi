@@ -1,11 +1,14 @@
 # Written by `python -m tests.typing.stubs`; do not edit.
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack
+
 from d3rlpy.base import DeviceArg
 from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
 from d3rlpy.optimizers.optimizers import OptimizerFactory
 from d3rlpy.preprocessing.action_scalers import ActionScaler
 from d3rlpy.preprocessing.observation_scalers import ObservationScaler
 from d3rlpy.preprocessing.reward_scalers import RewardScaler
-from pathlib import Path
+
 from spin_d3rlpy.algos.awac import AWAC, AWACConfig
 from spin_d3rlpy.algos.bc import BC, BCConfig
 from spin_d3rlpy.algos.bcq import BCQ, BCQConfig
@@ -27,7 +30,6 @@ from spin_d3rlpy.policies.factories import (
 )
 from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
 from spin_envs.layout import ActionLayout
-from typing import Any, Literal, TypedDict, Unpack
 
 class _IQLFields(TypedDict, total=False):
     batch_size: int
