@@ -66,7 +66,10 @@ class EntityConfig:
         if not self.layout.has_choice_features:
             return n_slots * self.slot_width
         n_choices = max(len(self.layout.choice_columns), len(self.layout.choice_features))
-        return n_slots * n_choices * self.width
+        if self.layout.has_slot_features:
+            return n_slots * n_choices * self.width
+        # Slots without features have equal scores, computed once.
+        return n_choices * max(self.width, n_slots)
 
     def rows_per_update(self, batch_size: int, n_slots: int) -> int:
         """Returns how many of a batch's rows are trained on at once."""

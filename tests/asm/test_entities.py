@@ -294,6 +294,7 @@ def test_slots_without_features_have_equal_logits() -> None:
     asm = ActionStructureModel(5, [8] * 4, config).eval()
     logits = asm.layout.split(asm(torch.rand(3, 5), asm.mask_ids.expand(3, -1)))
     assert torch.equal(logits[:, 0], logits[:, 3])
+    assert config.entries_a_row(4) == 8 * 8  # scored once
 
 
 def test_a_model_of_features_needs_them() -> None:
