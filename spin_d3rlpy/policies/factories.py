@@ -127,8 +127,7 @@ class SAINTEncoderFactory(_TakesFeatures, name="saint"):
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
 
     def with_layout(self, layout: ActionLayout) -> PolicyFactory:
-        # Queries tell slots apart that have no features. Without them all would choose alike.
-        return super().with_layout(layout) if layout.has_slot_features else self
+        return super().with_layout(layout) if can_tell_slots(layout) else self
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
         if (entities := self.entities_in_use) is not None:
@@ -289,6 +288,9 @@ class SPINEncoderFactory(_AnyArchitecture, name="spin"):
                 "no train_trunk."
             )
 
+    def with_layout(self, layout: ActionLayout) -> PolicyFactory:
+        return super().with_layout(layout) if can_tell_slots(layout) else self
+
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
         if self.architecture == "entities":
             return EntityPolicy(observation_size, nvec, self.entities, from_asm=True)
@@ -382,6 +384,14 @@ class AutoregressiveEncoderFactory(_TakesFeatures, name="autoregressive"):
         return AutoregressivePolicy(observation_size, nvec, self.sizes)
 
 
+def can_tell_slots(layout: ActionLayout) -> bool:
+    """Whether a network of features can serve slots that are independent given the state.
+
+    Without features of their own, such as the places of a page, all of them would choose alike.
+    """
+    return layout.has_features and layout.has_slot_features
+
+
 def create_policy(
     factory: EncoderFactory,
     observation_shape: Sequence[int],
@@ -391,7 +401,7 @@ def create_policy(
     """Returns the policy of an actor encoder factory; `layout` is for independent slots."""
     if isinstance(factory, PolicyFactory):
         return factory.create_policy(observation_shape[0], nvec)
-    if layout is not None and layout.has_features:
+    if layout is not None and can_tell_slots(layout):
         config = EntityConfig(layout=layout)
         return EntityPolicy(observation_shape[0], nvec, config, from_asm=False)
     return FactoredPolicy(observation_shape, factory.create(observation_shape), nvec)

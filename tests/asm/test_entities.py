@@ -18,6 +18,7 @@ from spin_d3rlpy import (
     SAINTIQL,
     SPINBC,
     SPINIDQL,
+    SPINIQL,
     ActionStructureModel,
     AutoregressiveIQL,
     FactoredBC,
@@ -39,8 +40,10 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
 from spin_d3rlpy.errors import NoAllowedChoiceError
+from spin_d3rlpy.policies.base import FactoredPolicy
 from spin_d3rlpy.policies.entities import EntityPolicy
 from spin_d3rlpy.policies.factories import JointEncoderFactory
+from spin_d3rlpy.policies.features import SlotPolicy
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_envs import ActionLayout
 
@@ -514,3 +517,16 @@ def test_slots_are_chosen_in_their_order_where_choices_have_no_features() -> Non
         JointEncoderFactory(slots_per_pass=0)
     with pytest.raises(ValueError, match="order"):
         JointEncoderFactory(order="surest")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("algorithm", [FactoredIQL, SAINTIQL, SPINIQL])
+def test_independent_slots_without_features_see_the_flat_observation(algorithm: Any) -> None:
+    """By features of choices alone they would all choose alike."""
+    places = gymnasium.make("spin/slate-v0", places=4)
+    algo = algorithm(recipe="tuned")
+    algo.build_with_env(places)
+    assert algo.config.layout == places.unwrapped.layout  # type: ignore[attr-defined]
+    assert isinstance(algo.policy, FactoredPolicy | SlotPolicy)
+    couriers = algorithm(recipe="tuned")
+    couriers.build_with_env(dispatch(4)[0])
+    assert not isinstance(couriers.policy, FactoredPolicy | SlotPolicy)
