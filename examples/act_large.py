@@ -52,13 +52,13 @@ def act(algo: SPINIDQL, couriers: int, episodes: int) -> dict[str, float]:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Trains, acts and writes the table."""
     rows = []
     args.out.mkdir(parents=True, exist_ok=True)
     for seed, few in itertools.product(args.seeds, args.trained):
         algo = train(few, args.seconds, args.size, seed)
         for n in args.acting:
-            rows.append({"trained": few, "acting": n, "seed": seed, **act(algo, n, args.episodes)})
+            run = {"trained": few, "seconds": args.seconds, "acting": n, "seed": seed}
+            rows.append(run | act(algo, n, args.episodes))
         write_csv(args.out / "act_large.csv", rows)
     print(format_table(rows))
 
