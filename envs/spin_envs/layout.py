@@ -13,6 +13,7 @@ NONE = -1  # a column: this one has no such feature
 
 Columns = tuple[tuple[int, ...], ...]
 Features = tuple[tuple[float, ...], ...]
+PairColumns = tuple[Columns, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,7 @@ class ActionLayout:
     each pair which numbers belong together. Agents that have the same few moves are slots whose
     choices have no features: one network then maps a slot's features to its scores of all choices.
 
-    All fields may be left out; columns that belong to neither slots nor choices are context.
+    All fields may be left out; columns that belong to no slot, choice or pair are context.
 
     Args:
         shared_choices: all slots choose among the same K things.
@@ -36,6 +37,9 @@ class ActionLayout:
         compared: pairs `(j, k)` of an observed feature j of slots and an observed feature k of
             choices that measure the same thing in the same unit, such as a coordinate: networks see
             their differences.
+        pair_columns: `(N, K, p)`: the observation's columns that hold the features of each slot
+            with each choice, such as a courier's travel time to an order; -1 where a pair lacks
+            one.
 
     Raises:
         ValueError: fields contradict each other.
@@ -47,12 +51,14 @@ class ActionLayout:
     slot_features: Features = ()
     choice_features: Features = ()
     compared: tuple[tuple[int, int], ...] = ()
+    pair_columns: PairColumns = ()
 
     def __post_init__(self) -> None:
         for name in ("slot_columns", "choice_columns", "compared"):
             object.__setattr__(self, name, _table(name, getattr(self, name), int))
         for name in ("slot_features", "choice_features"):
             object.__setattr__(self, name, _table(name, getattr(self, name), float))
+        object.__setattr__(self, "pair_columns", _pair_table(self.pair_columns))
         for whose, columns, features in (
             ("slot", self.slot_columns, self.slot_features),
             ("choice", self.choice_columns, self.choice_features),
@@ -76,13 +82,13 @@ class ActionLayout:
 
     @property
     def has_choice_features(self) -> bool:
-        """Whether choices have features, by which a network can score pairs."""
-        return bool(self.choice_columns or self.choice_features)
+        """Whether choices have features, of their own or with a slot: a network scores pairs."""
+        return bool(self.choice_columns or self.choice_features or self.pair_columns)
 
     @property
     def has_slot_features(self) -> bool:
         """Whether slots have features, by which a network can tell them from each other."""
-        return bool(self.slot_columns or self.slot_features)
+        return bool(self.slot_columns or self.slot_features or self.pair_columns)
 
     @property
     def has_features(self) -> bool:
@@ -99,9 +105,20 @@ class ActionLayout:
         """Observed features of a choice (g)."""
         return len(self.choice_columns[0]) if self.choice_columns else 0
 
+    @property
+    def n_pair_columns(self) -> int:
+        """Observed features of a pair (p)."""
+        return len(self.pair_columns[0][0]) if self.pair_columns else 0
+
+    @property
+    def _pair_rows(self) -> Columns:
+        """The columns of all pairs, `(N * K, p)`."""
+        return tuple(columns for row in self.pair_columns for columns in row)
+
     def context_columns(self, observation_size: int) -> list[int]:
-        """Returns the columns that belong to no slot and no choice."""
-        taken = {c for row in (*self.slot_columns, *self.choice_columns) for c in row}
+        """Returns the columns that belong to no slot, choice or pair."""
+        rows = (*self.slot_columns, *self.choice_columns, *self._pair_rows)
+        taken = {column for row in rows for column in row}
         return [column for column in range(observation_size) if column not in taken]
 
     def check(self, observation_size: int, nvec: Sequence[int]) -> None:
@@ -119,15 +136,25 @@ class ActionLayout:
             ("choice_columns", k),
             ("choice_features", k),
         ):
-            rows = getattr(self, name)
-            if rows and len(rows) != expected:
+            given = getattr(self, name)
+            if given and len(given) != expected:
                 whose = "slot" if name.startswith("slot") else "choice"
                 raise ValueError(
                     f"Expected {name} to have {expected} rows, one of each {whose}, got "
-                    f"{len(rows)}."
+                    f"{len(given)}."
                 )
-        for name, least in (("slot_columns", 0), ("choice_columns", NONE)):
-            for row, columns in enumerate(getattr(self, name)):
+        if self.pair_columns and (len(self.pair_columns), len(self.pair_columns[0])) != (n, k):
+            raise ValueError(
+                f"Expected pair_columns to have {n} rows, one of each slot, of {k} choices, got "
+                f"{len(self.pair_columns)} of {len(self.pair_columns[0])}."
+            )
+        tables = [
+            ("slot_columns", 0, self.slot_columns),
+            ("choice_columns", NONE, self.choice_columns),
+            *((f"pair_columns[{i}]", NONE, row) for i, row in enumerate(self.pair_columns)),
+        ]
+        for name, least, rows in tables:
+            for row, columns in enumerate(rows):
                 for column in columns:
                     if not least <= column < observation_size:
                         raise ValueError(
@@ -143,24 +170,28 @@ class ActionLayout:
         group = np.arange(observation_size)
         by_slot = [list(column) for column in zip(*self.slot_columns, strict=True)]
         by_choice = [list(column) for column in zip(*self.choice_columns, strict=True)]
+        by_pair = [list(column) for column in zip(*self._pair_rows, strict=True)]
         for j, k in self.compared:
             by_slot[j] += by_choice[k]
             by_choice[k] = []
-        for columns in (*by_slot, *by_choice):
+        for columns in (*by_slot, *by_choice, *by_pair):
             of_feature = [column for column in columns if column != NONE]
             if of_feature:
                 group[of_feature] = min(of_feature)
         return group
 
     def by_feature(self, observation_size: int) -> list[list[int]]:
-        """Returns the columns of each feature: of slots, of choices, then each one of context."""
+        """Returns each feature's columns: of slots, choices, pairs, then each one of context."""
         slots = [list(columns) for columns in zip(*self.slot_columns, strict=True)]
-        choices = [
-            [column for column in columns if column != NONE]
-            for columns in zip(*self.choice_columns, strict=True)
-        ]
+        choices, pairs = (
+            [
+                [column for column in columns if column != NONE]
+                for columns in zip(*rows, strict=True)
+            ]
+            for rows in (self.choice_columns, self._pair_rows)
+        )
         context = [[column] for column in self.context_columns(observation_size)]
-        return [*slots, *choices, *context]
+        return [*slots, *choices, *pairs, *context]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns it as JSON values."""
@@ -173,6 +204,19 @@ class ActionLayout:
         if unknown := content.keys() - known:
             raise ValueError(f"An action's layout has no field {sorted(unknown)[0]!r}.")
         return cls(**content)
+
+
+def _pair_table(slots: Any) -> PairColumns:
+    """Returns the columns of pairs as tuples; each slot has rows of as many choices."""
+    if not isinstance(slots, Sequence | np.ndarray):
+        raise ValueError(f"Expected pair_columns of each slot and choice, got {slots!r}.")
+    table = tuple(_table(f"pair_columns[{i}]", rows, int) for i, rows in enumerate(slots))
+    if any(not rows for rows in table) or len({(len(rows), len(rows[0])) for rows in table}) > 1:
+        raise ValueError(
+            "Expected pair_columns with the same numbers of choices and of features for each slot, "
+            f"got {[(len(rows), len(rows[0]) if rows else 0) for rows in table]}."
+        )
+    return table
 
 
 def _table(name: str, rows: Any, kind: type[int] | type[float]) -> tuple[tuple[Any, ...], ...]:

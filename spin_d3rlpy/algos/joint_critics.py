@@ -189,6 +189,7 @@ class _SumsOfEntities:
         self._n_choices = features.n_choices
         self._slot_features = features.slots(observations)  # (B, N, f)
         self._choice_features = features.choices(observations)  # (B, K, g)
+        self._pair_features = features.pairs(observations)  # (B, N, K, p)
         context = features.context(observations)
         self._slots = encoder.slot(self._slot_features) + encoder.context(context)[:, None]
         self._choices = encoder.choice(self._choice_features)  # (B, K, V)
@@ -231,8 +232,12 @@ class _SumsOfEntities:
         """Encodes a slot with all choices, `(B, K, V)`."""
         x = self._slots[:, slot, None] + self._choices
         if self._encoder.features.pair_size:
-            features = self._slot_features[:, slot, None], self._choice_features
-            x = x + self._encoder.distance(self._encoder.features.distances(*features))
+            of_pairs = self._encoder.features.of_pairs(
+                self._slot_features[:, slot, None],
+                self._choice_features,
+                self._pair_features[:, slot],
+            )
+            x = x + self._encoder.distance(of_pairs)
         return relu(x)
 
     def _gather(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -240,15 +245,21 @@ class _SumsOfEntities:
         chosen = _rows_of(self._choice_features, actions)  # (..., N, g)
         x = self._slots + _rows_of(self._choices, actions)
         if self._encoder.features.pair_size:
-            distances = self._encoder.features.distances(
-                self._slot_features.expand(*chosen.shape[:-1], -1), chosen
+            of_pairs = self._encoder.features.of_pairs(
+                self._slot_features.expand(*chosen.shape[:-1], -1), chosen, self._observed(actions)
             )
-            x = x + self._encoder.distance(distances)
+            x = x + self._encoder.distance(of_pairs)
         pairs = relu(x)
         shape = *actions.shape[:-1], self._n_choices, pairs.shape[-1]
         index = actions[..., None].expand_as(pairs)
         gathered = torch.zeros(shape, dtype=pairs.dtype, device=pairs.device)
         return gathered.scatter_add(-2, index, pairs), count_choices(actions, self._n_choices)
+
+    def _observed(self, actions: torch.Tensor) -> torch.Tensor:
+        """Returns the observed features of slots with their choices, `(..., N, p)`."""
+        table = self._pair_features.expand(*actions.shape, *self._pair_features.shape[-2:])
+        at = actions[..., None, None].expand(*actions.shape, 1, table.shape[-1])
+        return table.gather(-2, at)[..., 0, :]
 
     def _worth(self, gathered: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Returns what each choice is worth with those slots, `(..., K, V)`."""
@@ -458,7 +469,7 @@ class JointCritic(nn.ModuleList):
                 return ChoicesOfSlots(size, slots, width)
             if not layout.has_choice_features and layout.has_features:
                 return FeaturesOfSlots(size, slots, width, layout)
-            if layout.slot_columns or layout.choice_columns:
+            if layout.slot_columns or layout.choice_columns or layout.pair_columns:
                 return EntityChoices(size, slots, width, layout)
             return SharedChoices(size, slots, width)
 

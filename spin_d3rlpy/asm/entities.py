@@ -65,7 +65,9 @@ class EntityConfig:
         """Numbers in the largest array of one row of a batch."""
         if not self.layout.has_choice_features:
             return n_slots * self.slot_width
-        n_choices = max(len(self.layout.choice_columns), len(self.layout.choice_features))
+        of_pairs = self.layout.pair_columns[0] if self.layout.pair_columns else ()
+        tables = self.layout.choice_columns, self.layout.choice_features, of_pairs
+        n_choices = max(len(table) for table in tables)
         if self.layout.has_slot_features:
             return n_slots * n_choices * self.width
         # Slots without features have equal scores, computed once.
@@ -90,6 +92,7 @@ class EntityFeatures(nn.Module):
 
     slot_index: torch.Tensor  # (N, f)
     choice_index: torch.Tensor  # (K, g)
+    pair_index: torch.Tensor  # (N, K, p)
     context_index: torch.Tensor
     slot_static: torch.Tensor  # (N, f')
     choice_static: torch.Tensor  # (K, g')
@@ -99,7 +102,7 @@ class EntityFeatures(nn.Module):
         layout.check(observation_size, nvec)
         if not layout.has_features:
             raise ValueError(
-                "Expected a layout with features of choices (choice_columns or choice_features): "
+                "Expected a layout with features of choices (choice_columns, choice_features or pair_columns): "
                 f"they are what a network of slots and choices scores. Got {layout}."
             )
         self.n_slots, self.n_choices = len(nvec), max(nvec)
@@ -107,6 +110,7 @@ class EntityFeatures(nn.Module):
         tensors = {
             "slot_index": _rows(layout.slot_columns, n, torch.int64),
             "choice_index": _rows(layout.choice_columns, k, torch.int64),
+            "pair_index": torch.tensor(layout.pair_columns or [[[]] * k] * n, dtype=torch.int64),
             "context_index": torch.tensor(
                 layout.context_columns(observation_size), dtype=torch.int64
             ),
@@ -120,7 +124,9 @@ class EntityFeatures(nn.Module):
         self.slots_are_alike = not layout.has_slot_features
         self.slot_size = self.slot_index.shape[1] + self.slot_static.shape[1]
         self.choice_size = self.choice_index.shape[1] + self.choice_static.shape[1]
-        self.pair_size = len(layout.compared) + 1 if layout.compared else 0
+        self.pair_size = layout.n_pair_columns
+        if layout.compared:
+            self.pair_size += len(layout.compared) + 1
         self.context_size = len(self.context_index)
 
     def slots(self, observations: torch.Tensor) -> torch.Tensor:
@@ -137,11 +143,28 @@ class EntityFeatures(nn.Module):
         """Returns what belongs to no slot and no choice, `(B, c)`."""
         return observations[:, self.context_index]
 
-    def distances(self, slots: torch.Tensor, choices: torch.Tensor) -> torch.Tensor:
-        """Returns distances of compared features and their sum, `(..., p + 1)`.
+    def pairs(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns the observed features of pairs, `(B, N, K, p)`."""
+        return torch.nn.functional.pad(observations, (0, 1))[:, self.pair_index]
 
-        They are those of slots' features `(..., f)` and choices' features `(..., g)`.
+    def of_pairs(
+        self, slots: torch.Tensor, choices: torch.Tensor, observed: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns all features of pairs: distances of compared ones and what is observed.
+
+        Args:
+            slots: their features, `(..., f)`.
+            choices: features of the choices that they are paired with, `(..., g)`.
+            observed: features of these pairs, `(..., p)`.
         """
+        if not self.compared:
+            return observed
+        if observed.shape[-1] == 0:
+            return self._distances(slots, choices)
+        return torch.cat([self._distances(slots, choices), observed], dim=-1)
+
+    def _distances(self, slots: torch.Tensor, choices: torch.Tensor) -> torch.Tensor:
+        """Returns distances of compared features and their sum."""
         j = [pair[0] for pair in self.compared]
         k = [pair[1] for pair in self.compared]
         distances = (slots[..., j] - choices[..., k]).abs()
@@ -227,8 +250,10 @@ class PairScores:
         self._common = pooled + scorer.context(features.context(observations))  # (B, W)
         self._pairs: torch.Tensor | None = None
         if features.pair_size:
-            distances = features.distances(slots[:, :, None], choices[:, None])
-            self._pairs = scorer.pair(distances)  # (B, N, K, W)
+            of_pairs = features.of_pairs(
+                slots[:, :, None], choices[:, None], features.pairs(observations)
+            )
+            self._pairs = scorer.pair(of_pairs)  # (B, N, K, W)
 
     def attend(self, attention: Attention) -> None:
         """Has slots and choices learn from each other."""

@@ -29,8 +29,9 @@ def layout_of_table(
     """Returns the layout that a table's column names describe.
 
     Args:
-        content: fields of `ActionLayout`; `slot_columns` and `choice_columns` hold names of the
-            table's columns instead of numbers, and None where a choice lacks a feature.
+        content: fields of `ActionLayout`; `slot_columns`, `choice_columns` and `pair_columns` hold
+            names of the table's columns instead of numbers, and None where a choice or a pair
+            lacks a feature.
         features_of: a column's features in the state, by its name.
         observation_size: number of features of the state.
         nvec: number of choices of each sub-action.
@@ -49,12 +50,19 @@ def layout_of_table(
             )
         return features_of[name]
 
+    def table(field: str, rows: Sequence[Sequence[str | None]]) -> list[list[int]]:
+        return [
+            [number for name in names for number in numbers(field, row, name)]
+            for row, names in enumerate(rows)
+        ]
+
     fields = dict(content)
     for field in ("slot_columns", "choice_columns"):
-        fields[field] = [
-            [number for name in names for number in numbers(field, row, name)]
-            for row, names in enumerate(content.get(field, ()))
-        ]
+        fields[field] = table(field, content.get(field, ()))
+    fields["pair_columns"] = [
+        table(f"pair_columns[{slot}]", rows)
+        for slot, rows in enumerate(content.get("pair_columns", ()))
+    ]
     layout = ActionLayout.from_dict(fields)
     layout.check(observation_size, nvec)
     return layout

@@ -116,9 +116,9 @@ def from_table(
             last value of the same episode and before the first the mean (`"forward"`). A feature is
             added that is 1 where the cell was empty.
         categories: columns of the state whose values are names though they may look like numbers.
-        layout: what slots and choices are, as fields of `ActionLayout` whose `slot_columns` and
-            `choice_columns` hold names of columns of the state (None where a choice lacks a
-            feature). `{"shared_choices": True}` alone says that all slots choose among the same
+        layout: what slots and choices are, as fields of `ActionLayout` whose `slot_columns`,
+            `choice_columns` and `pair_columns` hold names of columns of the state (None where a
+            choice or a pair lacks a feature). `{"shared_choices": True}` alone says that all slots choose among the same
             things.
         masks: which choices may be made in each row's state: for an action column the columns, one
             for each of its choices in their order, that are 1 (true, yes) where it may be made,

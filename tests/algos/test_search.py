@@ -49,7 +49,13 @@ COURIERS = ActionLayout(
     compared=((0, 0),),
 )
 AGENTS = ActionLayout(shared_choices=True, slot_columns=((0,), (1,), (2,), (3,)))
+# Pair (i, k) has the column i + k, but for the last pair, which has none.
+PAIRS = tuple(
+    tuple((-1 if (i, k) == (N - 1, K - 1) else i + k,) for k in range(K)) for i in range(N)
+)
 LAYOUTS = {
+    "features of pairs": ActionLayout(shared_choices=True, pair_columns=PAIRS),
+    "entities and pairs": dataclasses.replace(COURIERS, pair_columns=PAIRS),
     "separate": None,
     "shared": ActionLayout(shared_choices=True),
     "entities": COURIERS,

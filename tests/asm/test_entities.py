@@ -39,6 +39,7 @@ from spin_d3rlpy.asm.surest import CONSIDERED, choose_surest
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
+from spin_d3rlpy.data.weights import TrajectoryWeights
 from spin_d3rlpy.errors import NoAllowedChoiceError
 from spin_d3rlpy.policies.base import FactoredPolicy
 from spin_d3rlpy.policies.entities import EntityPolicy
@@ -530,3 +531,57 @@ def test_independent_slots_without_features_see_the_flat_observation(algorithm: 
     couriers = algorithm(recipe="tuned")
     couriers.build_with_env(dispatch(4)[0])
     assert not isinstance(couriers.policy, FactoredPolicy | SlotPolicy)
+
+
+def pair_layout(n: int, k: int) -> ActionLayout:
+    """The observation is a table of one number for each slot with each choice."""
+    columns = [[[i * k + j] for j in range(k)] for i in range(n)]
+    return ActionLayout(shared_choices=True, pair_columns=columns)  # type: ignore[arg-type]
+
+
+def matched(n: int, k: int, rows: int) -> DeviceReplayBuffer:
+    """Each slot took the choice whose number in its row of the table is the largest."""
+    rng, episodes = np.random.default_rng(0), []
+    for i in range(rows // 20):
+        tables = rng.uniform(size=(21, n, k)).astype(np.float32)
+        x, actions = tables.reshape(21, -1), tables[:20].argmax(-1)
+        episodes.append(EpisodeArrays(f"e{i}", x, actions, np.ones(20, np.float32), False))
+    lengths = [20] * len(episodes)
+    buffer = DeviceReplayBuffer(stack_episodes(iter(episodes), lengths, [k] * n))
+    buffer.layout = pair_layout(n, k)
+    return buffer
+
+
+def test_permuting_a_table_of_pairs_permutes_logits() -> None:
+    torch.manual_seed(0)
+    config = EntityConfig(width=8, layout=pair_layout(4, 5))
+    asm = ActionStructureModel(20, [5] * 4, config).eval()
+    x, slots, choices = torch.rand(3, 20), [2, 0, 3, 1], [4, 2, 0, 1, 3]
+    masked = asm.mask_ids.expand(3, -1)
+    logits = asm.layout.split(asm(x, masked))
+    moved = x.unflatten(1, (4, 5))[:, slots][:, :, choices].flatten(1)
+    torch.testing.assert_close(
+        asm.layout.split(asm(moved, masked)), logits[:, slots][:, :, choices], atol=1e-6, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("algorithm", [FactoredBC, SPINIDQL])
+def test_features_of_pairs_are_learned_from(algorithm: Any, tmp_path: Path) -> None:
+    data, new = matched(6, 7, 400), matched(6, 7, 500)
+    index = new.observation_index[400:]
+    x, best = new.observations_at(index), new.actions[400:].numpy()
+    shares, alike = {}, TrajectoryWeights(temperature=None)
+    for name, layout in (("pairs", None), ("nothing", ActionLayout())):
+        torch.manual_seed(0)
+        algo = algorithm(recipe="tuned", layout=layout, trajectory_weights=alike)
+        if algorithm is SPINIDQL:
+            algo.config.pretraining.max_updates = 150
+        algo.fit(data, n_steps=150 if algorithm is FactoredBC else 1, **QUIET)
+        shares[name] = (algo.predict(x.numpy()) == best).mean()
+        if name == "pairs":
+            algo.save_policy(path := str(tmp_path / "policy.pt"))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                exported = torch.jit.load(path)(x).numpy()
+            assert np.array_equal(exported, algo.predict(x.numpy()))
+    assert shares["pairs"] > 0.85 > 0.6 > shares["nothing"]

@@ -53,6 +53,20 @@ def test_names_become_the_numbers_of_features() -> None:
     assert layout.context_columns(7) == [0, 1, 4]
 
 
+def test_names_of_pairs_become_numbers() -> None:
+    pairs = [[["bed_0"], ["bed_1"], [None]], [["bed_1"], ["bed_0"], ["hour"]]]
+    layout = read({"shared_choices": True, "pair_columns": pairs}).layout
+    assert layout is not None
+    assert layout.pair_columns == (((5,), (6,), (-1,)), ((6,), (5,), (4,)))
+    with pytest.raises(ValueError, match=r"pair_columns\[1\]\[0\].*'bed_9'"):
+        read(
+            {
+                "shared_choices": True,
+                "pair_columns": [pairs[0], [["bed_9"], ["bed_0"], ["hour"]]],
+            }
+        )
+
+
 def test_an_algorithm_uses_it_and_a_saved_dataset_keeps_it() -> None:
     buffer = read(LAYOUT)
     algo = SPINIDQL(**tiny_fields(SPINIDQL))

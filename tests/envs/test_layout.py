@@ -31,6 +31,28 @@ def test_columns_that_belong_to_nothing_are_context() -> None:
     assert ActionLayout(**GOOD).context_columns(8) == [6, 7]
 
 
+PAIRS: dict[str, Any] = {
+    "shared_choices": True,
+    "pair_columns": [[[0], [1], [-1]], [[2], [3], [4]]],
+}
+
+
+def test_features_of_pairs() -> None:
+    layout = ActionLayout(**PAIRS)
+    assert layout.has_choice_features
+    assert layout.has_slot_features
+    assert layout.n_pair_columns == 1
+    layout.check(6, [3, 3])
+    assert layout.context_columns(6) == [5]
+    np.testing.assert_array_equal(layout.alike(6), [0, 0, 0, 0, 0, 5])
+    assert layout.by_feature(6) == [[0, 1, 2, 3, 4], [5]]
+    assert ActionLayout.from_dict(json.loads(json.dumps(layout.to_dict()))) == layout
+    with pytest.raises(ValueError, match="2 rows, one of each slot, of 4 choices, got 2 of 3"):
+        layout.check(6, [4, 4])
+    with pytest.raises(ValueError, match=r"pair_columns\[1\]\[2\] names column 4"):
+        layout.check(4, [3, 3])
+
+
 def test_columns_of_a_feature_are_alike_and_compared_ones_too() -> None:
     group = ActionLayout(**GOOD).alike(8)
     np.testing.assert_array_equal(group, [0, 1, 0, 1, 0, 0, 6, 7])
@@ -44,6 +66,10 @@ def test_columns_of_a_feature_are_alike_and_compared_ones_too() -> None:
         ({"choice_features": [[0], [1]]}, "same number of choices, got 3 and 2"),
         ({"shared_choices": False}, "shared_choices=True with features of choices"),
         ({"compared": [[2, 0]]}, "features 2 of slots and 0 of choices"),
+        ({"pair_columns": [[[0], [1]], [[2]]]}, "same numbers of choices and of features"),
+        ({"pair_columns": [[[0], [1, 2]]]}, r"same length in pair_columns\[0\]"),
+        ({"pair_columns": [[0, 1]]}, r"pair_columns\[0\] to be rows of numbers"),
+        ({"pair_columns": 3}, "pair_columns of each slot and choice, got 3"),
     ],
 )
 def test_contradictions(changes: dict[str, Any], message: str) -> None:
