@@ -102,8 +102,8 @@ class EntityFeatures(nn.Module):
         layout.check(observation_size, nvec)
         if not layout.has_features:
             raise ValueError(
-                "Expected a layout with features of choices (choice_columns, choice_features or pair_columns): "
-                f"they are what a network of slots and choices scores. Got {layout}."
+                "Expected a layout with features of choices (choice_columns, choice_features or "
+                f"pair_columns): they are what a network of slots and choices scores. Got {layout}."
             )
         self.n_slots, self.n_choices = len(nvec), max(nvec)
         n, k = self.n_slots, self.n_choices
