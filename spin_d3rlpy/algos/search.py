@@ -20,8 +20,6 @@ from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.nvec import replace_slot
 from spin_d3rlpy.policies.base import Conditionals
 
-FEW = 32  # choices of a batch, up to which all are valued, without looking for those that count
-
 
 @torch.no_grad()
 def ascend(
@@ -73,29 +71,27 @@ def ascend(
             now, n_choices = actions[:, slot], may.shape[1]
             is_now = torch.arange(n_choices, device=may.device) == now[:, None]
             others = may & ~is_now
-            # A file computes all choices: their number may not vary. So do few rows: faster.
-            in_full = is_exporting() or others.numel() <= FEW
-            if not is_exporting() and not bool(others.any()):
-                conditionals.choose(slot, now)
-                continue
-            row, choice = _all_of(others) if in_full else others.nonzero(as_tuple=True)
+            if is_exporting():  # a file computes all choices: their number may not vary
+                row = everyone.repeat_interleave(n_choices)
+                choice = torch.arange(n_choices, device=may.device).repeat(actions.shape[0])
+            else:
+                row, choice = others.nonzero(as_tuple=True)
+                if len(row) == 0:
+                    conditionals.choose(slot, now)
+                    continue
             tried = [
                 state.swaps(total, actions, slot, row, choice)
                 for state, total in zip(states, sums, strict=True)
             ]
-            values = least_value(tried)
-            if in_full:
-                values = values.view_as(others)
-            else:
-                empty = torch.full(others.shape, -torch.inf, device=values.device)
-                values = empty.index_put((row, choice), values)
+            values = torch.full(others.shape, -torch.inf, device=value.device)
+            values = values.index_put((row, choice), least_value(tried))
             values, best = values.masked_fill(~others, -torch.inf).max(1)
             # What may not be chosen any more leaves the action for the best that may.
             stays = (may & is_now).any(1) & (value >= values)
             moves = (values > -torch.inf) & ~stays
             # Sums of the best choices are among those that were tried.
             place = everyone * n_choices + best
-            if not in_full:
+            if not is_exporting():
                 place = (others.flatten().cumsum(0) - 1)[place].clamp(min=0)
             best = torch.where(moves, best, now)
             value = torch.where(moves, values, value)
@@ -108,13 +104,6 @@ def ascend(
         if not is_exporting() and torch.equal(start, actions):
             break
     return actions
-
-
-def _all_of(others: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns rows and choices of all entries of `(B, K)`, `(B * K,)` each."""
-    n_rows, n_choices = others.shape
-    row = torch.arange(n_rows, device=others.device).repeat_interleave(n_choices)
-    return row, torch.arange(n_choices, device=others.device).repeat(n_rows)
 
 
 def _under_conditions(

@@ -54,10 +54,11 @@ class EntityConfig:
     def __post_init__(self) -> None:
         if isinstance(self.layout, Mapping):  # read from a file
             self.layout = ActionLayout.from_dict(self.layout)
-        for name in ("width", "n_layers", "slot_width", "entries_per_update"):
+        names = ["width", "n_layers", "slot_width"]
+        if self.entries_per_update is not None:
+            names.append("entries_per_update")
+        for name in names:
             value = getattr(self, name)
-            if name == "entries_per_update" and value is None:
-                continue
             rule = type(value) is int and value >= 1, "to be a whole number of at least 1"
             require_fields(self, **{name: rule})
 

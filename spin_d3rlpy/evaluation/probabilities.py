@@ -191,7 +191,8 @@ class SampledPolicy:
 
     Raises:
         TypeError: it has none whose actions have probabilities: `DecQN` and its variants, IDQL and
-            others that choose among samples, and those with `rules`.
+            others that choose among samples, those with `rules`, and structure models that choose
+            the surest slot first.
     """
 
     def __init__(self, algo: PolicyAlgo[Any, Any]) -> None:
@@ -209,8 +210,15 @@ class SampledPolicy:
                 "Expected an algorithm without rules: how likely they make its sampled actions is "
                 "not known. Evaluate its greedy actions: GreedyPolicy(algo)."
             )
+        policy = impl.acting_policy
+        if isinstance(policy, JointPolicy) and policy.order != "slots":
+            raise TypeError(
+                "Expected a policy that draws its slots in their order (order='slots'), got one of "
+                f"order {policy.order!r}: how likely it makes an action is not known. Evaluate its "
+                "greedy actions: GreedyPolicy(algo)."
+            )
         self._algo = algo
-        self._policy = impl.acting_policy
+        self._policy = policy
         self._masks: torch.Tensor | None = None
 
     def masked(self, masks: Masks) -> Self:
@@ -220,21 +228,17 @@ class SampledPolicy:
             masks: `(B, N, K)`, of the B states that the result is for.
 
         Raises:
-            TypeError: the policy chooses its surest slot first, or is of another kind than those
-                of this package: its probabilities with masks are not known.
+            TypeError: the policy is of another kind than those of this package: its probabilities
+                with masks are not known.
             ValueError: masks of another shape or type.
             NoAllowedChoiceError: a mask leaves a slot without a choice.
         """
         policy = self._policy
-        in_slot_order = isinstance(policy, JointPolicy) and policy.order == "slots"
-        if not in_slot_order and not isinstance(policy, IndependentPolicy | SlotOrderPolicy):
-            described = f"{type(policy).__name__}" + (
-                f" of order {policy.order!r}" if isinstance(policy, JointPolicy) else ""
-            )
+        if not isinstance(policy, IndependentPolicy | SlotOrderPolicy | JointPolicy):
             raise TypeError(
                 "Expected a policy of independent slots or one that chooses slot after slot, whose "
-                f"probabilities with masks are known, got a {described}. Evaluate its greedy "
-                "actions: GreedyPolicy(algo)."
+                f"probabilities with masks are known, got a {type(policy).__name__}. Evaluate its "
+                "greedy actions: GreedyPolicy(algo)."
             )
         kept = copy.copy(self)
         kept._masks = _as_masks(masks, policy.layout)

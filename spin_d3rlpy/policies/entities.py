@@ -13,7 +13,7 @@ from spin_d3rlpy.asm.model import ActionStructureModel, SlotTransformer, Transfo
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.asm.scorers import EntityBySlot, create_scorer, score_all, score_in_order
 from spin_d3rlpy.nvec import SlotLayout, require_same_nvec
-from spin_d3rlpy.policies.base import IndependentPolicy, SlotOrderPolicy, choose_in_order
+from spin_d3rlpy.policies.base import IndependentPolicy, Policy, SlotOrderPolicy, choose_in_order
 from spin_d3rlpy.policies.features import require_same_sizes
 
 
@@ -24,7 +24,16 @@ def all_masked(layout: SlotLayout, observations: torch.Tensor) -> torch.Tensor:
     return torch.full(shape, mask, device=observations.device)
 
 
-class EntityPolicy(IndependentPolicy):
+class _WithEntities(Policy):
+    """A policy whose network takes features of slots and choices, in batches that are cut."""
+
+    config: EntityConfig
+
+    def rows_per_update(self, batch_size: int) -> int:
+        return self.config.rows_per_update(batch_size, self.layout.n_slots)
+
+
+class EntityPolicy(_WithEntities, IndependentPolicy):
     """The structure model's network with all slots masked.
 
     Args:
@@ -52,9 +61,6 @@ class EntityPolicy(IndependentPolicy):
         masked = all_masked(self.layout, observations)
         return score_all(self.scorer, observations, masked).flatten(1)
 
-    def rows_per_update(self, batch_size: int) -> int:
-        return self.config.rows_per_update(batch_size, self.layout.n_slots)
-
     @property
     def is_pretrained(self) -> bool:
         return bool(self.pretrained)
@@ -79,7 +85,7 @@ class EntityPolicy(IndependentPolicy):
         return [("hidden", self.scorer.hidden), ("heads", self.scorer.out)]
 
 
-class EntityOrderPolicy(SlotOrderPolicy):
+class EntityOrderPolicy(_WithEntities, SlotOrderPolicy):
     """The structure model's network, trained to choose slots in their order (AR- with features).
 
     A slot's choices are scored in view of those of the slots before it; later slots are masked.
@@ -93,9 +99,6 @@ class EntityOrderPolicy(SlotOrderPolicy):
         self.config = config
         self.scorer = create_scorer(observation_size, nvec, config)
         self.register_buffer("mask_ids", torch.tensor(self.layout.nvec), persistent=False)
-
-    def rows_per_update(self, batch_size: int) -> int:
-        return self.config.rows_per_update(batch_size, self.layout.n_slots)
 
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         return score_in_order(self.scorer, observations, actions.long()).flatten(1)
@@ -138,7 +141,7 @@ class SlotAttention(nn.Module):
         return things[:, :n_slots], things[:, n_slots:]
 
 
-class AttendingPolicy(IndependentPolicy):
+class AttendingPolicy(_WithEntities, IndependentPolicy):
     """SAINT with features: slots and choices attend to each other, then pairs are scored.
 
     The network is that of `EntityPolicy` with attention after its first layer. Slots are
@@ -174,6 +177,3 @@ class AttendingPolicy(IndependentPolicy):
         """Returns logits, flat `(B, S)`."""
         masked = all_masked(self.layout, observations)
         return score_all(self.scorer, observations, masked, self.attention).flatten(1)
-
-    def rows_per_update(self, batch_size: int) -> int:
-        return self.config.rows_per_update(batch_size, self.layout.n_slots)

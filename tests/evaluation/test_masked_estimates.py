@@ -361,7 +361,7 @@ def test_who_cannot_keep_masks_is_refused(
     surest = joint("confidence")
     surest.build_with_dataset(log)
     with pytest.raises(TypeError, match=r"order 'confidence'.*GreedyPolicy\(algo\)"):
-        importance_sampling(log, SampledPolicy(surest), behavior)
+        SampledPolicy(surest)  # also without masks
 
 
 def test_masks_that_do_not_fit_are_refused(behavior: BehaviorProbabilities) -> None:
