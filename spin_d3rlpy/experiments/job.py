@@ -35,6 +35,7 @@ class Job:
     n_steps: int = 0
     n_steps_per_epoch: int = 0
     episodes: int = 10  # per evaluation
+    final_episodes: int = 0  # of one more evaluation of the trained policy, whose returns count
     mode: ActionMode = "sample"  # evaluated actions
     recipe: str = "published"  # for fields not in `fields`
     seconds: float | None = None  # CPU time, pre-training included, instead of `n_steps`
@@ -63,7 +64,7 @@ class Job:
 
 
 # Fields that jobs have got since: names of those without them stay as they were.
-_ADDED = ("clock", "spent", "labeled", "reward")
+_ADDED = ("final_episodes", "clock", "spent", "labeled", "reward")
 
 
 def _identity(job: Job) -> dict[str, Any]:

@@ -73,6 +73,8 @@ def _report_experiment(
     if experiment.timed:
         text = "Means over seeds by seconds of training, greedy and sampled."
         writer.table(f"{name}_by_second", tables.mean_rows(cells, "seconds"), text)
+        if all(job.reward is None for cell in cells for job in cell.jobs):  # else not comparable
+            _report_aggregate(writer, name, cells)
         text = (
             "Shares of actions with a collision, and the time of a decision. The structure model's "
             "ruled actions must not collide, which it was not trained for."
@@ -89,12 +91,16 @@ def _report_experiment(
             "pre-training included in the minutes; medians of the seeds that reach it."
         )
         writer.table(f"{name}_time_to_target", targets, text)
-    if scores := tables.scores_by_method(cells):
-        text = (
-            "Normalized scores (0 random, 100 expert) over the datasets that all methods have: "
-            "interquartile mean with its 95 % interval."
-        )
-        writer.table(f"{name}_aggregate", tables.aggregate_rows(scores), text)
+    _report_aggregate(writer, name, cells)
+
+
+def _report_aggregate(writer: _Writer, name: str, cells: Sequence[Cell]) -> None:
+    text = (
+        "Normalized scores (0 random, 100 expert) over the datasets that all methods have: "
+        "interquartile mean, and improvement, the probability that a run is better than one of F "
+        "on the same dataset; with 95 % intervals."
+    )
+    writer.table(f"{name}_aggregate", tables.aggregate_rows(cells), text)
 
 
 class _Writer:

@@ -45,6 +45,7 @@ class Scale:
     maze_seconds: float = 150.0
     coordination_seconds: float = 60.0  # in dispatch and slate
     timed_episodes: int = 20  # per evaluation of such a training
+    final_episodes: int = 0  # of one more at its end, whose returns count; none if 0
     # Of the seconds: "ops" counts work, so that rows of different machines compare.
     clock: Literal["cpu", "ops"] = "cpu"
     # Of the seconds, for a model that a job of its own pre-trains; SPIN's of the tuned recipe.
@@ -144,6 +145,7 @@ class Method:
         return dataclasses.replace(
             job,
             episodes=scale.timed_episodes,
+            final_episodes=scale.final_episodes,
             recipe=self.recipe,
             seconds=seconds,
             clock=scale.clock,

@@ -55,9 +55,13 @@ class Cell:
             row[key] = missing if None in values else round(float(np.mean(values)), n)
         return row
 
+    def finals(self, column: str) -> Values:
+        """Final returns, `(seeds,)`: `"return"` (as the job evaluates) or `"greedy_return"`."""
+        return np.array([result[column] for result in self.results])
+
     @property
     def returns(self) -> Values:
-        return np.array([result["return"] for result in self.results])
+        return self.finals("return")
 
     def column(self, name: str) -> Values:
         """A column of the learning curves, `(seeds, T)`."""
@@ -162,6 +166,9 @@ def return_rows(
             "high": round(high, 1),
             **cell.means(greedy_return=1),
         }
+        if row["greedy_return"] != "":
+            low, high = interval([cell.finals("greedy_return")])
+            row |= {"greedy_low": round(low, 1), "greedy_high": round(high, 1)}
         known = published.get((cell.dataset, cell.label), "")
         if experiment.early:
             final = final_of_baseline.get(cell.dataset)
@@ -253,51 +260,81 @@ def target_rows(cells: Sequence[Cell]) -> list[Row]:
 
 
 def interval(
-    strata: Sequence[Values], statistic: Callable[[Values], float] = np.mean
+    strata: Sequence[Values], statistic: Callable[[Sequence[Values]], float] | None = None
 ) -> tuple[float, float]:
-    """Returns a 95 % percentile bootstrap interval (low, high) of a statistic of all values."""
+    """Returns a 95 % percentile bootstrap interval (low, high) of a statistic of the strata.
+
+    Only values within a stratum are resampled. Without a statistic it is all values' mean.
+    """
+    statistic = statistic or (lambda drawn: float(np.concatenate(drawn).mean()))
     rng = np.random.default_rng(0)
     drawn = [
-        statistic(np.concatenate([rng.choice(values, len(values)) for values in strata]))
-        for _ in range(RESAMPLES)
+        statistic([rng.choice(values, len(values)) for values in strata]) for _ in range(RESAMPLES)
     ]
     low, high = np.quantile(drawn, (0.025, 0.975))
     return float(low), float(high)
 
 
-def interquartile_mean(values: Values) -> float:
-    """Mean of the middle half."""
-    return float(stats.trim_mean(values, 0.25))
+def interquartile_mean(strata: Sequence[Values]) -> float:
+    """Mean of the middle half of all values."""
+    return float(stats.trim_mean(np.concatenate(strata), 0.25))
 
 
-def scores_by_method(cells: Sequence[Cell]) -> dict[str, list[Values]]:
+def probability_of_improvement(strata: Sequence[Values]) -> float:
+    """Probability that a run is better than one of the baseline, mean over tasks.
+
+    Args:
+        strata: the method's runs of each task, then the baseline's of the same tasks. Equal runs
+            count one half.
+    """
+    half = len(strata) // 2
+    shares = [
+        0.5 + 0.5 * np.sign(ours[:, None] - theirs[None]).mean()
+        for ours, theirs in zip(strata[:half], strata[half:], strict=True)
+    ]
+    return float(np.mean(shares))
+
+
+def scores_by_method(cells: Sequence[Cell], column: str = "return") -> dict[str, list[Values]]:
     """Normalized final returns by method, an array per dataset that all methods have."""
     labels = dict.fromkeys(cell.label for cell in cells)
     by_dataset: dict[str, dict[str, Values]] = {}
     for cell in cells:
         by_dataset.setdefault(cell.dataset, {})[cell.label] = normalized_score(
-            cell.dataset, cell.returns
+            cell.dataset, cell.finals(column)
         )
     shared = [by_label for by_label in by_dataset.values() if set(by_label) == set(labels)]
     return {label: [by_label[label] for by_label in shared] for label in labels if shared}
 
 
-def aggregate_rows(scores: Mapping[str, Sequence[Values]]) -> list[Row]:
-    """Interquartile means of normalized scores over datasets and seeds."""
+def aggregate_rows(cells: Sequence[Cell]) -> list[Row]:
+    """Interquartile means of normalized scores over datasets and seeds, and how often F is beaten.
+
+    Greedy and sampled actions apart; no rows if there is no dataset that all methods have.
+    """
     rows = []
-    for label, strata in scores.items():
-        low, high = interval(strata, interquartile_mean)
-        values = np.concatenate(strata)
-        rows.append(
-            {
+    for actions, column in {"sampled": "return", "greedy": "greedy_return"}.items():
+        scores = scores_by_method(cells, column)
+        for label, strata in scores.items():
+            low, high = interval(strata, interquartile_mean)
+            row: Row = {
                 "method": label,
+                "actions": actions,
                 "datasets": len(strata),
-                "runs": len(values),
-                "interquartile_mean_score": round(interquartile_mean(values), 1),
+                "runs": sum(map(len, strata)),
+                "interquartile_mean_score": round(interquartile_mean(strata), 1),
                 "low": round(low, 1),
                 "high": round(high, 1),
+                "improvement": "",
+                "improvement_low": "",
+                "improvement_high": "",
             }
-        )
+            if BASELINE in scores and label != BASELINE:
+                both = [*strata, *scores[BASELINE]]
+                low, high = interval(both, probability_of_improvement)
+                row["improvement"] = round(probability_of_improvement(both), 2)
+                row["improvement_low"], row["improvement_high"] = round(low, 2), round(high, 2)
+            rows.append(row)
     return rows
 
 

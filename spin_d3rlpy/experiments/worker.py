@@ -22,6 +22,7 @@ from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.asm import load_asm
 from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset, with_rewards
+from spin_d3rlpy.evaluation.metrics import ActingAlgo, ActionMode, LockstepEvaluator
 from spin_d3rlpy.experiments.coordination import measure_coordination
 from spin_d3rlpy.experiments.job import RESULT, RUN, Job
 from spin_d3rlpy.experiments.settings import EVALUATION_SEED, pretraining_of, settings_of
@@ -87,10 +88,26 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
     if job.asm is not None:
         pretrained = json.loads((root / job.asm.name / RESULT).read_text())
         result |= {k: v for k, v in pretrained.items() if k.startswith("pretraining_")}
-    if BenchmarkTask.parse(job.dataset.split("/")[1]).is_scripted:
+    is_scripted = BenchmarkTask.parse(job.dataset.split("/")[1]).is_scripted
+    if job.final_episodes or is_scripted:
+        policy = load_policy(folder / RUN / POLICY, job.device)
         with closing(gymnasium.make(trained["env"], **trained["env_args"])) as env:
-            policy = load_policy(folder / RUN / POLICY, job.device)
-            result |= measure_coordination(policy, env, job.episodes, EVALUATION_SEED)
+            if job.final_episodes:
+                result |= _final_returns(job, policy, env)
+            if is_scripted:
+                result |= measure_coordination(policy, env, job.episodes, EVALUATION_SEED)
+    return result
+
+
+def _final_returns(job: Job, policy: ActingAlgo, env: gymnasium.Env[Any, Any]) -> dict[str, float]:
+    """Plays a trained policy's final episodes; returns means and standard deviations."""
+    result: dict[str, float] = {}
+    modes: dict[str, ActionMode] = {"return": job.mode, "greedy_return": "greedy"}
+    for name, mode in modes.items():
+        evaluator = LockstepEvaluator(env, job.final_episodes, EVALUATION_SEED, mode)
+        with closing(evaluator):
+            returns = evaluator.returns(policy)
+        result |= {name: float(returns.mean()), f"{name}_std": float(returns.std())}
     return result
 
 

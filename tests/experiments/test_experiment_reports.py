@@ -25,6 +25,7 @@ from spin_d3rlpy.experiments.tables import (
     interval,
     mean_rows,
     pretraining_rows,
+    probability_of_improvement,
     read_cells,
     read_published,
     return_rows,
@@ -141,9 +142,12 @@ def test_scores_are_compared_over_the_datasets_that_all_methods_have(root: Path)
     }
     expected = [normalized_score(CHEETAH, x) for x in (100.0, 110.0, 120.0)]
     np.testing.assert_allclose(scores["F"][0], expected)
-    rows = {row["method"]: row for row in aggregate_rows(scores)}
-    assert rows["SAINT"]["low"] == rows["SAINT"]["high"]
-    assert rows["F"]["low"] < rows["F"]["interquartile_mean_score"] < rows["F"]["high"]
+    rows = {(row["method"], row["actions"]): row for row in aggregate_rows(cells)}
+    assert rows["SAINT", "sampled"]["low"] == rows["SAINT", "sampled"]["high"]
+    baseline, greedy = rows["F", "sampled"], rows["F", "greedy"]
+    assert baseline["low"] < baseline["interquartile_mean_score"] < baseline["high"]
+    assert greedy["interquartile_mean_score"] > baseline["interquartile_mean_score"]
+    assert (rows["SAINT", "sampled"]["improvement"], baseline["improvement"]) == (0.0, "")
 
 
 def test_every_evaluation_of_every_seed_is_kept(root: Path) -> None:
@@ -198,7 +202,12 @@ def test_pretraining_is_told_once_for_the_methods_that_share_it(tmp_path: Path) 
 
 
 def test_statistics() -> None:
-    assert interquartile_mean(np.array([100.0, 1.0, 2.0, -50.0])) == 1.5
+    assert interquartile_mean([np.array([100.0, 1.0]), np.array([2.0, -50.0])]) == 1.5
+    # One task: better than one run of two, equal to the other; another task: always worse.
+    ours = [np.array([2.0]), np.array([1.0, 2.0])]
+    theirs = [np.array([1.0, 2.0]), np.array([3.0])]
+    assert probability_of_improvement([*ours, *theirs]) == 0.375
+    assert interval([*ours, *theirs], probability_of_improvement) == (0.25, 0.5)
     # Only seeds are resampled, so constant tasks leave no uncertainty however far apart they are.
     assert interval([np.array([1.0, 1.0]), np.array([9.0, 9.0])]) == (5.0, 5.0)
     values = np.random.default_rng(1).normal(size=400)

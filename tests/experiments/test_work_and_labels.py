@@ -8,9 +8,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from spin_d3rlpy import SPINIQL
+from spin_d3rlpy import SPINIQL, LockstepEvaluator
 from spin_d3rlpy.algos.recipes import recipe_fields
 from spin_d3rlpy.experiments import worker
 from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings
@@ -55,9 +57,10 @@ def test_what_a_job_does_is_in_its_name() -> None:
         {"labeled": 0.1},
         {"reward": "turn"},
         {"spent": 0.0},
+        {"final_episodes": 100},
         {"asm": dataclasses.replace(job.asm, clock="ops") if job.asm else None},
     ]
-    assert len({job.name, *(dataclasses.replace(job, **c).name for c in changes)}) == 6
+    assert len({job.name, *(dataclasses.replace(job, **c).name for c in changes)}) == 7
 
 
 def test_unknown_clocks_are_refused() -> None:
@@ -115,13 +118,29 @@ def test_pretraining_that_counts_and_pretraining_that_is_free(tmp_path: Path) ->
 
 
 @maze
-def test_reports_name_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_final_episodes_count_and_reports_name_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     method = Method("F", "FactoredIQL")
     experiment = dataclasses.replace(EXPERIMENTS["labels"], datasets=[MAZE], methods=[method])
     monkeypatch.setitem(EXPERIMENTS, "labels", experiment)
-    changes = {"clock": "ops", "level": None}
+    played: list[tuple[str, int]] = []
+    returns = [-1.0, -2.0]
+
+    class Evaluator(LockstepEvaluator):
+        def returns(self, *_: Any) -> NDArray[np.float64]:
+            played.append((self.mode, len(self.seeds)))
+            return returns[len(played) - 1] + np.array([-0.5, 0.5])
+
+    monkeypatch.setattr(worker, "LockstepEvaluator", Evaluator)
+    changes = {"clock": "ops", "level": None, "final_episodes": 3}
     settings = BenchSettings(["labels"], "smoke", scale=changes).complete()
-    assert run(tmp_path, *settings.jobs())[0] == []
+    [job] = settings.jobs()
+    assert run(tmp_path, job)[0] == []
+    # Evaluations on the way have one episode; three of the trained policy are what counts.
+    assert played == [("sample", 3), ("greedy", 3)]
+    assert result(tmp_path, job)["return"] == returns[0]
+    assert result(tmp_path, job)["greedy_return_std"] == 0.5
     write_report(tmp_path, tmp_path / "report", settings)
     with (tmp_path / "report" / "labels_cost.csv").open() as file:
         assert [float(row["cpu_seconds"]) > 0.0 for row in csv.DictReader(file)] == [True]
