@@ -116,7 +116,8 @@ def resize_scaler(
         size: length of the observations now.
 
     Raises:
-        ValueError: another scaler than a standardizing one, or features differ.
+        ValueError: another scaler than a standardizing one, features differ, or one has columns
+            now that had none before.
     """
     if scaler is None:
         return None
@@ -132,7 +133,15 @@ def resize_scaler(
             f"{len(new)}."
         )
     mean, std = np.zeros((2, size), np.float32)
-    for from_columns, to_columns in zip(old, new, strict=True):
+    for i, (from_columns, to_columns) in enumerate(zip(old, new, strict=True)):
+        if not to_columns:  # a feature that no choice has
+            continue
+        if not from_columns:
+            raise ValueError(
+                f"Expected columns of the layout's feature {i} (of slots, choices, pairs, context, "
+                f"from 0) in the observations of training, too: now it has {len(to_columns)}, then "
+                "it had none, so that its scale is not known."
+            )
         mean[to_columns] = scaler.mean[from_columns[0]]
         std[to_columns] = scaler.std[from_columns[0]]  # type: ignore[index]
     return dataclasses.replace(scaler, mean=mean, std=std)
