@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import minari
@@ -18,8 +16,8 @@ from spin_d3rlpy.data.check import check_dataset
 from spin_d3rlpy.data.environments import open_minari
 from spin_d3rlpy.data.specs import is_dataset_name
 from spin_d3rlpy.data.staging import explained_full_disk, staged_dataset
-from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, RemoteError, SpinError
-from spin_envs import MissingDependencyError
+from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, RemoteError
+from spin_d3rlpy.files.hub import hub_errors, require_token
 
 LICENSE = "mit"
 _CARD = "README.md"
@@ -54,16 +52,11 @@ def push_dataset(dataset: MinariDataset, license: str | None = None) -> str:  # 
     if license is None and "provenance" not in dataset.storage.metadata:
         raise ValueError(f"Expected a license: {name} was not built by spin-d3rlpy.")
     license = license or LICENSE  # noqa: A001
-    with _remote_errors():
-        import huggingface_hub
-
-        token = huggingface_hub.get_token()
-    if token is None:
-        raise RemoteError("Pushing needs a Hugging Face token: set HF_TOKEN, or `hf auth login`.")
+    token = require_token(_remote())
     report = check_dataset(dataset, replay_episodes=0)
     if report.problems:
         raise InvalidDatasetError(f"{name} cannot be shared. {report.problems[0]}")
-    with _remote_errors():
+    with hub_errors(_remote()):
         if name in minari.list_remote_datasets(prefix=name):
             raise RemoteError(
                 f"hf://{organization} already has a dataset {name!r}. Remove it there first."
@@ -101,7 +94,7 @@ def pull_dataset(name: str, trust: bool = False) -> bool:
             return False
         namespace = name.rpartition("/")[0]
         download = staging.data.with_name("download")
-        with _remote_errors():
+        with hub_errors(_remote()):
             there = minari.list_remote_datasets(prefix=namespace or name)
             if name not in there:
                 raise DatasetNotFoundError(
@@ -165,20 +158,3 @@ def _upload_cards(name: str, card: str, organization: str, token: str, license: 
 
 def _remote() -> str:
     return os.environ.get("MINARI_REMOTE") or "Minari's remote"
-
-
-@contextmanager
-def _remote_errors() -> Iterator[None]:
-    try:
-        yield
-    except SpinError:
-        raise
-    except ImportError as error:
-        raise MissingDependencyError(
-            "Sharing datasets needs huggingface_hub: `pip install 'spin-d3rlpy[hf]'`."
-        ) from error
-    except Exception as error:
-        raise RemoteError(
-            f"{_remote()} could not be used: {error} Check the network, that "
-            "the user or organization exists, and your token's permissions."
-        ) from error

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,13 @@ from d3rlpy.base import DeviceArg
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import SCALERS
 from spin_d3rlpy.algos.files import load_policy, save_policy
-from spin_d3rlpy.errors import InvalidCheckpointError, RemoteError, SpinError
+from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.files.hub import hub_errors, require_token
 from spin_d3rlpy.files.settings import read_settings
 from spin_d3rlpy.files.untrusted import MAX_BYTES
 from spin_d3rlpy.runs.card import policy_card
 from spin_d3rlpy.runs.training import CONFIG, POLICY, RESULT
-from spin_envs import MissingDependencyError
 
 CARD = "README.md"
 HUB = "hf://"  # begins the name of a policy that is there
@@ -113,15 +111,12 @@ def push_to_hub(
         ValueError: see `save_for_hub`, whose other errors are raised, too.
     """
     _require_repository(repo_id)
-    with _hub_errors(repo_id):
-        import huggingface_hub
+    token = require_token(_repository(repo_id))
+    import huggingface_hub
 
-        token = huggingface_hub.get_token()
-    if token is None:
-        raise RemoteError("Pushing needs a Hugging Face token: set HF_TOKEN, or `hf auth login`.")
     with tempfile.TemporaryDirectory() as folder:
         save_for_hub(policy, folder, repo_id, license, trust)
-        with _hub_errors(repo_id):
+        with hub_errors(_repository(repo_id)):
             api = huggingface_hub.HfApi(token=token)
             api.create_repo(repo_id, private=private, exist_ok=True)
             message = "A policy of spin-d3rlpy"
@@ -185,7 +180,7 @@ def _known_of_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _download(repo_id: str, revision: str | None, max_bytes: int) -> Path:
     """Returns the policy's file in the hub's cache."""
-    with _hub_errors(repo_id):
+    with hub_errors(_repository(repo_id)):
         import huggingface_hub
         from huggingface_hub import errors
 
@@ -217,34 +212,12 @@ def _download(repo_id: str, revision: str | None, max_bytes: int) -> Path:
             ) from error
 
 
+def _repository(repo_id: str) -> str:
+    return f"The hub's repository {repo_id!r}"
+
+
 def _require_repository(repo_id: str) -> None:
     if not _REPOSITORY.fullmatch(repo_id):
         raise ValueError(
             f"Expected a repository as <user or organization>/<name>, got {repo_id!r}."
         )
-
-
-@contextmanager
-def _hub_errors(repo_id: str) -> Iterator[None]:
-    """Turns the client's errors into those of this package."""
-    try:
-        yield
-    except SpinError:
-        raise
-    except ImportError as error:
-        raise MissingDependencyError(
-            "The hub needs huggingface_hub: `pip install 'spin-d3rlpy[hf]'`."
-        ) from error
-    except FileNotFoundError as error:
-        if type(error) is FileNotFoundError:
-            raise
-        raise _unusable(repo_id, error) from error
-    except Exception as error:
-        raise _unusable(repo_id, error) from error
-
-
-def _unusable(repo_id: str, error: Exception) -> RemoteError:
-    return RemoteError(
-        f"The hub's repository {repo_id!r} could not be used: {error} Check the network, that the "
-        "user or organization exists, and your token's permissions."
-    )
