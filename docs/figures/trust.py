@@ -5,6 +5,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from spin_d3rlpy.algos.trust import LEAST_CONFIRMED
+
 FOLDER = Path(__file__).parent
 TABLE = FOLDER.parents[1] / "examples" / "results" / "experiments" / "trust.csv"
 
@@ -21,7 +23,6 @@ for number, data in enumerate(dict.fromkeys(row["data"] for row in rows)):
     error = [
         100 * float(row["standard_error"]) / own for row, own in zip(points, usual, strict=True)
     ]
-    few = points[0]["expected_share"] == "0.85"  # likely choices of a slot
     axes.errorbar(
         share,
         gain,
@@ -29,10 +30,8 @@ for number, data in enumerate(dict.fromkeys(row["data"] for row in rows)):
         fmt="os^DvPX*hp<>"[number],
         alpha=0.8,
         label=data,
-        mfc="w" if few else None,
     )
-for expected, style in ((75, "-"), (85, "--")):
-    axes.axvline(expected, color="gray", linestyle=style, linewidth=1)
+axes.axvline(100 * LEAST_CONFIRMED, color="gray", linewidth=1)
 axes.axhline(0, color="black", linewidth=1)
 axes.set_yscale("symlog", linthresh=50)
 axes.set_ylim(-65, 250)

@@ -263,22 +263,19 @@ def test_what_is_trusted(promised: float, confirmed: float, error: float, acts_b
     switch.trust = trust
     assert switch.trust == trust
     assert (trust.acts_by, switch.search) == (acts_by, ALONE if acts_by == "search" else None)
-    assert "expected 75%" in str(trust)
+    assert "expected 85%" in str(trust)
     switch.trust = dataclasses.replace(trust, states=8)
     assert switch.search is None
     assert "too few" in str(switch.trust)
 
 
-@pytest.mark.parametrize(
-    ("confirmed", "alternatives", "acts_by"),
-    [(0.8, 1.1, "imitation"), (0.9, 1.1, "search"), (0.8, 1.45, "search"), (0.8, 0.0, "search")],
-)
-def test_more_is_expected_where_the_data_show_few_choices(
+@pytest.mark.parametrize(("confirmed", "acts_by"), [(0.8, "imitation"), (0.9, "search")])
+@pytest.mark.parametrize("alternatives", [0.0, 1.1, 1.45])
+def test_critics_that_confirm_little_are_not_trusted(
     confirmed: float, alternatives: float, acts_by: str
 ) -> None:
     trust = Trust((ALONE,), (1.0,), (confirmed,), (0.01,), 64, alternatives)
     assert trust.acts_by == acts_by
-    assert ("expected 85%" in str(trust)) == (alternatives == 1.1)
 
 
 def sure() -> Trust:
