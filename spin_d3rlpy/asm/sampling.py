@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -13,7 +13,6 @@ from torch.nn.functional import cross_entropy
 from spin_d3rlpy.asm.conditions import (
     ArrayLike,
     Order,
-    OrderName,
     as_actions,
     as_mask,
     as_mask_or_rule,
@@ -21,30 +20,13 @@ from spin_d3rlpy.asm.conditions import (
     as_order,
     require_a_choice,
 )
+from spin_d3rlpy.asm.drawing import Drawing, MaskedModel
 from spin_d3rlpy.asm.rules import OPEN, Rule, both_rules
-from spin_d3rlpy.errors import InvalidActionSpaceError, NoAllowedChoiceError
-from spin_d3rlpy.nvec import SlotLayout, gumbel_noise
+from spin_d3rlpy.errors import InvalidActionSpaceError
 
 # Rows that go through the model at once.
 _ROWS_AT_ONCE = 4096
 _ENTRIES_AT_ONCE = 2**25  # of the largest array: 128 MB in float32
-# A temperature above 0 counts as at least this one, which is greedy but for ties.
-SMALLEST_TEMPERATURE = 1e-6
-
-
-class MaskedModel(Protocol):
-    """Interface of a masked model, such as `ActionStructureModel`."""
-
-    layout: SlotLayout
-    nvec: list[int]
-    mask_ids: torch.Tensor
-    training: bool
-
-    def __call__(self, observations: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor: ...
-
-    def train(self, mode: bool = True) -> Any: ...
-
-    def slot_by_slot(self, observations: torch.Tensor) -> Any: ...
 
 
 class LogLikelihood(NamedTuple):
@@ -164,121 +146,9 @@ def sample(
     if noise is not None:
         noise = as_noise(noise, (n, batch, asm.layout.total), device).flatten(0, 1)
 
-    def draw(
-        x: torch.Tensor,
-        actions: torch.Tensor,
-        mask: torch.Tensor | None,
-        noise: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """Fills in the open slots of `(R, N)` actions."""
-        layout, row = asm.layout, torch.arange(len(actions), device=actions.device)
-        ranks = _ranks(slot_order, actions)
-        while bool((actions == OPEN).any()):
-            logits = layout.split(asm(x, torch.where(actions == OPEN, asm.mask_ids, actions)))
-            entropy = None if entropy_bound is None else _entropies(logits)  # (R, N)
-            if entropy is not None and rule is None:  # no choice depends on another one's
-                sure = _sure_slots(entropy, ranks, actions == OPEN, entropy_bound or 0.0)
-                scores = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
-                stuck = sure & (scores == -torch.inf).all(-1)
-                slot = stuck.float().argmax(1)
-                _require_choice(scores[row, slot], stuck.any(1), slot, actions)
-                every = None if noise is None else layout.split(noise, fill=0.0)
-                drawn = _with_noise(scores, temperature, every)
-                actions = torch.where(sure, drawn.argmax(-1), actions)
-                continue
-            spent = torch.zeros(len(actions), device=actions.device)
-            for _ in range(slots_per_pass if entropy is None else slots):
-                is_open = actions == OPEN
-                if entropy_bound is not None:
-                    # The sum so far lacks the next slot's entropy, which is the largest.
-                    is_open = is_open & (spent <= entropy_bound)[:, None]
-                    if not bool(is_open.any()):
-                        break
-                scores = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
-                if rule is not None:
-                    scores = scores.masked_fill(~rule(actions), -torch.inf)
-                urgency = -ranks if ranks is not None else urgency_of(scores, slot_order)
-                if entropy is not None:
-                    urgency = -entropy if ranks is None else urgency
-                slot = urgency.masked_fill(~is_open, -torch.inf).argmax(1)
-                chosen = scores[row, slot]  # (R, K)
-                unfinished = is_open.any(1)
-                _require_choice(chosen, unfinished, slot, actions)
-                own = None if noise is None else layout.split(noise)[row, slot]
-                chosen = _with_noise(chosen, temperature, own)
-                choice = torch.where(unfinished, chosen.argmax(1), actions[row, slot])
-                actions = actions.index_put((row, slot), choice)
-                if entropy is not None:
-                    spent = spent + entropy[row, slot] * unfinished
-        return actions
-
+    draw = Drawing(asm, temperature, slot_order, rule, slots_per_pass, entropy_bound)
     rows = observations.repeat(n, 1), given.repeat(n, 1)
     return in_parts(asm, draw, *rows, mask, noise).reshape(n, batch, slots)
-
-
-def urgency_of(scores: torch.Tensor, order: OrderName | list[int] | str) -> torch.Tensor:
-    """Returns how sure each slot's choice is, `(R, N)`, by scores `(R, N, K)`."""
-    log_p = scores.log_softmax(-1)
-    if order == "margin" and log_p.shape[-1] > 1:
-        best = log_p.exp().topk(2, dim=-1).values
-        return best[..., 0] - best[..., 1]
-    return log_p.amax(-1)
-
-
-def _with_noise(
-    scores: torch.Tensor, temperature: float, noise: torch.Tensor | None
-) -> torch.Tensor:
-    """Returns scores whose largest is a draw at a temperature, by Gumbel noise (fresh if None)."""
-    if temperature == 0.0:
-        return scores
-    # Divided by less, scores would overflow, and forbidden ones be as good.
-    scaled = scores / max(temperature, SMALLEST_TEMPERATURE)
-    return scaled + (gumbel_noise(scores) if noise is None else noise)
-
-
-def _sure_slots(
-    entropy: torch.Tensor, ranks: torch.Tensor | None, is_open: torch.Tensor, bound: float
-) -> torch.Tensor:
-    """Returns which open slots `(R, N)` are chosen in one pass.
-
-    In order of rank, or of entropy, as many as keep the sum of the entropies before theirs below
-    the bound; the first one always.
-    """
-    urgency = (entropy if ranks is None else ranks).masked_fill(~is_open, torch.inf)
-    order = urgency.argsort(1)
-    in_order = entropy.masked_fill(~is_open, torch.inf).gather(1, order)
-    before = in_order.cumsum(1) - in_order
-    # Closed slots come last, where the sums are infinite or undefined.
-    sure = (before <= bound).scatter(1, order, before <= bound)
-    return sure & is_open
-
-
-def _entropies(logits: torch.Tensor) -> torch.Tensor:
-    """Returns the entropy in nats of each slot's distribution, `(R, N)`, by logits `(R, N, K)`."""
-    log_p = logits.log_softmax(-1)
-    return -torch.where(log_p.isfinite(), log_p.exp() * log_p, 0.0).sum(-1)
-
-
-def _ranks(order: OrderName | list[int], partial: torch.Tensor) -> torch.Tensor | None:
-    """Returns when each slot is chosen, `(R, N)`, smallest first; None if confidence says so."""
-    if isinstance(order, str):
-        return torch.rand(partial.shape, device=partial.device) if order == "random" else None
-    ranks = torch.empty(len(order), device=partial.device)
-    ranks[order] = torch.arange(len(order), dtype=ranks.dtype, device=partial.device)
-    return ranks.expand_as(partial)
-
-
-def _require_choice(
-    scores: torch.Tensor, unfinished: torch.Tensor, slot: torch.Tensor, actions: torch.Tensor
-) -> None:
-    stuck = (unfinished & (scores == -torch.inf).all(1)).nonzero()
-    if len(stuck):
-        row = int(stuck[0])
-        raise NoAllowedChoiceError(
-            f"No choice is allowed for slot {int(slot[row])} in view of {actions[row].tolist()} "
-            "(-1: open). Expected a rule that allows only what can be completed; loosen it, or "
-            "what is given."
-        )
 
 
 def complete(

@@ -6,10 +6,10 @@ import torch
 
 from spin_d3rlpy._compat import is_exporting
 from spin_d3rlpy.asm.choosing import choice_of, require_choices
+from spin_d3rlpy.asm.drawing import urgency_of
 from spin_d3rlpy.asm.entities import PairScorer
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.rules import OPEN, Rule
-from spin_d3rlpy.asm.sampling import urgency_of
 
 # Scoring all pairs of 50 slots and choices before every choice costs four times the time of
 # scoring these slots alone, for the same returns on `spin/dispatch-v0`.
