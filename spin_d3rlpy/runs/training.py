@@ -176,6 +176,7 @@ def run_training(
     save_policy(algo, folder / POLICY)
     if getattr(algo, "asm", None) is not None:
         save_asm(algo.asm, folder / ASM_FILE)
+    names = [name for name in ("cpu_seconds", *evaluators) if name in rows[-1]]
     result = {
         "algorithm": settings.algorithm,
         "dataset": settings.dataset,
@@ -184,23 +185,37 @@ def run_training(
         "policy": str(folder / POLICY),
         "update_seconds": update_seconds,
         "seconds": rows[-1]["seconds"],
-        **{name: rows[-1][name] for name in ("cpu_seconds", *evaluators) if name in rows[-1]},
+        **{name: rows[-1][name] for name in names},
     }
     if env is not None:
-        result |= {"episodes": settings.episodes, "mode": settings.mode}
-        compared = compare_with_data(
-            result["return"], result["return_std"], settings.episodes, dataset
-        )
-        result |= {"data_return": compared.data_mean, "below_data": compared.is_below}
-        if compared.is_below:
-            result["warning"] = f"{compared} {compared.advice}"
-        if reference_scores(env) is not None:
-            result["score"] = float(normalized_score(env, result["return"]))
-        assert env.spec is not None
-        result |= {"env": env.spec.id, "env_args": env.spec.kwargs}
+        result |= _compared(result, settings, dataset, env)
         env.close()
     write_json(folder / RESULT, result)
     return result
+
+
+def _compared(
+    result: dict[str, Any],
+    settings: TrainSettings,
+    dataset: DeviceReplayBuffer,
+    env: gymnasium.Env[Any, Any],
+) -> dict[str, Any]:
+    """Returns how a result was evaluated, and what it is against its data and the expert."""
+    assert env.spec is not None
+    compared = compare_with_data(result["return"], result["return_std"], settings.episodes, dataset)
+    described = {
+        "episodes": settings.episodes,
+        "mode": settings.mode,
+        "data_return": compared.data_mean,
+        "below_data": compared.is_below,
+        "env": env.spec.id,
+        "env_args": env.spec.kwargs,
+    }
+    if compared.is_below:
+        described["warning"] = f"{compared} {compared.advice}"
+    if reference_scores(env) is not None:
+        described["score"] = float(normalized_score(env, result["return"]))
+    return described
 
 
 def _some_episodes(dataset: DeviceReplayBuffer) -> list[EpisodeBase]:
