@@ -1,11 +1,14 @@
 # Written by `python -m tests.typing.stubs`; do not edit.
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack
+
 from d3rlpy.base import DeviceArg
 from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
 from d3rlpy.optimizers.optimizers import OptimizerFactory
 from d3rlpy.preprocessing.action_scalers import ActionScaler
 from d3rlpy.preprocessing.observation_scalers import ObservationScaler
 from d3rlpy.preprocessing.reward_scalers import RewardScaler
-from pathlib import Path
+
 from spin_d3rlpy.algos.awac import AWAC, AWACConfig
 from spin_d3rlpy.algos.bc import BC, BCConfig
 from spin_d3rlpy.algos.bcq import BCQ, BCQConfig
@@ -17,10 +20,16 @@ from spin_d3rlpy.asm.model import ActionStructureModel, MLPConfig, TransformerCo
 from spin_d3rlpy.asm.pretraining import PretrainingConfig
 from spin_d3rlpy.data.weights import TrajectoryWeights
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig
-from spin_d3rlpy.policies.factories import AutoregressiveEncoderFactory, JointEncoderFactory, RePreMEncoderFactory, SAINTEncoderFactory, SPINDistillEncoderFactory, SPINEncoderFactory
+from spin_d3rlpy.policies.factories import (
+    AutoregressiveEncoderFactory,
+    JointEncoderFactory,
+    RePreMEncoderFactory,
+    SAINTEncoderFactory,
+    SPINDistillEncoderFactory,
+    SPINEncoderFactory,
+)
 from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
 from spin_envs.layout import ActionLayout
-from typing import Any, Literal, TypedDict, Unpack
 
 class _IQLFields(TypedDict, total=False):
     batch_size: int
@@ -28,22 +37,22 @@ class _IQLFields(TypedDict, total=False):
     observation_scaler: ObservationScaler | None
     action_scaler: ActionScaler | None
     reward_scaler: RewardScaler | None
-    compile_graph: bool | Literal['auto']
+    compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
     layout: ActionLayout | None
     rules: list[Any] | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
-    lr_schedule: Literal['constant', 'linear', 'cosine']
+    lr_schedule: Literal["constant", "linear", "cosine"]
     lr_warmup: float
-    precision: Literal['float32', 'bfloat16', 'tf32', 'auto']
+    precision: Literal["float32", "bfloat16", "tf32", "auto"]
     actor_learning_rate: float
     actor_optim_factory: OptimizerFactory
     imitation_batch_size: int | None
     ema_decay: float
     tau: float
     n_critics: int
-    decomposition: Literal['sum', 'mean']
+    decomposition: Literal["sum", "mean"]
     monte_carlo_share: float
     critic_learning_rate: float
     critic_optim_factory: OptimizerFactory
@@ -54,36 +63,40 @@ class _IQLFields(TypedDict, total=False):
     weight_temp: float
     max_weight: float
     joint_critic: bool
+
 class _SPINFields(TypedDict, total=False):
     actor_encoder_factory: SPINEncoderFactory
     transformer: TransformerConfig
     pretraining: PretrainingConfig
-    architecture: Literal['transformer', 'mlp', 'entities']
+    architecture: Literal["transformer", "mlp", "entities"]
     mlp: MLPConfig
     entities: EntityConfig
     frozen_dropout: bool
     train_queries: bool
-    query_init: Literal['random', 'mask']
-    head_init: Literal['random', 'asm']
+    query_init: Literal["random", "mask"]
+    head_init: Literal["random", "asm"]
     cache_features: bool
     train_trunk: bool
+
 class _SPIN:
     transformer: TransformerConfig
     pretraining: PretrainingConfig
-    architecture: Literal['transformer', 'mlp', 'entities']
+    architecture: Literal["transformer", "mlp", "entities"]
     mlp: MLPConfig
     entities: EntityConfig
     frozen_dropout: bool
     train_queries: bool
-    query_init: Literal['random', 'mask']
-    head_init: Literal['random', 'asm']
+    query_init: Literal["random", "mask"]
+    head_init: Literal["random", "asm"]
     cache_features: bool
     train_trunk: bool
-class _SPINIQLFields(_IQLFields, _SPINFields, total=False):
-    ...
+
+class _SPINIQLFields(_IQLFields, _SPINFields, total=False): ...
+
 class SPINIQLConfig(_SPIN, IQLConfig):
     actor_encoder_factory: SPINEncoderFactory
     def __init__(self, **fields: Unpack[_SPINIQLFields]) -> None: ...
+
 class SPINIQL(IQL):
     config_class: type[SPINIQLConfig]
     @property
@@ -97,18 +110,22 @@ class SPINIQL(IQL):
         recipe: str = ...,
         **fields: Unpack[_SPINIQLFields],
     ) -> None: ...
+
 class _SAINTFields(TypedDict, total=False):
     actor_encoder_factory: SAINTEncoderFactory
     entities: EntityConfig | None
     transformer: TransformerConfig
+
 class _SAINT:
     entities: EntityConfig | None
     transformer: TransformerConfig
-class _SAINTIQLFields(_IQLFields, _SAINTFields, total=False):
-    ...
+
+class _SAINTIQLFields(_IQLFields, _SAINTFields, total=False): ...
+
 class SAINTIQLConfig(_SAINT, IQLConfig):
     actor_encoder_factory: SAINTEncoderFactory
     def __init__(self, **fields: Unpack[_SAINTIQLFields]) -> None: ...
+
 class SAINTIQL(IQL):
     config_class: type[SAINTIQLConfig]
     @property
@@ -122,6 +139,7 @@ class SAINTIQL(IQL):
         recipe: str = ...,
         **fields: Unpack[_SAINTIQLFields],
     ) -> None: ...
+
 class _VectorFields(TypedDict, total=False):
     actor_encoder_factory: EncoderFactory
     hidden_units: list[int]
@@ -131,6 +149,7 @@ class _VectorFields(TypedDict, total=False):
     dropout_rate: float | None
     exclude_last_activation: bool
     last_activation: str | None
+
 class _Vector:
     hidden_units: list[int]
     activation: str
@@ -139,11 +158,13 @@ class _Vector:
     dropout_rate: float | None
     exclude_last_activation: bool
     last_activation: str | None
-class _FactoredIQLFields(_IQLFields, _VectorFields, total=False):
-    ...
+
+class _FactoredIQLFields(_IQLFields, _VectorFields, total=False): ...
+
 class FactoredIQLConfig(_Vector, IQLConfig):
     actor_encoder_factory: EncoderFactory
     def __init__(self, **fields: Unpack[_FactoredIQLFields]) -> None: ...
+
 class FactoredIQL(IQL):
     config_class: type[FactoredIQLConfig]
     @property
@@ -157,18 +178,22 @@ class FactoredIQL(IQL):
         recipe: str = ...,
         **fields: Unpack[_FactoredIQLFields],
     ) -> None: ...
+
 class _AutoregressiveFields(TypedDict, total=False):
     actor_encoder_factory: AutoregressiveEncoderFactory
     entities: EntityConfig | None
     sizes: AutoregressiveConfig
+
 class _Autoregressive:
     entities: EntityConfig | None
     sizes: AutoregressiveConfig
-class _AutoregressiveIQLFields(_IQLFields, _AutoregressiveFields, total=False):
-    ...
+
+class _AutoregressiveIQLFields(_IQLFields, _AutoregressiveFields, total=False): ...
+
 class AutoregressiveIQLConfig(_Autoregressive, IQLConfig):
     actor_encoder_factory: AutoregressiveEncoderFactory
     def __init__(self, **fields: Unpack[_AutoregressiveIQLFields]) -> None: ...
+
 class AutoregressiveIQL(IQL):
     config_class: type[AutoregressiveIQLConfig]
     @property
@@ -182,28 +207,32 @@ class AutoregressiveIQL(IQL):
         recipe: str = ...,
         **fields: Unpack[_AutoregressiveIQLFields],
     ) -> None: ...
+
 class _SPINDistillFields(TypedDict, total=False):
     actor_encoder_factory: SPINDistillEncoderFactory
     transformer: TransformerConfig
     pretraining: PretrainingConfig
     hidden_units: list[int]
-    query_init: Literal['random', 'mask']
-    head_init: Literal['random', 'asm']
+    query_init: Literal["random", "mask"]
+    head_init: Literal["random", "asm"]
     distillation: DistillationConfig
     cache_features: bool
+
 class _SPINDistill:
     transformer: TransformerConfig
     pretraining: PretrainingConfig
     hidden_units: list[int]
-    query_init: Literal['random', 'mask']
-    head_init: Literal['random', 'asm']
+    query_init: Literal["random", "mask"]
+    head_init: Literal["random", "asm"]
     distillation: DistillationConfig
     cache_features: bool
-class _SPINDistillIQLFields(_IQLFields, _SPINDistillFields, total=False):
-    ...
+
+class _SPINDistillIQLFields(_IQLFields, _SPINDistillFields, total=False): ...
+
 class SPINDistillIQLConfig(_SPINDistill, IQLConfig):
     actor_encoder_factory: SPINDistillEncoderFactory
     def __init__(self, **fields: Unpack[_SPINDistillIQLFields]) -> None: ...
+
 class SPINDistillIQL(IQL):
     config_class: type[SPINDistillIQLConfig]
     @property
@@ -217,20 +246,24 @@ class SPINDistillIQL(IQL):
         recipe: str = ...,
         **fields: Unpack[_SPINDistillIQLFields],
     ) -> None: ...
+
 class _RePreMFields(TypedDict, total=False):
     actor_encoder_factory: RePreMEncoderFactory
     sizes: RePreMConfig
     pretraining: RePreMPretrainingConfig
     cache_features: bool
+
 class _RePreM:
     sizes: RePreMConfig
     pretraining: RePreMPretrainingConfig
     cache_features: bool
-class _RePreMIQLFields(_IQLFields, _RePreMFields, total=False):
-    ...
+
+class _RePreMIQLFields(_IQLFields, _RePreMFields, total=False): ...
+
 class RePreMIQLConfig(_RePreM, IQLConfig):
     actor_encoder_factory: RePreMEncoderFactory
     def __init__(self, **fields: Unpack[_RePreMIQLFields]) -> None: ...
+
 class RePreMIQL(IQL):
     config_class: type[RePreMIQLConfig]
     @property
@@ -244,28 +277,29 @@ class RePreMIQL(IQL):
         recipe: str = ...,
         **fields: Unpack[_RePreMIQLFields],
     ) -> None: ...
+
 class _IDQLFields(TypedDict, total=False):
     batch_size: int
     gamma: float
     observation_scaler: ObservationScaler | None
     action_scaler: ActionScaler | None
     reward_scaler: RewardScaler | None
-    compile_graph: bool | Literal['auto']
+    compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
     layout: ActionLayout | None
     rules: list[Any] | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
-    lr_schedule: Literal['constant', 'linear', 'cosine']
+    lr_schedule: Literal["constant", "linear", "cosine"]
     lr_warmup: float
-    precision: Literal['float32', 'bfloat16', 'tf32', 'auto']
+    precision: Literal["float32", "bfloat16", "tf32", "auto"]
     actor_learning_rate: float
     actor_optim_factory: OptimizerFactory
     imitation_batch_size: int | None
     ema_decay: float
     tau: float
     n_critics: int
-    decomposition: Literal['sum', 'mean']
+    decomposition: Literal["sum", "mean"]
     monte_carlo_share: float
     critic_learning_rate: float
     critic_optim_factory: OptimizerFactory
@@ -284,30 +318,34 @@ class _IDQLFields(TypedDict, total=False):
     held_out_share: float
     short_gammas: list[float]
     stricter_supports: list[float]
+
 class _JointFields(TypedDict, total=False):
     actor_encoder_factory: JointEncoderFactory
     transformer: TransformerConfig
     pretraining: PretrainingConfig
-    architecture: Literal['transformer', 'mlp', 'entities']
+    architecture: Literal["transformer", "mlp", "entities"]
     mlp: MLPConfig
     entities: EntityConfig
-    order: Literal['slots', 'confidence', 'margin'] | None
+    order: Literal["slots", "confidence", "margin"] | None
     slots_per_pass: int
     entropy_bound: float | None
+
 class _Joint:
     transformer: TransformerConfig
     pretraining: PretrainingConfig
-    architecture: Literal['transformer', 'mlp', 'entities']
+    architecture: Literal["transformer", "mlp", "entities"]
     mlp: MLPConfig
     entities: EntityConfig
-    order: Literal['slots', 'confidence', 'margin'] | None
+    order: Literal["slots", "confidence", "margin"] | None
     slots_per_pass: int
     entropy_bound: float | None
-class _SPINIDQLFields(_IDQLFields, _JointFields, total=False):
-    ...
+
+class _SPINIDQLFields(_IDQLFields, _JointFields, total=False): ...
+
 class SPINIDQLConfig(_Joint, IDQLConfig):
     actor_encoder_factory: JointEncoderFactory
     def __init__(self, **fields: Unpack[_SPINIDQLFields]) -> None: ...
+
 class SPINIDQL(IDQL):
     config_class: type[SPINIDQLConfig]
     @property
@@ -321,11 +359,13 @@ class SPINIDQL(IDQL):
         recipe: str = ...,
         **fields: Unpack[_SPINIDQLFields],
     ) -> None: ...
-class _SAINTIDQLFields(_IDQLFields, _SAINTFields, total=False):
-    ...
+
+class _SAINTIDQLFields(_IDQLFields, _SAINTFields, total=False): ...
+
 class SAINTIDQLConfig(_SAINT, IDQLConfig):
     actor_encoder_factory: SAINTEncoderFactory
     def __init__(self, **fields: Unpack[_SAINTIDQLFields]) -> None: ...
+
 class SAINTIDQL(IDQL):
     config_class: type[SAINTIDQLConfig]
     @property
@@ -339,11 +379,13 @@ class SAINTIDQL(IDQL):
         recipe: str = ...,
         **fields: Unpack[_SAINTIDQLFields],
     ) -> None: ...
-class _FactoredIDQLFields(_IDQLFields, _VectorFields, total=False):
-    ...
+
+class _FactoredIDQLFields(_IDQLFields, _VectorFields, total=False): ...
+
 class FactoredIDQLConfig(_Vector, IDQLConfig):
     actor_encoder_factory: EncoderFactory
     def __init__(self, **fields: Unpack[_FactoredIDQLFields]) -> None: ...
+
 class FactoredIDQL(IDQL):
     config_class: type[FactoredIDQLConfig]
     @property
@@ -357,11 +399,13 @@ class FactoredIDQL(IDQL):
         recipe: str = ...,
         **fields: Unpack[_FactoredIDQLFields],
     ) -> None: ...
-class _AutoregressiveIDQLFields(_IDQLFields, _AutoregressiveFields, total=False):
-    ...
+
+class _AutoregressiveIDQLFields(_IDQLFields, _AutoregressiveFields, total=False): ...
+
 class AutoregressiveIDQLConfig(_Autoregressive, IDQLConfig):
     actor_encoder_factory: AutoregressiveEncoderFactory
     def __init__(self, **fields: Unpack[_AutoregressiveIDQLFields]) -> None: ...
+
 class AutoregressiveIDQL(IDQL):
     config_class: type[AutoregressiveIDQLConfig]
     @property
@@ -375,28 +419,29 @@ class AutoregressiveIDQL(IDQL):
         recipe: str = ...,
         **fields: Unpack[_AutoregressiveIDQLFields],
     ) -> None: ...
+
 class _AWACFields(TypedDict, total=False):
     batch_size: int
     gamma: float
     observation_scaler: ObservationScaler | None
     action_scaler: ActionScaler | None
     reward_scaler: RewardScaler | None
-    compile_graph: bool | Literal['auto']
+    compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
     layout: ActionLayout | None
     rules: list[Any] | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
-    lr_schedule: Literal['constant', 'linear', 'cosine']
+    lr_schedule: Literal["constant", "linear", "cosine"]
     lr_warmup: float
-    precision: Literal['float32', 'bfloat16', 'tf32', 'auto']
+    precision: Literal["float32", "bfloat16", "tf32", "auto"]
     actor_learning_rate: float
     actor_optim_factory: OptimizerFactory
     imitation_batch_size: int | None
     ema_decay: float
     tau: float
     n_critics: int
-    decomposition: Literal['sum', 'mean']
+    decomposition: Literal["sum", "mean"]
     monte_carlo_share: float
     critic_learning_rate: float
     critic_optim_factory: OptimizerFactory
@@ -406,11 +451,13 @@ class _AWACFields(TypedDict, total=False):
     lam: float
     max_weight: float
     n_action_samples: int
-class _SPINAWACFields(_AWACFields, _SPINFields, total=False):
-    ...
+
+class _SPINAWACFields(_AWACFields, _SPINFields, total=False): ...
+
 class SPINAWACConfig(_SPIN, AWACConfig):
     actor_encoder_factory: SPINEncoderFactory
     def __init__(self, **fields: Unpack[_SPINAWACFields]) -> None: ...
+
 class SPINAWAC(AWAC):
     config_class: type[SPINAWACConfig]
     @property
@@ -424,11 +471,13 @@ class SPINAWAC(AWAC):
         recipe: str = ...,
         **fields: Unpack[_SPINAWACFields],
     ) -> None: ...
-class _SAINTAWACFields(_AWACFields, _SAINTFields, total=False):
-    ...
+
+class _SAINTAWACFields(_AWACFields, _SAINTFields, total=False): ...
+
 class SAINTAWACConfig(_SAINT, AWACConfig):
     actor_encoder_factory: SAINTEncoderFactory
     def __init__(self, **fields: Unpack[_SAINTAWACFields]) -> None: ...
+
 class SAINTAWAC(AWAC):
     config_class: type[SAINTAWACConfig]
     @property
@@ -442,11 +491,13 @@ class SAINTAWAC(AWAC):
         recipe: str = ...,
         **fields: Unpack[_SAINTAWACFields],
     ) -> None: ...
-class _FactoredAWACFields(_AWACFields, _VectorFields, total=False):
-    ...
+
+class _FactoredAWACFields(_AWACFields, _VectorFields, total=False): ...
+
 class FactoredAWACConfig(_Vector, AWACConfig):
     actor_encoder_factory: EncoderFactory
     def __init__(self, **fields: Unpack[_FactoredAWACFields]) -> None: ...
+
 class FactoredAWAC(AWAC):
     config_class: type[FactoredAWACConfig]
     @property
@@ -460,11 +511,13 @@ class FactoredAWAC(AWAC):
         recipe: str = ...,
         **fields: Unpack[_FactoredAWACFields],
     ) -> None: ...
-class _AutoregressiveAWACFields(_AWACFields, _AutoregressiveFields, total=False):
-    ...
+
+class _AutoregressiveAWACFields(_AWACFields, _AutoregressiveFields, total=False): ...
+
 class AutoregressiveAWACConfig(_Autoregressive, AWACConfig):
     actor_encoder_factory: AutoregressiveEncoderFactory
     def __init__(self, **fields: Unpack[_AutoregressiveAWACFields]) -> None: ...
+
 class AutoregressiveAWAC(AWAC):
     config_class: type[AutoregressiveAWACConfig]
     @property
@@ -478,11 +531,13 @@ class AutoregressiveAWAC(AWAC):
         recipe: str = ...,
         **fields: Unpack[_AutoregressiveAWACFields],
     ) -> None: ...
-class _SPINDistillAWACFields(_AWACFields, _SPINDistillFields, total=False):
-    ...
+
+class _SPINDistillAWACFields(_AWACFields, _SPINDistillFields, total=False): ...
+
 class SPINDistillAWACConfig(_SPINDistill, AWACConfig):
     actor_encoder_factory: SPINDistillEncoderFactory
     def __init__(self, **fields: Unpack[_SPINDistillAWACFields]) -> None: ...
+
 class SPINDistillAWAC(AWAC):
     config_class: type[SPINDistillAWACConfig]
     @property
@@ -496,11 +551,13 @@ class SPINDistillAWAC(AWAC):
         recipe: str = ...,
         **fields: Unpack[_SPINDistillAWACFields],
     ) -> None: ...
-class _RePreMAWACFields(_AWACFields, _RePreMFields, total=False):
-    ...
+
+class _RePreMAWACFields(_AWACFields, _RePreMFields, total=False): ...
+
 class RePreMAWACConfig(_RePreM, AWACConfig):
     actor_encoder_factory: RePreMEncoderFactory
     def __init__(self, **fields: Unpack[_RePreMAWACFields]) -> None: ...
+
 class RePreMAWAC(AWAC):
     config_class: type[RePreMAWACConfig]
     @property
@@ -514,28 +571,29 @@ class RePreMAWAC(AWAC):
         recipe: str = ...,
         **fields: Unpack[_RePreMAWACFields],
     ) -> None: ...
+
 class _BCQFields(TypedDict, total=False):
     batch_size: int
     gamma: float
     observation_scaler: ObservationScaler | None
     action_scaler: ActionScaler | None
     reward_scaler: RewardScaler | None
-    compile_graph: bool | Literal['auto']
+    compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
     layout: ActionLayout | None
     rules: list[Any] | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
-    lr_schedule: Literal['constant', 'linear', 'cosine']
+    lr_schedule: Literal["constant", "linear", "cosine"]
     lr_warmup: float
-    precision: Literal['float32', 'bfloat16', 'tf32', 'auto']
+    precision: Literal["float32", "bfloat16", "tf32", "auto"]
     actor_learning_rate: float
     actor_optim_factory: OptimizerFactory
     imitation_batch_size: int | None
     ema_decay: float
     tau: float
     n_critics: int
-    decomposition: Literal['sum', 'mean']
+    decomposition: Literal["sum", "mean"]
     monte_carlo_share: float
     critic_learning_rate: float
     critic_optim_factory: OptimizerFactory
@@ -543,11 +601,13 @@ class _BCQFields(TypedDict, total=False):
     weight_ess: float | None
     action_flexibility: float
     n_action_samples: int
-class _SPINBCQFields(_BCQFields, _SPINFields, total=False):
-    ...
+
+class _SPINBCQFields(_BCQFields, _SPINFields, total=False): ...
+
 class SPINBCQConfig(_SPIN, BCQConfig):
     actor_encoder_factory: SPINEncoderFactory
     def __init__(self, **fields: Unpack[_SPINBCQFields]) -> None: ...
+
 class SPINBCQ(BCQ):
     config_class: type[SPINBCQConfig]
     @property
@@ -561,11 +621,13 @@ class SPINBCQ(BCQ):
         recipe: str = ...,
         **fields: Unpack[_SPINBCQFields],
     ) -> None: ...
-class _SAINTBCQFields(_BCQFields, _SAINTFields, total=False):
-    ...
+
+class _SAINTBCQFields(_BCQFields, _SAINTFields, total=False): ...
+
 class SAINTBCQConfig(_SAINT, BCQConfig):
     actor_encoder_factory: SAINTEncoderFactory
     def __init__(self, **fields: Unpack[_SAINTBCQFields]) -> None: ...
+
 class SAINTBCQ(BCQ):
     config_class: type[SAINTBCQConfig]
     @property
@@ -579,11 +641,13 @@ class SAINTBCQ(BCQ):
         recipe: str = ...,
         **fields: Unpack[_SAINTBCQFields],
     ) -> None: ...
-class _FactoredBCQFields(_BCQFields, _VectorFields, total=False):
-    ...
+
+class _FactoredBCQFields(_BCQFields, _VectorFields, total=False): ...
+
 class FactoredBCQConfig(_Vector, BCQConfig):
     actor_encoder_factory: EncoderFactory
     def __init__(self, **fields: Unpack[_FactoredBCQFields]) -> None: ...
+
 class FactoredBCQ(BCQ):
     config_class: type[FactoredBCQConfig]
     @property
@@ -597,11 +661,13 @@ class FactoredBCQ(BCQ):
         recipe: str = ...,
         **fields: Unpack[_FactoredBCQFields],
     ) -> None: ...
-class _AutoregressiveBCQFields(_BCQFields, _AutoregressiveFields, total=False):
-    ...
+
+class _AutoregressiveBCQFields(_BCQFields, _AutoregressiveFields, total=False): ...
+
 class AutoregressiveBCQConfig(_Autoregressive, BCQConfig):
     actor_encoder_factory: AutoregressiveEncoderFactory
     def __init__(self, **fields: Unpack[_AutoregressiveBCQFields]) -> None: ...
+
 class AutoregressiveBCQ(BCQ):
     config_class: type[AutoregressiveBCQConfig]
     @property
@@ -615,11 +681,13 @@ class AutoregressiveBCQ(BCQ):
         recipe: str = ...,
         **fields: Unpack[_AutoregressiveBCQFields],
     ) -> None: ...
-class _SPINDistillBCQFields(_BCQFields, _SPINDistillFields, total=False):
-    ...
+
+class _SPINDistillBCQFields(_BCQFields, _SPINDistillFields, total=False): ...
+
 class SPINDistillBCQConfig(_SPINDistill, BCQConfig):
     actor_encoder_factory: SPINDistillEncoderFactory
     def __init__(self, **fields: Unpack[_SPINDistillBCQFields]) -> None: ...
+
 class SPINDistillBCQ(BCQ):
     config_class: type[SPINDistillBCQConfig]
     @property
@@ -633,11 +701,13 @@ class SPINDistillBCQ(BCQ):
         recipe: str = ...,
         **fields: Unpack[_SPINDistillBCQFields],
     ) -> None: ...
-class _RePreMBCQFields(_BCQFields, _RePreMFields, total=False):
-    ...
+
+class _RePreMBCQFields(_BCQFields, _RePreMFields, total=False): ...
+
 class RePreMBCQConfig(_RePreM, BCQConfig):
     actor_encoder_factory: RePreMEncoderFactory
     def __init__(self, **fields: Unpack[_RePreMBCQFields]) -> None: ...
+
 class RePreMBCQ(BCQ):
     config_class: type[RePreMBCQConfig]
     @property
@@ -651,30 +721,33 @@ class RePreMBCQ(BCQ):
         recipe: str = ...,
         **fields: Unpack[_RePreMBCQFields],
     ) -> None: ...
+
 class _BCFields(TypedDict, total=False):
     batch_size: int
     gamma: float
     observation_scaler: ObservationScaler | None
     action_scaler: ActionScaler | None
     reward_scaler: RewardScaler | None
-    compile_graph: bool | Literal['auto']
+    compile_graph: bool | Literal["auto"]
     nvec: list[int] | None
     layout: ActionLayout | None
     rules: list[Any] | None
     n_steps: int
     trajectory_weights: TrajectoryWeights | None
-    lr_schedule: Literal['constant', 'linear', 'cosine']
+    lr_schedule: Literal["constant", "linear", "cosine"]
     lr_warmup: float
-    precision: Literal['float32', 'bfloat16', 'tf32', 'auto']
+    precision: Literal["float32", "bfloat16", "tf32", "auto"]
     actor_learning_rate: float
     actor_optim_factory: OptimizerFactory
     imitation_batch_size: int | None
     ema_decay: float
-class _SPINBCFields(_BCFields, _SPINFields, total=False):
-    ...
+
+class _SPINBCFields(_BCFields, _SPINFields, total=False): ...
+
 class SPINBCConfig(_SPIN, BCConfig):
     actor_encoder_factory: SPINEncoderFactory
     def __init__(self, **fields: Unpack[_SPINBCFields]) -> None: ...
+
 class SPINBC(BC):
     config_class: type[SPINBCConfig]
     @property
@@ -688,11 +761,13 @@ class SPINBC(BC):
         recipe: str = ...,
         **fields: Unpack[_SPINBCFields],
     ) -> None: ...
-class _SAINTBCFields(_BCFields, _SAINTFields, total=False):
-    ...
+
+class _SAINTBCFields(_BCFields, _SAINTFields, total=False): ...
+
 class SAINTBCConfig(_SAINT, BCConfig):
     actor_encoder_factory: SAINTEncoderFactory
     def __init__(self, **fields: Unpack[_SAINTBCFields]) -> None: ...
+
 class SAINTBC(BC):
     config_class: type[SAINTBCConfig]
     @property
@@ -706,11 +781,13 @@ class SAINTBC(BC):
         recipe: str = ...,
         **fields: Unpack[_SAINTBCFields],
     ) -> None: ...
-class _FactoredBCFields(_BCFields, _VectorFields, total=False):
-    ...
+
+class _FactoredBCFields(_BCFields, _VectorFields, total=False): ...
+
 class FactoredBCConfig(_Vector, BCConfig):
     actor_encoder_factory: EncoderFactory
     def __init__(self, **fields: Unpack[_FactoredBCFields]) -> None: ...
+
 class FactoredBC(BC):
     config_class: type[FactoredBCConfig]
     @property
@@ -724,11 +801,13 @@ class FactoredBC(BC):
         recipe: str = ...,
         **fields: Unpack[_FactoredBCFields],
     ) -> None: ...
-class _AutoregressiveBCFields(_BCFields, _AutoregressiveFields, total=False):
-    ...
+
+class _AutoregressiveBCFields(_BCFields, _AutoregressiveFields, total=False): ...
+
 class AutoregressiveBCConfig(_Autoregressive, BCConfig):
     actor_encoder_factory: AutoregressiveEncoderFactory
     def __init__(self, **fields: Unpack[_AutoregressiveBCFields]) -> None: ...
+
 class AutoregressiveBC(BC):
     config_class: type[AutoregressiveBCConfig]
     @property
@@ -742,5 +821,6 @@ class AutoregressiveBC(BC):
         recipe: str = ...,
         **fields: Unpack[_AutoregressiveBCFields],
     ) -> None: ...
+
 def factored_encoder() -> VectorEncoderFactory: ...
 def factored_encoder_of_bcq() -> VectorEncoderFactory: ...
