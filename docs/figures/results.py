@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from spin_d3rlpy.files.results import read_csv
 from spin_envs import reference_scores
 
 FOLDER = Path(__file__).parent
@@ -25,11 +25,6 @@ COLORS = {
 COURIERS = "spin/dispatch-n20/medium-expert-v0"
 MEDIOCRE = "spin/dispatch-n10/medium-v0"
 MEDIOCRE_RETURN = 23.8  # mean return of its episodes
-
-
-def _rows_of(name: str) -> list[dict[str, str]]:
-    with (TABLES / f"{name}.csv").open() as file:
-        return list(csv.DictReader(file))
 
 
 def _draw_intervals(axes: Axes, title: str, bars: dict[str, tuple[float, float, float]]) -> None:
@@ -56,7 +51,7 @@ def _percent_of_expert(table: str, dataset: str) -> dict[str, tuple[float, float
     expert = _expert_return(dataset)
     keys = ("greedy_return", "greedy_low", "greedy_high")
     bars: dict[str, Any] = {}
-    for row in _rows_of(table):
+    for row in read_csv(TABLES / f"{table}.csv"):
         method = NAMES.get(row["method"], row["method"])
         if row["dataset"] == dataset and method in COLORS:
             bars[method] = tuple(100.0 * float(row[key]) / expert for key in keys)
@@ -67,14 +62,15 @@ def _scores(table: str) -> dict[str, tuple[float, float, float]]:
     keys = ("interquartile_mean_score", "low", "high")
     bars: dict[str, Any] = {
         NAMES.get(row["method"], row["method"]): tuple(float(row[key]) for key in keys)
-        for row in _rows_of(table)
+        for row in read_csv(TABLES / f"{table}.csv")
         if row["actions"] == "greedy"
     }
     return {method: bars[method] for method in COLORS if method in bars}
 
 
 def _draw_labels(axes: Axes, dataset: str) -> None:
-    rows = [row for row in _rows_of("labels") if row["dataset"] == f"spin/{dataset}-v0"]
+    rows = read_csv(TABLES / "labels.csv")
+    rows = [row for row in rows if row["dataset"] == f"spin/{dataset}-v0"]
     for method in ("F", "SAINT", "SPIN"):
         points = [
             (float(row["method"].split(", ")[1].rstrip("%")), row)

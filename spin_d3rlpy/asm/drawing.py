@@ -65,25 +65,26 @@ class Drawing:
         added = None if noise is None else layout.split(noise, fill=0.0)  # (R, N, K)
         while bool((actions == OPEN).any()):
             tokens = torch.where(actions == OPEN, asm.mask_ids, actions)
-            logits = layout.split(asm(observations, tokens))
-            if self.entropy_bound is not None and self.rule is None:
-                actions = self._choose_sure(actions, logits, ranks, mask, added)
+            scores = layout.split(asm(observations, tokens))
+            entropy = None if self.entropy_bound is None else _entropies(scores)  # (R, N)
+            if mask is not None:
+                scores = scores.masked_fill(~mask, -torch.inf)
+            if entropy is not None and self.rule is None:
+                actions = self._choose_sure(actions, scores, ranks, added, entropy)
             else:
-                actions = self._choose_in_turn(actions, logits, ranks, mask, added)
+                actions = self._choose_in_turn(actions, scores, ranks, added, entropy)
         return actions
 
     def _choose_sure(
         self,
         actions: torch.Tensor,
-        logits: torch.Tensor,
+        scores: torch.Tensor,
         ranks: torch.Tensor | None,
-        mask: torch.Tensor | None,
         noise: torch.Tensor | None,
+        entropy: torch.Tensor,
     ) -> torch.Tensor:
         """Chooses a pass's slots all at once: without a rule, none depends on another's choice."""
-        assert self.entropy_bound is not None
-        sure = _sure_slots(_entropies(logits), ranks, actions == OPEN, self.entropy_bound)
-        scores = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
+        sure = _sure_slots(entropy, ranks, actions == OPEN, self.entropy_bound or 0.0)
         stuck = sure & (scores == -torch.inf).all(-1)
         slot = stuck.float().argmax(1)
         row = torch.arange(len(actions), device=actions.device)
@@ -94,15 +95,14 @@ class Drawing:
     def _choose_in_turn(
         self,
         actions: torch.Tensor,
-        logits: torch.Tensor,
+        scores: torch.Tensor,
         ranks: torch.Tensor | None,
-        mask: torch.Tensor | None,
         noise: torch.Tensor | None,
+        entropy: torch.Tensor | None,
     ) -> torch.Tensor:
         """Chooses a pass's slots one after the other, each in view of the rule."""
         bound, n_slots = self.entropy_bound, actions.shape[1]
         row = torch.arange(len(actions), device=actions.device)
-        entropy = None if bound is None else _entropies(logits)  # (R, N)
         spent = torch.zeros(len(actions), device=actions.device)
         for _ in range(self.slots_per_pass if bound is None else n_slots):
             is_open = actions == OPEN
@@ -111,15 +111,15 @@ class Drawing:
                 is_open = is_open & (spent <= bound)[:, None]
                 if not bool(is_open.any()):
                     break
-            scores = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
+            may = scores
             if self.rule is not None:
-                scores = scores.masked_fill(~self.rule(actions), -torch.inf)
+                may = scores.masked_fill(~self.rule(actions), -torch.inf)
             if ranks is not None:
                 urgency = -ranks
             else:
-                urgency = urgency_of(scores, self.order) if entropy is None else -entropy
+                urgency = urgency_of(may, self.order) if entropy is None else -entropy
             slot = urgency.masked_fill(~is_open, -torch.inf).argmax(1)
-            chosen = scores[row, slot]  # (R, K)
+            chosen = may[row, slot]  # (R, K)
             unfinished = is_open.any(1)
             _require_choice(chosen, unfinished, slot, actions)
             own = None if noise is None else noise[row, slot]

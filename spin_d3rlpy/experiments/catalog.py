@@ -54,9 +54,6 @@ IMITATION: Fields = {
     "search_sweeps": 0,
     "pretraining": {"budget_share": 0.99},
 }
-# Heads of a model that saw no rewards have further to go than those of the recipe, whose model was
-# pre-trained by weighted trajectories.
-REWARDS_COME_LATER: Fields = {"actor_learning_rate": 2e-3}
 WARM_START: Fields = {"query_init": "mask", "head_init": "asm"}
 
 PROBED = [
@@ -222,7 +219,6 @@ _ALL = [
             Method(
                 f"{label}, {share:.0%}",
                 f"{POLICIES[label.split()[0]]}IQL",
-                REWARDS_COME_LATER if label == "SPIN" else {},
                 labeled=share,
                 pretrained="counted" if label == "SPIN" else None,
             )
@@ -241,7 +237,6 @@ _ALL = [
             Method(
                 f"{label}, {reward or 'own reward'}",
                 f"{POLICIES[label.split()[0]]}IQL",
-                REWARDS_COME_LATER if label == "SPIN reused" else {},
                 reward=reward,
                 pretrained="free" if label == "SPIN reused" else None,
                 only=domain,

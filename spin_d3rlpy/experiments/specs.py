@@ -17,6 +17,9 @@ REWARD_FREE: Fields = {
     "pretraining": {"budget_share": 1.0},
     "trajectory_weights": {"temperature": None},
 }
+# Heads of such a model have further to go than those of the recipe, whose model was pre-trained by
+# weighted trajectories.
+REWARDS_COME_LATER: Fields = {"actor_learning_rate": 2e-3}
 _CPU: Fields = {"max_updates": 5_000, "precision": "auto"}
 
 
@@ -129,7 +132,9 @@ class Method:
         # A float, however it was written: it is part of the job's name.
         seconds = float(scale.seconds_of(dataset))
         asm, before = None, round(scale.pretraining_share * seconds, 3)
+        fields = self.fields
         if self.pretrained is not None:
+            fields = {**REWARDS_COME_LATER, **fields}
             asm = Job(
                 "pretrain",
                 dataset,
@@ -141,7 +146,7 @@ class Method:
                 seconds=before,
                 clock=scale.clock,
             )
-        job = Job("train", dataset, scale.size, seed, device, self.algorithm, self.fields)
+        job = Job("train", dataset, scale.size, seed, device, self.algorithm, fields)
         return dataclasses.replace(
             job,
             episodes=scale.timed_episodes,
