@@ -96,7 +96,8 @@ def _report_experiment(
 
 def _report_aggregate(writer: _Writer, name: str, cells: Sequence[Cell]) -> None:
     text = (
-        "Normalized scores (0 random, 100 expert) over the datasets that all methods have: "
+        "Normalized scores (0 random, 100 expert) over the datasets of a level that all methods "
+        "have, and over all: "
         "interquartile mean, and improvement, the probability that a run is better than one of F "
         "on the same dataset; with 95 % intervals."
     )

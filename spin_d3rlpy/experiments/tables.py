@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from spin_d3rlpy.data.specs import parse_name
 from spin_d3rlpy.experiments.catalog import BenchSettings
 from spin_d3rlpy.experiments.grid import is_done
 from spin_d3rlpy.experiments.job import RESULT, RUN, Job
@@ -259,40 +260,48 @@ def target_rows(cells: Sequence[Cell]) -> list[Row]:
     return rows
 
 
+def _mean(strata: Sequence[Values]) -> Values:
+    mean: Values = np.concatenate(strata, -1).mean(-1)
+    return mean
+
+
 def interval(
-    strata: Sequence[Values], statistic: Callable[[Sequence[Values]], float] | None = None
+    strata: Sequence[Values], statistic: Callable[[Sequence[Values]], Values] = _mean
 ) -> tuple[float, float]:
     """Returns a 95 % percentile bootstrap interval (low, high) of a statistic of the strata.
 
-    Only values within a stratum are resampled. Without a statistic it is all values' mean.
+    Only values within a stratum are resampled.
+
+    Args:
+        strata: `(n,)` values of each stratum.
+        statistic: of strata `(..., n)`, returns `(...)`; by default the mean of all values.
     """
-    statistic = statistic or (lambda drawn: float(np.concatenate(drawn).mean()))
     rng = np.random.default_rng(0)
-    drawn = [
-        statistic([rng.choice(values, len(values)) for values in strata]) for _ in range(RESAMPLES)
-    ]
-    low, high = np.quantile(drawn, (0.025, 0.975))
+    drawn = [values[rng.integers(len(values), size=(RESAMPLES, len(values)))] for values in strata]
+    low, high = np.quantile(statistic(drawn), (0.025, 0.975))
     return float(low), float(high)
 
 
-def interquartile_mean(strata: Sequence[Values]) -> float:
-    """Mean of the middle half of all values."""
-    return float(stats.trim_mean(np.concatenate(strata), 0.25))
+def interquartile_mean(strata: Sequence[Values]) -> Values:
+    """Mean of the middle half of all values; strata `(..., n)` to `(...)`."""
+    mean: Values = stats.trim_mean(np.concatenate(strata, -1), 0.25, axis=-1)
+    return mean
 
 
-def probability_of_improvement(strata: Sequence[Values]) -> float:
+def probability_of_improvement(strata: Sequence[Values]) -> Values:
     """Probability that a run is better than one of the baseline, mean over tasks.
 
     Args:
-        strata: the method's runs of each task, then the baseline's of the same tasks. Equal runs
-            count one half.
+        strata: the method's runs `(..., n)` of each task, then the baseline's of the same tasks.
+            Equal runs count one half.
     """
     half = len(strata) // 2
     shares = [
-        0.5 + 0.5 * np.sign(ours[:, None] - theirs[None]).mean()
+        0.5 + 0.5 * np.sign(ours[..., :, None] - theirs[..., None, :]).mean((-2, -1))
         for ours, theirs in zip(strata[:half], strata[half:], strict=True)
     ]
-    return float(np.mean(shares))
+    mean: Values = np.mean(shares, 0)
+    return mean
 
 
 def scores_by_method(cells: Sequence[Cell], column: str = "return") -> dict[str, list[Values]]:
@@ -310,31 +319,43 @@ def scores_by_method(cells: Sequence[Cell], column: str = "return") -> dict[str,
 def aggregate_rows(cells: Sequence[Cell]) -> list[Row]:
     """Interquartile means of normalized scores over datasets and seeds, and how often F is beaten.
 
-    Greedy and sampled actions apart; no rows if there is no dataset that all methods have.
+    Over the datasets of each level, and over all of them (`"all"`) where there are several levels;
+    greedy and sampled actions apart. A group without a dataset that all methods have gives no rows.
     """
+    by_level: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_level.setdefault(parse_name(cell.dataset).level, []).append(cell)
+    groups = by_level if len(by_level) == 1 else {**by_level, "all": list(cells)}
+    return [
+        {"level": level, **row}
+        for level, group in groups.items()
+        for actions, column in {"sampled": "return", "greedy": "greedy_return"}.items()
+        for row in _aggregate_rows(scores_by_method(group, column), actions)
+    ]
+
+
+def _aggregate_rows(scores: Mapping[str, Sequence[Values]], actions: str) -> list[Row]:
     rows = []
-    for actions, column in {"sampled": "return", "greedy": "greedy_return"}.items():
-        scores = scores_by_method(cells, column)
-        for label, strata in scores.items():
-            low, high = interval(strata, interquartile_mean)
-            row: Row = {
-                "method": label,
-                "actions": actions,
-                "datasets": len(strata),
-                "runs": sum(map(len, strata)),
-                "interquartile_mean_score": round(interquartile_mean(strata), 1),
-                "low": round(low, 1),
-                "high": round(high, 1),
-                "improvement": "",
-                "improvement_low": "",
-                "improvement_high": "",
-            }
-            if BASELINE in scores and label != BASELINE:
-                both = [*strata, *scores[BASELINE]]
-                low, high = interval(both, probability_of_improvement)
-                row["improvement"] = round(probability_of_improvement(both), 2)
-                row["improvement_low"], row["improvement_high"] = round(low, 2), round(high, 2)
-            rows.append(row)
+    for label, strata in scores.items():
+        low, high = interval(strata, interquartile_mean)
+        row: Row = {
+            "method": label,
+            "actions": actions,
+            "datasets": len(strata),
+            "runs": sum(map(len, strata)),
+            "interquartile_mean_score": round(float(interquartile_mean(strata)), 1),
+            "low": round(low, 1),
+            "high": round(high, 1),
+            "improvement": "",
+            "improvement_low": "",
+            "improvement_high": "",
+        }
+        if BASELINE in scores and label != BASELINE:
+            both = [*strata, *scores[BASELINE]]
+            low, high = interval(both, probability_of_improvement)
+            row["improvement"] = round(float(probability_of_improvement(both)), 2)
+            row["improvement_low"], row["improvement_high"] = round(low, 2), round(high, 2)
+        rows.append(row)
     return rows
 
 

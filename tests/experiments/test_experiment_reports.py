@@ -150,6 +150,21 @@ def test_scores_are_compared_over_the_datasets_that_all_methods_have(root: Path)
     assert (rows["SAINT", "sampled"]["improvement"], baseline["improvement"]) == (0.0, "")
 
 
+def test_levels_are_aggregated_apart_and_together(root: Path) -> None:
+    cells = read_cells("returns", root, settings(tasks=[CHEETAH]))
+    better = [{"return": 550.0, "greedy_return": 560.0}] * 3
+    mixed = CHEETAH.replace("medium-expert", "random-medium-expert")
+    both = [*cells, *(dataclasses.replace(cell, dataset=mixed, results=better) for cell in cells)]
+    rows = [row for row in aggregate_rows(both) if row["method"] == "F"]
+    rows = [row for row in rows if row["actions"] == "sampled"]
+    levels = ["medium-expert", "random-medium-expert", "all"]
+    assert [row["level"] for row in rows] == levels
+    assert [row["runs"] for row in rows] == [3, 3, 6]
+    good, better_still, together = (row["interquartile_mean_score"] for row in rows)
+    assert good < together < better_still
+    assert {row["level"] for row in aggregate_rows(cells)} == {"medium-expert"}
+
+
 def test_every_evaluation_of_every_seed_is_kept(root: Path) -> None:
     cells = read_cells("returns", root, settings(tasks=[CHEETAH]))
     rows = [row for row in curve_rows(cells) if row["method"] == "F"]
