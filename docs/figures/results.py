@@ -58,12 +58,12 @@ def _percent_of_expert(table: str, dataset: str) -> dict[str, tuple[float, float
     return {method: bars[method] for method in COLORS if method in bars}
 
 
-def _scores(table: str) -> dict[str, tuple[float, float, float]]:
+def _scores(table: str, level: str) -> dict[str, tuple[float, float, float]]:
     keys = ("interquartile_mean_score", "low", "high")
     bars: dict[str, Any] = {
         NAMES.get(row["method"], row["method"]): tuple(float(row[key]) for key in keys)
         for row in read_csv(TABLES / f"{table}.csv")
-        if row["actions"] == "greedy"
+        if (row["level"], row["actions"]) == (level, "greedy")
     }
     return {method: bars[method] for method in COLORS if method in bars}
 
@@ -107,7 +107,7 @@ _draw_intervals(mediocre, title, _percent_of_expert("improvement_work", MEDIOCRE
 mediocre.axvline(100.0 * MEDIOCRE_RETURN / _expert_return(MEDIOCRE), color="0.4", linestyle=":")
 mediocre.set_xlabel("% of the expert's return; dotted: data")
 title = "mixed data of robots\n(random-medium-expert)"
-_draw_intervals(mixed, title, _scores("tuned_aggregate"))
+_draw_intervals(mixed, title, _scores("tuned_aggregate", "random-medium-expert"))
 mixed.set_xlabel("interquartile mean score")
 _draw_labels(labels, "cheetah-run-b3/random-medium-expert")
 figure.savefig(FOLDER / "results.png", dpi=110)
