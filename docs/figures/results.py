@@ -106,7 +106,7 @@ title = "mediocre data alone\n(10 couriers, medium)"
 _draw_intervals(mediocre, title, _percent_of_expert("improvement_work", MEDIOCRE))
 mediocre.axvline(100.0 * MEDIOCRE_RETURN / _expert_return(MEDIOCRE), color="0.4", linestyle=":")
 mediocre.set_xlabel("% of the expert's return; dotted: data")
-title = "mixed data of robots\n(random-medium-expert)"
+title = "mixed data of three robots\n(random-medium-expert)"
 _draw_intervals(mixed, title, _scores("tuned_aggregate", "random-medium-expert"))
 mixed.set_xlabel("interquartile mean score")
 _draw_labels(labels, "cheetah-run-b3/random-medium-expert")
