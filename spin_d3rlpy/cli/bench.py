@@ -30,6 +30,9 @@ Experiments = Annotated[list[str] | None, typer.Argument(help="See `bench list`.
 Scaling = Annotated[str | None, typer.Option("--preset", help="paper, cpu (default) or smoke.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds 0, 1, ...; default: the preset's.")]
 Tasks = Annotated[list[str] | None, typer.Option("--task", help="Part of datasets' names.")]
+Methods = Annotated[
+    list[str] | None, typer.Option("--method", help="A method's label, or a part of several.")
+]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="E.g. seconds=60, clock=ops.")]
 Folder = Annotated[Path, typer.Option(help="Folder of the jobs; finished ones are kept.")]
 
@@ -65,9 +68,7 @@ def run(
     changes: Changes = None,
     seeds: Seeds = None,
     task: Tasks = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="A method's label, or a part of several.")
-    ] = None,
+    method: Methods = None,
     folder: Folder = Path("spin-bench"),
     device: ConfiguredDevice = None,
     engine: Annotated[Literal["local", "ray"], typer.Option(help="Runs the jobs.")] = "local",
@@ -130,6 +131,7 @@ def report(
     changes: Changes = None,
     seeds: Seeds = None,
     task: Tasks = None,
+    method: Methods = None,
     folder: Folder = Path("spin-bench"),
     device: ConfiguredDevice = None,
     out: Annotated[Path, typer.Option(help="Output folder of the report.")] = Path("spin-report"),
@@ -145,9 +147,8 @@ def report(
 
     if names is None and config is None:
         names = list(EXPERIMENTS)
-    settings = _settings(
-        config, changes, experiments=names, preset=preset, seeds=seeds, tasks=task, device=device
-    )
+    selected = {"experiments": names, "preset": preset, "tasks": task, "methods": method}
+    settings = _settings(config, changes, seeds=seeds, device=device, **selected)
     files = write_report(folder, out, settings)
     emit(json, [str(file) for file in files], "\n".join(map(str, files)))
 

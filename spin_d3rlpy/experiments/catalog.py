@@ -311,21 +311,16 @@ class BenchSettings:
         return "cuda:0" if self.device.startswith("cuda") else self.device
 
     def cells(self, experiment: str) -> list[tuple[str, str, Job]]:
-        """Returns an experiment's cells of the chosen tasks as (dataset, label, job)."""
+        """Returns an experiment's chosen cells as (dataset, label, job)."""
         sizes, seeds, device = self.sizes, self.seed_numbers, self.job_device
-        return EXPERIMENTS[experiment].jobs(sizes, seeds, device, self.tasks)
-
-    def jobs(self) -> list[Job]:
-        return [
-            job for experiment in self.experiments for label, job in self._chosen_cells(experiment)
-        ]
-
-    def _chosen_cells(self, experiment: str) -> list[tuple[str, Job]]:
-        cells = [(label, job) for _, label, job in self.cells(experiment)]
-        labels = {label for label, _ in cells}
+        cells = EXPERIMENTS[experiment].jobs(sizes, seeds, device, self.tasks)
+        labels = {label for _, label, _ in cells}
 
         def is_chosen(label: str) -> bool:
             # "F" is one method, although other methods' labels contain it.
             return any(m == label if m in labels else m in label for m in self.methods)
 
-        return [cell for cell in cells if not self.methods or is_chosen(cell[0])]
+        return [cell for cell in cells if not self.methods or is_chosen(cell[1])]
+
+    def jobs(self) -> list[Job]:
+        return [job for experiment in self.experiments for _, _, job in self.cells(experiment)]

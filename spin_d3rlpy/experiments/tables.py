@@ -225,7 +225,7 @@ def cost_rows(cells: Sequence[Cell]) -> list[Row]:
 
 def final_returns_of_baseline(root: Path, settings: BenchSettings) -> dict[str, float]:
     """The factored method's final return by dataset, of finished full-length trainings."""
-    cells = read_cells("returns", root, dataclasses.replace(settings, tasks=[]))
+    cells = read_cells("returns", root, dataclasses.replace(settings, tasks=[], methods=[]))
     return {c.dataset: float(c.returns.mean()) for c in cells if c.label == BASELINE}
 
 

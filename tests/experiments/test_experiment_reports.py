@@ -32,6 +32,7 @@ from spin_d3rlpy.experiments.tables import (
     scores_by_method,
     target_rows,
 )
+from spin_d3rlpy.files.results import read_csv
 from spin_envs import normalized_score
 
 SMOKE = dataclasses.replace(SCALES["smoke"], level=None)
@@ -41,10 +42,14 @@ FINGER = "spin/finger-spin-b3/medium-expert-v0"
 
 
 def settings(
-    *experiments: str, seeds: int = 3, tasks: Sequence[str] = (), **scale: Any
+    *experiments: str,
+    seeds: int = 3,
+    tasks: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    **scale: Any,
 ) -> BenchSettings:
     scale["level"] = None
-    return BenchSettings(list(experiments), "smoke", scale, seeds, tasks=list(tasks))
+    return BenchSettings(list(experiments), "smoke", scale, seeds, list(tasks), list(methods))
 
 
 def finish(root: Path, job: Job, returns: list[float], pretraining_seconds: float = 0.0) -> None:
@@ -115,6 +120,15 @@ def test_early_returns_are_percentages_of_full_ones(root: Path) -> None:
     for unknown in ({}, {CHEETAH: 0.0}):
         [row] = return_rows(early, cells, unknown)
         assert row["percent_of_final_F"] == ""
+
+
+def test_a_report_of_some_methods(root: Path) -> None:
+    write_report(root, root / "out", settings("returns", methods=["F", "SPIN"]))
+    rows = read_csv(root / "out" / "returns.csv")
+    assert {row["method"] for row in rows} == {"F", "SPIN"}
+    # What F returns after all steps is known although the report leaves it out.
+    only = settings("early", methods=["SPIN"])
+    assert final_returns_of_baseline(root, only) == {CHEETAH: 110.0, FINGER: 300.0}
 
 
 def test_time_to_target_counts_pretraining_and_seeds_that_miss_it(root: Path) -> None:
