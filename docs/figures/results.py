@@ -98,9 +98,7 @@ def _draw_labels(axes: Axes, dataset: str) -> None:
 figure = Figure(figsize=(13, 3.4), layout="constrained")
 together, mediocre, mixed, labels = figure.subplots(1, 4)
 title = "choices that must fit together\n(20 couriers, medium-expert)"
-_draw_intervals(
-    together, title, _percent_of_expert("coordination", "spin/dispatch-n20/medium-expert-v0")
-)
+_draw_intervals(together, title, _percent_of_expert("coordination", COURIERS))
 together.set_xlabel("% of the expert's return")
 title = "mediocre data alone\n(10 couriers, medium)"
 _draw_intervals(mediocre, title, _percent_of_expert("improvement_work", MEDIOCRE))

@@ -84,7 +84,8 @@ class Drawing:
         entropy: torch.Tensor,
     ) -> torch.Tensor:
         """Chooses a pass's slots all at once: without a rule, none depends on another's choice."""
-        sure = _sure_slots(entropy, ranks, actions == OPEN, self.entropy_bound or 0.0)
+        assert self.entropy_bound is not None  # or there were no entropies
+        sure = _sure_slots(entropy, ranks, actions == OPEN, self.entropy_bound)
         stuck = sure & (scores == -torch.inf).all(-1)
         slot = stuck.float().argmax(1)
         row = torch.arange(len(actions), device=actions.device)
