@@ -21,9 +21,9 @@ from spin_d3rlpy.algos.config import ACTING_SCALERS, SCALERS, MultiDiscreteConfi
 from spin_d3rlpy.algos.files import copy_to
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl
 from spin_d3rlpy.algos.recipes import recipe_fields
-from spin_d3rlpy.asm.conditions import as_mask_or_rule
+from spin_d3rlpy.asm.conditions import as_mask
 from spin_d3rlpy.asm.rule_files import check_rules
-from spin_d3rlpy.asm.rules import RowMask
+from spin_d3rlpy.asm.rules import RowMask, Rule
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.logs import Columns, read_states
@@ -252,12 +252,28 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             NoAllowedChoiceError: no choice is left for a slot.
             ValueError: masks of another shape or type.
         """
-        impl, n = self.require_built(ACTING_SCALERS), len(np.asarray(x))
-        shape = (n, len(self._nvec), max(self._nvec))
-        mask, _ = as_mask_or_rule(np.asarray(masks), shape, torch.device(self._device))
-        assert mask is not None
-        with impl.keeping(RowMask(mask)):
-            return self.sample_action(x) if sample else self.predict(x)
+        observations = self._check_observations(x)
+        shape = (len(observations), len(self._nvec), max(self._nvec))
+        mask = as_mask(masks, shape, torch.device(self._device))
+        return self.act(observations, RowMask(mask), sample)
+
+    @torch.no_grad()
+    def act(self, x: Observation, extra: Rule | None = None, sample: bool = False) -> NDArray:
+        """Returns actions `(B, N)` that keep a rule in addition to the config's `rules`.
+
+        Args:
+            x: observations `(B, obs)`.
+            extra: see `spin_d3rlpy.asm.rules`.
+            sample: draw them; by default they are greedy.
+
+        Raises:
+            InvalidObservationError: as of `predict`.
+            NoAllowedChoiceError: no choice is left for a slot.
+        """
+        observations = self._check_observations(x)
+        with self._acting_on(len(observations)):
+            actions = self.require_built().act(self.network_input(observations), extra, sample)
+        return actions.cpu().numpy()
 
     def predict_value(self, x: Observation, action: NDArray) -> NDArray:
         """Returns `Q(s, a)` of shape `(B,)` for observations `(B, obs)`, actions `(B, N)`.
@@ -291,15 +307,29 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     def _check_observations(self, x: Observation) -> NDArray:
         impl = self.require_built(ACTING_SCALERS)
-        array = np.asarray(x)
-        if array.ndim != 2 or array.shape[1:] != tuple(impl.observation_shape):
-            size = impl.observation_shape[0]
+        size = impl.observation_shape[0]
+        try:
+            array = np.asarray(x)
+        except ValueError as error:
+            raise InvalidObservationError(
+                f"Expected observations of shape (B, {size}), got rows of different lengths."
+            ) from error
+        if array.dtype.kind not in "biuf":
+            raise InvalidObservationError(
+                f"Expected observations of numbers, got an array of {array.dtype}."
+            )
+        if array.ndim != 2 or array.shape[1] != size:
             raise InvalidObservationError(
                 f"Expected observations of shape (B, {size}), got shape {array.shape}."
             )
+        with np.errstate(over="ignore"):  # said below
+            array = np.ascontiguousarray(array, np.float32)
         if not np.isfinite(array).all():
             row = int((~np.isfinite(array)).any(1).argmax())
-            raise InvalidObservationError(f"Row {row} of the observations is not finite.")
+            raise InvalidObservationError(
+                f"Row {row} of the observations is not finite, or beyond what float32 holds "
+                "(3.4e38)."
+            )
         return array
 
     def network_input(self, observations: NDArray) -> torch.Tensor:

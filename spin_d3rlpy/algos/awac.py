@@ -18,7 +18,7 @@ from spin_d3rlpy.algos.actor_critic import (
 from spin_d3rlpy.algos.critics import ValueFunction, combine_slots
 from spin_d3rlpy.algos.impl import mask_rule
 from spin_d3rlpy.algos.iql import IQLModules
-from spin_d3rlpy.asm.rules import RowMask, product_part
+from spin_d3rlpy.asm.rules import RowMask, Rule, product_part
 from spin_d3rlpy.data.batches import imitation_batch, masks_of
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.feature_cache import policy_input
@@ -72,19 +72,21 @@ class AWACImpl(ActorCriticImpl):
     _modules: AWACModules
     _config: AWACConfig
 
-    def compute_expected_values(self, observations: Any, inputs: Any) -> torch.Tensor:
-        """Returns V's target, the policy's value `(B,)` under the target ensemble."""
+    def compute_expected_values(
+        self, observations: Any, inputs: Any, rule: Rule | None = None
+    ) -> torch.Tensor:
+        """Returns V's target, the value `(B,)` of the policy by a rule, by the target ensemble."""
         policy = self._modules.policy
         utilities = self._modules.targ_q_funcs.utilities(observations)  # (E, B, S)
         # By a rule slots are not independent, by masks they are.
-        is_product = self.rule is None or isinstance(self.rule, RowMask)
+        is_product = rule is None or isinstance(rule, RowMask)
         if isinstance(policy, IndependentPolicy) and is_product:
-            logits = product_part(self.rule, self._layout.split(policy(inputs)))
+            logits = product_part(rule, self._layout.split(policy(inputs)))
             probs = logits.softmax(-1)  # (B, N, K)
             slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)  # (E, B, N)
             return combine_slots(slots, self._config.decomposition).amin(0)
         n = self._config.n_action_samples
-        actions = policy.sample_several(inputs, n, rule=self.rule)  # (A, B, N)
+        actions = policy.sample_several(inputs, n, rule=rule)  # (A, B, N)
         values = self._modules.targ_q_funcs.values(self._layout, utilities, actions)
         return values.amin(0).mean(0)
 
@@ -113,8 +115,9 @@ class AWACImpl(ActorCriticImpl):
         actor_loss = self.weighted_imitation_loss(imitated, weight)
         actor_loss = self.minimize(actor_loss, modules.actor_optim)
 
-        with torch.no_grad(), self.keeping(mask_rule(masks_of(batch))):
-            expected = self.compute_expected_values(observations, policy_input(batch))
+        rule = self.rule_and(mask_rule(masks_of(batch)))
+        with torch.no_grad():
+            expected = self.compute_expected_values(observations, policy_input(batch), rule)
         value_loss = self.minimize((expected - values).square().mean(), modules.value_optim)
 
         polyak_update(modules.targ_q_funcs, modules.q_funcs, self._config.tau)

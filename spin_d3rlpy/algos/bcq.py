@@ -16,7 +16,8 @@ from spin_d3rlpy.algos.actor_critic import (
     ActorCriticModules,
 )
 from spin_d3rlpy.algos.critics import FactoredCritic, best_of, combine_slots
-from spin_d3rlpy.algos.impl import mask_rule
+from spin_d3rlpy.algos.impl import best_choices, mask_rule
+from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data.batches import imitation_batch, next_masks_of
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.base import candidate_noise, keep_supported
@@ -64,37 +65,44 @@ class BCQImpl(ActorCriticImpl):
         n = self._config.n_action_samples
         self._candidate_noise = candidate_noise(self._layout, n, self.device)
 
-    def compute_next_values(self, observations: Any, inputs: Any) -> torch.Tensor:
-        """Returns the largest supported value `(B,)` under the target ensemble."""
+    def compute_next_values(
+        self, observations: Any, inputs: Any, rule: Rule | None = None
+    ) -> torch.Tensor:
+        """Returns the largest supported value `(B,)` under the target ensemble, by a rule."""
         critic, policy = self._modules.targ_q_funcs, self._modules.policy
         utilities = critic.utilities(observations)  # (E, B, S)
         if isinstance(policy, IndependentPolicy):
             share = self._config.action_flexibility
             logits = policy(inputs)
             supported = keep_supported(self._layout, utilities, logits, share)
-            if self.rule is not None:
-                return self._values_by_rule(utilities, supported, logits)
+            if rule is not None:
+                return self._values_by_rule(utilities, supported, logits, rule)
             return combine_slots(supported.amax(-1), self._config.decomposition).amin(0)
         n = self._config.n_action_samples
-        actions = policy.sample_several(inputs, n, rule=self.rule)
+        actions = policy.sample_several(inputs, n, rule=rule)
         values = critic.values(self._layout, utilities, actions)  # (E, A, B)
         return values.amin(0).amax(0)
 
     def _values_by_rule(
-        self, utilities: torch.Tensor, supported: torch.Tensor, logits: torch.Tensor
+        self,
+        utilities: torch.Tensor,
+        supported: torch.Tensor,
+        logits: torch.Tensor,
+        rule: Rule,
     ) -> torch.Tensor:
         """Values `(B,)` of each member's best action by the rule, the smallest of them."""
         likely = self._layout.split(logits).expand_as(supported)  # (E, B, N, K)
-        best = self.best_choices(supported.flatten(0, 1), likely.flatten(0, 1))
+        best = best_choices(supported.flatten(0, 1), rule, likely.flatten(0, 1))
         chosen = self._layout.gather(utilities, best.unflatten(0, supported.shape[:2]))
         return combine_slots(chosen, self._config.decomposition).amin(0)
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One step of Q, then the policy, then the target critic."""
         modules = self._modules
-        with torch.no_grad(), self.keeping(mask_rule(next_masks_of(batch))):
+        rule = self.rule_and(mask_rule(next_masks_of(batch)))
+        with torch.no_grad():
             next_values = self.compute_next_values(
-                batch.next_observations, next_policy_input(batch)
+                batch.next_observations, next_policy_input(batch), rule
             )
         critic_loss = self.compute_critic_loss(batch, next_values)
         critic_loss = self.minimize(critic_loss, modules.critic_optim)
@@ -105,13 +113,15 @@ class BCQImpl(ActorCriticImpl):
         polyak_update(modules.targ_q_funcs, modules.q_funcs, self._config.tau)
         return {"critic_loss": critic_loss, "actor_loss": actor_loss}
 
-    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        return self._best_action(x, self._candidate_noise)
+    def inner_predict_best_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
+        return self._best_action(x, self._candidate_noise, self.rule_and(extra))
 
-    def inner_sample_action(self, x: Any) -> torch.Tensor:
-        return self._best_action(x, None)
+    def inner_sample_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
+        return self._best_action(x, None, self.rule_and(extra))
 
-    def _best_action(self, observations: Any, noise: torch.Tensor | None) -> torch.Tensor:
+    def _best_action(
+        self, observations: Any, noise: torch.Tensor | None, rule: Rule | None
+    ) -> torch.Tensor:
         """Best supported actions `(B, N)`; candidates are fresh without noise."""
         critic: FactoredCritic = self._modules.q_funcs
         policy = self.acting_policy
@@ -119,9 +129,9 @@ class BCQImpl(ActorCriticImpl):
             utilities, logits = critic.utilities(observations).amin(0), policy(observations)
             share = self._config.action_flexibility
             supported = keep_supported(self._layout, utilities, logits, share)
-            return self.best_choices(supported, otherwise=self._layout.split(logits))
+            return best_choices(supported, rule, otherwise=self._layout.split(logits))
         n = self._config.n_action_samples
-        actions = policy.sample_several(observations, n, noise, rule=self.rule)  # (A, B, N)
+        actions = policy.sample_several(observations, n, noise, rule=rule)  # (A, B, N)
         choices = actions.clamp(min=0)  # in a file, -1 is no choice
         return best_of(actions, critic.q_values(self._layout, observations, choices))
 

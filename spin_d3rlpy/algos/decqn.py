@@ -26,8 +26,8 @@ from spin_d3rlpy.algos.critics import (
     combine_slots,
     expectile_loss,
 )
-from spin_d3rlpy.algos.impl import mask_rule
-from spin_d3rlpy.asm.rules import product_part
+from spin_d3rlpy.algos.impl import best_choices, mask_rule
+from spin_d3rlpy.asm.rules import Rule, product_part
 from spin_d3rlpy.data.batches import imitation_batch, next_masks_of
 from spin_d3rlpy.data.scalers import standardized_states
 from spin_d3rlpy.policies import FactoredPolicy
@@ -82,21 +82,24 @@ class DecQNImpl(CriticImpl):
     _modules: DecQNModules
     _config: DecQNConfig
 
-    def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
-        """Returns the actions `(B, N)` that are best by utilities `(B, S)`."""
-        return self.best_choices(self._layout.split(utilities))
+    def choose(
+        self, observations: Any, utilities: torch.Tensor, rule: Rule | None = None
+    ) -> torch.Tensor:
+        """Returns the actions `(B, N)` that are best by utilities `(B, S)` and keep a rule."""
+        return best_choices(self._layout.split(utilities), rule)
 
-    def compute_next_values(self, observations: Any) -> torch.Tensor:
-        """Returns bootstrap values `(B,)` by double Q-learning."""
+    def compute_next_values(self, observations: Any, rule: Rule | None = None) -> torch.Tensor:
+        """Returns bootstrap values `(B,)` by double Q-learning, of actions that keep a rule."""
         online = self._modules.q_funcs.utilities(observations).mean(0)
         target = self._modules.targ_q_funcs.utilities(observations).mean(0)
-        chosen = self._layout.gather(target, self.choose(observations, online))
+        chosen = self._layout.gather(target, self.choose(observations, online, rule))
         return combine_slots(chosen, self._config.decomposition)
 
     def compute_loss(self, batch: TorchMiniBatch, utilities: torch.Tensor) -> torch.Tensor:
         """Huber loss of utilities `(E, B, S)`, averaged over rows and summed over the ensemble."""
-        with torch.no_grad(), self.keeping(mask_rule(next_masks_of(batch))):
-            y = self.bootstrap(batch, self.compute_next_values(batch.next_observations))
+        rule = self.rule_and(mask_rule(next_masks_of(batch)))
+        with torch.no_grad():
+            y = self.bootstrap(batch, self.compute_next_values(batch.next_observations, rule))
         values = self._modules.q_funcs.values(self._layout, utilities, batch.actions)
         return smooth_l1_loss(values, y.expand_as(values)) * len(values)
 
@@ -106,11 +109,11 @@ class DecQNImpl(CriticImpl):
         polyak_update(self._modules.targ_q_funcs, self._modules.q_funcs, self._config.tau)
         return {"loss": loss}
 
-    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        return self.choose(x, self._modules.q_funcs.utilities(x).mean(0))
+    def inner_predict_best_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
+        return self.choose(x, self._modules.q_funcs.utilities(x).mean(0), self.rule_and(extra))
 
-    def inner_sample_action(self, x: Any) -> torch.Tensor:
-        return self.inner_predict_best_action(x)
+    def inner_sample_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
+        return self.inner_predict_best_action(x, extra)
 
     @property
     def q_function_optim(self) -> torch.optim.Optimizer:
@@ -285,11 +288,13 @@ class DecQNBCQImpl(ImitatingDecQNImpl):
 
     _config: DecQNBCQConfig
 
-    def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
+    def choose(
+        self, observations: Any, utilities: torch.Tensor, rule: Rule | None = None
+    ) -> torch.Tensor:
         logits = self._modules.policy(observations)
         share = self._config.action_flexibility
         supported = keep_supported(self._layout, utilities, logits, share)
-        return self.best_choices(supported, otherwise=self._layout.split(logits))
+        return best_choices(supported, rule, otherwise=self._layout.split(logits))
 
 
 class DecQNBCQ(ImitatingDecQN, name="spin_decqn_bcq"):
@@ -327,13 +332,15 @@ class DecQNOneStepImpl(ImitatingDecQNImpl):
 
     _config: DecQNOneStepConfig
 
-    def choose(self, observations: Any, utilities: torch.Tensor) -> torch.Tensor:
+    def choose(
+        self, observations: Any, utilities: torch.Tensor, rule: Rule | None = None
+    ) -> torch.Tensor:
         log_probs = self.log_probs(observations)
-        return self.best_choices(self._layout.split(utilities) / self._config.lam + log_probs)
+        return best_choices(self._layout.split(utilities) / self._config.lam + log_probs, rule)
 
-    def compute_next_values(self, observations: Any) -> torch.Tensor:
+    def compute_next_values(self, observations: Any, rule: Rule | None = None) -> torch.Tensor:
         utilities = self._modules.targ_q_funcs.utilities(observations).mean(0)
-        log_probs = product_part(self.rule, self.log_probs(observations))
+        log_probs = product_part(rule, self.log_probs(observations))
         probs = log_probs.softmax(-1)
         slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)
         return combine_slots(slots, self._config.decomposition)
@@ -382,7 +389,7 @@ class DecQNIQLImpl(DecQNOneStepImpl):
     _modules: DecQNIQLModules
     _config: DecQNIQLConfig
 
-    def compute_next_values(self, observations: Any) -> torch.Tensor:
+    def compute_next_values(self, observations: Any, rule: Rule | None = None) -> torch.Tensor:
         values: torch.Tensor = self._modules.value_func(observations)
         return values
 

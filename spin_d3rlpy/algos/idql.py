@@ -32,7 +32,7 @@ from spin_d3rlpy.algos.trust import (
     untested,
 )
 from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
-from spin_d3rlpy.asm.rules import OPEN, Rule, both_rules
+from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
@@ -223,16 +223,17 @@ class IDQLImpl(IQLImpl):
         """Ones: the policy imitates all actions alike."""
         return torch.ones_like(imitated.rewards[:, 0])
 
-    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
+    def inner_predict_best_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
+        rule = self.rule_and(extra)
         # A rule may be a mask of these rows, a file has any number of rows, and a GPU works on all.
-        if self.rule is not None or is_exporting() or x.device.type != "cpu":
-            return self._choose(x, self._candidate_noise, 0.0)
+        if rule is not None or is_exporting() or x.device.type != "cpu":
+            return self._choose(x, self._candidate_noise, 0.0, rule)
         at_once = max(1, CANDIDATES_AT_ONCE // self._config.n_action_samples)
         parts = [self._choose(part, self._candidate_noise, 0.0) for part in x.split(at_once)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def inner_sample_action(self, x: Any) -> torch.Tensor:
-        return self._choose(x, None, self._config.value_temperature)
+    def inner_sample_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
+        return self._choose(x, None, self._config.value_temperature, self.rule_and(extra))
 
     @torch.no_grad()
     def choose_with(
@@ -270,7 +271,7 @@ class IDQLImpl(IQLImpl):
         mask, rule = as_mask_or_rule(allowed, shape, x.device)
         fixed = None if given is None else as_actions(given, shape[:2], x.device)
         end = math.inf if milliseconds is None else began + milliseconds / 1000.0
-        return self._improve(x, best, mask, rule, fixed, end)
+        return self._improve(x, best, mask, self.rule_and(rule), fixed, end)
 
     @property
     def acting_search(self) -> Search | None:
@@ -284,21 +285,27 @@ class IDQLImpl(IQLImpl):
         return 1 if self.acting_search is None else self._config.n_action_samples
 
     def _choose(
-        self, x: torch.Tensor, noise: torch.Tensor | None, temperature: float
+        self,
+        x: torch.Tensor,
+        noise: torch.Tensor | None,
+        temperature: float,
+        rule: Rule | None = None,
     ) -> torch.Tensor:
-        actions = self._draw_candidates(x, self._n_candidates, noise)
+        actions = self._draw_candidates(x, self._n_candidates, noise, rule)
         values = self._values_of_candidates(x, actions)
         if temperature > 0.0:
             values = values.amin(0, keepdim=True) / temperature
             return best_of(actions, values + gumbel_noise(values))
-        return self._improve(x, best_of(actions, values))
+        return self._improve(x, best_of(actions, values), rule=rule)
 
-    def _draw_candidates(self, x: torch.Tensor, n: int, noise: torch.Tensor | None) -> torch.Tensor:
+    def _draw_candidates(
+        self, x: torch.Tensor, n: int, noise: torch.Tensor | None, rule: Rule | None
+    ) -> torch.Tensor:
         if noise is None:
             drawn_at = self._config.candidate_temperature
-            return self.acting_policy.sample_several(x, n, None, drawn_at, self.rule)
+            return self.acting_policy.sample_several(x, n, None, drawn_at, rule)
         drawn_at = self._temperature_of_fixed(n)
-        return self.acting_policy.sample_several(x, n, noise[:n], drawn_at, self.rule)
+        return self.acting_policy.sample_several(x, n, noise[:n], drawn_at, rule)
 
     def _temperature_of_fixed(self, n: int) -> float:
         """Temperature of `n` candidates by fixed noise.
@@ -346,8 +353,7 @@ class IDQLImpl(IQLImpl):
             return actions
         start = actions.clamp(min=0)  # in a file, -1 is no choice
         conditionals = self.acting_policy.conditionals(x, start)
-        both = both_rules(self.rule, rule)
-        conditions = allowed, both, given, deadline
+        conditions = allowed, rule, given, deadline
         members = critic.members[critics]
         improved = ascend(members, conditionals, x, start, support, sweeps, *conditions)
         return torch.where(actions == OPEN, OPEN, improved)
@@ -356,8 +362,8 @@ class IDQLImpl(IQLImpl):
     def measure_trust(self, x: torch.Tensor) -> Trust:
         """Lets the critics judge each other's searches in states `(B, obs)`."""
         critic: Any = self._modules.q_funcs
-        drawn = self._draw_candidates(x, self._config.n_action_samples, None)
-        own = self._draw_candidates(x, VALUE_SAMPLES, None)
+        drawn = self._draw_candidates(x, self._config.n_action_samples, None, self.rule)
+        own = self._draw_candidates(x, VALUE_SAMPLES, None, self.rule)
 
         starts = {}  # of each critic, by discount: the best candidate
         for gamma in self._config.gammas:
@@ -368,7 +374,8 @@ class IDQLImpl(IQLImpl):
         def search(member: int, way: Search) -> torch.Tensor:
             self._compare_by(way.gamma)
             itself = slice(member, member + 1)
-            return self._search(x, starts[way.gamma][member], itself, way.support)
+            start = starts[way.gamma][member]
+            return self._search(x, start, itself, way.support, rule=self.rule)
 
         return measure_trust(
             self._config.searches,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
 import torch
 from d3rlpy.algos.qlearning.base import QLearningAlgoImplBase
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
-from d3rlpy.torch_utility import Modules, TorchMiniBatch, train_api
+from d3rlpy.torch_utility import Modules, TorchMiniBatch, eval_api, train_api
 from d3rlpy.types import Shape, TorchObservation
 
 from spin_d3rlpy._compat import advance_schedule, step_without_schedule
@@ -37,6 +35,19 @@ class MultiDiscreteModules(Modules):
         for network in self.get_torch_modules().values():
             if isinstance(network, Policy):
                 network.freeze()
+
+
+def best_choices(
+    scores: torch.Tensor, rule: Rule | None, otherwise: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Returns the best choices `(B, N)` by values `(B, N, K)`, slot by slot if there is a rule.
+
+    The slot that would lose most by another's choice comes first. `otherwise` has scores of choices
+    that are taken if no choice with a value, above `-inf`, is allowed.
+    """
+    if rule is None:
+        return scores.argmax(-1)
+    return by_rule(scores, rule, first="dearest", otherwise=otherwise)
 
 
 def mask_rule(masks: torch.Tensor | None) -> Rule | None:
@@ -72,30 +83,37 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         self._layout, self._config = layout, config
         self.rule: Rule | None = config.rule  # every action keeps it
 
-    @contextmanager
-    def keeping(self, rule: Rule | None) -> Iterator[None]:
-        """Lets every action in the block keep a rule in addition; None changes nothing."""
-        before = self.rule
-        self.rule = both_rules(before, rule)
-        try:
-            yield
-        finally:
-            self.rule = before
+    def rule_and(self, extra: Rule | None) -> Rule | None:
+        """Returns the config's rules and another one, such as masks, as one; None if neither."""
+        return both_rules(self.rule, extra)
 
-    def best_choices(
-        self, scores: torch.Tensor, otherwise: torch.Tensor | None = None
+    @eval_api
+    def act(
+        self, x: TorchObservation, extra: Rule | None = None, sample: bool = False
     ) -> torch.Tensor:
-        """Returns the best choices `(B, N)` by values `(B, N, K)`, slot by slot if there is a rule.
+        """Returns greedy or sampled actions `(B, N)` for the networks' input.
 
-        The slot that would lose most by another's choice comes first. `otherwise` has scores of
-        choices that are taken if no choice with a value, above `-inf`, is allowed.
+        What one call keeps is its argument, so that calls in several threads do not mix.
+
+        Args:
+            x: scaled observations `(B, obs)`.
+            extra: what actions keep in addition to the config's rules.
+            sample: draw them; by default they are greedy.
         """
-        if self.rule is None:
-            return scores.argmax(-1)
-        return by_rule(scores, self.rule, first="dearest", otherwise=otherwise)
+        choose: Any = self.inner_sample_action if sample else self.inner_predict_best_action
+        # An algorithm of another package may know no rules.
+        actions: torch.Tensor = choose(x) if extra is None else choose(x, extra)
+        return actions
 
     def require_rules(self) -> None:
-        """Raises ValueError if actions are chosen by a policy that knows no rules, nor masks."""
+        """Raises ValueError if actions are chosen without rules, so that masks cannot be kept."""
+        for name in ("inner_predict_best_action", "inner_sample_action"):
+            if "extra" not in signature(getattr(self, name)).parameters:
+                raise ValueError(
+                    f"{type(self).__name__}.{name} chooses without rules, so it cannot keep to "
+                    "masks. Expected one that takes extra= (as all of this package do), or no "
+                    "masks."
+                )
         for network in self.modules.get_torch_modules().values():
             if isinstance(network, Policy) and "rule" not in signature(network.decode).parameters:
                 raise ValueError(
@@ -106,8 +124,7 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
 
     def predict_allowed(self, x: TorchObservation, masks: torch.Tensor | None) -> torch.Tensor:
         """Returns greedy actions `(B, N)` by masks `(B, N, K)`, if any; what exported files do."""
-        with self.keeping(None if masks is None else RowMask(masks)):
-            return self.inner_predict_best_action(x)
+        return self.act(x, None if masks is None else RowMask(masks))
 
     @property
     def n_tokens(self) -> int:
@@ -239,16 +256,11 @@ class PolicyImpl(MultiDiscreteImpl):
     def n_tokens(self) -> int:
         return self._modules.policy.n_tokens
 
-    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
-        return self.acting_policy.greedy(x, *self._conditions)
+    def inner_predict_best_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
+        return self.acting_policy.greedy(x, self.rule_and(extra))
 
-    def inner_sample_action(self, x: Any) -> torch.Tensor:
-        return self.acting_policy.sample(x, *self._conditions)
-
-    @property
-    def _conditions(self) -> tuple[Rule, ...]:
-        # A policy of another package may know no rules.
-        return () if self.rule is None else (self.rule,)
+    def inner_sample_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
+        return self.acting_policy.sample(x, self.rule_and(extra))
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError("Behavior cloning learns no values.")

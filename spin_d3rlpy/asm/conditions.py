@@ -8,8 +8,12 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import numpy as np
 import torch
 
-from spin_d3rlpy.asm.rules import Rule
-from spin_d3rlpy.errors import InvalidActionSpaceError, NoAllowedChoiceError
+from spin_d3rlpy.asm.rules import OPEN, NamedRule, Rule
+from spin_d3rlpy.errors import (
+    InvalidActionSpaceError,
+    NoAllowedChoiceError,
+    NvecMismatchError,
+)
 
 # Nested lists may be given in place of an array.
 ArrayLike: TypeAlias = torch.Tensor | np.ndarray[Any, Any] | Sequence[Any]
@@ -64,7 +68,7 @@ def as_mask_or_rule(
     if allowed is None:
         return None, None
     if callable(allowed):
-        return None, checked_rule(allowed)
+        return None, checked_rule(allowed, shape[2])
     if as_tensor(allowed) is None and not isinstance(allowed, list | tuple):
         raise ValueError(f"Expected allowed to be a mask or a rule (a function), got {allowed!r}.")
     return as_mask(allowed, shape, device), None
@@ -96,20 +100,75 @@ def require_a_choice(mask: torch.Tensor) -> None:
         )
 
 
-def checked_rule(rule: Rule) -> Rule:
-    """Returns a rule whose masks are bool tensors; a ValueError where they cannot be."""
+def checked_rule(rule: Rule, n_choices: int | None = None) -> Rule:
+    """Returns a rule whose masks are bool tensors.
+
+    Args:
+        rule: see `spin_d3rlpy.asm.rules`.
+        n_choices: most choices of a slot (K) of the actions that it is for; None if it is checked
+            elsewhere.
+
+    The returned rule raises NvecMismatchError where masks are of another action space, and
+    ValueError where they are no bool masks.
+    """
 
     def checked(partial: torch.Tensor) -> torch.Tensor:
-        mask = rule(partial)
+        shape = *partial.shape, n_choices or "K"
+        try:
+            mask = rule(partial)
+        except (RuntimeError, IndexError) as error:
+            if not isinstance(rule, NamedRule):  # a mistake in a user's function is shown as it is
+                raise
+            raise NvecMismatchError(f"The rule {rule} is not for actions {shape}.") from error
         tensor = as_tensor(mask)
         if tensor is None or tensor.dtype != torch.bool or tensor.dim() != 3:
             raise ValueError(
-                "Expected a rule that returns a bool mask (R, N, K) for partial actions "
-                f"{tuple(partial.shape)}, got {_described(mask)}."
+                f"Expected a rule that returns a bool mask (R, N, K) = {shape}, got "
+                f"{_described(mask)}."
+            )
+        if tensor.shape[:2] != partial.shape or n_choices not in (None, tensor.shape[2]):
+            raise NvecMismatchError(
+                f"Expected a rule with masks (R, N, K) = {shape}, got {tuple(tensor.shape)}. K is "
+                "the most choices of a slot."
             )
         return tensor.to(partial.device)
 
     return checked
+
+
+def require_given_allowed(
+    given: torch.Tensor, mask: torch.Tensor | None, rule: Rule | None
+) -> None:
+    """Checks choices that are made already, each in view of all others.
+
+    Args:
+        given: actions `(B, N)`, -1 where open.
+        mask: `(B, N, K)` of allowed choices.
+        rule: see `spin_d3rlpy.asm.rules`.
+
+    Raises:
+        NoAllowedChoiceError: one of them is not allowed.
+    """
+    for slot in range(given.shape[1]):
+        is_given = given[:, slot] != OPEN
+        if (mask is None and rule is None) or not bool(is_given.any()):
+            continue
+        choice = given[:, slot].clamp(min=0)[:, None]
+        allowed = torch.ones_like(is_given)
+        if mask is not None:
+            allowed &= mask[:, slot].gather(1, choice)[:, 0]
+        if rule is not None:
+            opened = given.clone()
+            opened[:, slot] = OPEN
+            allowed &= rule(opened)[:, slot].gather(1, choice)[:, 0]
+        wrong = (is_given & ~allowed).nonzero()
+        if len(wrong):
+            row = int(wrong[0])
+            raise NoAllowedChoiceError(
+                f"The given choice {int(given[row, slot])} of slot {slot} in row {row} is not "
+                f"allowed in view of the other given choices {given[row].tolist()} (-1: open). "
+                "Leave the slot open, or loosen the mask or rule."
+            )
 
 
 def as_order(order: Order, n_slots: int) -> OrderName | list[int]:

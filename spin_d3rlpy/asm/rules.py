@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from spin_d3rlpy.errors import NvecMismatchError
@@ -23,6 +25,7 @@ from spin_d3rlpy.errors import NvecMismatchError
 Rule = Callable[[torch.Tensor], torch.Tensor]
 
 OPEN = -1
+ROUNDING = 1e-9  # of sums of costs, relative
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +144,10 @@ class WithinBudget(NamedRule):
         made = rows.gather(2, partial.clamp(min=0)[..., None])[..., 0]
         least = table.amin(1).expand_as(made)
         spent = torch.where(is_open, least, made).sum(1, keepdim=True)  # (R, 1)
-        return spent[..., None] - least[..., None] + table <= self.budget
+        total = spent[..., None] - least[..., None] + table  # (R, N, K)
+        # 0.1 + 0.2 is more than 0.3 in floating point, by less than this share of what was added.
+        added = spent[..., None].abs() + least[..., None].abs() + table.abs()
+        return total <= self.budget + ROUNDING * torch.where(added.isfinite(), added, 0.0)
 
     def check(self, nvec: Sequence[int]) -> None:
         shape = [len(row) for row in self.costs]
@@ -153,9 +159,22 @@ def within_budget(costs: Sequence[Sequence[float]], budget: float) -> WithinBudg
     """The costs `(N, K)` of the choices add up to at most a budget.
 
     Choices after which even the cheapest ones of the open slots would exceed it are not allowed.
-    Pad the costs of slots with fewer choices than others with infinity.
+    Pad the costs of slots with fewer choices than others with infinity. Sums are compared up to
+    rounding, so that 0.1 and 0.2 keep to a budget of 0.3; float32 numbers are read as the decimals
+    that they print as.
+
+    Raises:
+        ValueError: a cost or the budget is not a number.
     """
-    return WithinBudget(tuple(tuple(float(c) for c in row) for row in costs), float(budget))
+    table = tuple(tuple(_as_decimal(c) for c in row) for row in np.asarray(costs))
+    rule = WithinBudget(table, _as_decimal(budget))
+    if any(math.isnan(c) for row in (*rule.costs, (rule.budget,)) for c in row):
+        raise ValueError("Expected costs and a budget that are numbers, got NaN.")
+    return rule
+
+
+def _as_decimal(value: Any) -> float:
+    return float(str(value)) if isinstance(value, np.float16 | np.float32) else float(value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +236,7 @@ class RowMask:
         self.always_possible = always_possible
 
     def __call__(self, partial: torch.Tensor) -> torch.Tensor:
-        return self.mask.repeat(partial.shape[0] // self.mask.shape[0], 1, 1)
+        return self.mask.repeat(partial.shape[0] // max(1, self.mask.shape[0]), 1, 1)
 
 
 def product_part(rule: Rule | None, scores: torch.Tensor) -> torch.Tensor:

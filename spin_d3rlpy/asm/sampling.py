@@ -19,6 +19,7 @@ from spin_d3rlpy.asm.conditions import (
     as_noise,
     as_order,
     require_a_choice,
+    require_given_allowed,
 )
 from spin_d3rlpy.asm.drawing import Drawing, MaskedModel
 from spin_d3rlpy.asm.rules import OPEN, Rule, both_rules
@@ -105,7 +106,7 @@ def sample(
         temperature: T, finite; 0 takes the most likely choice.
         given: `(B, N)` integer choices that are made already, -1 where open.
         allowed: a bool mask `(N, K)` or `(B, N, K)`, True where a choice may be made, or a rule
-            (see `spin_d3rlpy.asm.rules`). What is `given` is never changed.
+            (see `spin_d3rlpy.asm.rules`). What is `given` must keep to it.
         order: `"random"`, one for each sample; `"confidence"`, at each step the slot with the most
             likely choice; `"margin"`, the one whose best choice leads most over its second best; or
             the slots in a fixed order.
@@ -119,7 +120,8 @@ def sample(
 
     Raises:
         InvalidActionSpaceError: `given` holds neither choices of this action space nor -1.
-        NoAllowedChoiceError: nothing is allowed for an open slot in view of the choices made.
+        NoAllowedChoiceError: nothing is allowed for an open slot in view of the choices made, or a
+            given choice is not allowed.
         ValueError: another argument is out of range, or of another type or shape.
     """
     slots = asm.layout.n_slots
@@ -141,6 +143,7 @@ def sample(
     given = _checked_actions(asm, observations, given, least=OPEN)
     mask, other = as_mask_or_rule(allowed, (batch, slots, asm.layout.max_choices), device)
     rule = both_rules(rule, other)
+    require_given_allowed(given, mask, rule)
     if mask is not None:
         mask = mask.repeat(n, 1, 1)
     if noise is not None:

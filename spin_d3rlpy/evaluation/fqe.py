@@ -22,6 +22,7 @@ from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.algos.critics import squared_error
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules, mask_rule
 from spin_d3rlpy.algos.joint_critics import JointCritic
+from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data.batches import next_masks_of
 from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
 from spin_d3rlpy.evaluation.metrics import ActionMode
@@ -146,8 +147,7 @@ class FQEImpl(MultiDiscreteImpl):
         super().__init__(observation_shape, modules, config, device)
         self._tau = config.tau
         self._evaluated = evaluated
-        greedy, sample = evaluated.predict_best_action, evaluated.sample_action
-        self._act = sample if mode == "sample" else greedy
+        self._mode = mode
         hard_sync(modules.targ_q_funcs, modules.q_funcs)
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
@@ -169,13 +169,13 @@ class FQEImpl(MultiDiscreteImpl):
         if isinstance(self._evaluated, ActingFunction):
             return self._evaluated.predict_best_action(batch.next_observations, masks)
         assert isinstance(self._evaluated, MultiDiscreteImpl)
-        with self._evaluated.keeping(mask_rule(masks)):
-            return self._act(batch.next_observations)
+        samples = self._mode == "sample"
+        return self._evaluated.act(batch.next_observations, mask_rule(masks), samples)
 
-    def inner_predict_best_action(self, x: Any) -> torch.Tensor:
+    def inner_predict_best_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
         return self._evaluated.predict_best_action(x)
 
-    def inner_sample_action(self, x: Any) -> torch.Tensor:
+    def inner_sample_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
         return self._evaluated.sample_action(x)
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,18 +43,34 @@ def onednn_multiplies_float32() -> bool:
     return True
 
 
+# Who uses oneDNN now, in all threads: the setting is the process's.
+_onednn_users = 0
+_precision_before = "none"
+_onednn_lock = threading.Lock()
+
+
 @contextlib.contextmanager
 def float32_products_by_onednn() -> Iterator[None]:
-    """Lets oneDNN do float32 products, see `onednn_multiplies_float32`."""
+    """Lets oneDNN do float32 products, see `onednn_multiplies_float32`.
+
+    The last thread to leave sets back what the first one found.
+    """
+    global _onednn_users, _precision_before
     products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = products.fp32_precision
-    # The least precision that products may have, not the one that they get: "ieee", the other
-    # choice, sends them to MKL. Callers have made sure that oneDNN stays in float32.
-    products.fp32_precision = "bf16"
+    with _onednn_lock:
+        _onednn_users += 1
+        if _onednn_users == 1:
+            _precision_before = products.fp32_precision
+            # The least precision that products may have, not the one that they get: "ieee", the
+            # other choice, sends them to MKL. Callers have made sure that oneDNN stays in float32.
+            products.fp32_precision = "bf16"
     try:
         yield
     finally:
-        products.fp32_precision = before
+        with _onednn_lock:
+            _onednn_users -= 1
+            if _onednn_users == 0:
+                products.fp32_precision = _precision_before
 
 
 def keep_freed_memory() -> None:

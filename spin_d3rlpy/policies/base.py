@@ -151,7 +151,8 @@ class Policy(nn.Module):
             added = gumbel_noise(torch.empty((n, batch, self.layout.total), device=device))
         else:
             added = noise[:, None].expand(-1, batch, -1)
-        repeated = observations.expand(n, -1, -1).flatten(0, 1)
+        # Cached features of slots in place of observations are (B, N, D).
+        repeated = observations.expand(n, *observations.shape).flatten(0, 1)
         actions = self._decode(repeated, temperature * added.flatten(0, 1), rule)
         samples: torch.Tensor = actions.unflatten(0, (n, -1))
         return samples

@@ -61,8 +61,7 @@ def decide_table(
     parts = [states[i : i + _ROWS_AT_ONCE] for i in range(0, len(states), _ROWS_AT_ONCE)]
     rows: list[dict[str, Any]] = []
     for part in parts:
-        with algo.require_built().keeping(rule):
-            chosen = algo.predict(part)
+        chosen = algo.act(part, rule)
         named = preparation.named(chosen)
         for name, values in _judged(algo, part, chosen).items():
             free = name if name not in preparation.actions else f"policy_{name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from spin_d3rlpy import (
     SPINIDQL,
     AutoregressiveBC,
     AutoregressiveBCQ,
+    AutoregressiveIQL,
     DecQN,
     DecQNOneStep,
     FactoredAWAC,
     FactoredBC,
     FactoredBCQ,
     FactoredIDQL,
+    FactoredIQL,
     LockstepEvaluator,
     MultiDiscreteFQE,
     MultiDiscreteFQEConfig,
@@ -230,3 +233,36 @@ def test_batches_have_the_masks_of_their_states() -> None:
     assert batch.masks.gather(2, batch.actions[..., None]).all()
     assert torch.equal(batch.next_masks, buffer.masks_at(batch.next_rows))  # type: ignore[arg-type]
     assert random_buffer().sample_transition_batch(5).masks is None
+
+
+@pytest.mark.parametrize(
+    "algo_class", [FactoredIQL, AutoregressiveIQL, FactoredBCQ, DecQN, SPINIDQL]
+)
+def test_threads_do_not_see_each_others_masks(algo_class: Any) -> None:
+    algo = fitted(algo_class, masked_buffer())
+    free = algo.predict(STATES)
+    all_masks = [possible_masks(len(STATES), NVEC, seed) for seed in range(6)]
+    expected = [algo.predict_masked(STATES, masks) for masks in all_masks]
+
+    def act(number: int) -> bool:
+        masked = algo.predict_masked(STATES, all_masks[number % 6])
+        is_free = np.array_equal(algo.predict(STATES), free)
+        return is_free and np.array_equal(masked, expected[number % 6])
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(act, range(24)))
+    assert np.array_equal(algo.predict(STATES), free)
+
+
+@pytest.mark.parametrize("algo_class", [FactoredBC, FactoredBCQ, DecQN, SPINIDQL])
+def test_no_states_have_no_actions(algo_class: Any) -> None:
+    algo = fitted(algo_class, masked_buffer())
+    nothing, masks = STATES[:0], possible_masks(0, NVEC)
+    for actions in (
+        algo.predict(nothing),
+        algo.sample_action(nothing),
+        algo.predict_masked(nothing, masks),
+        algo.predict_masked(nothing, masks, sample=True),
+    ):
+        assert actions.shape == (0, len(NVEC))
+        assert actions.dtype == np.int64

@@ -34,6 +34,7 @@ from spin_d3rlpy import (
     save_policy,
 )
 from spin_d3rlpy._compat import quiet_tracing
+from spin_d3rlpy.algos.impl import best_choices
 from spin_d3rlpy.asm.rule_files import as_named_rule, imported, trusted_rules
 from spin_d3rlpy.asm.rules import all_different, at_most_changed, every, within_budget
 from spin_d3rlpy.errors import (
@@ -136,7 +137,7 @@ def test_a_rule_changes_only_what_breaks_it() -> None:
 def test_the_slot_that_loses_most_chooses_first() -> None:
     algo = fitted(DecQN, rules=[all_different(4)])
     values = torch.tensor([[[5.0, 4.9, 0.0, 0.0], [5.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 3.0]]])
-    assert algo.impl.best_choices(values).tolist() == [[1, 0, 3]]
+    assert best_choices(values, algo.impl.rule).tolist() == [[1, 0, 3]]
 
 
 @pytest.mark.parametrize("algo_class", [FactoredBC, AutoregressiveBC, SPINIDQL])
@@ -175,11 +176,11 @@ def test_bootstrapped_values_are_those_of_actions_that_keep_the_rule(algo_class:
         algo.impl.modules.q_funcs.load_state_dict(critic.state_dict())
         x = algo.network_input(STATES)
         if algo_class is FactoredAWAC:
-            found = algo.impl.compute_expected_values(x, x)
+            found = algo.impl.compute_expected_values(x, x, algo.impl.rule)
         elif algo_class is DecQN:
-            found = algo.impl.compute_next_values(x)
+            found = algo.impl.compute_next_values(x, algo.impl.rule)
         else:
-            found = algo.impl.compute_next_values(x, x)
+            found = algo.impl.compute_next_values(x, x, algo.impl.rule)
         values.append(float(found.detach().mean()))
     assert values[0] > values[1]
     assert values[1] == pytest.approx(-5.0 if algo_class is DecQN else -15.0, abs=1e-4)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from spin_d3rlpy.asm import ActionStructureModel, MLPConfig, TransformerConfig
 from spin_d3rlpy.asm.rules import all_different, at_most_changed, every, within_budget
-from spin_d3rlpy.errors import InvalidActionSpaceError, NoAllowedChoiceError
+from spin_d3rlpy.errors import (
+    InvalidActionSpaceError,
+    NoAllowedChoiceError,
+    NvecMismatchError,
+)
 
 NVEC = [3, 2, 4]
 ACTIONS = list(itertools.product(*map(range, NVEC)))
@@ -155,12 +161,65 @@ def test_no_sample_breaks_a_rule(order: Any, slots_per_pass: int) -> None:
     assert (asm.sample(states, allowed=mask, **options) > 0).all()
 
 
-def test_a_given_choice_stays_whatever_is_allowed() -> None:
+@pytest.mark.parametrize("given", [[1, 1, -1], [1, -1, 1], [3, 1, 1]])
+def test_given_choices_that_break_a_rule_are_refused(given: list[int]) -> None:
+    asm, states = model(nvec=[4, 4, 4]), torch.randn(4, 4)
+    rows = [[-1, -1, -1]] * 3 + [given]
+    for rule in (all_different(4), within_budget([[0.0, 0.1, 0.2, 0.3]] * 3, 0.15)):
+        with pytest.raises(NoAllowedChoiceError, match=r"given choice [13] of slot"):
+            asm.sample(states, given=rows, allowed=rule)
+    kept = asm.sample(states, given=[[0, 1, -1]] * 4, allowed=all_different(4))
+    assert (kept[..., :2] == torch.tensor([0, 1])).all()
+
+
+def test_given_choices_that_break_a_mask_are_refused() -> None:
     asm, states = model(), torch.randn(4, 4)
-    mask = torch.zeros(3, 4, dtype=torch.bool)
-    mask[1:] = True
-    given = torch.tensor([[2, -1, -1]]).expand(4, -1)
-    assert (asm.sample(states, given=given, allowed=mask)[..., 0] == 2).all()
+    mask = torch.ones(4, 3, 4, dtype=torch.bool)
+    mask[2, 0, 1] = False
+    given = torch.tensor([[1, -1, -1]]).expand(4, -1)
+    with pytest.raises(NoAllowedChoiceError, match="choice 1 of slot 0 in row 2"):
+        asm.sample(states, given=given, allowed=mask)
+    assert (asm.sample(states[:2], given=given[:2], allowed=mask[:2])[..., 0] == 1).all()
+
+
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(
+    tenths=st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=6),
+    kind=st.sampled_from([float, np.float32]),
+)
+def test_a_budget_that_costs_in_tenths_meet_exactly_is_kept(
+    tenths: list[list[int]], kind: Any
+) -> None:
+    costs = [[kind(c) / kind(10) for c in row] for row in tenths]
+    for choices in ([0] * len(tenths), [2] * len(tenths)):
+        total = sum(row[c] for row, c in zip(tenths, choices, strict=True))
+        rule = within_budget(costs, total / 10)
+        assert opened_in_turn(rule, choices)
+        if total:
+            assert not opened_in_turn(within_budget(costs, (total - 1) / 10), choices)
+
+
+def opened_in_turn(rule: Any, choices: list[int]) -> bool:
+    """Whether a rule allows each of the choices in view of all others."""
+    for slot, choice in enumerate(choices):
+        partial = torch.tensor([choices])
+        partial[0, slot] = -1
+        if not rule(partial)[0, slot, choice]:
+            return False
+    return True
+
+
+def test_a_rule_of_other_actions_is_refused() -> None:
+    asm, states = model(nvec=[4, 4, 4]), torch.randn(4, 4)
+    two_slots = torch.ones(4, 2, 4, dtype=torch.bool)
+    for rule in (
+        all_different(3),
+        within_budget([[0.0, 1.0, 2.0, 3.0]] * 2, 2.0),
+        at_most_changed([0, 0], 1, 4),
+        lambda partial: two_slots,
+    ):
+        with pytest.raises(NvecMismatchError, match=r"\(4, 3, 4\)"):
+            asm.sample(states, allowed=rule)
 
 
 def test_where_no_choice_is_left() -> None:
@@ -216,6 +275,7 @@ def test_masks_and_choices_that_are_no_tensors_hold_as_well(
     mask[..., 0] = True
     given = torch.full((40, 3), -1)
     given[:20, 1] = 1
+    mask[..., 1, 1] = True  # what is given must be allowed
     expected = mask.expand(40, 3, 4).clone()
     expected[:20, 1] = torch.tensor([False, True, False, False])
     for order in ((2, 0, 1), convert(torch.tensor([2, 0, 1])), torch.tensor([2, 0, 1])):
