@@ -115,7 +115,7 @@ class StageTime:
     def is_last(self, epoch: int, step: int) -> bool:
         """Whether the stage ends with this epoch, after `step` steps."""
         if self.seconds is None:
-            return epoch * self._epoch_steps >= self._n_steps
+            return step >= self._n_steps  # the last epoch of a run that is made longer was short
         if epoch >= self._budget.n_epochs:
             return True
         if step == 0 or self._spent < self.seconds:

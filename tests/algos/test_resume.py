@@ -164,6 +164,14 @@ def test_a_finished_run_is_not_repeated_and_can_be_made_longer(tmp_path: Path) -
     assert len(longer) == 3
 
 
+def test_a_run_whose_last_epoch_was_short_can_be_made_longer(tmp_path: Path) -> None:
+    fit(make(FactoredIQL), tmp_path, n_steps=6)  # epochs of 4
+    algo = make(FactoredIQL)
+    rows = fit(algo, tmp_path, n_steps=8)
+    assert [row["step"] for _, row in rows] == [4, 6, 8]
+    assert algo.grad_step == 8
+
+
 # -- real processes --------------------------------------------------------------------------
 
 
