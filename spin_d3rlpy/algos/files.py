@@ -135,6 +135,7 @@ def copy_to(algo: Any, device: str) -> Any:
         weights = _weights(algo)
         for name, value in _weights(copy).items():
             value.copy_(weights[name])
+    copy.preparation = algo.preparation
     return copy
 
 

@@ -33,6 +33,7 @@ from spin_d3rlpy.algos.trust import (
 )
 from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
 from spin_d3rlpy.asm.rules import OPEN, Rule
+from spin_d3rlpy.asm.sampling import sample
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
@@ -256,7 +257,8 @@ class IDQLImpl(IQLImpl):
                 f"{type(policy).__name__} cannot choose in view of any other choices."
             )
         n = self._n_candidates
-        actions = policy.asm.sample(
+        actions = sample(
+            policy.asm,
             x,
             n,
             temperature=self._temperature_of_fixed(n),

@@ -21,6 +21,7 @@ from spin_d3rlpy.algos.config import PolicyConfig, takes_policy_fields
 from spin_d3rlpy.algos.fit import create_run
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, PolicyImpl, PolicyModules
 from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
+from spin_d3rlpy.asm.sampling import log_likelihood
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.data.layouts import layout_of
@@ -120,6 +121,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         if layout is not None and isinstance(factory, PolicyFactory) and self._asm is None:
             self._config.actor_encoder_factory = factory.with_layout(layout)
         super().create_impl(observation_shape, action_size)
+        scaler, policy = self._config.observation_scaler, self.policy
+        if isinstance(policy, JointPolicy) and scaler is not None and scaler.built:
+            policy.asm.observation_scaler = scaler_to_dict(scaler)  # a loaded policy's model
         self._load_asm()
 
     def _load_asm(self) -> None:
@@ -420,7 +424,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 "only its trunk. Call set_asm with the file of its ASM, or load_policy with asm=."
             )
         chosen = torch.as_tensor(actions, dtype=torch.int64, device=self._device)
-        return asm.log_likelihood(self.network_input(observations), chosen).per_slot.cpu().numpy()
+        scores = log_likelihood(asm, self.network_input(observations), chosen)
+        return scores.per_slot.cpu().numpy()
 
     def resume_from(self, checkpoints: Checkpoints) -> None:
         # The policy has its weights already; the model itself is kept for the user.

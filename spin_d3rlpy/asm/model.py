@@ -8,8 +8,9 @@ has its fast equivalent. Policies use it with queries in place of sub-action emb
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import nn
@@ -17,11 +18,16 @@ from torch.nn.functional import embedding, gelu, linear
 
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm import sampling
+from spin_d3rlpy.asm.conditions import ArrayLike
 from spin_d3rlpy.asm.entities import EntityConfig
+from spin_d3rlpy.asm.scaling import scaled
 from spin_d3rlpy.asm.scorers import EntityBySlot, Scorer, create_scorer, score_all
-from spin_d3rlpy.errors import no_transformer, require_fields
+from spin_d3rlpy.errors import InvalidObservationError, no_transformer, require_fields
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout, replace_slot
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclasses.dataclass()
@@ -334,6 +340,24 @@ def create_heads(nvec: Sequence[int], config: StructureConfig) -> SlotHeads | Li
     return SlotHeads(nvec, config)
 
 
+def _of_raw(
+    function: Callable[Concatenate[Any, torch.Tensor, P], T],
+) -> Callable[Concatenate[ActionStructureModel, ArrayLike, P], T]:
+    """Makes a function of scaled observations a method that scales them."""
+
+    @functools.wraps(function)
+    def method(
+        self: ActionStructureModel,
+        observations: ArrayLike,
+        /,
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        return function(self, self.network_input(observations), *args, **options)
+
+    return method
+
+
 class ActionStructureModel(nn.Module):
     """Predicts each sub-action from the state and the others (SPIN, section 4.1).
 
@@ -434,10 +458,32 @@ class ActionStructureModel(nn.Module):
             return EntityBySlot(self.scorer, self.mask_ids, observations, actions)
         return SlotBySlot(self, observations, actions)
 
-    log_likelihood = sampling.log_likelihood
-    sample = sampling.sample
-    complete = sampling.complete
-    log_prob = sampling.log_prob
+    def network_input(self, observations: ArrayLike) -> torch.Tensor:
+        """Returns the network's input `(B, obs)`: observations scaled as in pre-training.
+
+        Args:
+            observations: `(B, obs)` as they are in the data.
+
+        Raises:
+            InvalidObservationError: observations of another length, or not finite.
+            ValueError: scaling of a type that only d3rlpy knows, see `spin_d3rlpy.asm.scaling`.
+        """
+        x = torch.as_tensor(observations, dtype=torch.float32, device=self.device)
+        if x.dim() != 2 or x.shape[1] != self.observation_size:
+            raise InvalidObservationError(
+                f"Expected observations of shape (B, {self.observation_size}), got shape "
+                f"{tuple(x.shape)}."
+            )
+        if not bool(x.isfinite().all()):
+            row = int((~x.isfinite()).any(1).nonzero()[0])
+            raise InvalidObservationError(f"Row {row} of the observations is not finite.")
+        return scaled(x, self.observation_scaler)
+
+    # Of observations as they are in the data.
+    log_likelihood = _of_raw(sampling.log_likelihood)
+    sample = _of_raw(sampling.sample)
+    complete = _of_raw(sampling.complete)
+    log_prob = _of_raw(sampling.log_prob)
 
 
 class SlotBySlot:

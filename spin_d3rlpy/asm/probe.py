@@ -53,7 +53,7 @@ def linear_probe(
     """Predicts actions linearly from slot features of the fully masked action (SPIN, section 6).
 
     The trunk's input is the state and the mask tokens, as at the start of stage 2. The trunk does
-    not change; observations are not scaled. `held_out` is the test data.
+    not change. `held_out` is the test data.
     """
     config = config or ProbeConfig()
     was_training = asm.training
@@ -62,7 +62,7 @@ def linear_probe(
     def draw(where: StateActionSource, n: int) -> tuple[torch.Tensor, torch.Tensor]:
         observations, actions = where.sample_observations_and_actions(n)
         with torch.no_grad():
-            features = asm.trunk(observations, asm.mask_embeddings)
+            features = asm.trunk(asm.network_input(observations), asm.mask_embeddings)
             return features.expand(-1, asm.layout.n_slots, -1), actions
 
     layout = asm.layout
@@ -121,7 +121,7 @@ def attention_maps(
         for block in cast("list[Block]", list(asm.transformer.blocks))
     ]
     with fast.plain():
-        asm(observations, tokens)
+        asm(asm.network_input(observations), tokens)
     for hook in hooks:
         hook.remove()
     asm.train(was_training)

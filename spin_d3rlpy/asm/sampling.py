@@ -250,7 +250,7 @@ def log_likelihood(
 
     Low for a sub-action that the data never combine with the others, even if it is common by
     itself. Without dropout, for observations `(B, obs)` scaled as in pre-training and actions
-    `(B, N)`.
+    `(B, N)`. The model's method of this name scales them itself, as those of the functions below.
 
     References:
         * Salazar et al., Masked Language Model Scoring, 2020, equation 2.

@@ -22,7 +22,7 @@ from spin_d3rlpy.algos.impl import PolicyImpl
 from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.asm.conditions import as_mask, require_a_choice
 from spin_d3rlpy.asm.model import ActionStructureModel
-from spin_d3rlpy.asm.sampling import in_parts, slot_log_probs
+from spin_d3rlpy.asm.sampling import in_parts, log_prob, sample, slot_log_probs
 from spin_d3rlpy.data.masks import forbidden_choices
 from spin_d3rlpy.data.scalers import scaler_from_dict
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, NvecMismatchError
@@ -134,7 +134,7 @@ class BehaviorProbabilities:
 
     def log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
         inputs, masks = self._inputs(observations), self._masks
-        return _as_floats(self.asm.log_prob(inputs, actions, self.n_orders, masks))
+        return _as_floats(log_prob(self.asm, inputs, actions, self.n_orders, masks))
 
     @torch.no_grad()
     def slot_log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
@@ -161,7 +161,7 @@ class BehaviorProbabilities:
         return _as_floats(in_parts(asm, score, *self._rows(observations, actions)))
 
     def sample(self, observations: NDArray[Any]) -> Actions:
-        sampled = self.asm.sample(self._inputs(observations), allowed=self._masks)[0]
+        sampled = sample(self.asm, self._inputs(observations), allowed=self._masks)[0]
         return np.asarray(sampled.cpu().numpy(), np.int64)
 
     def _rows(

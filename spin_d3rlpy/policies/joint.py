@@ -66,6 +66,7 @@ class JointPolicy(Policy):
         require_same_nvec(self.layout.nvec, asm.nvec, "The policy", "the ASM")
         require_same_sizes(self.asm.config, asm)
         self.asm.load_state_dict(asm.state_dict())
+        self.asm.observation_scaler = asm.observation_scaler
         self.pretrained.fill_(True)
 
     def trainable_modules(self) -> list[tuple[str, torch.nn.Module]]:
