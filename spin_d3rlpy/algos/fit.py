@@ -281,7 +281,7 @@ class Training(Generic[TAlgo]):
         if settings.epoch_callback:
             settings.epoch_callback(algo, epoch, loop.step)
         if settings.evaluators or loop.is_over(epoch):
-            algo.before_evaluation()
+            loop.test(algo.before_evaluation, epoch)
         measured = {
             name: evaluate(algo, self._for_evaluators)
             for name, evaluate in settings.evaluators.items()

@@ -96,7 +96,7 @@ class IDQLConfig(IQLConfig):
         support: least probability of a choice in the search, relative to the likeliest one's in
             view of all other slots, in (0, 1].
         held_out_share: share of the episodes by which trust in the critics is measured; 0 trusts
-            them.
+            them. Before the first measurement the policy acts alone.
         short_gammas: discounts in [0, 1) that the search may act by instead of `gamma`. Only with a
             `joint_critic` and `held_out_share`, which choose among them; unused without.
         stricter_supports: values above `support` and at most 1 that the search may keep to instead.
@@ -521,7 +521,8 @@ class IDQL(IQL):
 
     def create_modules(self, observation_shape: Shape) -> IDQLModules:
         parts = vars(super().create_modules(observation_shape))
-        trust = TrustSwitch(self._idql_config.searches)
+        config = self._idql_config
+        trust = TrustSwitch(config.searches, is_tested=config.held_out_share > 0.0)
         return IDQLModules(**parts, trust=trust.to(self._device))
 
     def create_value_function(

@@ -121,14 +121,17 @@ class TrustSwitch(nn.Module):
 
     Args:
         searches: as in `Trust`.
+        is_tested: whether critics are tested before they are trusted. Until then the policy acts
+            alone; critics that are never tested are trusted.
     """
 
     figures: torch.Tensor  # (5, S): gammas, supports, promised, confirmed, standard errors
     states: torch.Tensor  # (1,): -1 as long as nothing was measured
     alternatives: torch.Tensor  # (1,)
 
-    def __init__(self, searches: Sequence[Search]) -> None:
+    def __init__(self, searches: Sequence[Search], is_tested: bool = True) -> None:
         super().__init__()
+        self._is_tested = is_tested
         figures = torch.zeros(5, len(searches), dtype=torch.float64)
         figures[:2] = torch.tensor(searches, dtype=torch.float64).T
         self.register_buffer("figures", figures)
@@ -155,10 +158,10 @@ class TrustSwitch(nn.Module):
 
     @property
     def search(self) -> Search | None:
-        """How to search, or None to imitate; critics that were not tested are trusted."""
+        """How to search, or None to imitate."""
         trust = self.trust
         if trust is None:
-            return Search(*self.figures[:2, 0].tolist())
+            return None if self._is_tested else Search(*self.figures[:2, 0].tolist())
         return trust.best if trust.acts_by == "search" else None
 
 

@@ -22,6 +22,8 @@ LEAST_GAIN = 1.25  # other programs may soon use the cores
 # overtime than this share of the budget, and than these seconds.
 OVERTIME_SHARE = 0.05
 OVERTIME_SECONDS = 0.5
+# Tests of what was learned may take this share of a stage's seconds before the last one.
+TEST_SHARE = 0.1
 
 
 @dataclasses.dataclass(eq=False)
@@ -101,6 +103,7 @@ class StageTime:
             self.seconds = share * budget.left
         self._n_steps, self._epoch_steps = n_steps, epoch_steps
         self._spent = 0.0
+        self._tests = self._last_test = 0.0  # seconds of all tests, and of the last one
         self._threads = _Threads(self.seconds or 0.0)
         clock = budget.clock
         self._work = StepWork(clock) if isinstance(clock, WorkClock) else None
@@ -110,7 +113,7 @@ class StageTime:
         if self.seconds is None:
             return step >= min(epoch * self._epoch_steps, self._n_steps)
         # Every epoch has a step, also one that has no time left; see `is_last` for how many.
-        return step >= epoch and self._spent >= self.seconds * epoch / self._budget.n_epochs
+        return step >= epoch and self._spent >= self._limit * epoch / self._budget.n_epochs
 
     def is_last(self, epoch: int, step: int) -> bool:
         """Whether the stage ends with this epoch, after `step` steps."""
@@ -118,7 +121,7 @@ class StageTime:
             return step >= self._n_steps  # the last epoch of a run that is made longer was short
         if epoch >= self._budget.n_epochs:
             return True
-        if step == 0 or self._spent < self.seconds:
+        if step == 0 or self._spent < self._limit:
             return False
         # One step for each of the other epochs is affordable only where steps are short.
         others = (self._budget.n_epochs - epoch) * self._spent / step
@@ -129,7 +132,30 @@ class StageTime:
         """Returns the completed share of the stage in the middle of a step."""
         if self.seconds is None:
             return (step + 0.5) / self._n_steps
-        return min(1.0, self._spent / self.seconds) if self.seconds else 1.0
+        return min(1.0, self._spent / self._limit) if self._limit else 1.0
+
+    @property
+    def _limit(self) -> float:
+        """Seconds of the stage without those of the test at its end, which is like the last one."""
+        assert self.seconds is not None
+        return max(0.0, self.seconds - self._last_test)
+
+    @property
+    def affords_test(self) -> bool:
+        """Whether another test before the end keeps to its share of the seconds."""
+        if self.seconds is None:
+            return True
+        return self._tests + self._last_test <= TEST_SHARE * self.seconds
+
+    @contextmanager
+    def testing(self) -> Iterator[None]:
+        """Context of a test of what was learned, between steps; its time counts."""
+        before = self._budget.spent
+        with self._budget.counting():
+            yield
+        self._last_test = self._budget.spent - before
+        self._tests += self._last_test
+        self._spent += self._last_test
 
     def total(self, step: int) -> int | None:
         """Returns the number of steps, estimated from the seconds of the first `step` ones."""
@@ -173,6 +199,8 @@ class StageTime:
             "spent_by_run": self._budget.spent,  # with earlier stages
             "cpu_seconds_of_run": self._budget.cpu_seconds,
             "threads": self._threads.best,
+            "tests": self._tests,
+            "last_test": self._last_test,
             "work": None if self._work is None else self._work.state_dict(),
         }
 
@@ -182,6 +210,8 @@ class StageTime:
             self.seconds = state_dict["seconds"]
             self._threads.best = state_dict.get("threads")
         self._spent = state_dict["spent"]
+        self._tests = state_dict.get("tests", 0.0)
+        self._last_test = state_dict.get("last_test", 0.0)
         # The preparations of the resumed process do not count: they were counted before.
         self._budget.spent = state_dict["spent_by_run"]
         self._budget.cpu_seconds = state_dict.get("cpu_seconds_of_run", 0.0)

@@ -267,6 +267,12 @@ class Loop:
         """Wall-clock time of the run, without the time between interruption and resumption."""
         return time.monotonic() - self._started
 
+    def test(self, test: Callable[[], None], epoch: int) -> None:
+        """Tests what was learned, at the end of the last epoch or where the time affords it."""
+        if self.is_over(epoch) or self._time.affords_test:
+            with self._time.testing():
+                test()
+
     def is_over(self, epoch: int) -> bool:
         """Whether this epoch is the last one."""
         gave_up = self._patience is not None and len(self._scores) - self.best >= self._patience

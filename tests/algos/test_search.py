@@ -258,7 +258,8 @@ def test_a_smaller_gain_that_is_confirmed_is_better_than_a_larger_one_that_is_no
 )
 def test_what_is_trusted(promised: float, confirmed: float, error: float, acts_by: str) -> None:
     switch = TrustSwitch([ALONE])
-    assert TrustSwitch([ALONE]).search == ALONE  # not tested
+    assert TrustSwitch([ALONE]).search is None  # not tested yet
+    assert TrustSwitch([ALONE], is_tested=False).search == ALONE
     trust = Trust((ALONE,), (promised,), (confirmed,), (error,), 64)
     switch.trust = trust
     assert switch.trust == trust
@@ -409,6 +410,15 @@ def test_a_run_holds_out_episodes_measures_trust_and_keeps_it_with_the_policy(
     assert loaded.trust == trust
     x = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
     np.testing.assert_array_equal(loaded.predict(x), algo.predict(x))
+
+
+def test_critics_do_not_choose_before_they_were_tested() -> None:
+    algo = SPINIDQL(**search_fields(SPINIDQL), gamma=0.0)
+    algo.build_with_dataset(logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32)))
+    impl: Any = algo.impl
+    x = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+    likeliest = impl.acting_policy.greedy(algo.network_input(x))
+    np.testing.assert_array_equal(algo.predict(x), likeliest.numpy())
 
 
 def test_untrusted_critics_do_not_choose() -> None:
