@@ -40,6 +40,10 @@ class ActionLayout:
         pair_columns: `(N, K, p)`: the observation's columns that hold the features of each slot
             with each choice, such as a courier's travel time to an order; -1 where a pair lacks
             one.
+        choice_identity: each of the K things is the same in every state, such as an item of a
+            catalog or a drug: networks learn what is particular to it besides its features. False
+            where number k is another thing each time, such as the orders of the moment; then things
+            with the same features are alike, and a model of few of them serves many.
 
     Raises:
         ValueError: fields contradict each other.
@@ -52,6 +56,7 @@ class ActionLayout:
     choice_features: Features = ()
     compared: tuple[tuple[int, int], ...] = ()
     pair_columns: PairColumns = ()
+    choice_identity: bool = False
 
     def __post_init__(self) -> None:
         for name in ("slot_columns", "choice_columns", "compared"):
@@ -72,6 +77,11 @@ class ActionLayout:
             raise ValueError(
                 "Expected shared_choices=True with features of choices: they describe the K things "
                 "that all slots choose among."
+            )
+        if self.choice_identity and not self.shared_choices:
+            raise ValueError(
+                "Expected shared_choices=True with choice_identity: it is about the K things that "
+                "all slots choose among."
             )
         for j, k in self.compared:
             if not (0 <= j < self.n_slot_columns and 0 <= k < self.n_choice_columns):

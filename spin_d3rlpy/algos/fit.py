@@ -228,6 +228,7 @@ class Training(Generic[TAlgo]):
             step = self._step_of(loop, source, logger)
             for epoch in loop.epochs(step, self._after_step_of(loop, logger)):
                 yield epoch, self._end_epoch(epoch, loop, logger, checkpoints)
+            algo.end_run()
             for evaluate in settings.evaluators.values():
                 if hasattr(evaluate, "compare_with_data"):
                     evaluate.compare_with_data(self._for_evaluators)

@@ -29,7 +29,7 @@ class TrainableAlgo(ActingAlgo[TImpl, TConfig]):
 
     An override calls `super()` first, unless its docstring says otherwise. In the order of a run:
     `hold_out`, `resume_from` (of a resumed run), `begin_run`, `train_first_stages`, `batch_source`,
-    then in every step `batch_source_at` and `sample_and_update`, and `before_evaluation`.
+    then in every step `batch_source_at` and `sample_and_update`, `before_evaluation`, `end_run`.
 
     Attributes:
         caches_features: whether features of the whole dataset are cached; None until a run has
@@ -107,6 +107,9 @@ class TrainableAlgo(ActingAlgo[TImpl, TConfig]):
 
     def before_evaluation(self) -> None:
         """Works before an epoch's evaluation."""
+
+    def end_run(self) -> None:
+        """Works after the last evaluation of a run that was not interrupted."""
 
     @abstractmethod
     def forget_recording(self) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 import time
+import warnings
 from typing import Any, cast
 
 import torch
@@ -23,11 +24,13 @@ from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.algos.search import ascend
 from spin_d3rlpy.algos.trust import (
+    TOO_ALIKE,
     Search,
     Trust,
     TrustSwitch,
     count_alternatives,
     measure_trust,
+    share_by_choice,
     states_to_look_at,
     untested,
 )
@@ -44,9 +47,11 @@ from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.training.loop import Run
+from spin_envs import ActionLayout
 
 # Candidates that `predict` compares at once, of all states; more leave the processor's cache.
 CANDIDATES_AT_ONCE = 2048
+ROWS_OF_ERRORS = 4096  # by which choices are compared that features tell apart
 VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
 
 
@@ -388,6 +393,17 @@ class IDQLImpl(IQLImpl):
             self._count_alternatives(x, own[0]),
         )
 
+    @torch.no_grad()
+    def temporal_difference_errors(self, batch: TorchMiniBatch) -> torch.Tensor:
+        """Returns `r + gamma V(s') - Q(s, a)` of scaled transitions, `(B,)`."""
+        critic: Any = self._modules.q_funcs
+        x: Any = batch.observations
+        values: torch.Tensor = self._modules.value_func(batch.next_observations)
+        if isinstance(critic, JointCritic):
+            values = critic.members[0].scale.restore(values.reshape(len(self._gammas), -1))[0]
+        q = self.values_by_gamma(x, batch.actions).mean(0)
+        return self.bootstrap(batch, values, self._config.gamma) - q
+
     def _count_alternatives(self, x: torch.Tensor, actions: torch.Tensor) -> float:
         if self._config.search_sweeps == 0:  # not every policy can tell
             return 0.0
@@ -497,6 +513,26 @@ class IDQL(IQL):
                 "be better. Collect data with exploration.",
                 alternatives=trust.alternatives,
             )
+
+    def end_run(self) -> None:
+        """Warns if values are wrong by choice, where choices are told apart by features."""
+        super().end_run()
+        layout, held_out = self._config.layout, self._held_out
+        by_features = layout is not None and layout.has_choice_features
+        if held_out is None or not by_features or cast(ActionLayout, layout).choice_identity:
+            return
+        batch = held_out.sample_transition_batch(ROWS_OF_ERRORS)
+        errors = self._idql.temporal_difference_errors(self._scale(batch))
+        share = share_by_choice(errors, batch.actions, max(self._nvec))
+        if share < TOO_ALIKE:
+            return
+        warnings.warn(
+            f"Which choices are made explains {share:.0%} of the critics' errors in held-out "
+            "episodes: choices differ in more than their features. If number k is the same thing "
+            "in every state, say choice_identity=True in the layout; otherwise give more features.",
+            UserWarning,
+            stacklevel=2,
+        )
 
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
         """Nothing imitates with a policy that is not trained: no batch for it is drawn."""

@@ -19,7 +19,13 @@ from torch import nn
 from torch.nn.functional import embedding, embedding_bag, linear, relu
 
 from spin_d3rlpy._compat import is_exporting
-from spin_d3rlpy.asm.entities import COUNT_FEATURES, EntityFeatures, count_choices, linear_of
+from spin_d3rlpy.asm.entities import (
+    COUNT_FEATURES,
+    EntityFeatures,
+    count_choices,
+    encoder_of_choices,
+    linear_of,
+)
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
 from spin_envs import ActionLayout
@@ -168,11 +174,11 @@ class EntityChoices(ActionEncoder):
         features = EntityFeatures(observation_size, layout.nvec, entities)
         self.features = features
         self.slot = linear_of(features.slot_size, pair_width)
-        self.choice = linear_of(features.choice_size, pair_width, bias=False)
+        self.choice = encoder_of_choices(features, pair_width)
         self.distance = linear_of(features.pair_size, pair_width, bias=False)
         self.context = linear_of(features.context_size, pair_width, bias=False)
         self.gathered = nn.Linear(pair_width, pair_width)
-        self.gathered_choice = linear_of(features.choice_size, pair_width, bias=False)
+        self.gathered_choice = encoder_of_choices(features, pair_width)
         self.gathered_context = linear_of(features.context_size, pair_width, bias=False)
         self.count = nn.Linear(COUNT_FEATURES, pair_width, bias=False)
         self.out = nn.Linear(pair_width, width, bias=False)

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import nn
 
+from spin_d3rlpy.asm.entities import count_choices
 from spin_d3rlpy.policies.base import Conditionals
 
 ActsBy = Literal["search", "imitation"]
@@ -22,6 +23,7 @@ ActsBy = Literal["search", "imitation"]
 LEAST_CONFIRMED = 0.85
 LEAST_STATES = 32  # fewer do not tell
 MOST_STATES = 1024
+TOO_ALIKE = 0.2  # share of critics' errors that which choices were made explains
 MOST_CHOICES = 5000  # slots times states: a search visits each
 
 
@@ -186,6 +188,24 @@ def count_alternatives(conditionals: Conditionals, actions: torch.Tensor, n_slot
         entropies.append(-(log_p.exp() * log_p).sum(1).mean())
         conditionals.choose(slot, actions[:, slot])
     return float(torch.stack(entropies).mean().exp())
+
+
+def share_by_choice(errors: torch.Tensor, actions: torch.Tensor, n_choices: int) -> float:
+    """Returns which share of the variance of errors `(B,)` the choices made explain.
+
+    How often each choice is made in actions `(B, N)` predicts the errors, by a ridge regression on
+    one half of the rows and judged on the other; below 0 if it predicts nothing.
+    """
+    counts = count_choices(actions.long(), n_choices).double()
+    counts = counts - counts.mean(0)
+    errors = errors.double() - errors.double().mean()
+    half = len(errors) // 2
+    x, y = counts[:half], errors[:half]
+    eye = torch.eye(n_choices, dtype=x.dtype, device=x.device)
+    weights = torch.linalg.solve(x.T @ x + 1e-2 * max(half, 1) * eye, x.T @ y)
+    rest, predicted = errors[half:], counts[half:] @ weights
+    total = float(rest.square().sum())
+    return 1.0 - float((rest - predicted).square().sum()) / total if total > 0.0 else 0.0
 
 
 def states_to_look_at(n_slots: int) -> int:

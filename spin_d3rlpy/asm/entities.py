@@ -129,6 +129,7 @@ class EntityFeatures(nn.Module):
         if layout.compared:
             self.pair_size += len(layout.compared) + 1
         self.context_size = len(self.context_index)
+        self.choice_identity = layout.choice_identity
 
     def slots(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns the slots' features, `(B, N, f + f')`."""
@@ -209,6 +210,27 @@ def linear_of(n_features: int, width: int, bias: bool = True) -> nn.Linear | NoF
     return nn.Linear(n_features, width, bias=bias) if n_features else NoFeatures(width, bias)
 
 
+class KnownChoices(nn.Module):
+    """Encodes choices by their features and by an embedding of each, which starts at zero."""
+
+    def __init__(self, features: EntityFeatures, width: int) -> None:
+        super().__init__()
+        self.of_features = linear_of(features.choice_size, width, bias=False)
+        self.embedding = nn.Parameter(torch.zeros(features.n_choices, width))
+
+    def forward(self, choices: torch.Tensor) -> torch.Tensor:
+        """Maps features of all choices `(B, K, g)` to `(B, K, width)`."""
+        encoded: torch.Tensor = self.of_features(choices) + self.embedding
+        return encoded
+
+
+def encoder_of_choices(features: EntityFeatures, width: int) -> nn.Module:
+    """Returns what encodes features of all choices `(B, K, g)` as `(B, K, width)`."""
+    if features.choice_identity:
+        return KnownChoices(features, width)
+    return linear_of(features.choice_size, width, bias=False)
+
+
 class PairScorer(nn.Module):
     """Maps observations and counts of choices made so far to logits of all pairs."""
 
@@ -217,7 +239,7 @@ class PairScorer(nn.Module):
         self.features = EntityFeatures(observation_size, nvec, config.layout)
         width, features = config.width, self.features
         self.slot = linear_of(features.slot_size, width)
-        self.choice = linear_of(features.choice_size, width, bias=False)
+        self.choice = encoder_of_choices(features, width)
         self.count = nn.Linear(COUNT_FEATURES, width, bias=False)
         self.context = linear_of(features.context_size, width, bias=False)
         self.all_slots = nn.Linear(width, width, bias=False)

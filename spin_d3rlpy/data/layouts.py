@@ -31,7 +31,8 @@ def layout_of_table(
     Args:
         content: fields of `ActionLayout`; `slot_columns`, `choice_columns` and `pair_columns` hold
             names of the table's columns instead of numbers, and None where a choice or a pair
-            lacks a feature.
+            lacks a feature. With features of choices, `choice_identity` is True unless it says
+            otherwise.
         features_of: a column's features in the state, by its name.
         observation_size: number of features of the state.
         nvec: number of choices of each sub-action.
@@ -63,6 +64,10 @@ def layout_of_table(
         table(f"pair_columns[{slot}]", rows)
         for slot, rows in enumerate(content.get("pair_columns", ()))
     ]
+    # A table's choices have names: the same thing in every row.
+    of_choices = ("choice_columns", "choice_features", "pair_columns")
+    if fields.get("shared_choices") and any(fields.get(name) for name in of_choices):
+        fields.setdefault("choice_identity", True)
     layout = ActionLayout.from_dict(fields)
     layout.check(observation_size, nvec)
     return layout
