@@ -16,7 +16,7 @@ from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 
-from spin_d3rlpy.algos.base import MultiDiscreteAlgo
+from spin_d3rlpy.algos.base import Clock, MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import PolicyConfig, takes_policy_fields
 from spin_d3rlpy.algos.fit import create_run
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, PolicyImpl, PolicyModules
@@ -162,6 +162,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         with_timestamp: bool = True,
         logger_adapter: LoggerAdapterFactory | None = None,
         show_progress: bool = True,
+        seconds: float | Budget | None = None,
+        clock: Clock = "wall",
     ) -> list[Row]:
         """Runs the policy's first stage alone, e.g. an Action Structure Model's pre-training.
 
@@ -172,16 +174,19 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             with_timestamp: append the time to it.
             logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
             show_progress: draw progress bars.
+            seconds: training time instead of the stage's number of updates, as in `fitter`.
+            clock: of `seconds`, likewise.
 
         Returns:
             One row per epoch; for the metrics see `spin_d3rlpy.policies.stages`.
 
         Raises:
-            ValueError: the policy has no first stage.
+            ValueError: the policy has no first stage, or `seconds` and `clock` do not fit.
         """
+        budget = self._budget_of_stage(seconds, clock)
         name = experiment_name or type(self).__name__
         adapter = logger_adapter or FileAdapterFactory()
-        return self._train_stage(0, dataset, name, with_timestamp, adapter, show_progress)
+        return self._train_stage(0, dataset, name, with_timestamp, adapter, show_progress, budget)
 
     def distill(
         self,
@@ -190,6 +195,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         with_timestamp: bool = True,
         logger_adapter: LoggerAdapterFactory | None = None,
         show_progress: bool = True,
+        seconds: float | Budget | None = None,
+        clock: Clock = "wall",
     ) -> list[Row]:
         """Trains the student of SPIN-Distill; arguments are those of `pretrain`.
 
@@ -197,9 +204,16 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             ValueError: the policy has no second stage.
             RuntimeError: there is no ASM yet.
         """
+        budget = self._budget_of_stage(seconds, clock)
         name = experiment_name or type(self).__name__
         adapter = logger_adapter or FileAdapterFactory()
-        return self._train_stage(1, dataset, name, with_timestamp, adapter, show_progress)
+        return self._train_stage(1, dataset, name, with_timestamp, adapter, show_progress, budget)
+
+    def _budget_of_stage(self, seconds: float | Budget | None, clock: Clock) -> Budget:
+        budget = self._budget(seconds, clock)
+        if budget is not seconds:  # a budget of the user's may be for more than this stage
+            budget.is_one_stages = True
+        return budget
 
     def _train_stage(
         self,
@@ -209,6 +223,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         with_timestamp: bool,
         logger_adapter: LoggerAdapterFactory,
         show_progress: bool,
+        budget: Budget,
     ) -> list[Row]:
         stages = self._first_stages()
         if number >= len(stages):
@@ -216,9 +231,12 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             raise ValueError(
                 f"Expected a policy with more first stages than {type(self).__name__}'s ({names})."
             )
-        buffer = self._as_buffer(dataset)
-        self._build_with_buffer(buffer)
-        run = create_run(self, experiment_name, with_timestamp, logger_adapter, show_progress)
+        with budget.counting():
+            buffer = self._as_buffer(dataset)
+            self._build_with_buffer(buffer)
+        run = create_run(
+            self, experiment_name, with_timestamp, logger_adapter, show_progress, budget=budget
+        )
         return self._train_on(stages[number], self.stage_context(buffer, run))
 
     def _train_on(self, stage: Stage, context: StageContext) -> list[Row]:

@@ -36,6 +36,7 @@ class Budget:
         clock: returns seconds: wall-clock time or, on shared cores, CPU time. A `WorkClock`'s are
             the same on every machine.
         n_epochs: epochs per stage if `seconds` is given.
+        is_one_stages: whether a stage takes all of the seconds, whatever its share of a run's.
 
     Attributes:
         spent: seconds of all steps and preparations so far.
@@ -49,6 +50,7 @@ class Budget:
     seconds: float | None = None
     clock: Callable[[], float] = time.monotonic
     n_epochs: int = 10
+    is_one_stages: bool = False
     spent: float = dataclasses.field(default=0.0, init=False)
     cpu_seconds: float = dataclasses.field(default=0.0, init=False)
     threads: int | None = dataclasses.field(default=None, init=False)
@@ -100,7 +102,7 @@ class StageTime:
         self._budget = budget
         self.seconds: float | None = None
         if budget.seconds is not None:
-            self.seconds = share * budget.left
+            self.seconds = budget.left if budget.is_one_stages else share * budget.left
         self._n_steps, self._epoch_steps = n_steps, epoch_steps
         self._spent = 0.0
         self._tests = self._last_test = 0.0  # seconds of all tests, and of the last one

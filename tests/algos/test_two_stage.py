@@ -12,12 +12,14 @@ import torch
 from d3rlpy.logging import FileAdapterFactory, NoopAdapterFactory
 
 import spin_d3rlpy
-from spin_d3rlpy import RePreMIQL, SPINDistillIQL
+from spin_d3rlpy import SPINIDQL, SPINIQL, RePreMIQL, SPINDistillIQL
 from spin_d3rlpy.asm import ActionStructureModel
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.policies import SlotPolicy, SPINEncoderFactory
 from spin_d3rlpy.policies.features import QueryFeatures
 from spin_d3rlpy.policies.reprem import pretrain_reprem
+from spin_d3rlpy.training.budget import Budget
+from spin_d3rlpy.training.work import WorkClock
 from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,
@@ -177,3 +179,30 @@ def test_a_run_that_crashes_in_any_stage_ends_like_an_uninterrupted_one(
 def test_an_encoder_factory_of_another_policy_is_refused() -> None:
     with pytest.raises(ValueError, match="SPINDistillIQL needs a SPINDistillEncoderFactory"):
         SPINDistillIQL(actor_encoder_factory=SPINEncoderFactory())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("algo_class", [SPINIQL, SPINIDQL, RePreMIQL])
+def test_a_first_stage_is_trained_for_a_given_time(algo_class: Any) -> None:
+    fields = {**tiny_fields(algo_class), "compile_graph": False}
+    updates = []
+    for seconds in (0.1, 0.4):
+        algo = algo_class(**fields)
+        rows = algo.pretrain(
+            random_buffer(),
+            seconds=seconds,
+            clock="ops",
+            logger_adapter=NoopAdapterFactory(),
+            show_progress=False,
+        )
+        assert algo.is_pretrained
+        updates.append(rows[-1]["step"])
+    assert updates[1] > 2 * updates[0] > 0
+
+
+def test_a_students_time_is_all_its_own() -> None:
+    algo = SPINDistillIQL(**tiny_fields(SPINDistillIQL))
+    options: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+    budget = Budget(0.3, WorkClock())
+    algo.pretrain(random_buffer(), seconds=budget, **options)
+    assert 0.0 < budget.spent < 0.25  # the share of a run's seconds that is the stage's
+    assert algo.distill(random_buffer(), seconds=0.1, clock="ops", **options)
