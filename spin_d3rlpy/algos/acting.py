@@ -293,15 +293,23 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     def _check_actions(self, action: NDArray, n_rows: int) -> NDArray:
         nvec = np.asarray(self._config.nvec)
-        action = np.asarray(action)
+        try:
+            action = np.asarray(action)
+        except ValueError as error:
+            raise InvalidActionSpaceError(
+                f"Expected integer actions of shape ({n_rows}, {len(nvec)}), got rows of different "
+                "lengths."
+            ) from error
         if (
-            action.shape != (n_rows, len(nvec))
+            action.dtype.kind not in "biuf"
+            or action.shape != (n_rows, len(nvec))
             or not np.all(action == np.floor(action))
             or np.any((action < 0) | (action >= nvec))
         ):
             raise InvalidActionSpaceError(
                 f"Expected integer actions of shape ({n_rows}, {len(nvec)}) with "
-                f"choices below {nvec.tolist()}, got shape {action.shape}: {action!r}."
+                f"choices below {nvec.tolist()}, got {action.dtype} of shape {action.shape}: "
+                f"{action!r:.200}."
             )
         return action
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.rounding import ruled_by_outliers
-from spin_d3rlpy.errors import InvalidCheckpointError
+from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError
 from spin_envs import ActionLayout
 
 _MOST_ROWS = 10_000  # of the sample in which outliers are looked for
@@ -82,12 +82,30 @@ def fit_scaler(
         scaler.mean, scaler.std = mean.float().cpu().numpy(), std.float().cpu().numpy()
         _warn_of_outliers(buffer, std.cpu().numpy())
     elif isinstance(scaler, MinMaxObservationScaler):
-        scaler.minimum = buffer.observations.amin(0).cpu().numpy()
-        scaler.maximum = buffer.observations.amax(0).cpu().numpy()
+        least, most = buffer.observations.aminmax(dim=0)
+        # A feature that never varies has no span to divide by: it becomes -1.
+        most = torch.where(most > least, most, least + least.abs().clamp(min=1.0))
+        scaler.minimum, scaler.maximum = least.cpu().numpy(), most.cpu().numpy()
         span = scaler.maximum.astype(np.float64) - scaler.minimum
         _warn_of_outliers(buffer, span)
     else:
         scaler.fit_with_transition_picker(buffer.episodes, buffer.transition_picker)
+    _require_finite(scaler, buffer)
+
+
+def _require_finite(scaler: ObservationScaler | RewardScaler, buffer: DeviceReplayBuffer) -> None:
+    """Raises InvalidDatasetError if a fitted scaler divides by zero on its own data."""
+    is_reward = isinstance(scaler, RewardScaler)
+    name, values = "rewards", buffer.rewards[:, None]
+    if not is_reward:
+        name, values = "observations", buffer.observations[:_MOST_ROWS]
+    # A copy: d3rlpy's scalers stay on the device that they first saw.
+    scaled = dataclasses.replace(scaler).transform(values)
+    if not bool(scaled.isfinite().all()):
+        raise InvalidDatasetError(
+            f"{type(scaler).__name__} makes {name} infinite or NaN: it divides by how much they "
+            "vary, and they do not. Use another scaler, or none."
+        )
 
 
 def _pooled(
