@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import gymnasium
@@ -15,14 +16,72 @@ from torch import nn
 from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
 
 
+def whole_numbers(values: Any) -> list[int]:
+    """Returns whole numbers of a sequence as integers; a TypeError for anything else.
+
+    2.0 is a whole number. 2.5 is none, which `int` would cut, nor are True and "2".
+    """
+    numbers = []
+    for value in np.asarray(values, object).tolist():
+        is_number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+        if not is_number or value != value or value in (np.inf, -np.inf) or value != int(value):
+            raise TypeError(f"Expected whole numbers, got {value!r:.100}.")
+        numbers.append(int(value))
+    return numbers
+
+
 def check_nvec(nvec: Sequence[int]) -> list[int]:
-    """Returns `nvec` as a list; InvalidActionSpaceError if empty or a sub-action has no choice."""
-    values = [int(m) for m in nvec]
+    """Returns `nvec` as a list of integers.
+
+    Raises:
+        InvalidActionSpaceError: it is empty, holds anything but whole numbers, or a sub-action has
+            no choice.
+    """
+    try:
+        values = whole_numbers(nvec)
+    except TypeError as error:
+        raise InvalidActionSpaceError(f"nvec is wrong: {error}") from error
     if not values or min(values) < 1:
         raise InvalidActionSpaceError(
             f"Expected nvec to hold one positive number of choices per sub-action, got {values}."
         )
     return values
+
+
+def as_choices(
+    actions: Any, shape: tuple[int, ...], whose: str, nvec: Sequence[int] | None = None
+) -> NDArray[np.int64]:
+    """Returns actions as int64 of a shape, without cutting or repeating anything.
+
+    Args:
+        actions: an array or nested lists.
+        shape: `(B, N)`, or `(B,)` where only the number of rows is known.
+        whose: for the error, e.g. `"the evaluated function"`.
+        nvec: number of choices of each sub-action, if it is known.
+
+    Raises:
+        InvalidActionSpaceError: they are of another shape, no whole numbers or no choices.
+    """
+    rows = shape if len(shape) == 2 else (*shape, "N")
+    expected = f"Expected integer actions of shape ({rows[0]}, {rows[1]}) from {whose}"
+    if nvec is not None:
+        expected += f", with choices below {list(nvec)}"
+    try:
+        array = np.asarray(actions)
+    except ValueError as error:
+        raise InvalidActionSpaceError(f"{expected}; got rows of different lengths.") from error
+    is_shaped = array.ndim == 2 and array.shape[: len(shape)] == shape
+    is_whole = array.dtype.kind in "biu" or (
+        array.dtype.kind == "f" and bool(np.all(array == np.floor(array)))
+    )
+    within = is_shaped and is_whole
+    if within and nvec is not None:
+        within = not np.any((array < 0) | (array >= np.asarray(nvec)))
+    if not within:
+        raise InvalidActionSpaceError(
+            f"{expected}; got {array.dtype} of shape {array.shape}: {array!r:.200}."
+        )
+    return array.astype(np.int64)
 
 
 def nvec_from_space(space: gymnasium.Space[object]) -> list[int]:

@@ -229,12 +229,20 @@ def _pair_table(slots: Any) -> PairColumns:
     return table
 
 
+def _number(cell: Any, kind: type[int] | type[float]) -> int | float:
+    """Returns a number of a kind; a TypeError where that would cut it, or for True and text."""
+    if isinstance(cell, bool | np.bool_ | str) or not np.isfinite(cell) or kind(cell) != cell:
+        raise TypeError(f"{cell!r} is no {'whole' if kind is int else 'finite'} number")
+    return kind(cell)
+
+
 def _table(name: str, rows: Any, kind: type[int] | type[float]) -> tuple[tuple[Any, ...], ...]:
     """Returns rows of equal length as tuples of numbers of a kind."""
     try:
-        table = tuple(tuple(kind(cell) for cell in row) for row in rows)
+        table = tuple(tuple(_number(cell, kind) for cell in row) for row in rows)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"Expected {name} to be rows of numbers, got {rows!r}.") from error
+        expected = "numbers that are whole" if kind is int else "numbers"
+        raise ValueError(f"Expected {name} to be rows of {expected}, got {rows!r:.200}.") from error
     lengths = {len(row) for row in table}
     if len(lengths) > 1:
         raise ValueError(

@@ -36,7 +36,7 @@ from spin_d3rlpy.errors import (
     NvecMismatchError,
 )
 from spin_d3rlpy.fast.precision import fast_products
-from spin_d3rlpy.nvec import check_nvec, nvec_from_space, require_same_nvec
+from spin_d3rlpy.nvec import as_choices, check_nvec, nvec_from_space, require_same_nvec
 from spin_d3rlpy.training.distributed import share_training
 from spin_envs import ActionLayout
 
@@ -292,26 +292,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         return fast_products(self._device, n_observations * self._impl.n_tokens)
 
     def _check_actions(self, action: NDArray, n_rows: int) -> NDArray:
-        nvec = np.asarray(self._config.nvec)
-        try:
-            action = np.asarray(action)
-        except ValueError as error:
-            raise InvalidActionSpaceError(
-                f"Expected integer actions of shape ({n_rows}, {len(nvec)}), got rows of different "
-                "lengths."
-            ) from error
-        if (
-            action.dtype.kind not in "biuf"
-            or action.shape != (n_rows, len(nvec))
-            or not np.all(action == np.floor(action))
-            or np.any((action < 0) | (action >= nvec))
-        ):
-            raise InvalidActionSpaceError(
-                f"Expected integer actions of shape ({n_rows}, {len(nvec)}) with "
-                f"choices below {nvec.tolist()}, got {action.dtype} of shape {action.shape}: "
-                f"{action!r:.200}."
-            )
-        return action
+        return as_choices(action, (n_rows, len(self._nvec)), "you", self._nvec)
 
     def _check_observations(self, x: Observation) -> NDArray:
         impl = self.require_built(ACTING_SCALERS)

@@ -8,7 +8,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from spin_d3rlpy.data.masks import Unpacking
 from spin_d3rlpy.data.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.weights import TrajectoryWeights, persistence, returns_to_go
+from spin_d3rlpy.nvec import whole_numbers
 from spin_envs import ActionLayout
 
 _ROWS_AT_ONCE = 65_536
@@ -164,12 +165,16 @@ class DeviceReplayBuffer(ReplayBufferBase):
         return self.observations.device == self.device
 
     def select(self, episodes: Sequence[int]) -> DeviceReplayBuffer:
-        """Returns a copy with the episodes of these indices, in this order, on the same device.
+        """Returns a copy with some of the episodes, on the same device.
+
+        Args:
+            episodes: their indices, in the order of the copy; or a bool mask of all episodes.
 
         Raises:
-            ValueError: no index, or one of an episode that does not exist.
+            ValueError: no index, one of an episode that does not exist or that is no whole number,
+                or a mask of another length.
         """
-        chosen = [int(i) for i in episodes]
+        chosen = self._indices(episodes)
         if not chosen or not all(0 <= i < self.size() for i in chosen):
             raise ValueError(f"Expected episode indices from 0 to {self.size() - 1}, got {chosen}.")
         starts = self.episode_starts.tolist()
@@ -198,6 +203,20 @@ class DeviceReplayBuffer(ReplayBufferBase):
             selected._weigh(self._weights[torch.tensor(chosen, device=self.device)])
             selected._weighs_critics = self._weighs_critics
         return selected
+
+    def _indices(self, episodes: Any) -> list[int]:
+        """Returns indices that are given as such or as a mask."""
+        try:
+            array = np.asarray(episodes)
+            if array.dtype != bool:
+                return whole_numbers(episodes)
+        except (TypeError, ValueError) as error:  # rows of different lengths, for NumPy
+            raise ValueError(f"Expected indices of episodes, or a mask. {error}") from error
+        if array.shape != (self.size(),):
+            raise ValueError(
+                f"Expected a mask of all {self.size()} episodes, got shape {array.shape}."
+            )
+        return [int(i) for i in array.nonzero()[0]]
 
     def split(self, share: float, seed: int = 0) -> tuple[DeviceReplayBuffer, DeviceReplayBuffer]:
         """Splits episodes at random into training and held-out episodes, each in order.

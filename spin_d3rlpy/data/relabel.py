@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.loader import DatasetLike, as_device_buffer
+from spin_d3rlpy.nvec import as_choices
 from spin_d3rlpy.training.progress import progress_bar
 
 _STATES_AT_ONCE = 1024
@@ -54,6 +55,8 @@ def relabel(
                 chosen = teacher.predict(states)
             else:
                 chosen = choose(states, masks.cpu().numpy())
+            shape = len(rows), len(buffer.nvec)
+            chosen = as_choices(chosen, shape, "the teacher", buffer.nvec)
             actions.append(torch.from_numpy(chosen))
             bar.update(len(rows))
     relabeled = buffer.with_actions(torch.cat(actions))

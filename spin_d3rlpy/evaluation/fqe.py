@@ -24,8 +24,9 @@ from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules, mask
 from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data.batches import next_masks_of
-from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
+from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.evaluation.metrics import ActionMode
+from spin_d3rlpy.nvec import as_choices
 from spin_d3rlpy.training.averages import polyak_update
 
 
@@ -99,23 +100,20 @@ class ActingFunction:
         """Actions `(B, N)` for scaled observations `(B, obs)`, by masks `(B, N, K)` or None.
 
         Raises:
-            InvalidActionSpaceError: the function returns actions of another shape.
+            InvalidActionSpaceError: the function returns no actions of this shape and space.
         """
         assert isinstance(x, torch.Tensor)
         scaler = self._config.observation_scaler
         observations = (x if scaler is None else scaler.reverse_transform(x)).cpu().numpy()
         if self._takes_masks:
             allowed = None if masks is None else masks.cpu().numpy()
-            actions = np.asarray(self._function(observations, allowed))
+            actions = self._function(observations, allowed)
         else:
-            actions = np.asarray(self._function(observations))
-        expected = (len(observations), len(self._config.nvec or ()))
-        if actions.shape != expected:
-            raise InvalidActionSpaceError(
-                f"Expected actions of shape {expected} from the evaluated function, got "
-                f"{actions.shape}."
-            )
-        return torch.as_tensor(actions, device=x.device).long()
+            actions = self._function(observations)
+        nvec = self._config.nvec or ()
+        shape = len(observations), len(nvec)
+        checked = as_choices(actions, shape, "the evaluated function", nvec)
+        return torch.as_tensor(checked, device=x.device)
 
     def sample_action(self, x: TorchObservation) -> torch.Tensor:
         return self.predict_best_action(x)

@@ -26,7 +26,7 @@ from spin_d3rlpy.asm.sampling import in_parts, log_prob, sample, slot_log_probs
 from spin_d3rlpy.data.masks import forbidden_choices
 from spin_d3rlpy.data.scalers import scaler_from_dict
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, NvecMismatchError
-from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.nvec import SlotLayout, as_choices
 from spin_d3rlpy.policies.base import IndependentPolicy, Policy, SlotOrderPolicy
 from spin_d3rlpy.policies.joint import JointPolicy
 
@@ -387,7 +387,8 @@ class GreedyPolicy:
         """Returns what the policy itself decides, `(B, N)`, by the masks if there are any.
 
         Raises:
-            InvalidActionSpaceError: a function decides what a mask forbids.
+            InvalidActionSpaceError: a function decides what a mask forbids, or returns no whole
+                actions, one for each observation.
             InvalidDatasetError: the observations are not of the states of the masks.
         """
         policy, masks = self.policy, self._masks
@@ -399,22 +400,28 @@ class GreedyPolicy:
                 else policy.predict_masked(observations, masks)
             )
             return np.asarray(chosen, np.int64)
-        chosen = np.asarray(policy(observations), np.int64)
+        chosen = as_choices(policy(observations), (len(observations),), "the policy's function")
         if masks is not None:
             _require_allowed(chosen, masks)
         return chosen
 
     def log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
-        same = (self.predict(observations) == actions).all(1)
+        same = np.asarray(self._same(observations, actions).all(1))
         return self._mixed(same, "log_prob", observations, actions)
 
     def slot_log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
-        same = self.predict(observations) == actions
+        same = self._same(observations, actions)
         return self._mixed(same, "slot_log_prob", observations, actions)
 
     def prefix_log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
-        same = np.logical_and.accumulate(self.predict(observations) == actions, axis=1)
+        same = np.logical_and.accumulate(self._same(observations, actions), axis=1)
         return self._mixed(same, "prefix_log_prob", observations, actions)
+
+    def _same(self, observations: NDArray[Any], actions: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which of logged choices `(B, N)` are its own."""
+        chosen = as_choices(self.predict(observations), actions.shape, "the policy")
+        same: NDArray[np.bool_] = chosen == actions
+        return same
 
     def sample(self, observations: NDArray[Any]) -> Actions:
         chosen = self.predict(observations)
