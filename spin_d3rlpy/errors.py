@@ -57,6 +57,10 @@ class FolderInUseError(SpinError, RuntimeError):
     """Another run is writing to the folder."""
 
 
+class NotConvergedError(SpinError, RuntimeError):
+    """An estimate that does not reproduce what is known, so that it is not to be believed."""
+
+
 class DivergenceError(SpinError, ArithmeticError):
     """Losses or weights are no longer finite numbers."""
 

@@ -40,7 +40,6 @@ from spin_d3rlpy.asm.sampling import sample
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
-from spin_d3rlpy.data.weights import completed_returns
 from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import Policy
@@ -547,13 +546,8 @@ class IDQL(IQL):
             return
         scaler = self._config.reward_scaler
         rewards = buffer.rewards if scaler is None else scaler.transform(buffer.rewards)
-        starts, gammas = buffer.episode_starts, self._idql_config.gammas
-        ends = starts[1:] - 1
-        cut = ends[~buffer.terminals[ends].bool()]
-        returns = torch.stack([completed_returns(rewards, starts, cut, g) for g in gammas])
         for critic in critics:
-            for q in critic.members:
-                q.scale.fit(returns)
+            critic.fit_scale(buffer, rewards, self._idql_config.gammas)
 
     def create_modules(self, observation_shape: Shape) -> IDQLModules:
         parts = vars(super().create_modules(observation_shape))

@@ -26,12 +26,14 @@ from spin_d3rlpy.asm.entities import (
     encoder_of_choices,
     linear_of,
 )
+from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
 from spin_envs import ActionLayout
 
 # Weight (1, H) and bias (1,) of a linear output.
 Output: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+Gammas: TypeAlias = Sequence[float]
 
 
 class ActionSums(Protocol):
@@ -483,6 +485,18 @@ class JointCritic(nn.ModuleList):
             JointQFunction(encoder_factory, create_actions(), width, n_discounts)
             for _ in range(n_critics)
         )
+
+    def fit_scale(self, buffer: DeviceReplayBuffer, rewards: torch.Tensor, gammas: Gammas) -> None:
+        """Standardizes values by the returns of a dataset.
+
+        Args:
+            buffer: the dataset.
+            rewards: its rewards `(n,)`, scaled as in training.
+            gammas: the G discounts.
+        """
+        returns = buffer.completed_returns(rewards, gammas)
+        for q in self.members:
+            q.scale.fit(returns)
 
     @property
     def members(self) -> list[JointQFunction]:

