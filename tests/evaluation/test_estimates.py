@@ -347,7 +347,7 @@ def test_fitted_q_evaluation_takes_a_function(log: DeviceReplayBuffer) -> None:
     assert fqe.predict_value(seen[0], rule(seen[0])).shape == (64,)
     assert np.array_equal(fqe.predict(seen[0]), rule(seen[0]))
     wrong = MultiDiscreteFQE(lambda x: np.zeros((len(x), 2)), MultiDiscreteFQEConfig(batch_size=16))
-    with pytest.raises(InvalidActionSpaceError, match=r"integer actions of shape \(16, 3\)"):
+    with pytest.raises(InvalidActionSpaceError, match=r"integer actions of shape \(64, 3\)"):
         wrong.fit(log, n_steps=1, n_steps_per_epoch=1, show_progress=False)
     with pytest.raises(TypeError, match="a function"):
         fqe.save_policy("policy.pt")
