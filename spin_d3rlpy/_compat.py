@@ -204,9 +204,33 @@ def export_onnx(algo: Any, path: str, masks: bool = False) -> None:
             )
             assert program is not None
             _shrink_onnx(program.model)
+            _shape_output(program.model, len(algo.config.nvec))  # last: it looks like no change
     finally:
         logging.disable(disabled)
     program.save(path)
+
+
+def _shape_output(model: onnx_ir.Model, n_slots: int) -> None:
+    """Reshapes the actions to `(B, N)`, in place.
+
+    onnxruntime 1.2x leaves the reduced axis in the argmax of no rows: `(0, N, K)`.
+    """
+    import onnx_ir
+
+    graph = model.graph
+    (actions,) = graph.outputs
+    shape = onnx_ir.node("Shape", [graph.inputs[0]], attributes={"end": 1})
+    slots = onnx_ir.node(
+        "Constant", [], attributes={"value": onnx_ir.tensor([n_slots], onnx_ir.DataType.INT64)}
+    )
+    joined = onnx_ir.node("Concat", [shape.outputs[0], slots.outputs[0]], attributes={"axis": 0})
+    # `allowzero`: a 0 is that many rows, not as many as the input has.
+    reshaped = onnx_ir.node("Reshape", [actions, joined.outputs[0]], attributes={"allowzero": 1})
+    output = reshaped.outputs[0]
+    output.shape, output.type, output.name = actions.shape, actions.type, actions.name
+    actions.name = f"{actions.name}_of_rows"
+    graph.extend([shape, slots, joined, reshaped])
+    graph.outputs[0] = output
 
 
 def _shrink_onnx(model: onnx_ir.Model) -> None:

@@ -14,6 +14,7 @@ from d3rlpy.algos.qlearning.base import QLearningAlgoBase
 from d3rlpy.base import DeviceArg
 from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import ReplayBufferBase
+from d3rlpy.logging import LOG
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 
 from spin_d3rlpy._compat import export_masked_torchscript, export_onnx, quiet_tracing
@@ -384,6 +385,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             raise ValueError(f"Expected a file name ending in .pt or .onnx, got {fname!r}.")
 
     def _export_onnx(self, fname: str, masks: bool) -> None:
+        LOG.info("Writing ONNX, in seconds; in minutes if the policy searches slot by slot")
         try:
             export_onnx(self, fname, masks)
         except torch.onnx.errors.OnnxExporterError as error:
