@@ -236,7 +236,10 @@ class RowMask:
         self.always_possible = always_possible
 
     def __call__(self, partial: torch.Tensor) -> torch.Tensor:
-        return self.mask.repeat(partial.shape[0] // max(1, self.mask.shape[0]), 1, 1)
+        rows, states = partial.shape[0], self.mask.shape[0]
+        if torch.jit.is_tracing():  # how often is the same in all calls, also in those of no rows
+            rows, states = int(rows), int(states)
+        return self.mask.repeat(rows // max(1, states), 1, 1)
 
 
 def product_part(rule: Rule | None, scores: torch.Tensor) -> torch.Tensor:
