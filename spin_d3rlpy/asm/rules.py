@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch.jit._trace import is_tracing
 
 from spin_d3rlpy.errors import NvecMismatchError
 
@@ -237,7 +238,7 @@ class RowMask:
 
     def __call__(self, partial: torch.Tensor) -> torch.Tensor:
         rows, states = partial.shape[0], self.mask.shape[0]
-        if torch.jit.is_tracing():  # how often is the same in all calls, also in those of no rows
+        if is_tracing():  # how often is the same in all calls, also in those of no rows
             rows, states = int(rows), int(states)
         return self.mask.repeat(rows // max(1, states), 1, 1)
 
