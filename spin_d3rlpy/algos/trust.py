@@ -8,6 +8,7 @@ confirm is its own mistake. States are those of episodes that nothing was traine
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
@@ -77,7 +78,8 @@ class Trust:
 
     @property
     def _best(self) -> int:
-        gains = self.careful_gains
+        # A search whose critics give no number is none to choose.
+        gains = [-math.inf if math.isnan(gain) else gain for gain in self.careful_gains]
         return gains.index(max(gains))
 
     @property

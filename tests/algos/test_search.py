@@ -412,6 +412,23 @@ def test_a_run_holds_out_episodes_measures_trust_and_keeps_it_with_the_policy(
     np.testing.assert_array_equal(loaded.predict(x), algo.predict(x))
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_search_without_a_number_hides_no_other(place: int) -> None:
+    searches = (Search(0.99, 0.02), Search(0.9, 0.02), Search(0.0, 0.02))
+    promised, confirmed, errors = [1.0, 2.0, 1.5], [0.95, 1.9, 1.5], [0.01] * 3
+    for figures in (promised, confirmed, errors):
+        figures[place] = float("nan")
+    trust = Trust(searches, tuple(promised), tuple(confirmed), tuple(errors), 64)
+    assert trust.acts_by == "search"
+    assert trust.best == searches[2 if place == 1 else 1]
+
+
+def test_searches_that_all_lack_a_number_are_not_trusted() -> None:
+    nan = (float("nan"),)
+    trust = Trust((ALONE,), nan, nan, nan, 64)
+    assert (trust.acts_by, trust.best) == ("imitation", ALONE)
+
+
 def test_critics_do_not_choose_before_they_were_tested() -> None:
     algo = SPINIDQL(**search_fields(SPINIDQL), gamma=0.0)
     algo.build_with_dataset(logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32)))
