@@ -30,6 +30,7 @@ from spin_d3rlpy.data.episodes import StackedEpisodes, allocate_observations
 from spin_d3rlpy.data.layouts import read_layout
 from spin_d3rlpy.data.masks import Unpacking
 from spin_d3rlpy.data.preparation import KEY, TablePreparation, read_preparation
+from spin_d3rlpy.data.source_rows import RowValues, SourceRows
 from spin_d3rlpy.data.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.weights import (
     TrajectoryWeights,
@@ -37,7 +38,8 @@ from spin_d3rlpy.data.weights import (
     persistence,
     returns_to_go,
 )
-from spin_d3rlpy.nvec import whole_numbers
+from spin_d3rlpy.errors import InvalidDatasetError
+from spin_d3rlpy.nvec import as_choices, whole_numbers
 from spin_envs import ActionLayout
 
 _ROWS_AT_ONCE = 65_536
@@ -71,6 +73,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         preparation: how a table's columns became features, if it was read from one.
         masks: `(sum(T + 1), bytes)` uint8: of the observations, see `masks_at`; None without.
         rules: that all actions keep, if they are a teacher's (`relabel`) that has rules.
+        source: which rows of a table the transitions are; `rows_of` uses it.
     """
 
     layout: ActionLayout | None = None
@@ -96,6 +99,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         self._following = torch.arange(1, n + 1, dtype=torch.int32)
         self._following[self.episode_starts[1:] - 1] -= 1
         self._zero_and_one = torch.tensor([0.0, 1.0])
+        self.source = data.source or SourceRows.of_whole(n)
         self._episodes: list[EpisodeBase] | None = None
         self._weights: torch.Tensor | None = None  # (episodes,) of a transition, not normalized
         self._shares: torch.Tensor | None = None  # (episodes,) cumulative, of all draws
@@ -201,6 +205,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
             masks=None if self.masks is None else self.masks[rows.to(self.device)].cpu().numpy(),
         )
         selected = DeviceReplayBuffer(stacked, self._map_in).to(self.device)
+        selected.source = self.source.select(steps.cpu().numpy())
         selected.layout = self.layout
         selected.preparation = self.preparation
         selected.rules = self.rules
@@ -345,6 +350,21 @@ class DeviceReplayBuffer(ReplayBufferBase):
         total = self.rewards.double().cumsum(0)[self.episode_starts[1:] - 1]
         return torch.cat([total[:1], total.diff()])
 
+    def rows_of(self, values: Any) -> RowValues:
+        """Returns values of the table's rows as those of the transitions, in their order.
+
+            known = dataset.rows_of(frame["propensity"])
+            importance_sampling(dataset, policy, known)
+
+        Args:
+            values: one for each row that the dataset was read from, `(rows, ...)`. A dataset that
+                no table was read into has the rows of its own transitions before `select`.
+
+        Raises:
+            InvalidDatasetError: more or fewer values than rows.
+        """
+        return self.source.align(values)
+
     def completed_returns(self, rewards: torch.Tensor, gammas: Sequence[float]) -> torch.Tensor:
         """Returns to go of rewards `(n,)` by G discounts, `(G, n)`, see `weights`.
 
@@ -362,7 +382,13 @@ class DeviceReplayBuffer(ReplayBufferBase):
         )
 
     def with_actions(self, actions: torch.Tensor) -> DeviceReplayBuffer:
-        """Returns the same episodes with other actions `(n, N)`."""
+        """Returns the same episodes with other actions `(n, N)`, in the transitions' order.
+
+        Raises:
+            InvalidActionSpaceError: they are of another shape or action space.
+        """
+        whole = as_choices(actions.cpu(), tuple(self.actions.shape), "with_actions", self.nvec)
+        actions = torch.from_numpy(whole)
         chosen = copy.copy(self)
         chosen.actions = actions.to(self.device, self.actions.dtype)
         chosen.rules = None  # it is not known whether these keep them
@@ -370,7 +396,16 @@ class DeviceReplayBuffer(ReplayBufferBase):
         return chosen
 
     def with_rewards(self, rewards: torch.Tensor) -> DeviceReplayBuffer:
-        """Returns the same episodes, each trajectory drawn alike, with other rewards `(n,)`."""
+        """Returns the same episodes, each trajectory drawn alike, with other rewards `(n,)`.
+
+        Raises:
+            InvalidDatasetError: they are of another shape, or not finite.
+        """
+        if rewards.shape != self.rewards.shape or not bool(rewards.isfinite().all()):
+            raise InvalidDatasetError(
+                f"Expected {len(self.rewards)} finite rewards, one for each transition, got shape "
+                f"{tuple(rewards.shape)}."
+            )
         chosen = copy.copy(self)
         chosen.rewards = rewards.to(self.device, self.rewards.dtype)
         chosen._weights = chosen._shares = chosen._to_end = chosen._episodes = None

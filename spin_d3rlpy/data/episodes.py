@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from spin_d3rlpy.data.masks import Bits, bytes_of, check_logged, open_where_empty
 from spin_d3rlpy.data.rounding import StateRounding
+from spin_d3rlpy.data.source_rows import SourceRows
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.files.untrusted import require_memory
 
@@ -46,6 +47,7 @@ class StackedEpisodes:
     lengths: list[int]  # T of each episode
     nvec: list[int]  # number of choices of each sub-action
     masks: Bits | None = None  # `(sum(T + 1), bytes)`, see `spin_d3rlpy.data.masks`
+    source: SourceRows | None = None  # if the rows that it was read from have another order
 
 
 def action_dtype(nvec: Sequence[int]) -> np.dtype[Any]:

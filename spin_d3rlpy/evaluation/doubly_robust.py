@@ -25,6 +25,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.evaluation.estimates import Estimate, WeightedGains, summarize
 from spin_d3rlpy.evaluation.fqe import MultiDiscreteFQE, MultiDiscreteFQEConfig
 from spin_d3rlpy.evaluation.importance import (
+    KnownProbabilities,
     LoggedSteps,
     cumulative_weights,
     discounts,
@@ -40,7 +41,7 @@ _ROWS_AT_ONCE = 8192
 def doubly_robust(
     dataset: DeviceReplayBuffer,
     policy: ActionProbabilities,
-    behavior: ActionProbabilities | Floats,
+    behavior: ActionProbabilities | KnownProbabilities,
     *,
     fqe: MultiDiscreteFQEConfig | None = None,
     n_steps: int = 10_000,

@@ -13,18 +13,22 @@ References:
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.source_rows import RowValues
 from spin_d3rlpy.errors import InvalidDatasetError, require_one_of
 from spin_d3rlpy.evaluation.estimates import Estimate, WeightedGains, summarize
 from spin_d3rlpy.evaluation.probabilities import ActionProbabilities, Masks, with_masks
 
 Floats = NDArray[np.float64]
+# Of the logged actions, see `importance_sampling`.
+KnownProbabilities: TypeAlias = str | RowValues | NDArray[Any] | Sequence[float] | torch.Tensor
 Weighting = Literal["per_decision", "self_normalized", "whole_episode"]
 
 # Masks of more states at once would need much memory.
@@ -71,7 +75,7 @@ class LoggedSteps:
 def logged_steps(
     dataset: DeviceReplayBuffer,
     policy: ActionProbabilities,
-    behavior: ActionProbabilities | Floats,
+    behavior: ActionProbabilities | KnownProbabilities,
 ) -> LoggedSteps:
     """Computes the ratios of probabilities of all logged actions.
 
@@ -80,8 +84,8 @@ def logged_steps(
     Args:
         dataset: logged episodes.
         policy: the one to evaluate.
-        behavior: of the log: `BehaviorProbabilities(asm)`, or known probabilities `(n,)` of the
-            logged actions, such as an experiment's.
+        behavior: of the log: `BehaviorProbabilities(asm)`, or known probabilities of the logged
+            actions, such as an experiment's, see `importance_sampling`.
 
     Raises:
         InvalidDatasetError: known probabilities are not `(n,)` numbers above 0 and up to 1.
@@ -91,17 +95,19 @@ def logged_steps(
     rows = dataset.observation_index.long()
     observations = dataset.observations_at(rows).cpu().numpy()
     actions = dataset.actions.long().cpu().numpy()
-    known = _log_of_known(behavior, len(actions)) if isinstance(behavior, np.ndarray) else None
+    known = None
+    if not isinstance(behavior, ActionProbabilities):
+        known = _log_of_known(dataset.source.check(behavior, "probabilities"), len(actions))
     ratios = []
     for start in range(0, len(actions), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
         masks = masks_of_states(dataset, rows[part])
         data = observations[part], actions[part]
-        if isinstance(behavior, np.ndarray):
+        if isinstance(behavior, ActionProbabilities):
+            logged = with_masks(behavior, masks).log_prob(*data)
+        else:
             assert known is not None
             logged = known[part]
-        else:
-            logged = with_masks(behavior, masks).log_prob(*data)
         ratios.append(with_masks(policy, masks).log_prob(*data) - logged)
     return LoggedSteps(
         observations=observations,
@@ -123,7 +129,7 @@ def masks_of_states(dataset: DeviceReplayBuffer, rows: torch.Tensor) -> Masks | 
 def importance_sampling(
     dataset: DeviceReplayBuffer,
     policy: ActionProbabilities,
-    behavior: ActionProbabilities | Floats,
+    behavior: ActionProbabilities | KnownProbabilities,
     *,
     weighting: Weighting = "whole_episode",
     gamma: float = 1.0,
@@ -150,8 +156,10 @@ def importance_sampling(
         dataset: logged episodes.
         policy: the one to evaluate: `SampledPolicy(algo)`, `GreedyPolicy(algo)` or any object with
             their methods `log_prob`, `sample` and, for a dataset with masks, `masked`.
-        behavior: `BehaviorProbabilities(asm)`, or known probabilities `(n,)` of the logged
-            actions (which a dataset's masks do not change).
+        behavior: `BehaviorProbabilities(asm)`, or known probabilities of the logged actions (which
+            a dataset's masks do not change): the name of a column that `from_table(keep=[...])`
+            kept; `dataset.rows_of(values)` with one value for each row of the table; or, where the
+            transitions are all rows in their order, an array, list or tensor `(n,)`.
         weighting: `"per_decision"`, `"self_normalized"` or `"whole_episode"`.
         gamma: discount.
         clip: largest weight; larger ones are reduced to it. This makes estimates less noisy and
@@ -214,7 +222,11 @@ def discounts(gamma: float, n: int) -> Floats:
     return np.asarray(gamma ** np.arange(n), np.float64)
 
 
-def _log_of_known(probabilities: Floats, n: int) -> Floats:
+def _log_of_known(values: NDArray[Any], n: int) -> Floats:
+    try:
+        probabilities = np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidDatasetError(f"Expected known probabilities as numbers: {error}") from error
     fits = probabilities.shape == (n,)
     if not fits or not ((probabilities > 0.0) & (probabilities <= 1.0)).all():
         raise InvalidDatasetError(
