@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any, get_args
+
+_MOST_CHARACTERS = 80  # of a value in a message
+_MOST_VALUES = 20
 
 
 class SpinError(Exception):
@@ -67,6 +72,26 @@ class DivergenceError(SpinError, ArithmeticError):
 
 class RemoteError(SpinError, RuntimeError):
     """Shared storage is unusable: not set, no token, name taken, no network."""
+
+
+def shown(value: object) -> str:
+    """Returns a value as a message shows it, cut if it is long."""
+    if isinstance(value, str | bytes):
+        cut = repr(value[:_MOST_CHARACTERS])
+        return cut if len(value) <= _MOST_CHARACTERS else f"{cut}... ({len(value):,} long)"
+    if isinstance(value, int) and value.bit_length() > 4 * _MOST_CHARACTERS:
+        return f"a whole number of about {int(value.bit_length() * 0.30103):,} digits"
+    text = repr(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
+def listed(values: Iterable[object]) -> str:
+    """Returns values as a message lists them, no more than the first 20."""
+    first = list(islice(values, _MOST_VALUES + 1))
+    texts = [v if isinstance(v, str) and len(v) <= _MOST_CHARACTERS else shown(v) for v in first]
+    if not texts:
+        return "none"
+    return ", ".join([*texts[:_MOST_VALUES], *["..."][: len(texts) > _MOST_VALUES]])
 
 
 def no_transformer(config: Any) -> NoTransformerError:

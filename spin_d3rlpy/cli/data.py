@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import dataclasses
 import math
 from pathlib import Path
@@ -85,7 +87,10 @@ def from_table_(
         list[str], typer.Option(help="A sub-action's values: <column>=<value>,<value>; for each.")
     ],
     reward: Annotated[str, typer.Option(help="Column of the reward.")],
-    episode: Annotated[str, typer.Option(help="Column that identifies an episode's rows.")],
+    episode: Annotated[
+        list[str],
+        typer.Option(help="Column that identifies an episode's rows; repeatable, then together."),
+    ],
     time: Annotated[str | None, typer.Option(help="Column that orders them.")] = None,
     terminal: Annotated[str | None, typer.Option(help="Column, 1 where it ended for good.")] = None,
     terminal_value: Annotated[
@@ -111,6 +116,14 @@ def from_table_(
         list[str] | None,
         typer.Option(help="From a state's column before rounding to float32: <column>=<number>."),
     ] = None,
+    decimal: Annotated[
+        list[str] | None,
+        typer.Option(help="Mark before decimals in text: ',' for all, or <column>=<mark>."),
+    ] = None,
+    dates: Annotated[
+        list[str] | None,
+        typer.Option(help="How dates are written: %d.%m.%Y for all, or <column>=<format>."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a dataset from a log of decisions, for `train` and `pretrain` by its name.
@@ -119,7 +132,6 @@ def from_table_(
     """
     from spin_d3rlpy.data import from_table, save_dataset
 
-    parted = [text.partition("=") for text in choices]
     differences = [text.rpartition("=") for text in subtract or ()]
     buffer = from_table(
         table,
@@ -129,12 +141,14 @@ def from_table_(
         episode=episode,
         time=time,
         terminal=terminal or False,
-        choices={column: values.split(",") for column, _, values in parted},
+        choices=_choices(choices, action),
         last_step=last_step,
         subtract={column: _number(text) for column, _, text in differences},
-        terminal_values=terminal_value,
+        terminal_values=None if terminal_value is None else _typed(terminal_value),
         missing=missing,
         categories=category or (),
+        decimal=_by_column("--decimal", decimal),
+        dates=_by_column("--dates", dates),
     )
     description = f"Made of {table.name}."
     if subtract:
@@ -151,6 +165,39 @@ def from_table_(
     }
     text = f"{name}: {buffer.size()} episodes, {n:,} transitions, {nvec=}"
     emit(json, result, f"{text}\nFeatures of the state: {', '.join(features)}")
+
+
+def _choices(options: list[str], actions: list[str]) -> dict[str, list[str | int | float]]:
+    """Returns the values of each action column; values with commas may be in quotation marks."""
+    found: dict[str, list[str | int | float]] = {}
+    for text in options:
+        # A name may contain "=": the longest that fits is meant.
+        fitting = [name for name in actions if text.startswith(f"{name}=")]
+        column = max(fitting, key=len, default=text.partition("=")[0])
+        if column in found:
+            raise ValueError(f"Expected --choices once for each column, got {column!r} twice.")
+        found[column] = _typed(next(csv.reader([text[len(column) + 1 :]]), []))
+    return found
+
+
+def _typed(values: list[str]) -> list[str | int | float]:
+    """Returns numbers if all values are numbers as these are written, so that 50 is also 50.0."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            numbers = [kind(value) for value in values]
+            if [str(number) for number in numbers] == values and all(map(math.isfinite, numbers)):
+                return [*numbers]
+    return [*values]
+
+
+def _by_column(option: str, texts: list[str] | None) -> str | dict[str, str] | None:
+    """Returns the one text for all columns, or texts by column."""
+    parted = [text.rpartition("=") for text in texts or ()]
+    if len(parted) == 1 and not parted[0][1]:
+        return parted[0][2]
+    if not all(column and text for column, _, text in parted):
+        raise ValueError(f"Expected {option} <column>=<text> for each column, got {texts}.")
+    return {column: text for column, _, text in parted} or None
 
 
 def _number(text: str) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 from minari import MinariDataset
 
-from spin_d3rlpy.errors import InvalidDatasetError
+from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
 from spin_envs import ActionLayout as ActionLayout
 from spin_envs.layout import NONE
 
@@ -22,7 +22,7 @@ def layout_of(env: object) -> ActionLayout | None:
 
 def layout_of_table(
     content: Mapping[str, Any],
-    features_of: Mapping[str, Sequence[int]],
+    features_of: Mapping[str | int, Sequence[int]],
     observation_size: int,
     nvec: Sequence[int],
 ) -> ActionLayout:
@@ -41,17 +41,17 @@ def layout_of_table(
         ValueError: it names a column that is not part of the state, or does not fit the table.
     """
 
-    def numbers(field: str, row: int, name: str | None) -> Sequence[int]:
+    def numbers(field: str, row: int, name: str | int | None) -> Sequence[int]:
         if name is None:
             return [NONE]
         if name not in features_of:
             raise ValueError(
-                f"{field}[{row}] of the layout names the column {name!r}, which is not part of the "
-                f"state; it has {', '.join(features_of)}."
+                f"{field}[{row}] of the layout names the column {shown(name)}, which is not part "
+                f"of the state; it has {listed(features_of)}."
             )
         return features_of[name]
 
-    def table(field: str, rows: Sequence[Sequence[str | None]]) -> list[list[int]]:
+    def table(field: str, rows: Sequence[Sequence[str | int | None]]) -> list[list[int]]:
         return [
             [number for name in names for number in numbers(field, row, name)]
             for row, names in enumerate(rows)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, get_args
 
 import gymnasium
 import numpy as np
@@ -18,66 +14,69 @@ from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
-from spin_d3rlpy.data.cells import SHOWN_VALUES, plain, read_choices, read_flags
-from spin_d3rlpy.data.csv_files import read_csv
+from spin_d3rlpy.data.cells import is_empty, read_flags, read_numbers
+from spin_d3rlpy.data.choice_values import Values, read_choices
+from spin_d3rlpy.data.columns import Bools, Column, Name
 from spin_d3rlpy.data.environments import storable_spec
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.episodes import StackedEpisodes, action_dtype, no_transitions
 from spin_d3rlpy.data.layouts import KEY as LAYOUT_KEY
 from spin_d3rlpy.data.layouts import layout_of_table
 from spin_d3rlpy.data.loader import as_device_buffer
-from spin_d3rlpy.data.mask_columns import (
-    mask_columns,
-    masks_of_rows,
-    require_allowed,
+from spin_d3rlpy.data.log_rows import (
+    EpisodeIds,
+    LastStep,
+    Steps,
+    cut,
+    final_states,
+    report,
+    rows_of_episodes,
 )
-from spin_d3rlpy.data.masks import Bits
-from spin_d3rlpy.data.preparation import (
-    KEY,
-    Missing,
-    TablePreparation,
-    is_empty,
-    learn_column,
-    read_times,
-)
-from spin_d3rlpy.data.rounding import warn_of_columns
+from spin_d3rlpy.data.mask_columns import mask_columns, masks_of_rows, require_allowed
+from spin_d3rlpy.data.masks import Bits, open_where_empty
+from spin_d3rlpy.data.preparation import KEY, EpisodeRows, Missing, TablePreparation, learn_column
+from spin_d3rlpy.data.rounding import ColumnRounding
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name
 from spin_d3rlpy.data.staging import episode_buffer, staged_dataset, write_episodes
+from spin_d3rlpy.data.table_arguments import (
+    TableArguments,
+    choice_lists,
+    name_of,
+    names_of,
+    sizes_of,
+    values_of,
+)
+from spin_d3rlpy.data.tables import Columns as Columns
+from spin_d3rlpy.data.tables import Table, open_table, reading
 from spin_d3rlpy.errors import (
     DatasetNotFoundError,
     InvalidDatasetError,
-    NvecMismatchError,
+    listed,
     require_one_of,
+    shown,
 )
-from spin_d3rlpy.nvec import check_nvec, nvec_from_space
-from spin_envs import MissingDependencyError
-
-LastStep = Literal["keep", "drop"]
-
-
-class Columns(Protocol):
-    """Columns by name: a mapping of arrays, a pandas or polars data frame."""
-
-    def __getitem__(self, name: str, /) -> Any: ...
+from spin_d3rlpy.nvec import nvec_from_space
 
 
 def from_table(
     table: str | Path | Columns,
     *,
-    observations: Sequence[str],
-    actions: Sequence[str],
-    reward: str,
-    episode: str,
-    time: str | None = None,
-    terminal: str | bool = False,
-    choices: Mapping[str, Sequence[Any]] | None = None,
+    observations: Sequence[Name],
+    actions: Sequence[Name],
+    reward: Name,
+    episode: Name | Sequence[Name],
+    time: Name | None = None,
+    terminal: Name | bool = False,
+    choices: Mapping[Any, Sequence[Any]] | None = None,
     nvec: Sequence[int] | None = None,
     last_step: LastStep = "keep",
-    subtract: Mapping[str, float] | None = None,
+    subtract: Mapping[Any, float] | None = None,
     terminal_values: Sequence[Any] | None = None,
     missing: Missing = "refuse",
-    categories: Sequence[str] = (),
+    categories: Sequence[Name] = (),
     layout: Mapping[str, Any] | None = None,
-    masks: Mapping[str, Sequence[str]] | NDArray[np.bool_] | None = None,
+    masks: Mapping[Any, Sequence[Name]] | NDArray[np.bool_] | None = None,
+    decimal: str | Mapping[Any, str] | None = None,
+    dates: str | Mapping[Any, str] | None = None,
 ) -> DeviceReplayBuffer:
     """Reads logged decisions: one row has a state, the action taken and its reward.
 
@@ -87,20 +86,26 @@ def from_table(
 
     Args:
         table: a `.csv` or `.parquet` file (the latter needs pyarrow: `pip install
-            "spin-d3rlpy[parquet]"`), or columns by name, such as a data frame.
-        observations: columns of the state. Numbers stay numbers; dates (ISO 8601, such as
-            2024-05-31 or 2024-05-31T08:30+02:00, or a data frame's) become days since the earliest;
-            true and false, yes and no become 1 and 0; words become one feature each. What a
-            column's first cell is, all must be.
+            "spin-d3rlpy[parquet]"`), or columns by name, such as a data frame of pandas, polars
+            or pyarrow. A CSV file's cells are parted by commas or, if its header has none, by
+            semicolons or tabs. Names of columns are text or whole numbers.
+        observations: columns of the state, known before the decision. Numbers stay numbers; dates
+            (ISO 8601, such as 2024-05-31 or 2024-05-31T08:30+02:00, or a data frame's) become days
+            since the earliest; true and false, yes and no become 1 and 0; words become one feature
+            each. All cells together decide what a column is; a column of several kinds is refused.
+            Text such as NA, null and n/a is an empty cell, as for pandas; "?", "-" and "." are in
+            columns of numbers, dates, or yes and no.
         actions: columns of the sub-actions, one each (N of them).
         reward: column of the reward that follows the action.
-        episode: column that identifies an episode's rows.
+        episode: column that identifies an episode's rows, or a list of columns that do so
+            together, such as `["hospital", "stay"]`.
         time: column of numbers or dates that orders an episode's rows. Without it they must be
             consecutive and in order.
         terminal: column that is 1 (true, yes) in the row whose action ended the episode for good
             (death does, the end of observation does not); or one answer for all episodes.
         choices: the values of an action column in the order of their numbers, e.g. `{"dose": [0,
-            50, 100]}`. Other columns hold the numbers 0, 1, 2, ...
+            50, 100]}`. Other columns hold the numbers 0, 1, 2, ... Numbers equal numbers, also
+            where a file writes 50.0; text equals the same text, so that "007" is not 7.
         nvec: number of choices of each sub-action, needed for columns without `choices`, because a
             choice that was never made does not appear in the data.
         last_step: what to do with a last step after which the state is unknown. `"keep"` keeps it
@@ -109,7 +114,9 @@ def from_table(
             were cut off at any time and whose rewards do not come at the end.
         subtract: numbers to subtract from columns of the state before they are rounded to float32,
             which keeps 24 bits of each: as seconds since 1970, times closer than 128 seconds become
-            equal. Subtract the same from states that you pass to `predict`.
+            equal. From columns that are not named, the smallest value is subtracted where float32
+            would make different values equal. The preparation keeps it: `predict_table` does the
+            same, and states that you pass to `predict` need it done.
         terminal_values: values of the column `terminal` that end an episode, such as `["dead"]`;
             all others, also empty ones, do not.
         missing: empty cells of the state are an error (`"refuse"`), or the column's mean, or the
@@ -127,6 +134,11 @@ def from_table(
             e.g. `{"dose": ["dose_0_ok", "dose_50_ok", "dose_100_ok"]}`; or a bool array
             `(rows, N, K)`. Actions without such columns are free, and so is an empty cell of a
             final state.
+        decimal: the mark before decimals in text, `","` or `"."`, of all columns or by column.
+            Then numbers may have marks between thousands and zeros in front; without it they are
+            refused as numbers of another locale.
+        dates: how text writes dates and times of day, as `datetime.strptime` has it, such as
+            `"%d.%m.%Y"`, of all columns or by column, besides ISO 8601.
 
     Returns:
         The dataset in main memory, for `fit`. Its attribute `preparation` says how columns became
@@ -134,75 +146,186 @@ def from_table(
 
     Raises:
         FileNotFoundError: there is no such file.
-        InvalidDatasetError: a column is missing or a cell invalid (the text names row and column),
-            a row's own mask forbids its action, or all rewards other than 0 would be left out.
+        InvalidDatasetError: a column is missing, there twice, of a type that cannot be read, or a
+            cell invalid (the text names row and column), the state would hold reward, action or
+            end, a row's own mask forbids its action, all rewards other than 0 would be left out,
+            or memory has no room.
         ValueError: an unknown `last_step` or `missing`, `subtract` or `categories` names no column
-            of the state, `terminal_values` without a column in `terminal`, or a `layout` that does
-            not fit the table.
+            of the state, `decimal` or `dates` none that is read, `terminal_values` without a column
+            in `terminal`, or a `layout` that does not fit the table.
         NvecMismatchError: `nvec`, `actions`, `choices` and `masks` disagree.
         MissingDependencyError: a Parquet file without pyarrow.
 
     Warns:
-        UserWarning: a column of the state loses distinct values in float32 (more than a tenth of
-            them, if they are not whole numbers), or a few outliers rule its scale.
+        UserWarning: a column of the state loses distinct values in float32 whatever is subtracted
+            (more than a tenth of them, if they are not whole numbers), or a few outliers rule its
+            scale.
     """
     if last_step not in get_args(LastStep):
         raise ValueError(f"Expected last_step 'keep' or 'drop', got {last_step!r}.")
     require_one_of("missing", missing, Missing)
-    choices = {} if choices is None else choices
-    _check_choices(choices)
-    _check_names(observations, categories, terminal, terminal_values)
-    subtract = subtract or {}
-    _check_subtract(subtract, observations)
-    sizes = _sizes(actions, choices, nvec)
-    names = [*observations, *actions, reward, episode]
-    names += [name for name in (time, terminal) if isinstance(name, str)]
-    names += mask_columns(masks, actions, sizes)
-    columns = _read(table, names)
-    with _named_file(table):
-        if not len(columns[episode]):
-            raise InvalidDatasetError("The table has no rows.")
-        groups = _episode_rows(
-            columns[episode], None if time is None else read_times(columns[time], time)
+    arguments = TableArguments.checked(
+        observations=observations,
+        actions=actions,
+        reward=reward,
+        episode=episode,
+        time=time,
+        terminal=terminal,
+        categories=categories,
+        subtract=subtract,
+        decimal=decimal,
+        dates=dates,
+    )
+    listed_choices = choice_lists(choices)
+    sizes = sizes_of(arguments.actions, listed_choices, nvec)
+    ends = values_of("terminal_values=", terminal_values, arguments.terminal)
+    if isinstance(masks, Mapping):
+        masks = {name_of(name): names_of("masks=", columns) for name, columns in masks.items()}
+    wanted = [*arguments.columns, *mask_columns(masks, arguments.actions, sizes)]
+    values = [
+        listed_choices.get(name, list(range(size)))
+        for name, size in zip(arguments.actions, sizes, strict=True)
+    ]
+    rounding = ColumnRounding()
+    with reading(table):
+        columns = open_table(table, wanted)
+        stacked, preparation = _read_log(
+            columns, arguments, values, missing, ends, last_step, masks, rounding
         )
-        state_only = _final_states(columns, [*actions, reward], groups)
-        values = [choices.get(name, range(size)) for name, size in zip(actions, sizes, strict=True)]
-        preparation = TablePreparation(
-            columns=[
-                learn_column(columns[name], name, subtract.get(name), missing, name in categories)
-                for name in observations
-            ],
-            actions=list(actions),
-            choices=[_plain_values(known) for known in values],
-            missing=missing,
-            episode=episode,
-        )
-        states = preparation.states(columns, list(groups.values()))
-        log = _Log(
-            states=states,
-            state_only=state_only,
-            chosen=np.stack(
-                [
-                    read_choices(columns[name], name, known, state_only)
-                    for name, known in zip(actions, values, strict=True)
-                ],
-                axis=1,
-            ),
-            rewards=_numbers(columns, reward, state_only),
-            ended=_terminal(columns, terminal, terminal_values, len(states)),
-        )
-        if masks is not None:
-            bits = masks_of_rows(masks, columns, actions, sizes, state_only)
-            require_allowed(bits, log.chosen, ~state_only, actions, values)
-            log = dataclasses.replace(log, masks=bits)
-        episodes = _cut(log, groups, terminal, last_step)
-        stacked = stack_episodes(episodes, [len(e.rewards) for e in episodes], sizes)
-    warn_of_columns(states, preparation.features, subtract)
+    rounding.warn()
     buffer = DeviceReplayBuffer(stacked)
     buffer.preparation = preparation
     if layout is not None:
-        buffer.layout = layout_of_table(layout, preparation.features_of, states.shape[1], sizes)
+        n_features = stacked.observations.shape[1]
+        buffer.layout = layout_of_table(layout, preparation.features_of, n_features, sizes)
     return buffer
+
+
+def _read_log(
+    table: Table,
+    arguments: TableArguments,
+    values: list[list[Any]],
+    missing: Missing,
+    ends: list[Any] | None,
+    last_step: LastStep,
+    masks: Mapping[Name, Sequence[Name]] | NDArray[np.bool_] | None,
+    rounding: ColumnRounding,
+) -> tuple[StackedEpisodes, TablePreparation]:
+    """Reads the episodes, a column at a time, and what became of the columns."""
+    episodes, ids = rows_of_episodes(
+        table, arguments.episode, arguments.time, arguments.locale(arguments.time)
+    )
+    sizes = [len(known) for known in values]
+    chosen, rewards, state_only = _decisions(table, arguments, values, episodes)
+    ended = _terminal(table, arguments.terminal, ends, len(state_only))
+    steps = cut(episodes, ids, state_only, ended, arguments.terminal, last_step)
+    bits = None
+    if masks is not None:
+        bits = masks_of_rows(masks, table, arguments.actions, sizes, state_only)
+        require_allowed(bits, chosen, ~state_only, arguments.actions, values)
+    preparation = TablePreparation(
+        columns=[
+            learn_column(
+                table[name],
+                arguments.subtract.get(name),
+                missing,
+                name in arguments.categories,
+                arguments.locale(name),
+                rounding,
+            )
+            for name in arguments.observations
+        ],
+        actions=arguments.actions,
+        choices=values,
+        missing=missing,
+        episode=arguments.episode[0] if len(arguments.episode) == 1 else arguments.episode,
+    )
+    report(rewards, state_only, steps, ids.count, rounding.shifts)
+    if not len(steps.rows):
+        raise no_transitions()
+    ends_of_episodes = np.cumsum(steps.lengths) - 1
+    terminals = np.zeros(len(steps.rows), np.float32)
+    terminals[ends_of_episodes] = steps.over
+    stacked = StackedEpisodes(
+        observations=preparation.states(table, episodes, steps.states),
+        actions=chosen[steps.rows],
+        rewards=rewards[steps.rows],
+        terminals=terminals,
+        lengths=steps.lengths.tolist(),
+        nvec=sizes,
+        masks=None if bits is None else _masks_of_states(bits, steps, sizes),
+    )
+    return stacked, preparation
+
+
+def _decisions(
+    table: Table,
+    arguments: TableArguments,
+    values: list[list[Any]],
+    episodes: EpisodeRows,
+) -> tuple[NDArray[np.integer[Any]], NDArray[np.float32], Bools]:
+    """Returns chosen numbers `(rows, N)`, rewards `(rows,)` and which rows are final states."""
+    reward = table[arguments.reward]
+    taken = [table[name] for name in arguments.actions]
+    empties = [
+        (column, is_empty(column, Values(known).texts))
+        for column, known in zip(taken, values, strict=True)
+    ]
+    state_only = final_states([*empties, (reward, is_empty(reward))], episodes)
+    sizes = [len(known) for known in values]
+    chosen = np.empty((len(state_only), len(sizes)), action_dtype(sizes))
+    for slot, (column, known) in enumerate(zip(taken, values, strict=True)):
+        locale = arguments.locale(column.name)
+        chosen[:, slot] = read_choices(column, known, state_only, locale)
+    numbers = read_numbers(reward, arguments.locale(reward.name), is_state=False)
+    with np.errstate(over="ignore"):
+        rewards = np.where(state_only, 0.0, numbers).astype(np.float32)
+    wrong = ~np.isfinite(rewards)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InvalidDatasetError(
+            f"Row {row} has {shown(reward.name)} = {shown(reward.cell(row))}, which is not finite "
+            "as float32. Correct it, or leave the episode out."
+        )
+    return chosen, rewards, state_only
+
+
+def _masks_of_states(bits: Bits, steps: Steps, sizes: Sequence[int]) -> Bits:
+    """Returns the masks of observations; after an episode's last action all may be open."""
+    masks = bits[steps.states]
+    last = np.cumsum(steps.lengths + 1) - 1
+    masks[last] = open_where_empty(masks[last], sizes)
+    return masks
+
+
+def _terminal(table: Table, terminal: Name | bool, ends: Sequence[Any] | None, rows: int) -> Bools:
+    """Returns which rows' actions ended their episode; all rows for `True`."""
+    if isinstance(terminal, bool):
+        return np.full(rows, terminal)
+    column = table[terminal]
+    if ends is not None:
+        return _is_one_of(column, ends)
+    try:
+        return read_flags(column)
+    except InvalidDatasetError as error:
+        raise InvalidDatasetError(
+            f"{error} Expected terminal= to name a column that is 1 where the action ended the "
+            "episode for good, else 0 or empty. Of a column of words, say which end it, such as "
+            "terminal_values=['dead']."
+        ) from error
+
+
+def _is_one_of(column: Column, ends: Sequence[Any]) -> Bools:
+    wanted = Values(ends)
+    codes, cells = column.distinct()
+    here = np.array([*(wanted.position(cell) is not None for cell in cells), False], bool)[codes]
+    if not here.any():
+        found = listed(sorted({str(cell) for cell in cells}))
+        raise InvalidDatasetError(
+            f"No row has one of terminal_values={shown(list(ends))} in {shown(column.name)}, whose "
+            f"values are {found}. Correct them, or pass terminal=False if no episode ended."
+        )
+    return here
 
 
 def read_states(table: str | Path | Columns, preparation: TablePreparation) -> NDArray[np.float32]:
@@ -217,172 +340,15 @@ def read_states(table: str | Path | Columns, preparation: TablePreparation) -> N
         InvalidDatasetError: a column is missing or a cell invalid; the text names row and column.
     """
     names = [column.name for column in preparation.columns]
-    whole: Any = _open(Path(table)) if isinstance(table, str | Path) else table
-    with _named_file(table):
-        forward = preparation.missing == "forward"
-        known = [*names, preparation.episode] if forward else names
-        columns = _read(whole, known)
-        groups: dict[Any, list[int]] = {}
+    forward = preparation.missing == "forward"
+    by = preparation.episode_columns if forward else []
+    with reading(table):
+        columns = open_table(table, [*names, *by])
+        episodes = None
         if forward:
-            for row, episode in enumerate(columns[preparation.episode].tolist()):
-                groups.setdefault(episode, []).append(row)
-        states = preparation.states(columns, [np.array(rows) for rows in groups.values()])
-    return states.astype(np.float32)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Log:
-    """A table's rows in their order."""
-
-    states: NDArray[np.float64]  # (rows, obs)
-    state_only: NDArray[np.bool_]  # (rows,): final states, without an action
-    chosen: NDArray[np.int64]  # (rows, N)
-    rewards: NDArray[np.float64]  # (rows,)
-    ended: NDArray[np.bool_]  # (rows,): by the column of ends
-    masks: Bits | None = None  # (rows, bytes)
-
-
-@contextmanager
-def _named_file(table: object) -> Iterator[None]:
-    """Adds a file's name to errors about its content."""
-    try:
-        yield
-    except InvalidDatasetError as error:
-        if not isinstance(table, str | Path):
-            raise
-        raise InvalidDatasetError(f"{table} cannot be used. {error}") from error
-
-
-def _final_states(
-    columns: Mapping[str, NDArray[Any]],
-    decisions: Sequence[str],
-    groups: Mapping[Any, NDArray[np.int64]],
-) -> NDArray[np.bool_]:
-    """Returns which rows are final states: an episode's last, without all of the decisions."""
-    empty = np.stack([is_empty(columns[name]) for name in decisions], axis=1)
-    state_only: NDArray[np.bool_] = np.zeros(len(empty), bool)
-    last = [group[-1] for group in groups.values()]
-    state_only[last] = empty[last].all(1)
-    wrong = np.argwhere(empty & ~state_only[:, None])
-    if len(wrong):
-        row, column = wrong[0]
-        raise InvalidDatasetError(
-            f"Row {row} has no {decisions[column]!r}. Only an episode's last row may "
-            "leave actions and reward empty, and then all of them."
-        )
-    return state_only
-
-
-def _cut(
-    log: _Log,
-    groups: Mapping[Any, NDArray[np.int64]],
-    terminal: str | bool,
-    last_step: LastStep,
-) -> list[EpisodeArrays]:
-    """Returns the episodes with a step, and reports what was left out."""
-    episodes, kept, unknown = [], [], 0
-    for name, group in groups.items():
-        steps = group[~log.state_only[group]]
-        # A flag may stand in the last step's row or in that of the final state.
-        tail = group[max(len(steps) - 1, 0) :]
-        earlier = group[: -len(tail)]
-        if isinstance(terminal, str) and log.ended[earlier].any():
-            raise InvalidDatasetError(
-                f"Episode {name!r} continues after row {earlier[log.ended[earlier]][0]}, where "
-                f"{terminal!r} ends it."
-            )
-        over = bool(log.ended[tail].any())
-        if not log.state_only[group[-1]] and not over:
-            unknown += 1
-            if last_step == "drop":
-                steps = steps[:-1]
-            over = last_step == "keep"
-        if len(steps):
-            # What follows a terminal step is not looked at: its own state stands there.
-            rows_of_states = group if len(group) > len(steps) else [*group, group[-1]]
-            kept.append(steps)
-            episodes.append(
-                EpisodeArrays(
-                    name=f"episode {name!r}",
-                    observations=log.states[rows_of_states],
-                    actions=log.chosen[steps],
-                    rewards=log.rewards[steps],
-                    terminated=over,
-                    masks=None if log.masks is None else log.masks[rows_of_states],
-                )
-            )
-    _report(log.rewards, log.state_only, kept, len(groups), unknown)
-    return episodes
-
-
-def _check_names(
-    observations: Sequence[str],
-    categories: Sequence[str],
-    terminal: str | bool,
-    terminal_values: Sequence[Any] | None,
-) -> None:
-    if isinstance(categories, str) or not set(categories) <= set(observations):
-        raise ValueError(
-            f"Expected categories= to be a list of columns of the state, got {categories!r}. "
-            f"Columns of the state: {', '.join(observations)}."
-        )
-    if terminal_values is not None and (
-        not isinstance(terminal, str) or isinstance(terminal_values, str)
-    ):
-        raise ValueError(
-            "Expected terminal_values= to be a list of values of a column named in terminal=, got "
-            f"{terminal_values!r} and terminal={terminal!r}."
-        )
-
-
-def _plain_values(values: Sequence[Any]) -> list[Any]:
-    """Returns choices as JSON has them."""
-    return [value.item() if isinstance(value, np.generic) else value for value in values]
-
-
-def _check_subtract(subtract: Mapping[str, float], observations: Sequence[str]) -> None:
-    for name, number in subtract.items():
-        if name not in observations or not math.isfinite(number):
-            raise ValueError(
-                "Expected subtract= to map columns of the state to finite numbers, got "
-                f"{name!r}: {number!r}. Columns of the state: {', '.join(observations)}."
-            )
-
-
-def _report(
-    rewards: NDArray[np.float64],
-    state_only: NDArray[np.bool_],
-    kept: Sequence[NDArray[np.int64]],
-    episodes: int,
-    unknown: int,
-) -> None:
-    """Says what was read and left out, or raises InvalidDatasetError if no reward is left.
-
-    Args:
-        rewards: of all rows, `(rows,)`; 0 in rows of final states.
-        state_only: which rows are final states, `(rows,)`.
-        kept: rows of each kept episode's steps.
-        episodes: in the table.
-        unknown: number of episodes whose last next state is unknown.
-    """
-    entered: NDArray[np.bool_] = np.zeros(len(rewards), bool)
-    for steps in kept:
-        entered[steps] = True
-    paying = rewards != 0.0
-    if paying.any() and not paying[entered].any():
-        raise InvalidDatasetError(
-            f"All {paying.sum():,} rewards other than 0 stand in last steps that would be left "
-            "out, because the state after them is unknown. Pass last_step='keep', name the column "
-            "of ends in terminal=, or add a last row with each episode's final state."
-        )
-    left_out = ~entered & ~state_only
-    print(
-        f"Read {len(rewards):,} rows of {episodes:,} episodes, {state_only.sum():,} of them final "
-        f"states without an action. Unknown state after the last step: {unknown:,} episodes. Left "
-        f"out: {left_out.sum():,} rows, {(left_out & paying).sum():,} rewards other than 0, "
-        f"{episodes - len(kept):,} episodes.",
-        file=sys.stderr,
-    )
+            ids = EpisodeIds([columns[name] for name in by])
+            episodes = ids.grouped(ids.in_order())
+        return preparation.states(columns, episodes)
 
 
 def save_dataset(
@@ -449,132 +415,3 @@ def save_dataset(
         if data.layout is not None:
             metadata[LAYOUT_KEY] = data.layout.to_dict()
         storage.update_metadata(metadata)
-
-
-def _check_choices(choices: Any) -> None:
-    """Raises NvecMismatchError unless `choices` maps columns to lists of values."""
-    if not isinstance(choices, Mapping):
-        raise NvecMismatchError(
-            "Expected choices= to map columns to their values in order, such as "
-            f'{{"dose": [0, 50, 100]}}, got {choices!r}. If the columns hold the numbers 0, 1, 2, '
-            "..., pass how many there are of each as nvec= instead."
-        )
-    for name, values in choices.items():
-        if isinstance(values, str) or not hasattr(values, "__len__"):
-            raise NvecMismatchError(
-                f"Expected the choices of {name!r} to be a list of its values in order, got "
-                f"{values!r}."
-            )
-
-
-def _sizes(
-    actions: Sequence[str], choices: Mapping[str, Sequence[Any]], nvec: Sequence[int] | None
-) -> list[int]:
-    known = {name: len(values) for name, values in choices.items()}
-    sizes = [known.get(name, 0) for name in actions] if nvec is None else list(nvec)
-    together = dict(zip(actions, sizes, strict=False))
-    if len(sizes) != len(actions) or 0 in sizes or not known.items() <= together.items():
-        raise NvecMismatchError(
-            f"Expected the choices of each of {list(actions)}: its values in order in choices= or, "
-            "if they are numbered 0, 1, 2, ..., how many in nvec=. Got "
-            f"{', '.join(f'{n} of {name!r}' for name, n in known.items()) or 'none'} in choices= "
-            f"and nvec={nvec}."
-        )
-    return check_nvec(sizes)
-
-
-def _read(table: str | Path | Columns, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Returns columns, of text if from a CSV file."""
-    columns: Any = _open(Path(table)) if isinstance(table, str | Path) else table
-    known = columns.keys() if hasattr(columns, "keys") else names
-    for name in names:
-        if name not in known:
-            listed = ", ".join(map(str, known))
-            raise InvalidDatasetError(f"There is no column {name!r}; columns: {listed}.")
-    return {name: np.asarray(columns[name]) for name in names}
-
-
-def _open(path: Path) -> dict[str, NDArray[Any]]:
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}.")
-    if path.suffix == ".parquet":
-        try:
-            from pyarrow import ArrowInvalid, parquet
-        except ImportError as error:
-            raise MissingDependencyError(
-                "Reading Parquet files needs pyarrow: pip install 'spin-d3rlpy[parquet]'."
-            ) from error
-        try:
-            table = parquet.read_table(path)
-        except ArrowInvalid as error:
-            raise InvalidDatasetError(f"{path} is not a Parquet file: {error}") from error
-        return {name: table[name].to_numpy() for name in table.column_names}
-    if path.suffix != ".csv":
-        raise InvalidDatasetError(f"Expected a .csv or .parquet file, got {path.name!r}.")
-    return read_csv(path)
-
-
-def _numbers(
-    columns: Mapping[str, NDArray[Any]], name: str, skip: NDArray[np.bool_] | None = None
-) -> NDArray[np.float64]:
-    """Returns a column's numbers; 0 in skipped cells."""
-    column = columns[name]
-    if skip is not None:
-        column = np.where(skip, "0" if column.dtype.kind in "OU" else 0, column)
-    try:
-        return column.astype(np.float64)
-    except (ValueError, TypeError):
-        row = next(i for i, v in enumerate(column) if not isinstance(plain(v), float))
-        raise InvalidDatasetError(
-            f"Expected column {name!r} to hold numbers, row {row} has {column[row]!r}."
-        ) from None
-
-
-def _episode_rows(
-    column: NDArray[Any], time: NDArray[np.float64] | None
-) -> dict[Any, NDArray[np.int64]]:
-    """Returns each episode's rows in order, episodes in the order of their first row."""
-    groups: dict[Any, list[int]] = {}
-    for row, name in enumerate(column.tolist()):
-        groups.setdefault(name, []).append(row)
-    for name, rows in groups.items():
-        if time is not None:
-            rows.sort(key=time.__getitem__)
-            if not (np.diff(time[rows]) > 0).all():
-                raise InvalidDatasetError(f"Two rows of episode {name!r} have the same time.")
-        for row in np.array(rows[1:])[np.diff(rows) > 1][:1] if time is None else ():
-            raise InvalidDatasetError(
-                f"Episode {name!r} appears again in row {row}, after others. Pass time= to order "
-                "rows, or sort the table."
-            )
-    return {name: np.array(rows) for name, rows in groups.items()}
-
-
-def _terminal(
-    columns: Mapping[str, NDArray[Any]],
-    terminal: str | bool,
-    ends: Sequence[Any] | None,
-    rows: int,
-) -> NDArray[np.bool_]:
-    """Returns which rows' actions ended their episode; all rows for `True`."""
-    if isinstance(terminal, bool):
-        return np.full(rows, terminal)
-    column = columns[terminal]
-    if ends is not None:
-        wanted = {plain(value) for value in ends}
-        ends_here = np.array([plain(value) in wanted for value in column.tolist()], bool)
-        if not ends_here.any():
-            raise InvalidDatasetError(
-                f"No row has one of terminal_values={list(ends)} in {terminal!r}, whose values are "
-                f"{', '.join(map(str, sorted({str(v) for v in column.tolist()})[:SHOWN_VALUES]))}."
-                " Correct them, or pass terminal=False if no episode ended."
-            )
-        return ends_here
-    try:
-        return read_flags(column, terminal)
-    except InvalidDatasetError as error:
-        raise InvalidDatasetError(
-            f"{error} Expected terminal= to name a column that is 1 where the action ended the "
-            "episode for good, else 0 or empty. Of a column of words, say which end it, such as "
-            "terminal_values=['dead']."
-        ) from error

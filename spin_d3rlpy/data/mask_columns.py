@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.cells import read_flags
+from spin_d3rlpy.data.cells import is_empty, read_flags
+from spin_d3rlpy.data.columns import Column, Name
 from spin_d3rlpy.data.masks import Bits, first_forbidden, is_choice, pack
-from spin_d3rlpy.data.preparation import is_empty
-from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
+from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError, shown
 
 
-def mask_columns(masks: object, actions: Sequence[str], nvec: Sequence[int]) -> list[str]:
+def mask_columns(masks: object, actions: Sequence[Name], nvec: Sequence[int]) -> list[Name]:
     """Returns the names of the columns that masks are read from; none if they are an array.
 
     Raises:
@@ -25,18 +25,18 @@ def mask_columns(masks: object, actions: Sequence[str], nvec: Sequence[int]) -> 
     sizes = dict(zip(actions, nvec, strict=True))
     for name, columns in masks.items():
         if name not in sizes or isinstance(columns, str) or len(columns) != sizes[name]:
-            expected = ", ".join(f"{m} of {action!r}" for action, m in sizes.items())
+            expected = ", ".join(f"{m} of {shown(action)}" for action, m in sizes.items())
             raise NvecMismatchError(
                 "Expected masks= to map action columns to one column for each of their choices "
-                f"({expected}), got {name!r}: {columns!r}."
+                f"({expected}), got {shown(name)}: {shown(columns)}."
             )
     return [column for columns in masks.values() for column in columns]
 
 
 def masks_of_rows(
-    masks: Mapping[str, Sequence[str]] | NDArray[Any],
-    columns: Mapping[str, NDArray[Any]],
-    actions: Sequence[str],
+    masks: Mapping[Name, Sequence[Name]] | NDArray[Any],
+    columns: Mapping[Name, Column],
+    actions: Sequence[Name],
     nvec: Sequence[int],
     state_only: NDArray[np.bool_],
 ) -> Bits:
@@ -65,22 +65,22 @@ def masks_of_rows(
     for action, names in masks.items():
         for choice, name in enumerate(names):
             column = columns[name]
-            empty = is_empty(column)
+            empty = is_empty(column, marks=False)
             wrong = np.flatnonzero(empty & ~state_only)
             if len(wrong):
                 raise InvalidDatasetError(
-                    f"Row {wrong[0]} has no {name!r}. Expected 1 (true, yes) where the choice may "
-                    "be made, else 0; only final states may leave it empty."
+                    f"Row {wrong[0]} has no {shown(name)}. Expected 1 (true, yes) where the choice "
+                    "may be made, else 0; only final states may leave it empty."
                 )
-            allowed[:, actions.index(action), choice] = read_flags(column, name) | empty
+            allowed[:, actions.index(action), choice] = read_flags(column) | empty
     return pack(allowed, nvec)
 
 
 def require_allowed(
     bits: Bits,
-    chosen: NDArray[np.int64],
+    chosen: NDArray[np.integer[Any]],
     decided: NDArray[np.bool_],
-    actions: Sequence[str],
+    actions: Sequence[Name],
     values: Sequence[Sequence[Any]],
 ) -> None:
     """Checks the actions of the rows in which something was decided.
@@ -101,7 +101,8 @@ def require_allowed(
         at, slot, count = forbidden
         choice = values[slot][chosen[rows[at], slot]]
         raise InvalidDatasetError(
-            f"Row {rows[at]} has {actions[slot]!r} = {choice!r}, which its mask forbids ({count} "
+            f"Row {rows[at]} has {shown(actions[slot])} = {shown(choice)}, which its mask "
+            f"forbids ({count} "
             "rows have such an action). Expected masks that allow what was done: look whether they "
             "are of the state before the action, and correct them or leave out these episodes."
         )

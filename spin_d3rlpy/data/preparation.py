@@ -3,32 +3,54 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, SupportsFloat, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_d3rlpy.errors import InvalidDatasetError
+from spin_d3rlpy.data.cells import (
+    Kind,
+    Locale,
+    kind_of,
+    learn_words,
+    read_booleans,
+    read_days,
+    read_numbers,
+    read_words,
+    typed,
+)
+from spin_d3rlpy.data.columns import Bools, Column, Name
+from spin_d3rlpy.data.rounding import ColumnRounding
+from spin_d3rlpy.data.texts import DECIMALS
+from spin_d3rlpy.errors import InvalidDatasetError, shown
+from spin_d3rlpy.files.untrusted import require_memory
 
 Floats = NDArray[np.float64]
-Kind = Literal["number", "date", "boolean", "category"]
 Missing = Literal["refuse", "mean", "forward"]
 
 KEY = "table_preparation"  # in Minari's metadata and in policy files
-VERSION = 1
-MOST_CATEGORIES = 100
-_SHOWN = 20
-_BOOLEANS = {"false": 0.0, "no": 0.0, "true": 1.0, "yes": 1.0}
-_KIND_IN_WORDS: dict[Kind, str] = {  # what a column of this kind holds; categories list theirs
-    "number": "numbers",
-    "date": "dates such as 2024-05-31 or 2024-05-31T08:30:00",
-    "boolean": "true or false, yes or no, 1 or 0",
-}
-_EMPTY = {"", "nan", "NaN", "NaT"}  # also what other libraries write for an empty cell
-_DAY = 86_400.0
+VERSION = 2
+_READ = (1, VERSION)  # the first had no locales and one column of episodes
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeRows:
+    """Which rows of a table belong together, in order of time.
+
+    Attributes:
+        order: the table's rows, episode after episode, `(rows,)`.
+        starts: where in `order` each episode begins, and the number of rows, `(episodes + 1,)`.
+    """
+
+    order: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Number of rows of each episode."""
+        return np.diff(self.starts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,33 +62,66 @@ class ColumnPreparation:
         kind: a number, a date (days since `subtract`, which is days since 1970), a boolean (0 or
             1), or a word, one of `categories` (a feature each, 1 where it is the row's).
         categories: the words, in the order of their features.
-        subtract: number that is subtracted.
+        subtract: number that is subtracted: given, or the smallest where float32 would make
+            different values equal.
         fill: mean of the log's numbers, in place of a missing one; None if none was missing there,
             and then none may be.
+        decimal: the mark before decimals in text, if it was said.
+        dates: how text writes dates, if it was said.
     """
 
-    name: str
+    name: Name
     kind: Kind
     categories: list[str] = dataclasses.field(default_factory=list)
     subtract: float = 0.0
     fill: float | None = None
+    decimal: str | None = None
+    dates: str | None = None
 
     @property
     def features(self) -> list[str]:
         """Names of its features; one that was missing in the log has a flag as its last."""
-        own = [f"{self.name}={word}" for word in self.categories] or [self.name]
+        own = [f"{self.name}={word}" for word in self.categories] or [str(self.name)]
         return own if self.fill is None else [*own, f"{self.name} is missing"]
 
-    def encode(self, values: Floats, missing: NDArray[np.bool_]) -> Floats:
-        """Returns features `(rows, features)` of numbers, or of categories' numbers, `(rows,)`."""
+    def read(self, column: Column) -> Floats:
+        """Returns a column's numbers less `subtract`, or its words' positions; NaN where empty.
+
+        Raises:
+            InvalidDatasetError: a cell is of another kind; the text names row and column.
+        """
+        locale = Locale(self.decimal, self.dates)
         if self.kind == "category":
-            own = np.zeros((len(values), len(self.categories)))
-            known = np.flatnonzero(~np.isnan(values))
-            own[known, values[known].astype(np.int64)] = 1.0
+            return read_words(column, self.categories)
+        if self.kind == "boolean":
+            return read_booleans(column, locale)
+        if self.kind == "date":
+            return read_days(column, locale) - self.subtract
+        return _difference(column, self.subtract, locale)
+
+    def encode(self, values: Floats, missing: Bools) -> list[Floats]:
+        """Returns the features `(rows,)` of what `read` returned."""
+        if self.kind == "category":
+            own = [(values == i).astype(np.float64) for i in range(len(self.categories))]
+        elif self.fill is None:
+            own = [values]
         else:
-            filled = np.where(np.isnan(values), self.fill or 0.0, values)
-            own = filled[:, None]
-        return own if self.fill is None else np.column_stack([own, missing])
+            own = [np.where(np.isnan(values), self.fill, values)]
+        return own if self.fill is None else [*own, missing.astype(np.float64)]
+
+
+def _difference(column: Column, subtract: float, locale: Locale) -> Floats:
+    """Returns a column's numbers less a number, which whole numbers keep exactly."""
+    is_whole = column.is_typed and column.values.dtype in (np.int64, np.uint64)
+    if not is_whole or not subtract or subtract != np.rint(subtract) or abs(subtract) >= 2.0**62:
+        numbers = read_numbers(column, locale)
+        return numbers - subtract if subtract else numbers
+    # Modulo 2**64 and back: right wherever the difference has 63 bits, as it must to matter.
+    exact = column.values.astype(np.int64) - np.int64(subtract)
+    rough = column.values.astype(np.float64) - subtract
+    values = np.where(np.abs(rough) < 2.0**62, exact.astype(np.float64), rough)
+    values[column.empty] = np.nan
+    return np.asarray(values, np.float64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,14 +134,14 @@ class TablePreparation:
         choices: their values, in the order of their numbers.
         missing: what stands in for a missing value: nothing (`"refuse"`), the log's mean, or the
             last value of the same episode and, before there is one, the mean (`"forward"`).
-        episode: column by which rows belong together, for `"forward"`.
+        episode: column, or columns, by which rows belong together, for `"forward"`.
     """
 
     columns: list[ColumnPreparation]
-    actions: list[str]
+    actions: list[Name]
     choices: list[list[Any]]
     missing: Missing
-    episode: str
+    episode: Name | list[Name]
 
     @property
     def features(self) -> list[str]:
@@ -94,50 +149,68 @@ class TablePreparation:
         return [feature for column in self.columns for feature in column.features]
 
     @property
-    def features_of(self) -> dict[str, list[int]]:
+    def features_of(self) -> dict[Name, list[int]]:
         """Numbers of the state's features that each column became, by the column's name."""
-        numbers, first = {}, 0
+        numbers: dict[Name, list[int]] = {}
+        first = 0
         for column in self.columns:
             numbers[column.name] = list(range(first, first + len(column.features)))
             first += len(column.features)
         return numbers
 
+    @property
+    def episode_columns(self) -> list[Name]:
+        """The columns by which rows belong together."""
+        return list(self.episode) if isinstance(self.episode, list) else [self.episode]
+
     def states(
-        self, table: Mapping[str, NDArray[Any]], groups: Sequence[NDArray[np.int64]]
-    ) -> Floats:
-        """Returns states `(rows, obs)`.
+        self,
+        table: Mapping[Name, Column],
+        episodes: EpisodeRows | None,
+        rows: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.float32]:
+        """Returns states `(rows, obs)`, made column by column in one array.
 
         Args:
             table: columns by name.
-            groups: rows of each episode, in order of time.
+            episodes: rows that belong together, which `missing="forward"` needs.
+            rows: of the table, those wanted; None: all.
 
         Raises:
-            InvalidDatasetError: a cell is invalid, unknown or missing; the text names row, column.
+            InvalidDatasetError: a cell is invalid, unknown or missing (the text names row and
+                column), or memory has no room.
         """
-        parts = []
-        for column in self.columns:
-            cells = table[column.name]
-            values = read_cells(cells, column.name, column.kind, column.categories)
-            values = values - column.subtract
-            missing = np.isnan(values)
-            if np.isinf(values).any():
-                row = int(np.isinf(values).argmax())
-                raise InvalidDatasetError(
-                    f"Row {row} has {column.name!r} = {cells[row]}, which is not finite. Correct "
-                    "it, or leave it empty and pass missing='mean'."
+        features = len(self.features)
+        states = np.empty((0, features), np.float32)
+        at = 0
+        for preparation in self.columns:
+            column = table[preparation.name]
+            if at == 0:
+                n = len(column) if rows is None else len(rows)
+                require_memory(
+                    4 * n * features,
+                    f"{n:,} states of {features} features",
+                    "Read fewer rows or columns.",
+                    InvalidDatasetError,
                 )
-            if column.fill is None and missing.any():
+                states = np.empty((n, features), np.float32)
+            values = preparation.read(column)
+            missing = np.isnan(values)
+            if preparation.fill is None and missing.any():
                 row = int(missing.argmax())
                 raise InvalidDatasetError(
-                    f"Row {row} has no {column.name!r}, which no row of the log lacked. Fill it "
-                    "in, or train on a log with missing values, read with missing='mean'."
+                    f"Row {row} has no {shown(preparation.name)}, which no row of the log lacked. "
+                    "Fill it in, or train on a log with missing values, read with missing='mean'."
                 )
-            if self.missing == "forward":
-                values = fill_forward(values, groups)
-            parts.append(column.encode(values, missing))
-        return np.concatenate(parts, axis=1)
+            if self.missing == "forward" and episodes is not None:
+                values = fill_forward(values, episodes)
+            for feature in preparation.encode(values, missing):
+                rounded = as_float32(feature, column)
+                states[:, at] = rounded if rows is None else rounded[rows]
+                at += 1
+        return states
 
-    def named(self, actions: NDArray[Any]) -> list[dict[str, Any]]:
+    def named(self, actions: NDArray[Any]) -> list[dict[Any, Any]]:
         """Returns actions `(B, N)` by the table's names and values."""
         return [
             {
@@ -160,7 +233,7 @@ class TablePreparation:
         """
         try:
             content = json.loads(str(text))
-            if content.pop("version") != VERSION:
+            if content.pop("version") not in _READ:
                 raise ValueError("it is of another version")
             columns = [ColumnPreparation(**column) for column in content.pop("columns")]
             preparation = cls(columns=columns, **content)
@@ -172,12 +245,16 @@ class TablePreparation:
         return preparation
 
     def _check(self) -> None:
-        names = [column.name for column in self.columns] + [*self.actions, self.episode]
+        names = [column.name for column in self.columns]
+        names += [*self.actions, *self.episode_columns]
         numbers = [column.subtract for column in self.columns]
         numbers += [column.fill for column in self.columns if column.fill is not None]
         words = [word for column in self.columns for word in column.categories]
         is_valid = (
-            all(isinstance(text, str) for text in [*names, *words])
+            all(type(name) in (str, int) for name in names)
+            and all(isinstance(text, str) for text in words)
+            and all(c.decimal in (None, *DECIMALS) for c in self.columns)
+            and all(c.dates is None or isinstance(c.dates, str) for c in self.columns)
             and all(isinstance(x, int | float) and np.isfinite(x) for x in numbers)
             and all(column.kind in get_args(Kind) for column in self.columns)
             and all(bool(c.categories) == (c.kind == "category") for c in self.columns)
@@ -211,164 +288,101 @@ def read_preparation(
 
 
 def learn_column(
-    cells: NDArray[Any],
-    name: str,
+    column: Column,
     subtract: float | None,
     missing: Missing,
     is_category: bool,
+    locale: Locale,
+    rounding: ColumnRounding,
 ) -> ColumnPreparation:
     """Finds out how a column of a log becomes features.
 
-    The first cell that is not empty decides what all of them must be.
-
     Args:
-        cells: `(rows,)`.
-        name: of the column.
-        subtract: number to subtract; None: 0, or a date's earliest day.
+        column: of the log.
+        subtract: number to subtract; None: a date's earliest day, the smallest of numbers that
+            float32 cannot tell apart, else 0.
         missing: whether cells may be empty.
         is_category: whether its values are names, even if they look like numbers.
+        locale: how its text writes numbers and dates.
+        rounding: is told what float32 and outliers do to the column.
 
     Raises:
-        InvalidDatasetError: a cell is of another kind than the first, or empty and none may be, all
-            are empty, or there are more than 100 words.
+        InvalidDatasetError: cells are of several kinds, or empty and none may be, all are empty, or
+            there are more than 100 words.
     """
-    empty = is_empty(cells)
-    if empty.any() and missing == "refuse":
-        raise InvalidDatasetError(
-            f"Row {int(empty.argmax())} has no {name!r}. Pass missing='mean' or 'forward', which "
-            "fill it in and add a feature that says so, or fill it in yourself."
-        )
+    name, raw = column.name, column
+    column = column if is_category else typed(column, locale)
+    kind, empty = kind_of(column, locale, is_category)
     if empty.all():
-        raise InvalidDatasetError(f"Column {name!r} is empty. Leave it out of observations=.")
-    kind = "category" if is_category else kind_of(cells[int((~empty).argmax())])
-    categories = _words(cells[~empty], name) if kind == "category" else []
-    values = read_cells(cells, name, kind, categories)
-    if subtract is None:
-        subtract = float(np.floor(np.nanmin(values))) if kind == "date" else 0.0
-    fill = float(np.nanmean(values - subtract)) if empty.any() else None
-    if kind == "category" and fill is not None:
-        fill = 0.0  # a missing word is none of them
-    return ColumnPreparation(name, kind, categories, subtract, fill)
-
-
-def kind_of(cell: object) -> Kind:
-    """Returns what a cell looks like."""
-    if isinstance(cell, bool | np.bool_) or str(cell).strip().lower() in _BOOLEANS:
-        return "boolean"
-    if _number(cell) is not None:
-        return "number"
-    return "category" if _days(cell) is None else "date"
-
-
-def read_cells(cells: NDArray[Any], name: str, kind: Kind, categories: Sequence[str]) -> Floats:
-    """Returns a column as numbers `(rows,)`; NaN where it is empty.
-
-    Dates become days since 1970, words their positions among the categories.
-
-    Raises:
-        InvalidDatasetError: a cell is not of this kind, or a word that is not known.
-    """
-    if kind == "number" and cells.dtype.kind in "biuf":
-        return cells.astype(np.float64)
-    known = {word: float(i) for i, word in enumerate(categories)}
-    values = np.full(len(cells), np.nan)
-    empty = is_empty(cells)
-    for row in np.flatnonzero(~empty).tolist():
-        cell = cells[row]
-        value: float | None
-        if kind == "category":
-            value = known.get(str(cell).strip())
-        elif kind == "boolean":
-            value = _boolean(cell)
-        else:
-            value = _number(cell) if kind == "number" else _days(cell)
-        if value is None:
-            raise InvalidDatasetError(_expected(kind, name, row, cell, categories))
-        values[row] = value
-    return values
-
-
-def read_times(cells: NDArray[Any], name: str) -> Floats:
-    """Returns numbers or dates of a column that orders rows.
-
-    Raises:
-        InvalidDatasetError: a cell is empty, or as of `read_cells`.
-    """
-    empty = is_empty(cells)
-    if empty.any():
-        raise InvalidDatasetError(f"Row {int(empty.argmax())} has no {name!r}, by which to order.")
-    kind: Kind = "date" if kind_of(cells[0]) == "date" else "number"
-    return read_cells(cells, name, kind, [])
-
-
-def fill_forward(values: Floats, groups: Sequence[NDArray[np.int64]]) -> Floats:
-    """Returns values in which NaN is the last number before it in its episode, if any."""
-    filled = values.copy()
-    for rows in groups:
-        own = filled[rows]
-        last = np.maximum.accumulate(np.where(np.isnan(own), -1, np.arange(len(own))))
-        filled[rows] = np.where(last >= 0, own[last], np.nan)
-    return filled
-
-
-def is_empty(cells: NDArray[Any]) -> NDArray[np.bool_]:
-    """Returns which cells are empty; NaN and NaT are what other libraries make of one."""
-    if cells.dtype.kind in "biu":
-        return np.zeros(len(cells), bool)
-    if cells.dtype.kind in "fM":
-        return np.asarray(cells != cells)
-    # NaN is not equal to itself.
-    is_empty_cell = [v is None or bool(v != v) or str(v).strip() in _EMPTY for v in cells.tolist()]
-    return np.array(is_empty_cell, bool)
-
-
-def _words(cells: NDArray[Any], name: str) -> list[str]:
-    words = sorted({str(cell).strip() for cell in cells.tolist()})
-    if len(words) > MOST_CATEGORIES:
+        raise InvalidDatasetError(f"Column {shown(name)} is empty. Leave it out of observations=.")
+    if empty.any() and missing == "refuse":
+        row = int(empty.argmax())
+        cell = raw.cell(row)
+        mark = f" (its cell is {shown(cell)})" if isinstance(cell, str) and cell.strip() else ""
         raise InvalidDatasetError(
-            f"Column {name!r} has {len(words):,} different words, more than {MOST_CATEGORIES}: "
-            f"{', '.join(words[:3])}, ... Group them, or leave the column out of observations=."
+            f"Row {row} has no {shown(name)}{mark}. Pass missing='mean' or 'forward', which fill it"
+            " in and add a feature that says so, or fill it in yourself."
         )
-    return words
-
-
-def _expected(kind: Kind, name: str, row: int, cell: object, categories: Sequence[str]) -> str:
-    plain = cell.item() if isinstance(cell, np.generic) else cell
-    cell_text = f"row {row} has {plain!r}"
+    learned = ColumnPreparation(name, kind, decimal=locale.decimal, dates=locale.dates)
     if kind == "category":
-        words = ", ".join(categories[:_SHOWN])
-        return f"Expected column {name!r} to hold one of: {words}; {cell_text}. Correct it."
-    return (
-        f"Expected column {name!r} to hold {_KIND_IN_WORDS[kind]}, {cell_text}. Correct it or, if "
-        "the column's values are names, list it in categories=."
-    )
+        words = learn_words(column, empty)
+        # A missing word is none of them.
+        return dataclasses.replace(learned, categories=words, fill=0.0 if empty.any() else None)
+    given = subtract is not None
+    if subtract is None and kind == "date":
+        subtract = float(np.floor(np.nanmin(learned.read(column))))
+    learned = dataclasses.replace(learned, subtract=float(subtract or 0.0))
+    known = learned.read(column)[~empty]
+    if kind != "boolean":
+        as_float32(known, column, ~empty)
+        shift = rounding.look(name, known, column_fits(column), given, learned.subtract)
+        learned = dataclasses.replace(learned, subtract=learned.subtract + shift)
+        known = known if not shift else learned.read(column)[~empty]
+    return dataclasses.replace(learned, fill=float(known.mean()) if empty.any() else None)
 
 
-def _number(cell: object) -> float | None:
-    if isinstance(cell, np.datetime64):  # which float() takes for nanoseconds
-        return None
-    if not isinstance(cell, str | SupportsFloat):
-        return None
-    try:
-        return float(cell)
-    except (TypeError, ValueError):
-        return None
+def column_fits(column: Column) -> bool:
+    """Returns whether float32 holds every value of the column's type."""
+    return column.is_typed and bool(np.can_cast(column.values.dtype, np.float32))
 
 
-def _boolean(cell: object) -> float | None:
-    known = _BOOLEANS.get(str(cell).strip().lower())
-    number = _number(cell)
-    return number if known is None and number in (0.0, 1.0) else known
+def as_float32(
+    values: NDArray[np.floating[Any]], column: Column, filled: Bools | None = None
+) -> NDArray[np.float32]:
+    """Returns a column's numbers rounded.
+
+    Args:
+        values: `(rows,)`, or `(filled,)` if these are of some rows only.
+        column: that they are of.
+        filled: which rows, `(rows,)`.
+
+    Raises:
+        InvalidDatasetError: one is not finite, before or after; the text names row and column.
+    """
+    with np.errstate(over="ignore"):
+        rounded = values.astype(np.float32)
+    wrong = np.isinf(rounded)
+    if wrong.any():
+        place = int(wrong.argmax())
+        row = place if filled is None else int(np.flatnonzero(filled)[place])
+        raise InvalidDatasetError(
+            f"Row {row} has {shown(column.name)} = {_unquoted(column.cell(row))}, which is not "
+            "finite as float32. Correct it, or leave it empty and pass missing='mean'."
+        )
+    return rounded
 
 
-def _days(cell: object) -> float | None:
-    """Returns days since 1970 of an ISO date; one without a time zone counts as UTC."""
-    if isinstance(cell, np.datetime64):
-        return float(cell.astype("datetime64[us]").astype(np.int64)) / 1e6 / _DAY
-    try:
-        moment = datetime.datetime.fromisoformat(str(cell).strip())
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return moment.timestamp() / _DAY
+def _unquoted(cell: object) -> str:
+    text = shown(cell)
+    return text[1:-1] if text.startswith("'") and text.endswith("'") else text
+
+
+def fill_forward(values: Floats, episodes: EpisodeRows) -> Floats:
+    """Returns values in which NaN is the last number before it in its episode, if any."""
+    own = values[episodes.order]
+    last = np.where(np.isnan(own), -1, np.arange(len(own)))
+    last = np.maximum.accumulate(last)
+    is_known = last >= np.repeat(episodes.starts[:-1], episodes.lengths)
+    filled = values.copy()
+    filled[episodes.order] = np.where(is_known, own[last], np.nan)
+    return filled

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from spin_d3rlpy.errors import shown
 
 _MOST_NUMBERS = 2**23  # of states that are kept for the check: 64 MB
 # Fractions collide by chance where there are millions of them; whole numbers do not.
@@ -28,7 +30,9 @@ class LostValues:
     feature: int
     left: int  # distinct values in float32
     distinct: int  # distinct values in the data
-    start: float | None  # its smallest value, if subtracting that keeps all; else None
+    is_whole: bool  # whether all are whole numbers
+    start: float  # its smallest value, without decimals
+    shifted: int  # distinct values in float32 after subtracting that
 
 
 class StateRounding:
@@ -70,36 +74,71 @@ class StateRounding:
             )
 
 
-def warn_of_columns(
-    states: NDArray[np.float64], names: Sequence[str], subtracted: Mapping[str, float]
-) -> None:
-    """Warns (UserWarning) of a table's columns that float32 or an outlier makes useless.
+class ColumnRounding:
+    """What float32 and outliers take from a table's columns, looked at one by one.
 
-    Args:
-        states: of all rows, `(rows, obs)`, after the subtraction.
-        names: the columns' names.
-        subtracted: what has been subtracted already, by column.
+    Attributes:
+        shifts: numbers to subtract from columns, by name, without which values become equal.
     """
-    losses = (_lost_values(i, states[:, i]) for i in range(len(names)))
-    lost = [loss for loss in losses if loss is not None]
-    if lost:
-        listed = ", ".join(f"{names[loss.feature]!r} ({_share(loss)})" for loss in lost)
-        warnings.warn(
-            f"Columns lose distinct values in float32: {listed}. "
-            f"{_advice(lost, names, subtracted)}",
-            UserWarning,
-            stacklevel=3,
-        )
-    with np.errstate(over="ignore", invalid="ignore"):
-        scale = states.std(0)
-    if ruled := ruled_by_outliers(states, scale):
-        listed = ", ".join(f"{names[i]!r} ({_largest(states[:, i])})" for i in ruled)
-        warnings.warn(
-            f"A few values rule the scale of columns: {listed}. Standardized, all other values are "
-            "nearly equal. Repair or clip those values.",
-            UserWarning,
-            stacklevel=3,
-        )
+
+    def __init__(self) -> None:
+        self.shifts: dict[str | int, float] = {}
+        self._lost: list[tuple[str | int, LostValues, float | None]] = []
+        self._ruled: list[str] = []
+
+    def look(
+        self,
+        name: str | int,
+        values: NDArray[np.float64],
+        fits: bool,
+        given: bool,
+        subtracted: float,
+    ) -> float:
+        """Returns what to subtract from a column so that float32 keeps more of its values, or 0.
+
+        Args:
+            name: of the column.
+            values: its numbers, `(rows,)`, none missing.
+            fits: whether float32 holds all numbers of their type.
+            given: whether it was said what to subtract; then that holds.
+            subtracted: what has been subtracted already.
+        """
+        loss = None if fits else _lost_values(0, values)
+        shift = 0.0
+        if loss is not None and given:
+            self._lost.append((name, loss, subtracted + loss.start))
+        elif loss is not None:
+            if loss.shifted > loss.left:
+                shift = self.shifts[name] = loss.start
+                values = values - shift
+                loss = dataclasses.replace(loss, left=loss.shifted)
+            if _is_loss(loss.distinct, loss.left, loss.is_whole):
+                self._lost.append((name, loss, None))
+        self._look_for_outliers(name, values)
+        return shift
+
+    def _look_for_outliers(self, name: str | int, values: NDArray[np.float64]) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            scale = values.std(keepdims=True)
+        if ruled_by_outliers(values[:, None], scale):
+            self._ruled.append(f"{shown(name)} ({_largest(values)})")
+
+    def warn(self) -> None:
+        """Warns (UserWarning) of columns that float32 or an outlier makes useless."""
+        if self._lost:
+            columns = ", ".join(f"{shown(name)} ({_share(loss)})" for name, loss, _ in self._lost)
+            warnings.warn(
+                f"Columns lose distinct values in float32: {columns}. {_advice(self._lost)}",
+                UserWarning,
+                stacklevel=3,
+            )
+        if self._ruled:
+            warnings.warn(
+                f"A few values rule the scale of columns: {', '.join(self._ruled)}. Standardized, "
+                "all other values are nearly equal. Repair or clip those values.",
+                UserWarning,
+                stacklevel=3,
+            )
 
 
 def ruled_by_outliers(states: NDArray[np.floating], scale: NDArray[np.floating]) -> list[int]:
@@ -124,11 +163,15 @@ def _lost_values(feature: int, values: NDArray[np.float64]) -> LostValues | None
     values = np.sort(values)
     distinct, left = _distinct(values), _distinct(_rounded(values))
     is_whole = bool((values == np.rint(values)).all())
-    if distinct - left <= (0.0 if is_whole else _TOLERATED_LOSS) * distinct:
+    if not _is_loss(distinct, left, is_whole):
         return None
-    start = float(values[0])
+    start = float(np.floor(values[0]))
     shifted = _distinct(_rounded(values - start))
-    return LostValues(feature, left, distinct, start if shifted == distinct else None)
+    return LostValues(feature, left, distinct, is_whole, start, shifted)
+
+
+def _is_loss(distinct: int, left: int, is_whole: bool) -> bool:
+    return distinct - left > (0.0 if is_whole else _TOLERATED_LOSS) * distinct
 
 
 def _distinct(ordered: NDArray[np.floating]) -> int:
@@ -148,17 +191,16 @@ def _largest(values: NDArray[np.float64]) -> str:
     return f"{values[np.abs(values - np.median(values)).argmax()]:g} is farthest out"
 
 
-def _advice(
-    lost: Sequence[LostValues], names: Sequence[str], subtracted: Mapping[str, float]
-) -> str:
-    starts = {names[loss.feature]: loss.start for loss in lost if loss.start is not None}
+def _advice(lost: Sequence[tuple[str | int, LostValues, float | None]]) -> str:
+    starts = {
+        name: start
+        for name, loss, start in lost
+        if start is not None and loss.shifted == loss.distinct
+    }
     parts = []
     if starts:
-        sums = {name: start + subtracted.get(name, 0.0) for name, start in starts.items()}
-        listed = ", ".join(f"{name!r}: {number:.17g}" for name, number in sums.items())
-        parts.append(
-            f"Pass subtract={{{listed}}}, and subtract the same from states given to predict."
-        )
-    if len(starts) < len({names[loss.feature] for loss in lost}):
+        numbers = ", ".join(f"{shown(name)}: {number:.17g}" for name, number in starts.items())
+        parts.append(f"Pass subtract={{{numbers}}}, or leave it out.")
+    if len(starts) < len(lost):
         parts.append("Rescale the others or split them in two, such as days and seconds.")
     return " ".join(parts)

@@ -198,7 +198,7 @@ def test_the_preparation_is_kept_with_a_dataset_and_its_parts(path: Path) -> Non
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"version": 1', '"version": 2'),
+        ('"version": 2', '"version": 3'),
         ('"category"', '"code"'),
         ("[0, 50, 100, 200]", "7"),
         ("{", ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,17 @@ from d3rlpy.preprocessing import MinMaxObservationScaler, StandardObservationSca
 from gymnasium.spaces import Box, MultiDiscrete
 from typer.testing import CliRunner
 
-from spin_d3rlpy import create_replay_buffer, from_table
+from spin_d3rlpy import (
+    FactoredBC,
+    create_replay_buffer,
+    from_table,
+    load_policy,
+    save_dataset,
+    save_policy,
+)
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.logs import read_states
 from spin_d3rlpy.data.scalers import fit_scaler
 
 READING: dict[str, Any] = {
@@ -43,17 +52,51 @@ def table(n: int = 400) -> dict[str, Any]:
     }
 
 
-def test_columns_that_lose_values_are_named_with_what_to_do() -> None:
-    with pytest.warns(
-        UserWarning,
-        match=r"'seconds' \(4 of 400 are left\)\. Pass subtract=\{'seconds': 1700000000\}, and",
-    ) as caught:
-        from_table(table(), **READING)
-    assert len(caught) == 1
-    buffer = from_table(table(), subtract={"seconds": START}, **READING)  # no warning
+@pytest.mark.parametrize("subtract", [None, {"seconds": START}])
+def test_seconds_since_1970_keep_all_their_values(
+    subtract: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    buffer = from_table(table(), subtract=subtract, **READING)  # no warning
     assert len(buffer.observations[:, 0].unique()) == 400
     assert buffer.observations[:3, 0].tolist() == [0, 1, 2]
     assert buffer.observations[:3, 1].tolist() == pytest.approx(table()["pulse"][:3].tolist())
+    said = "Subtracted, because .* 1700000000 from 'seconds'"
+    assert bool(re.search(said, capsys.readouterr().err)) == (subtract is None)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64, object, "text"])
+def test_what_is_subtracted_is_kept_for_new_rows_and_in_files(dtype: Any, tmp_path: Path) -> None:
+    log = table()
+    cells = log["seconds"]
+    log["seconds"] = [str(x) for x in cells] if dtype == "text" else cells.astype(dtype)
+    buffer = from_table(log, **READING)
+    assert buffer.preparation is not None
+    assert buffer.preparation.columns[0].subtract == START
+    save_dataset(buffer, "me/seconds-v0")
+    again = DeviceReplayBuffer.from_minari(minari.load_dataset("me/seconds-v0"))
+    assert torch.equal(again.observations, buffer.observations)
+    policy = FactoredBC()
+    policy.fit(again, n_steps=2, n_steps_per_epoch=2, show_progress=False)
+    save_policy(policy, tmp_path / "policy.safetensors")
+    loaded = load_policy(tmp_path / "policy.safetensors")
+    new = {"seconds": [START + 7, START - 1], "pulse": [70.0, 80.0]}
+    assert read_states(new, loaded.preparation)[:, 0].tolist() == [7.0, -1.0]
+    assert loaded.predict_table(new) == policy.predict_table(new)
+
+
+def test_nanoseconds_beyond_float64_keep_their_differences() -> None:
+    log = table()
+    log["seconds"] = 1_700_000_000_000_000_001 + np.arange(400)
+    buffer = from_table(log, **READING)
+    assert buffer.observations[1:10, 0].diff().tolist() == [1.0] * 8
+
+
+def test_a_shift_that_keeps_some_values_is_made_and_the_rest_named() -> None:
+    log = table()
+    log["seconds"] = log["seconds"] + np.where(np.arange(400) < 200, 0, 2**27)
+    with pytest.warns(UserWarning, match=r"'seconds' \(2\d\d of 400 are left\)\. Rescale.*split"):
+        buffer = from_table(log, **READING)
+    assert buffer.observations[:3, 0].tolist() == [0, 1, 2]
 
 
 def test_advice_holds_after_a_subtraction_that_was_too_small() -> None:

@@ -1,0 +1,268 @@
+"""Rows of a logged table as episodes: their order, their final states, where they end."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spin_d3rlpy.data.cells import Locale, is_empty, read_order
+from spin_d3rlpy.data.columns import Bools, Column, Name
+from spin_d3rlpy.data.preparation import EpisodeRows
+from spin_d3rlpy.errors import InvalidDatasetError, shown
+
+LastStep = Literal["keep", "drop"]
+Rows = NDArray[np.int64]
+
+
+class EpisodeIds:
+    """Which episode each row is of.
+
+    Args:
+        columns: that identify an episode together.
+
+    Attributes:
+        number: of each row's episode in the order of their first rows, `(rows,)`.
+        count: of the episodes.
+
+    Raises:
+        InvalidDatasetError: a cell is empty.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._first: Rows = np.empty(0, np.int64)
+        self._columns = [(column.name, *_ids(column)) for column in columns]
+        number = self._columns[0][1]
+        for _, codes, ids in self._columns[1:]:
+            _, number = np.unique(number * len(ids) + codes, return_inverse=True)
+        _, self._first, inverse = np.unique(number, return_index=True, return_inverse=True)
+        ranked = np.argsort(self._first)
+        rank = np.empty(len(ranked), np.int64)
+        rank[ranked] = np.arange(len(ranked))
+        self._first = self._first[ranked]
+        self.number: Rows = rank[inverse]
+        self.count = len(ranked)
+
+    def name(self, episode: int) -> str:
+        """Returns an episode's id as messages show it."""
+        row = self._first[episode]
+        ids = [ids[codes[row]] for _, codes, ids in self._columns]
+        return shown(ids[0] if len(ids) == 1 else tuple(ids))
+
+    def in_order(self) -> Rows:
+        """Returns rows, episode after episode, each one's in the table's order."""
+        return np.argsort(self.number, kind="stable")
+
+    def grouped(self, order: Rows) -> EpisodeRows:
+        """Returns the episodes' rows in an order in which each episode's are together."""
+        starts = np.searchsorted(self.number[order], np.arange(self.count + 1))
+        return EpisodeRows(order, starts)
+
+
+def _ids(column: Column) -> tuple[Rows, list[Any]]:
+    """Returns the number of each row's id, and the ids."""
+    empty = is_empty(column)
+    if empty.any():
+        row = int(empty.argmax())
+        raise InvalidDatasetError(
+            f"Row {row} has no {shown(column.name)} (its cell is {shown(column.cell(row))}), so "
+            f"that its episode is not known ({empty.sum():,} such rows). Fill it in, or leave "
+            "these rows out."
+        )
+    codes, cells = column.distinct()
+    numbered: dict[Any, int] = {}
+    for cell in cells:  # numbers that are equal are one id, text only equals itself
+        numbered.setdefault(cell.strip() if isinstance(cell, str) else cell, len(numbered))
+    keys = [cell.strip() if isinstance(cell, str) else cell for cell in cells]
+    return np.array([numbered[key] for key in keys], np.int64)[codes], list(numbered)
+
+
+def rows_of_episodes(
+    table: Mapping[Name, Column], episode: Sequence[Name], time: Name | None, locale: Locale
+) -> tuple[EpisodeRows, EpisodeIds]:
+    """Returns each episode's rows in order, episodes in the order of their first row.
+
+    Args:
+        table: columns by name.
+        episode: columns that identify an episode.
+        time: column that orders an episode's rows; None: they are consecutive and in order.
+        locale: how the column of time writes numbers and dates.
+
+    Raises:
+        InvalidDatasetError: there are no rows, an id or time is empty, an episode has a time twice,
+            or appears again after others without a column of time.
+    """
+    columns = [table[name] for name in episode]
+    if not len(columns[0]):
+        raise InvalidDatasetError("The table has no rows.")
+    ids = EpisodeIds(columns)
+    if time is None:
+        order = np.arange(len(ids.number))
+        again = np.flatnonzero(
+            (np.diff(ids.number) != 0) & (ids.number[1:] <= np.maximum.accumulate(ids.number)[:-1])
+        )
+        if len(again):
+            row = int(again[0]) + 1
+            raise InvalidDatasetError(
+                f"Episode {ids.name(ids.number[row])} appears again in row {row}, after others. "
+                "Pass time= to order rows, or sort the table."
+            )
+    else:
+        when = read_order(table[time], locale)
+        order = np.lexsort((when, ids.number))
+        same = (np.diff(ids.number[order]) == 0) & (when[order][1:] == when[order][:-1])
+        if same.any():
+            episode_number = int(ids.number[order[int(same.argmax())]])
+            raise InvalidDatasetError(
+                f"Two rows of episode {ids.name(episode_number)} have the same time."
+            )
+    return ids.grouped(order), ids
+
+
+def final_states(decisions: Sequence[tuple[Column, Bools]], episodes: EpisodeRows) -> Bools:
+    """Returns which rows are final states: an episode's last, without all of the decisions.
+
+    Args:
+        decisions: columns of actions and reward, and which of their cells are empty.
+        episodes: their rows.
+
+    Raises:
+        InvalidDatasetError: another row lacks one, or a last one some of them.
+    """
+    every = np.logical_and.reduce([empty for _, empty in decisions])
+    state_only = np.zeros(len(every), bool)
+    last = episodes.order[episodes.starts[1:] - 1]
+    state_only[last] = every[last]
+    wrong = [(int(w.argmax()), c) for c, e in decisions if (w := e & ~state_only).any()]
+    if wrong:
+        row, column = min(wrong, key=lambda place: place[0])
+        cell = column.cell(row)
+        mark = (
+            f" (its cell is {shown(cell)}; if that is a choice, list it in choices=)"
+            if isinstance(cell, str) and cell.strip()
+            else ""
+        )
+        raise InvalidDatasetError(
+            f"Row {row} has no {shown(column.name)}{mark}. Only an episode's last row may leave "
+            "actions and reward empty, and then all of them."
+        )
+    return state_only
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """What enters the dataset: episodes with a step or more.
+
+    Attributes:
+        rows: of the table, one for each step, `(n,)`.
+        states: rows of the table, one for each observation, `(sum(T + 1),)`; where the state after
+            the last step is not known, or does not matter, the last step's row again.
+        lengths: T of each episode.
+        over: whether it ended for good, `(episodes,)`.
+        unknown: number of episodes in the table whose state after the last step is not known.
+    """
+
+    rows: Rows
+    states: Rows
+    lengths: Rows
+    over: Bools
+    unknown: int
+
+
+def cut(
+    episodes: EpisodeRows,
+    ids: EpisodeIds,
+    state_only: Bools,
+    ended: Bools,
+    terminal: Name | bool,
+    last_step: LastStep,
+) -> Steps:
+    """Returns which rows are steps and states of which episodes.
+
+    Args:
+        episodes: the table's rows.
+        ids: names of episodes, for errors.
+        state_only: which rows are final states, `(rows,)`.
+        ended: which rows end their episode by the column of ends, `(rows,)`.
+        terminal: the column of ends, or one answer for all.
+        last_step: what to do with a last step after which the state is not known.
+
+    Raises:
+        InvalidDatasetError: an episode continues after its end.
+    """
+    order, starts, lengths = episodes.order, episodes.starts[:-1], episodes.lengths
+    has_final = state_only[order[episodes.starts[1:] - 1]]
+    steps = lengths - has_final
+    episode_of = np.repeat(np.arange(len(lengths)), lengths)
+    position = np.arange(len(order)) - starts[episode_of]
+    # A flag may stand in the last step's row or in that of the final state.
+    is_earlier = position < np.maximum(steps - 1, 0)[episode_of]
+    ends_here = ended[order]
+    if not isinstance(terminal, bool) and (ends_here & is_earlier).any():
+        place = int((ends_here & is_earlier).argmax())
+        raise InvalidDatasetError(
+            f"Episode {ids.name(episode_of[place])} continues after row {order[place]}, where "
+            f"{shown(terminal)} ends it."
+        )
+    over = np.zeros(len(lengths), bool)
+    over[episode_of[ends_here & ~is_earlier]] = True
+    unknown = ~has_final & ~over
+    if last_step == "drop":
+        steps = steps - unknown
+    else:
+        over = over | unknown
+    kept = steps > 0
+    is_step = position < steps[episode_of]
+    rows_of_states = np.where(kept, steps + 1, 0)
+    state_of = np.repeat(np.arange(len(lengths)), rows_of_states)
+    first = np.cumsum(rows_of_states) - rows_of_states
+    within = np.arange(len(state_of)) - first[state_of]
+    # What follows a terminal step is not looked at: its own state stands there.
+    states = order[starts[state_of] + np.minimum(within, (lengths - 1)[state_of])]
+    return Steps(order[is_step], states, steps[kept], over[kept], int(unknown.sum()))
+
+
+def report(
+    rewards: NDArray[np.floating[Any]],
+    state_only: Bools,
+    steps: Steps,
+    episodes: int,
+    shifts: Mapping[Name, float],
+) -> None:
+    """Says what was read and left out, or raises InvalidDatasetError if no reward is left.
+
+    Args:
+        rewards: of all rows, `(rows,)`; 0 in rows of final states.
+        state_only: which rows are final states, `(rows,)`.
+        steps: what enters.
+        episodes: in the table.
+        shifts: numbers that were subtracted for float32's sake, by column.
+    """
+    entered: NDArray[np.bool_] = np.zeros(len(rewards), bool)
+    entered[steps.rows] = True
+    paying = rewards != 0.0
+    if paying.any() and not paying[entered].any():
+        raise InvalidDatasetError(
+            f"All {paying.sum():,} rewards other than 0 stand in last steps that would be left "
+            "out, because the state after them is unknown. Pass last_step='keep', name the column "
+            "of ends in terminal=, or add a last row with each episode's final state."
+        )
+    left_out = ~entered & ~state_only
+    print(
+        f"Read {len(rewards):,} rows of {episodes:,} episodes, {state_only.sum():,} of them final "
+        f"states without an action. Unknown state after the last step: {steps.unknown:,} episodes. "
+        f"Left out: {left_out.sum():,} rows, {(left_out & paying).sum():,} rewards other than 0, "
+        f"{episodes - len(steps.lengths):,} episodes.",
+        file=sys.stderr,
+    )
+    if shifts:
+        subtracted = ", ".join(f"{number:.17g} from {shown(n)}" for n, number in shifts.items())
+        print(
+            f"Subtracted, because float32 would make different values equal: {subtracted}. "
+            "predict_table does the same; states for predict need it done.",
+            file=sys.stderr,
+        )

@@ -1,0 +1,294 @@
+"""What a user says of a table's columns, checked before the table is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from spin_d3rlpy.data.cells import Locale
+from spin_d3rlpy.data.choice_values import Values
+from spin_d3rlpy.data.columns import Name, as_python, is_null
+from spin_d3rlpy.data.texts import DECIMALS
+from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError, listed, shown
+from spin_d3rlpy.nvec import check_nvec
+
+_LONGEST = 1000  # characters of a choice; a policy file keeps the choices
+
+
+@dataclasses.dataclass(frozen=True)
+class TableArguments:
+    """Names of columns, as of `from_table`, and how columns of the state are read."""
+
+    observations: list[Name]
+    actions: list[Name]
+    reward: Name
+    episode: list[Name]
+    time: Name | None
+    terminal: Name | bool
+    categories: list[Name]
+    subtract: dict[Name, float]
+    decimal: str | Mapping[Name, str] | None
+    dates: str | Mapping[Name, str] | None
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        observations: Any,
+        actions: Any,
+        reward: Any,
+        episode: Any,
+        time: Any,
+        terminal: Any,
+        categories: Any,
+        subtract: Any,
+        decimal: Any,
+        dates: Any,
+    ) -> TableArguments:
+        """Returns the arguments of `from_table`.
+
+        Raises:
+            InvalidDatasetError: a name is no text or whole number, or given twice, or the state
+                would hold the reward, an action or the end.
+            ValueError: `categories`, `subtract`, `decimal` or `dates` fit no column.
+        """
+        several = isinstance(episode, Iterable) and not isinstance(episode, str | bytes)
+        arguments = cls(
+            observations=names_of("observations=", observations),
+            actions=names_of("actions=", actions),
+            reward=name_of(reward),
+            episode=names_of("episode=", episode) if several else [name_of(episode)],
+            time=None if time is None else name_of(time),
+            terminal=bool(terminal) if _is_bool(terminal) else name_of(terminal),
+            categories=_categories(categories, observations),
+            subtract=_subtracted(subtract, observations),
+            decimal=_by_column("decimal=", decimal),
+            dates=_by_column("dates=", dates),
+        )
+        arguments._check_roles()
+        arguments._check_locales()
+        return arguments
+
+    @property
+    def columns(self) -> list[Name]:
+        """All columns that are read."""
+        names = [*self.observations, *self.actions, self.reward, *self.episode]
+        names += [] if self.time is None else [self.time]
+        return names if isinstance(self.terminal, bool) else [*names, self.terminal]
+
+    def locale(self, name: Name | None) -> Locale:
+        """Returns how a column writes numbers and dates."""
+
+        def said(of: str | Mapping[Name, str] | None) -> str | None:
+            if not isinstance(of, Mapping):
+                return of
+            return None if name is None else of.get(name)
+
+        return Locale(said(self.decimal), said(self.dates))
+
+    def _check_roles(self) -> None:
+        leaks = {self.reward: "the reward", **dict.fromkeys(self.actions, "an action")}
+        if not isinstance(self.terminal, bool):
+            leaks.setdefault(self.terminal, "the end")
+        for name in self.observations:
+            if name in leaks:
+                raise InvalidDatasetError(
+                    f"Expected observations= to hold what was known before the decision, but "
+                    f"{shown(name)} is {leaks[name]}, which the state would tell in advance. Leave "
+                    "it out; what happened in earlier rows needs columns of its own."
+                )
+        if self.reward in self.actions:
+            raise InvalidDatasetError(f"Column {shown(self.reward)} is both reward and action.")
+
+    def _check_locales(self) -> None:
+        for argument, said in (("decimal=", self.decimal), ("dates=", self.dates)):
+            unknown = [n for n in said if n not in self.columns] if isinstance(said, dict) else []
+            if unknown:
+                raise ValueError(
+                    f"Expected {argument} to name columns of the table that are read, got "
+                    f"{listed(map(shown, unknown))}. These are read: {listed(self.columns)}."
+                )
+        marks = self.decimal.values() if isinstance(self.decimal, Mapping) else [self.decimal]
+        for mark in marks:
+            if mark is not None and mark not in DECIMALS:
+                raise ValueError(f"Expected decimal= ',' or '.', got {shown(mark)}.")
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
+def name_of(name: Any) -> Name:
+    """Returns a column's name.
+
+    Raises:
+        InvalidDatasetError: neither text nor a whole number.
+    """
+    if isinstance(name, str):
+        return str(name)
+    if isinstance(name, int | np.integer) and not isinstance(name, bool):
+        return int(name)
+    raise InvalidDatasetError(
+        f"Expected names of columns as text or whole numbers, got {shown(name)} of type "
+        f"{type(name).__name__}. Rename the column."
+    )
+
+
+def names_of(argument: str, names: Any) -> list[Name]:
+    """Returns a list of columns' names, each there once.
+
+    Raises:
+        InvalidDatasetError: it is no list, empty, or has a name twice.
+    """
+    if isinstance(names, str | bytes | Mapping) or not isinstance(names, Iterable):
+        raise InvalidDatasetError(
+            f"Expected {argument} to be a list of names of columns, got {shown(names)}."
+        )
+    found = [name_of(name) for name in names]
+    if not found or len(set(found)) < len(found):
+        twice = [name for name in found if found.count(name) > 1]
+        wrong = f"{shown(twice[0])} twice" if twice else "none"
+        raise InvalidDatasetError(
+            f"Expected {argument} to name one or more different columns, got {wrong}."
+        )
+    return found
+
+
+def _categories(categories: Any, observations: Any) -> list[Name]:
+    known = [] if categories is None else list(categories)
+    if isinstance(categories, str) or not all(name in list(observations) for name in known):
+        raise ValueError(
+            f"Expected categories= to be a list of columns of the state, got {shown(categories)}. "
+            f"Columns of the state: {listed(observations)}."
+        )
+    return [name_of(name) for name in known]
+
+
+def _subtracted(subtract: Any, observations: Any) -> dict[Name, float]:
+    found: dict[Name, float] = {}
+    for name, number in {} if subtract is None else dict(subtract).items():
+        try:
+            found[name] = float(number)
+        except (TypeError, ValueError, OverflowError):
+            found[name] = math.nan
+        if name not in list(observations) or not math.isfinite(found[name]):
+            raise ValueError(
+                "Expected subtract= to map columns of the state to finite numbers, got "
+                f"{shown(name)}: {shown(number)}. Columns of the state: {listed(observations)}."
+            )
+    return {name_of(name): number for name, number in found.items()}
+
+
+def _by_column(argument: str, said: Any) -> str | dict[Name, str] | None:
+    """Returns text for all columns, or by column."""
+    by_name = {name_of(n): text for n, text in said.items()} if isinstance(said, Mapping) else {}
+    if not all(isinstance(text, str) and text for text in by_name.values()) or not (
+        said is None or isinstance(said, Mapping) or (isinstance(said, str) and said)
+    ):
+        raise ValueError(
+            f"Expected {argument} to be text, or to map columns to text, got {shown(said)}."
+        )
+    return by_name if isinstance(said, Mapping) else said
+
+
+def choice_lists(choices: Any) -> dict[Name, list[Any]]:
+    """Returns the values of action columns in order, by the column's name.
+
+    Raises:
+        NvecMismatchError: `choices` does not map columns to lists of different values that a file
+            can keep: text, numbers, true and false.
+    """
+    if choices is None:
+        return {}
+    if not isinstance(choices, Mapping):
+        raise NvecMismatchError(
+            "Expected choices= to map columns to their values in order, such as "
+            f'{{"dose": [0, 50, 100]}}, got {shown(choices)}. If the columns hold the numbers 0, '
+            "1, 2, ..., pass how many there are of each as nvec= instead."
+        )
+    return {
+        name_of(name): _different(f"the choices of {shown(name)}", values)
+        for name, values in choices.items()
+    }
+
+
+def values_of(argument: str, values: Any, terminal: Name | bool) -> list[Any] | None:
+    """Returns the values that end an episode; None if it was not said.
+
+    Raises:
+        ValueError: no list of text, numbers, true and false, or there is no column of ends.
+    """
+    if values is None:
+        return None
+    if isinstance(terminal, bool) or isinstance(values, str):
+        raise ValueError(
+            f"Expected {argument} to be a list of values of a column named in terminal=, got "
+            f"{shown(values)} and terminal={terminal!r}."
+        )
+    return _plain_values(argument, values)
+
+
+def _different(what: str, values: Any) -> list[Any]:
+    plain = _plain_values(what, values)
+    repeated = Values(plain).repeated()
+    if repeated is not None:
+        raise NvecMismatchError(
+            f"Expected {what} to be different values, got {shown(repeated)} twice: "
+            f"{listed(map(shown, plain))}."
+        )
+    return plain
+
+
+def _plain_values(what: str, values: Any) -> list[Any]:
+    if isinstance(values, str | bytes | Mapping | Set) or not hasattr(values, "__len__"):
+        raise NvecMismatchError(
+            f"Expected {what} to be a list of its values in order, got {shown(values)}."
+        )
+    plain = []
+    for given in values:
+        value = as_python(given)
+        value = value.as_py() if hasattr(value, "as_py") else value  # pyarrow's scalars
+        if not _can_be_kept(value):
+            raise NvecMismatchError(
+                f"Expected {what} to be text, finite numbers, or true and false, got "
+                f"{shown(given)} of type {type(given).__name__}. Empty cells are no choice, and "
+                "dates are to be written as text, in the table, too."
+            )
+        plain.append(str(value) if isinstance(value, str) else value)
+    return plain
+
+
+def _can_be_kept(value: Any) -> bool:
+    if isinstance(value, str):
+        return 0 < len(value.strip()) <= _LONGEST
+    if is_null(value) or type(value) not in (bool, int, float):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def sizes_of(
+    actions: Sequence[Name], choices: Mapping[Name, Sequence[Any]], nvec: Sequence[int] | None
+) -> list[int]:
+    """Returns the number of choices of each action column.
+
+    Raises:
+        NvecMismatchError: `nvec`, `actions` and `choices` disagree.
+    """
+    known = {name: len(values) for name, values in choices.items()}
+    sizes = [known.get(name, 0) for name in actions] if nvec is None else list(nvec)
+    together = dict(zip(actions, sizes, strict=False))
+    if len(sizes) != len(actions) or 0 in sizes or not known.items() <= together.items():
+        counts = ", ".join(f"{n} of {shown(name)}" for name, n in known.items())
+        raise NvecMismatchError(
+            f"Expected the choices of each of {shown(list(actions))}: its values in order in "
+            "choices= or, if they are numbered 0, 1, 2, ..., how many in nvec=. Got "
+            f"{counts or 'none'} in choices= and nvec={nvec}."
+        )
+    return check_nvec(sizes)
