@@ -105,7 +105,10 @@ def _read_by_arrow(
     try:
         table = arrow_csv.read_csv(
             path,
-            arrow_csv.ReadOptions(column_names=labels, skip_rows=form.skipped + 1),
+            # Where memory is short, threads end the process instead of an error.
+            arrow_csv.ReadOptions(
+                column_names=labels, skip_rows=form.skipped + 1, use_threads=False
+            ),
             arrow_csv.ParseOptions(delimiter=form.delimiter, newlines_in_values=quotes),
             arrow_csv.ConvertOptions(
                 column_types=dict.fromkeys(labels, pyarrow.large_string()),

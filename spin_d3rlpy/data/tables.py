@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -155,25 +156,22 @@ def _open_parquet(path: Path) -> tuple[list[str], Callable[[int], Any]]:
             "Reading Parquet files needs pyarrow: pip install 'spin-d3rlpy[parquet]'."
         ) from error
 
-    def damaged(error: Exception) -> InvalidDatasetError:
-        return InvalidDatasetError(f"{path} is not a Parquet file, or damaged: {shown(error)}.")
+    def checked(read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except (pyarrow.ArrowException, OSError, ValueError, NotImplementedError) as error:
+            if _is_lack_of_memory(error):
+                raise
+            raise InvalidDatasetError(
+                f"{path} is not a Parquet file, or damaged: {shown(error)}."
+            ) from error
 
-    try:
-        file = parquet.ParquetFile(path)
-        names = list(file.schema_arrow.names)
-    except MemoryError:
-        raise
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise damaged(error) from error
+    file = checked(lambda: parquet.ParquetFile(path))
+    names = checked(lambda: list(file.schema_arrow.names))
 
     def read(place: int) -> Any:
-        try:
-            # By row groups: a column at once would take two copies of itself.
-            return file.read(columns=[names[place]], use_threads=False).column(0)
-        except MemoryError:
-            raise
-        except (pyarrow.ArrowException, OSError, ValueError, NotImplementedError) as error:
-            raise damaged(error) from error
+        read = partial(file.read, columns=[names[place]], use_threads=False)
+        return checked(read).column(0)
 
     return names, read
 
@@ -183,14 +181,22 @@ def reading(table: object) -> Iterator[None]:
     """Adds a file's name to errors about its content, and says where memory ends."""
     try:
         yield
-    except MemoryError as error:
+    except InvalidDatasetError as error:
+        if not isinstance(table, str | Path):
+            raise
+        raise InvalidDatasetError(f"{table} cannot be used. {error}") from error
+    except Exception as error:
+        if not _is_lack_of_memory(error):
+            raise
         what = table if isinstance(table, str | Path) else "the table"
         raise InvalidDatasetError(
             f"Reading {what} takes more memory than the {available_memory():,} bytes that are "
             "available. Read fewer rows or columns, store numbers in small types, or use a "
             "machine with more."
         ) from error
-    except InvalidDatasetError as error:
-        if not isinstance(table, str | Path):
-            raise
-        raise InvalidDatasetError(f"{table} cannot be used. {error}") from error
+
+
+def _is_lack_of_memory(error: Exception) -> bool:
+    """Returns whether an error, also one of the system or of pyarrow, is for want of memory."""
+    lacks = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+    return lacks or "Failed to launch worker thread" in str(error)
