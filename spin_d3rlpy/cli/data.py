@@ -169,15 +169,15 @@ def from_table_(
 
 def _choices(options: list[str], actions: list[str]) -> dict[str, list[str | int | float]]:
     """Returns the values of each action column; values with commas may be in quotation marks."""
-    found: dict[str, list[str | int | float]] = {}
+    by_column: dict[str, list[str | int | float]] = {}
     for text in options:
         # A name may contain "=": the longest that fits is meant.
         fitting = [name for name in actions if text.startswith(f"{name}=")]
         column = max(fitting, key=len, default=text.partition("=")[0])
-        if column in found:
+        if column in by_column:
             raise ValueError(f"Expected --choices once for each column, got {column!r} twice.")
-        found[column] = _typed(next(csv.reader([text[len(column) + 1 :]]), []))
-    return found
+        by_column[column] = _typed(next(csv.reader([text[len(column) + 1 :]]), []))
+    return by_column
 
 
 def _typed(values: list[str]) -> list[str | int | float]:

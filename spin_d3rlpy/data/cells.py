@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from decimal import Decimal
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 from spin_d3rlpy.data import texts
 from spin_d3rlpy.data.columns import EXACT, Bools, Column
 from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Floats = NDArray[np.float64]
 Kind = Literal["number", "date", "boolean", "category"]
@@ -76,8 +79,8 @@ def _says_nothing(column: Column, none: frozenset[str]) -> Bools:
         from pyarrow import compute
 
         trimmed = compute.utf8_trim_whitespace(column.values)
-        found = compute.is_in(trimmed, value_set=pyarrow.array(sorted(none), trimmed.type))
-        return np.asarray(found.to_numpy()).astype(bool)
+        is_one = compute.is_in(trimmed, value_set=pyarrow.array(sorted(none), trimmed.type))
+        return np.asarray(is_one.to_numpy()).astype(bool)
     cells = column.values.tolist()
     different = {cell for cell in cells if isinstance(cell, str)}
     if any(cell in none or cell.strip() in none for cell in different):
@@ -107,20 +110,20 @@ def kind_of(column: Column, locale: Locale, is_category: bool = False) -> tuple[
         return "number", is_empty(column)
     codes, cells = column.distinct()
     forms = np.array([_form(cell, locale) for cell in cells] + ["no value"], object)
-    found = set(forms.tolist()) - {"no value"}
-    only_marks = not found
-    if only_marks or ("word" in found and found <= {"word", "other number", "code"}):
+    kinds = set(forms.tolist()) - {"no value"}
+    only_marks = not kinds
+    if only_marks or ("word" in kinds and kinds <= {"word", "other number", "code"}):
         return "category", is_empty(column, marks=False)
-    if found == {"boolean", "number"}:
+    if kinds == {"boolean", "number"}:
         numbers = [c for c, form in zip(cells, forms, strict=False) if form == "number"]
         if all(_number(cell, locale) in (0.0, 1.0) for cell in numbers):
             return "boolean", is_empty(column)
-    if len(found) > 1 or not found <= _KIND_OF.keys():
+    if len(kinds) > 1 or not kinds <= _KIND_OF.keys():
         _refuse_mixture(column, codes, cells, forms, locale)
-    return _KIND_OF[found.pop()], is_empty(column)
+    return _KIND_OF[kinds.pop()], is_empty(column)
 
 
-def _form(cell: Any, locale: Locale) -> texts.Form:
+def _form(cell: object, locale: Locale) -> texts.Form:
     if isinstance(cell, str):
         text = cell.strip()
         return "no value" if text in texts.EMPTY else texts.form_of(text, *_fields(locale))
@@ -252,7 +255,7 @@ def _of_arrow(column: Column) -> Floats | None:
     return _cast(compute.if_else(marks, None, text))
 
 
-def _cast(text: Any) -> Floats | None:
+def _cast(text: pyarrow.ChunkedArray) -> Floats | None:
     """Returns the numbers of text that has nothing else, NaN where it is null."""
     import pyarrow
     from pyarrow import compute
@@ -361,7 +364,7 @@ def _by_value(
     return np.asarray(values, np.float64)
 
 
-def _number(cell: Any, locale: Locale) -> float | None:
+def _number(cell: object, locale: Locale) -> float | None:
     if isinstance(cell, str):
         text = cell.strip()
         number = texts.number_of(text, locale.decimal)
@@ -375,7 +378,7 @@ def _number(cell: Any, locale: Locale) -> float | None:
         return math.inf if cell > 0 else -math.inf
 
 
-def _days(cell: Any, locale: Locale) -> float | None:
+def _days(cell: object, locale: Locale) -> float | None:
     if isinstance(cell, datetime.datetime):
         return texts.days_since_1970(cell)
     if isinstance(cell, datetime.date):
@@ -383,7 +386,7 @@ def _days(cell: Any, locale: Locale) -> float | None:
     return texts.days_of(cell.strip(), locale.dates) if isinstance(cell, str) else None
 
 
-def _boolean(cell: Any) -> float | None:
+def _boolean(cell: object) -> float | None:
     if isinstance(cell, str) and cell.strip().lower() in texts.BOOLEANS:
         return texts.BOOLEANS[cell.strip().lower()]
     number = _number(cell, PLAIN)
@@ -403,7 +406,7 @@ def words_of(cells: Iterable[Any]) -> list[str]:
     return [word if word in texts.EMPTY else texts.as_whole(word) or word for word in words]
 
 
-def _written(cell: Any) -> str:
+def _written(cell: object) -> str:
     if isinstance(cell, float) and cell.is_integer() and abs(cell) < 1e15:
         return str(int(cell))
     return str(cell)

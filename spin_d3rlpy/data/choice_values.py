@@ -48,7 +48,7 @@ class Values:
                 return value
         return None
 
-    def position(self, cell: Any, decimal: str | None = None) -> int | None:
+    def position(self, cell: object, decimal: str | None = None) -> int | None:
         """Returns the number of a cell's value; None if it is none of them."""
         if isinstance(cell, str):
             text = cell.strip()
@@ -60,10 +60,12 @@ class Values:
             return self.texts.get(str(cell))
         if isinstance(cell, Decimal | fractions.Fraction):
             cell = int(cell) if cell == int(cell) else float(cell)
-        found = self._numbers.get(cell, self._written.get(cell))
-        if found is None and isinstance(cell, bool):
+        if not isinstance(cell, int | float):
+            return None
+        place = self._numbers.get(cell, self._written.get(cell))
+        if place is None and isinstance(cell, bool):
             return next((i for t, i in self.texts.items() if t.lower() == str(cell).lower()), None)
-        return found
+        return place
 
     def as_stored(self, dtype: np.dtype[Any]) -> Values:
         """Returns the same values, numbers rounded as a type of floats has them."""

@@ -10,14 +10,17 @@ import dataclasses
 import datetime
 import fractions
 import numbers
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set, Sized
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spin_d3rlpy.errors import InvalidDatasetError, shown
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Bools: TypeAlias = NDArray[np.bool_]
 Name: TypeAlias = str | int
@@ -30,6 +33,23 @@ _KINDS_IN_WORDS = {
     "S": "bytes. Decode them to text",
     "c": "complex numbers. Make two columns of them",
 }
+
+
+class _Series(Protocol):
+    """A column of pandas or polars, neither of which is imported."""
+
+    ndim: int
+    dtype: object
+
+    def isna(self) -> object: ...
+
+    def is_null(self) -> _Series: ...
+
+    def drop_nulls(self) -> _Series: ...
+
+    def to_numpy(self) -> object: ...
+
+    def __getitem__(self, rows: Bools) -> _Series: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +102,8 @@ class Column:
             return codes, encoded.dictionary.to_pylist()
         cells = self.values[filled]
         if cells.dtype.kind != "O":
-            found, codes[filled] = np.unique(cells, return_inverse=True)
-            return codes, [as_python(value) for value in found]
+            values, codes[filled] = np.unique(cells, return_inverse=True)
+            return codes, [as_python(value) for value in values]
         numbered: dict[tuple[type, Any], int] = {}
         keys = [(type(cell), cell) for cell in cells.tolist()]  # 1, 1.0 and True are equal
         try:
@@ -93,7 +113,7 @@ class Column:
         return codes, [value for _, value in numbered]
 
 
-def as_python(value: Any) -> Any:
+def as_python(value: object) -> Any:
     """Returns a cell of an array as Python's object; dates of any unit as a `datetime`."""
     if isinstance(value, np.datetime64):
         moment = value.astype("datetime64[us]").item()
@@ -103,7 +123,7 @@ def as_python(value: Any) -> Any:
     return value.item()
 
 
-def as_column(raw: Any, name: Name) -> Column:
+def as_column(raw: object, name: Name) -> Column:
     """Returns a user's column.
 
     Args:
@@ -127,14 +147,14 @@ def as_column(raw: Any, name: Name) -> Column:
         raise _refused(name, f"cells of a type that cannot be read ({shown(error)})") from error
 
 
-def _refused(name: Name, found: str) -> InvalidDatasetError:
+def _refused(name: Name, content: str) -> InvalidDatasetError:
     return InvalidDatasetError(
         f"Expected column {shown(name)} to hold numbers, dates, text, or true and false, one in "
-        f"each row; it has {found}."
+        f"each row; it has {content}."
     )
 
 
-def _of_pandas(raw: Any, name: Name) -> Column:
+def _of_pandas(raw: _Series, name: Name) -> Column:
     if raw.ndim != 1:
         raise _refused(name, f"{raw.ndim} dimensions, perhaps because several have this name")
     empty = np.asarray(raw.isna(), bool)
@@ -144,13 +164,15 @@ def _of_pandas(raw: Any, name: Name) -> Column:
     return _filled(np.asarray(kept.to_numpy()), empty, name)
 
 
-def _of_polars(raw: Any, name: Name) -> Column:
+def _of_polars(raw: _Series, name: Name) -> Column:
     if not hasattr(raw, "is_null"):  # a data frame, or one that is not computed yet
         raise _refused(name, f"a {type(raw).__name__}")
-    return _filled(raw.drop_nulls().to_numpy(), np.asarray(raw.is_null().to_numpy(), bool), name)
+    return _filled(
+        np.asarray(raw.drop_nulls().to_numpy()), np.asarray(raw.is_null().to_numpy(), bool), name
+    )
 
 
-def _of_arrow(raw: Any, name: Name) -> Column:
+def _of_arrow(raw: pyarrow.ChunkedArray, name: Name) -> Column:
     import pyarrow
     from pyarrow import types
 
@@ -166,11 +188,11 @@ def _of_arrow(raw: Any, name: Name) -> Column:
     return _filled(kept.to_numpy(), empty, name)
 
 
-def _of_sequence(raw: Any, name: Name) -> Column:
+def _of_sequence(raw: object, name: Name) -> Column:
     if isinstance(raw, np.ma.MaskedArray):
         empty = np.ma.getmaskarray(raw)
         return _filled(np.asarray(raw.data)[~empty], empty, name)
-    if isinstance(raw, str | bytes | Mapping | Set) or not hasattr(raw, "__len__"):
+    if isinstance(raw, str | bytes | Mapping | Set) or not isinstance(raw, Sized):
         raise InvalidDatasetError(
             f"Expected column {shown(name)} to be a list of cells, one for each row, got "
             f"{shown(raw)}. For a single row, pass a list of one cell."
@@ -256,7 +278,7 @@ def _checked_objects(cells: NDArray[Any], name: Name) -> tuple[NDArray[Any], Boo
     return np.fromiter(plain, object, len(plain)), null
 
 
-def is_null(value: Any) -> bool:
+def is_null(value: object) -> bool:
     """Returns whether a Python object stands for no value: None, NaN, pandas' NA and NaT."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True

@@ -155,10 +155,12 @@ def _read_by_python(
     path: Path, is_wanted: Callable[[str], bool]
 ) -> tuple[list[str], Callable[[int], Any]]:
     text = _decoded(path)
-    said = _SAID.match(text)
-    first = 1 if said else 0
+    first_line = _SAID.match(text)
+    first = 1 if first_line else 0
     lines = itertools.islice(io.StringIO(text, newline=None), first, None)
-    delimiter = said[1] if said else delimiter_of(next((x for x in lines if x.strip()), ""))
+    delimiter = (
+        first_line[1] if first_line else delimiter_of(next((x for x in lines if x.strip()), ""))
+    )
     rows = itertools.islice(_rows(path, text, delimiter), first, None)
     header = [name.strip() for name in next(rows, [])]
     columns = {i: _Texts() for i, name in enumerate(header) if is_wanted(name)}

@@ -320,10 +320,10 @@ def _is_one_of(column: Column, ends: Sequence[Any]) -> Bools:
     codes, cells = column.distinct()
     here = np.array([*(wanted.position(cell) is not None for cell in cells), False], bool)[codes]
     if not here.any():
-        found = listed(sorted({str(cell) for cell in cells}))
+        others = listed(sorted({str(cell) for cell in cells}))
         raise InvalidDatasetError(
             f"No row has one of terminal_values={shown(list(ends))} in {shown(column.name)}, whose "
-            f"values are {found}. Correct them, or pass terminal=False if no episode ended."
+            f"values are {others}. Correct them, or pass terminal=False if no episode ended."
         )
     return here
 

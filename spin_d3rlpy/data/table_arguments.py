@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -38,16 +38,16 @@ class TableArguments:
     def checked(
         cls,
         *,
-        observations: Any,
-        actions: Any,
-        reward: Any,
-        episode: Any,
-        time: Any,
-        terminal: Any,
-        categories: Any,
-        subtract: Any,
-        decimal: Any,
-        dates: Any,
+        observations: object,
+        actions: object,
+        reward: object,
+        episode: object,
+        time: object,
+        terminal: object,
+        categories: object,
+        subtract: object,
+        decimal: object,
+        dates: object,
     ) -> TableArguments:
         """Returns the arguments of `from_table`.
 
@@ -57,15 +57,16 @@ class TableArguments:
             ValueError: `categories`, `subtract`, `decimal` or `dates` fit no column.
         """
         several = isinstance(episode, Iterable) and not isinstance(episode, str | bytes)
+        state = names_of("observations=", observations)
         arguments = cls(
-            observations=names_of("observations=", observations),
+            observations=state,
             actions=names_of("actions=", actions),
             reward=name_of(reward),
             episode=names_of("episode=", episode) if several else [name_of(episode)],
             time=None if time is None else name_of(time),
             terminal=bool(terminal) if _is_bool(terminal) else name_of(terminal),
-            categories=_categories(categories, observations),
-            subtract=_subtracted(subtract, observations),
+            categories=_categories(categories, state),
+            subtract=_subtracted(subtract, state),
             decimal=_by_column("decimal=", decimal),
             dates=_by_column("dates=", dates),
         )
@@ -83,12 +84,12 @@ class TableArguments:
     def locale(self, name: Name | None) -> Locale:
         """Returns how a column writes numbers and dates."""
 
-        def said(of: str | Mapping[Name, str] | None) -> str | None:
+        def of_column(of: str | Mapping[Name, str] | None) -> str | None:
             if not isinstance(of, Mapping):
                 return of
             return None if name is None else of.get(name)
 
-        return Locale(said(self.decimal), said(self.dates))
+        return Locale(of_column(self.decimal), of_column(self.dates))
 
     def _check_roles(self) -> None:
         leaks = {self.reward: "the reward", **dict.fromkeys(self.actions, "an action")}
@@ -105,8 +106,8 @@ class TableArguments:
             raise InvalidDatasetError(f"Column {shown(self.reward)} is both reward and action.")
 
     def _check_locales(self) -> None:
-        for argument, said in (("decimal=", self.decimal), ("dates=", self.dates)):
-            unknown = [n for n in said if n not in self.columns] if isinstance(said, dict) else []
+        for argument, given in (("decimal=", self.decimal), ("dates=", self.dates)):
+            unknown = [n for n in given if n not in self.columns] if isinstance(given, dict) else []
             if unknown:
                 raise ValueError(
                     f"Expected {argument} to name columns of the table that are read, got "
@@ -118,11 +119,11 @@ class TableArguments:
                 raise ValueError(f"Expected decimal= ',' or '.', got {shown(mark)}.")
 
 
-def _is_bool(value: Any) -> bool:
+def _is_bool(value: object) -> bool:
     return isinstance(value, bool | np.bool_)
 
 
-def name_of(name: Any) -> Name:
+def name_of(name: object) -> Name:
     """Returns a column's name.
 
     Raises:
@@ -138,7 +139,7 @@ def name_of(name: Any) -> Name:
     )
 
 
-def names_of(argument: str, names: Any) -> list[Name]:
+def names_of(argument: str, names: object) -> list[Name]:
     """Returns a list of columns' names, each there once.
 
     Raises:
@@ -148,54 +149,57 @@ def names_of(argument: str, names: Any) -> list[Name]:
         raise InvalidDatasetError(
             f"Expected {argument} to be a list of names of columns, got {shown(names)}."
         )
-    found = [name_of(name) for name in names]
-    if not found or len(set(found)) < len(found):
-        twice = [name for name in found if found.count(name) > 1]
+    columns = [name_of(name) for name in names]
+    if not columns or len(set(columns)) < len(columns):
+        twice = [name for name in columns if columns.count(name) > 1]
         wrong = f"{shown(twice[0])} twice" if twice else "none"
         raise InvalidDatasetError(
             f"Expected {argument} to name one or more different columns, got {wrong}."
         )
-    return found
+    return columns
 
 
-def _categories(categories: Any, observations: Any) -> list[Name]:
-    known = [] if categories is None else list(categories)
-    if isinstance(categories, str) or not all(name in list(observations) for name in known):
+def _categories(categories: object, state: Sequence[Name]) -> list[Name]:
+    is_list = isinstance(categories, Iterable) and not isinstance(categories, str)
+    names = list(categories) if is_list and isinstance(categories, Iterable) else []
+    if not (is_list or categories is None) or any(name not in state for name in names):
         raise ValueError(
             f"Expected categories= to be a list of columns of the state, got {shown(categories)}. "
-            f"Columns of the state: {listed(observations)}."
+            f"Columns of the state: {listed(state)}."
         )
-    return [name_of(name) for name in known]
+    return [name_of(name) for name in names]
 
 
-def _subtracted(subtract: Any, observations: Any) -> dict[Name, float]:
-    found: dict[Name, float] = {}
-    for name, number in {} if subtract is None else dict(subtract).items():
+def _subtracted(subtract: object, state: Sequence[Name]) -> dict[Name, float]:
+    if subtract is None:
+        return {}
+    numbers: dict[Any, Any] = dict(subtract) if isinstance(subtract, Mapping) else {"": subtract}
+    for name, number in numbers.items():
         try:
-            found[name] = float(number)
+            numbers[name] = float(number)
         except (TypeError, ValueError, OverflowError):
-            found[name] = math.nan
-        if name not in list(observations) or not math.isfinite(found[name]):
+            numbers[name] = math.nan
+        if name not in state or not math.isfinite(numbers[name]):
             raise ValueError(
                 "Expected subtract= to map columns of the state to finite numbers, got "
-                f"{shown(name)}: {shown(number)}. Columns of the state: {listed(observations)}."
+                f"{shown(subtract)}. Columns of the state: {listed(state)}."
             )
-    return {name_of(name): number for name, number in found.items()}
+    return {name_of(name): number for name, number in numbers.items()}
 
 
-def _by_column(argument: str, said: Any) -> str | dict[Name, str] | None:
+def _by_column(argument: str, given: object) -> str | dict[Name, str] | None:
     """Returns text for all columns, or by column."""
-    by_name = {name_of(n): text for n, text in said.items()} if isinstance(said, Mapping) else {}
+    by_name = {name_of(n): text for n, text in given.items()} if isinstance(given, Mapping) else {}
     if not all(isinstance(text, str) and text for text in by_name.values()) or not (
-        said is None or isinstance(said, Mapping) or (isinstance(said, str) and said)
+        given is None or isinstance(given, Mapping) or (isinstance(given, str) and given)
     ):
         raise ValueError(
-            f"Expected {argument} to be text, or to map columns to text, got {shown(said)}."
+            f"Expected {argument} to be text, or to map columns to text, got {shown(given)}."
         )
-    return by_name if isinstance(said, Mapping) else said
+    return by_name if isinstance(given, Mapping) else given
 
 
-def choice_lists(choices: Any) -> dict[Name, list[Any]]:
+def choice_lists(choices: object) -> dict[Name, list[Any]]:
     """Returns the values of action columns in order, by the column's name.
 
     Raises:
@@ -216,8 +220,8 @@ def choice_lists(choices: Any) -> dict[Name, list[Any]]:
     }
 
 
-def values_of(argument: str, values: Any, terminal: Name | bool) -> list[Any] | None:
-    """Returns the values that end an episode; None if it was not said.
+def values_of(argument: str, values: object, terminal: Name | bool) -> list[Any] | None:
+    """Returns the values that end an episode; None if it was not given.
 
     Raises:
         ValueError: no list of text, numbers, true and false, or there is no column of ends.
@@ -232,7 +236,7 @@ def values_of(argument: str, values: Any, terminal: Name | bool) -> list[Any] | 
     return _plain_values(argument, values)
 
 
-def _different(what: str, values: Any) -> list[Any]:
+def _different(what: str, values: object) -> list[Any]:
     plain = _plain_values(what, values)
     repeated = Values(plain).repeated()
     if repeated is not None:
@@ -243,15 +247,16 @@ def _different(what: str, values: Any) -> list[Any]:
     return plain
 
 
-def _plain_values(what: str, values: Any) -> list[Any]:
-    if isinstance(values, str | bytes | Mapping | Set) or not hasattr(values, "__len__"):
+def _plain_values(what: str, values: object) -> list[Any]:
+    is_list = isinstance(values, Iterable) and hasattr(values, "__len__")
+    if isinstance(values, str | bytes | Mapping | Set) or not is_list:
         raise NvecMismatchError(
             f"Expected {what} to be a list of its values in order, got {shown(values)}."
         )
-    plain = []
-    for given in values:
+    plain: list[Any] = []
+    for given in cast(Iterable[object], values):
         value = as_python(given)
-        value = value.as_py() if hasattr(value, "as_py") else value  # pyarrow's scalars
+        value = value.as_py() if hasattr(value, "as_py") else value  # of pyarrow
         if not _can_be_kept(value):
             raise NvecMismatchError(
                 f"Expected {what} to be text, finite numbers, or true and false, got "
@@ -262,10 +267,10 @@ def _plain_values(what: str, values: Any) -> list[Any]:
     return plain
 
 
-def _can_be_kept(value: Any) -> bool:
+def _can_be_kept(value: object) -> bool:
     if isinstance(value, str):
         return 0 < len(value.strip()) <= _LONGEST
-    if is_null(value) or type(value) not in (bool, int, float):
+    if is_null(value) or not isinstance(value, int | float):
         return False
     try:
         return math.isfinite(float(value))
@@ -282,6 +287,8 @@ def sizes_of(
         NvecMismatchError: `nvec`, `actions` and `choices` disagree.
     """
     known = {name: len(values) for name, values in choices.items()}
+    if nvec is not None and not isinstance(nvec, Iterable):
+        raise NvecMismatchError(f"Expected nvec= to be a list of whole numbers, got {shown(nvec)}.")
     sizes = [known.get(name, 0) for name in actions] if nvec is None else list(nvec)
     together = dict(zip(actions, sizes, strict=False))
     if len(sizes) != len(actions) or 0 in sizes or not known.items() <= together.items():

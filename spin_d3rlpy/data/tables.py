@@ -98,22 +98,22 @@ def _place(name: Name, names: Sequence[Any], is_file: bool) -> int:
     raise InvalidDatasetError(f"There is no column {shown(name)}; columns: {listed(names)}.{hint}")
 
 
-def _same(known: Any, name: Name) -> bool:
+def _same(known: object, name: Name) -> bool:
     return str(known).strip() == str(name).strip()
 
 
-def _names_of_frame(table: Any) -> list[Any] | None:
+def _names_of_frame(table: object) -> list[Any] | None:
     """Returns the names of a frame's columns; None if it does not say them."""
     # A frame of polars that is not computed yet has names, but no cells.
     usable = hasattr(table, "__getitem__") and not isinstance(table, bytes)
     usable = usable and (hasattr(table, "height") or not hasattr(table, "collect_schema"))
     names = getattr(table, "column_names", None)  # pyarrow's; its `columns` are their cells
-    if names is None and usable and hasattr(getattr(table, "dtype", None), "names"):
-        names = table.dtype.names  # of numpy's structured arrays
+    if names is None and usable:
+        names = getattr(getattr(table, "dtype", None), "names", None)  # of structured arrays
     if names is None and usable:
         names = getattr(table, "columns", None)
-    if names is None and hasattr(table, "keys"):
-        names = table.keys()
+    if names is None and callable(keys := getattr(table, "keys", None)):
+        names = keys()
     if not usable or (names is None and hasattr(table, "__len__")):
         raise InvalidDatasetError(
             "Expected a .csv or .parquet file or columns by name, such as a data frame or "
@@ -122,9 +122,9 @@ def _names_of_frame(table: Any) -> list[Any] | None:
     return None if names is None else list(names)
 
 
-def _column_of_frame(table: Any, key: Any) -> Any:
+def _column_of_frame(table: Columns, key: Name) -> object:
     try:
-        return table[key]
+        column: object = table[key]
     except MemoryError:
         raise
     except Exception as error:  # any of another library
@@ -132,6 +132,7 @@ def _column_of_frame(table: Any, key: Any) -> Any:
             f"The column {shown(key)} of this {type(table).__name__} cannot be read "
             f"({shown(error)}). Expected columns by name, such as a data frame."
         ) from error
+    return column
 
 
 def _open(path: Path, wanted: Sequence[Name]) -> tuple[list[str], Callable[[int], Any]]:
@@ -178,7 +179,7 @@ def _open_parquet(path: Path) -> tuple[list[str], Callable[[int], Any]]:
 
 @contextmanager
 def reading(table: object) -> Iterator[None]:
-    """Adds a file's name to errors about its content, and says where memory ends."""
+    """Adds a file's name to errors about its content; lack of memory is an InvalidDatasetError."""
     try:
         yield
     except InvalidDatasetError as error:

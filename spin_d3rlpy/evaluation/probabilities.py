@@ -11,7 +11,7 @@ probabilities in view of those before it, as when actions are sampled with masks
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -133,8 +133,8 @@ class BehaviorProbabilities:
         return kept
 
     def log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
-        inputs, masks = self._inputs(observations), self._masks
-        return _as_floats(log_prob(self.asm, inputs, actions, self.n_orders, masks))
+        inputs, chosen, masks = self._rows(observations, actions)
+        return _as_floats(log_prob(self.asm, inputs, chosen, self.n_orders, masks))
 
     @torch.no_grad()
     def slot_log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
@@ -168,8 +168,9 @@ class BehaviorProbabilities:
         self, observations: NDArray[Any], actions: NDArray[Any]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Returns the model's inputs, actions and masks."""
-        chosen = torch.as_tensor(actions, device=self.asm.device).long()
-        return self._inputs(observations), chosen, self._masks
+        inputs = self._inputs(observations)
+        chosen = _logged(observations, actions, self.asm.nvec)
+        return inputs, torch.as_tensor(chosen, device=self.asm.device), self._masks
 
     def _inputs(self, observations: NDArray[Any]) -> torch.Tensor:
         size = self.asm.observation_size
@@ -308,6 +309,8 @@ class SampledPolicy:
         """Computes something row by row, from the networks' inputs, actions and masks."""
         _require_states_of(self._masks, observations)
         assert self._algo.impl is not None
+        assert self._algo.config.nvec is not None
+        actions = _logged(observations, actions, self._algo.config.nvec)
         self._algo.impl.modules.set_eval()  # after training they still drop out
         parts = []
         for start in range(0, max(len(observations), 1), _ROWS_AT_ONCE):
@@ -459,6 +462,11 @@ def _chosen(
         split = split.masked_fill(~masks, -torch.inf)
     log_p: torch.Tensor = split.log_softmax(-1)
     return log_p.gather(2, actions[..., None]).squeeze(2)
+
+
+def _logged(observations: NDArray[Any], actions: Any, nvec: Sequence[int]) -> Actions:
+    """Returns logged actions `(B, N)`; InvalidActionSpaceError if they are no choices of these."""
+    return as_choices(actions, (len(observations), len(nvec)), "the log", nvec)
 
 
 def _as_masks(masks: Masks, layout: SlotLayout) -> torch.Tensor:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.masks import forbidden_choices
-from spin_d3rlpy.errors import InvalidDatasetError, require_one_of
+from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, require_one_of
 from spin_d3rlpy.evaluation.estimates import Estimate, WeightedGains, summarize
 from spin_d3rlpy.evaluation.importance import clip_weights
 from spin_d3rlpy.evaluation.probabilities import (
@@ -33,6 +33,7 @@ from spin_d3rlpy.evaluation.probabilities import (
     SlotProbabilities,
     with_masks,
 )
+from spin_d3rlpy.nvec import as_choices
 
 Floats = NDArray[np.float64]
 SlateEstimator = Literal["standard", "cascade", "independent"]
@@ -76,12 +77,17 @@ def slate_value(
     Raises:
         ValueError: an argument is out of range.
         TypeError: `policy` or `behavior` does not know what the estimator, or masks, need.
+        InvalidActionSpaceError: `actions` are no whole numbers, or no choices of `policy` or
+            `behavior`.
         InvalidDatasetError: `actions` and `slot_rewards` have other shapes, or a reward is not a
             finite number, or `masks` do not fit the actions.
     """
     require_one_of("estimator", estimator, SlateEstimator)
     rewards = np.asarray(slot_rewards, np.float64)
-    _check_slates(observations, actions, rewards)
+    _check_slates(np.shape(observations), np.shape(actions), rewards)
+    actions = as_choices(actions, rewards.shape, "the slates")
+    if actions.min() < 0:
+        raise InvalidActionSpaceError(f"Expected actions from 0, got {actions.min()}.")
     if masks is not None:
         _check_masks(masks, actions)
     policy, behavior = with_masks(policy, masks), with_masks(behavior, masks)
@@ -131,12 +137,12 @@ def _check_masks(masks: Masks, actions: NDArray[Any]) -> None:
         )
 
 
-def _check_slates(observations: NDArray[Any], actions: NDArray[Any], rewards: Floats) -> None:
-    same = actions.ndim == 2 and rewards.shape == actions.shape and len(actions) > 0
-    if not same or len(observations) != len(actions):
+def _check_slates(states: tuple[int, ...], actions: tuple[int, ...], rewards: Floats) -> None:
+    same = len(actions) == 2 and rewards.shape == actions and actions[0] > 0
+    if not same or states[:1] != actions[:1]:
         raise InvalidDatasetError(
             "Expected observations (n, obs) and actions and slot_rewards of one shape (n, N), n at "
-            f"least 1, got {observations.shape}, {actions.shape} and {rewards.shape}."
+            f"least 1, got {states}, {actions} and {rewards.shape}."
         )
     wrong = np.argwhere(~np.isfinite(rewards))
     if len(wrong):

@@ -375,7 +375,7 @@ def _likelihood(log_prob: float) -> str:
 
 def _slots(report: RunReport) -> list[str]:
     if report.preparation is not None:
-        return list(report.preparation.actions)
+        return [str(name) for name in report.preparation.actions]
     return [f"slot {i}" for i in range(len(report.nvec))]
 
 

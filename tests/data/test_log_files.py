@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import errno
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from spin_d3rlpy import from_table
+from spin_d3rlpy.data import csv_files
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 
 HEADER = "patient,pulse,drug,reward,status,note"
@@ -102,3 +106,156 @@ def test_choices_map_columns_to_values(choices: Any, expected: str, tmp_path: Pa
 def test_choices_may_be_an_array(tmp_path: Path) -> None:
     reading = {**READING, "choices": {"drug": np.array(["none", "x"])}}
     assert from_table(write(tmp_path, ROWS), **reading).nvec == [2]
+
+
+BOTH = pytest.mark.parametrize("with_pyarrow", [True, False])
+SMALL: dict[str, Any] = {
+    "observations": ["s"],
+    "actions": ["a"],
+    "reward": "r",
+    "episode": "e",
+    "nvec": [2],
+}
+HEAD, CELLS = "e,s,a,r\n", "1,1.5,0,1\n1,2.5,1,2\n2,3.5,0,3\n"
+
+
+def read(content: str | bytes, folder: Path, name: str = "log.csv", **reading: Any) -> Any:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return from_table(path, **SMALL | reading)
+
+
+@pytest.fixture
+def reader(with_pyarrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not with_pyarrow:
+        monkeypatch.setattr(csv_files, "_read_by_arrow", lambda *_: None)
+
+
+@BOTH
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize(
+    "content",
+    [
+        HEAD + CELLS,
+        (HEAD + CELLS).replace(",", ";"),
+        (HEAD + CELLS).replace(",", "\t"),
+        (HEAD + CELLS).replace(",", ", "),
+        (HEAD + CELLS).replace("\n", "\r\n"),
+        (HEAD + CELLS).replace("\n", "\r"),
+        "\n\n" + HEAD + "\n" + CELLS.replace("\n", "\n\n  \n"),
+        "sep=;\n" + (HEAD + CELLS).replace(",", ";"),
+        "\ufeff" + HEAD + CELLS,
+        '\ufeff"e","s","a","r"\n' + CELLS,
+        '"","e","s","a","r"\n' + "".join(f'"{i}",{x}\n' for i, x in enumerate(CELLS.split())),
+        '"e","s","a","r"\n' + "".join(f'"{i}",{x}\n' for i, x in enumerate(CELLS.split())),
+        'e,s,a,r\n"x, ""y""\n",1.5,0,1\n"x, ""y""\n",2.5,1,2\nz,3.5,0,3\n',
+        'e,s,a,r\n5" pipe,1.5,0,1\n5" pipe,2.5,1,2\nz,3.5,0,3\n',
+        'e,s,a,r,n\n1,"1.5",0,1,x\n1,"2.5",1,2,\n2,+3.5,0,3,y\n',
+    ],
+)
+@pytest.mark.parametrize("name", ["log.csv", "LOG.CSV"])
+def test_files_of_other_programs_are_read(content: str, name: str, tmp_path: Path) -> None:
+    log = read(content, tmp_path, name)
+    assert log.observations[:, 0].tolist() == [1.5, 2.5, 2.5, 3.5, 3.5]
+    assert log.episode_starts.tolist() == [0, 2, 3]
+
+
+@BOTH
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("# by me\n" + HEAD + CELLS, "first line begins with #"),
+        ("#" + HEAD + CELLS, "no column 'e'.* first line begins with #"),
+        (HEAD + "# half\n" + CELLS, "It begins with #: remove comments"),
+        (HEAD + CELLS.replace("\n", ",\n"), "Row 0 of .* has 5 cells, the header has 4"),
+        ("e,s,s,a,r\n1,1,2,0,1\n", "There are 2 columns 's'"),
+        ("", "no column 's'; columns: none"),
+        (HEAD, "has no rows"),
+        (HEAD + ",1.5,0,1\n,2.5,1,2\n", "Row 0 has no 'e'"),
+        (HEAD + "1,NA,0,1\n1,2.5,1,2\n", r"Row 0 has no 's' \(its cell is 'NA'\)"),
+        (HEAD + "1,1_0,0,1\n1,2.5,1,2\n", "looks like a number"),
+        (HEAD + "1,010,0,1\n1,2.5,1,2\n", "'010', with a zero in front"),
+        (HEAD + "1,Nan,0,1\n1,2.5,1,2\n", "row 0 has 'Nan'"),
+        (HEAD + "1,inf,0,1\n1,2.5,1,2\n", "which is not finite"),
+        (HEAD + "1,1e999,0,1\n1,2.5,1,2\n", "which is not finite"),
+        ("e;s;a;r\n1;1,5;0;1\n1;2,5;1;2\n", r"Pass decimal=\{'s': ','\}"),
+        (HEAD.encode() + b"1,2,0,1\n\xfc,1,0,1\n", "row 1, column 'e' has the byte 0xFC"),
+        (b"n," + HEAD.encode() + b"\xfc,1,2,0,1\n", "row 0, column 'n' has the byte 0xFC"),
+    ],
+)
+def test_faults_of_files_are_the_same_with_and_without_pyarrow(
+    content: str | bytes, expected: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidDatasetError, match=expected):
+        read(content, tmp_path)
+
+
+@BOTH
+@pytest.mark.usefixtures("reader")
+def test_text_of_a_file_is_compared_as_text(tmp_path: Path) -> None:
+    big = "9007199254740993,1,007,1\n9007199254740992,2,7,2\n"
+    log = read(HEAD + big, tmp_path, nvec=None, choices={"a": ["7", "007"]})
+    assert (log.size(), log.actions[:, 0].tolist()) == (2, [1, 0])
+
+
+@BOTH
+@pytest.mark.usefixtures("reader")
+def test_public_tables_of_r_load_or_are_named(tmp_path: Path) -> None:
+    # Row names, factors, dots in names, NA, quoted numbers, a factor's empty level.
+    head = '"","id","stab.glu","frame","bp.1s","gender","dv","dose"\n'
+    rows = '"1",1,82,"medium",118,"female",".","1"\n"2",1,97,"",NA,"female","9.1","2"\n'
+    rows += '"3",2,92,"large",190,"male","6.7","1"\n'
+    (tmp_path / "diabetes.csv").write_text(head + rows)
+    reading: dict[str, Any] = {
+        "observations": ["stab.glu", "frame", "bp.1s", "gender", "dv"],
+        "actions": ["dose"],
+        "choices": {"dose": [1, 2]},
+        "reward": "stab.glu",
+        "episode": "id",
+    }
+    with pytest.raises(InvalidDatasetError, match=r"'stab\.glu' is the reward"):
+        from_table(tmp_path / "diabetes.csv", **reading)
+    reading["observations"] = reading["observations"][1:]
+    with pytest.raises(InvalidDatasetError, match=r"Row 1 has no 'frame'\. Pass missing='mean'"):
+        from_table(tmp_path / "diabetes.csv", **reading)
+    log = from_table(tmp_path / "diabetes.csv", missing="mean", **reading)
+    assert log.preparation is not None
+    assert log.preparation.features == [
+        *("frame=large", "frame=medium", "frame is missing"),
+        *("bp.1s", "bp.1s is missing"),
+        *("gender=female", "gender=male", "dv", "dv is missing"),
+    ]
+    (tmp_path / "warfarin.csv").write_text(
+        "id,time,dv,dvid,sex\n100,0,.,cp,male\n100,0.5,100,pca,male\n100,NA,4,2,male\n"
+    )
+    reading = {"actions": ["sex"], "choices": {"sex": ["male", "female"]}, "reward": "dv"}
+    with pytest.raises(InvalidDatasetError, match="Row 0 has no 'dv'"):
+        from_table(tmp_path / "warfarin.csv", observations=["time"], episode="id", **reading)
+    with pytest.raises(InvalidDatasetError, match="Row 2 has no 'time', by which to order"):
+        from_table(
+            tmp_path / "warfarin.csv", observations=["dvid"], episode="id", time="time", **reading
+        )
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_lack_of_memory_is_named(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"log.{kind}"
+    path.write_text(HEAD + CELLS)
+    if kind == "parquet":
+        columns = {"e": [1, 1], "s": [1.0, 2.0], "a": [0, 1], "r": [1.0, 2.0]}
+        parquet.write_table(pyarrow.table(columns), path)
+    monkeypatch.setattr("spin_d3rlpy.files.untrusted.available_memory", lambda: 10)
+    with pytest.raises(InvalidDatasetError, match=r"1 features would take .* of which 10"):
+        from_table(path, **SMALL)
+    for error in (pyarrow.ArrowMemoryError("malloc"), OSError(errno.ENOMEM, "no memory")):
+
+        def fails(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("pyarrow.csv.read_csv", fails)
+        monkeypatch.setattr(parquet, "ParquetFile", fails)
+        with pytest.raises(InvalidDatasetError, match=f"Reading {path} takes more memory than"):
+            from_table(path, **SMALL)

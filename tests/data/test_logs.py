@@ -301,3 +301,48 @@ def test_from_the_shell_a_log_becomes_a_policy(tmp_path: Path) -> None:
     page = tmp_path / "run" / "report.html"
     assert result["report"] == str(page)
     assert "drug" in page.read_text()
+
+
+def test_the_shell_says_how_a_table_is_written(tmp_path: Path) -> None:
+    lines = ["hospital;stay;seen;pulse;drug;reward"]
+    lines += ["a;1;31.05.2024;60,5;x;1", "a;1;01.06.2024;61,5;y, z;2", "b;1;02.06.2024;62;x;3"]
+    (tmp_path / "log.csv").write_text("\n".join(lines))
+    options = ["--observation", "seen", "--observation", "pulse", "--action", "drug"]
+    options += ["--choices", 'drug=x,"y, z"', "--reward", "reward", "--episode", "hospital"]
+    options += ["--episode", "stay", "--decimal", ",", "--dates", "seen=%d.%m.%Y"]
+    made = ["data", "from-table", str(tmp_path / "log.csv"), "clinic/two-v0", *options, "--json"]
+    result = CliRunner().invoke(app, made)
+    assert result.exit_code == 0, result.output
+    stored = DeviceReplayBuffer.from_minari(minari.load_dataset("clinic/two-v0"))
+    assert stored.observations.tolist()[:2] == [[0.0, 60.5], [1.0, 61.5]]
+    assert stored.episode_starts.tolist() == [0, 2, 3]
+    assert stored.preparation is not None
+    assert stored.preparation.episode == ["hospital", "stay"]
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("drug=x,y,y", "'y' twice"),
+        ("drug=none,x,y --choices drug=none,x,y", "'drug' twice"),
+        ("drug=", "choices of each"),
+    ],
+)
+def test_the_shell_refuses_ambiguous_choices(option: str, expected: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "log.csv", ROWS)
+    options = ["--observation", "pulse", "--action", "drug", "--reward", "reward"]
+    options += ["--episode", "patient", "--choices", *option.split()]
+    result = CliRunner().invoke(app, ["data", "from-table", str(path), "clinic/no-v0", *options])
+    assert expected in str(result.exception)
+
+
+def test_choices_from_the_shell_are_numbers_where_they_are_written_so(tmp_path: Path) -> None:
+    cells = {"dose": ["50.0", "0.0", "50"], "code": ["250.10", "250.1", "007"]}
+    rows = [["a", i, cells["dose"][i], cells["code"][i], 1] for i in range(3)]
+    path = write(tmp_path / "log.csv", rows, ["e", "s", "dose", "code", "r"])
+    options = ["--observation", "s", "--action", "dose", "--action", "code", "--reward", "r"]
+    options += ["--episode", "e", "--choices", "dose=0,50", "--choices", "code=250.1,250.10,007"]
+    result = CliRunner().invoke(app, ["data", "from-table", str(path), "clinic/n-v0", *options])
+    assert result.exit_code == 0, result.exception
+    stored = DeviceReplayBuffer.from_minari(minari.load_dataset("clinic/n-v0"))
+    assert stored.actions.tolist() == [[1, 1], [0, 0], [1, 2]]

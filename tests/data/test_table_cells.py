@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -146,7 +147,7 @@ def test_arguments_on_writing_must_fit_a_column(argument: str) -> None:
     with pytest.raises(ValueError, match=f"Expected {argument}= to name columns .*'x'"):
         read([1, 2, 3, 4], **{argument: {"x": ","}})
     with pytest.raises(ValueError, match=f"Expected {argument}="):
-        read([1, 2, 3, 4], **{argument: 7})
+        read([1, 2, 3, 4], None, **{argument: 7})
     with pytest.raises(ValueError, match=r"Expected decimal= ',' or '\.', got ';'"):
         read([1, 2, 3, 4], decimal=";")
 
@@ -321,7 +322,7 @@ def test_what_is_no_table_is_named(tables: Any) -> None:
 
 def test_long_cells_are_cut_in_messages() -> None:
     word = "x" * 10_000_000
-    for wrong in (
+    wrongs: list[Callable[[], object]] = [
         lambda: read([word, "b", "c", "d"]),
         lambda: read([word, 1, 2, 3]),
         lambda: read([1, 2, 3, 4], changes={"a": [word, 0, 0, 0]}),
@@ -332,7 +333,8 @@ def test_long_cells_are_cut_in_messages() -> None:
         lambda: read([1, 2, 3, 4], observations=[word]),
         lambda: read([1, 2, 3, 4], categories=[word]),
         lambda: from_table({word: word}, nvec=[2], **READING),
-    ):
+    ]
+    for wrong in wrongs:
         with pytest.raises(ValueError, match=r"xxx") as caught:
             wrong()
         assert len(str(caught.value)) < 2000

@@ -20,6 +20,7 @@ from spin_d3rlpy import (
     FactoredBC,
     MultiDiscreteFQE,
     MultiDiscreteFQEConfig,
+    TransformerConfig,
 )
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.evaluation import doubly_robust as doubly_robust_module
@@ -332,6 +333,24 @@ def test_slates_with_bad_rewards_name_row_and_slot() -> None:
         slate_value(log.observations, log.actions, log.rewards[:, 0], *both)
     with pytest.raises(TypeError, match="slot_log_prob and prefix_log_prob"):
         slate_value(log.observations, log.actions, 0 * log.actions, POLICY, model.behavior)
+
+
+@pytest.mark.parametrize("estimator", ["standard", "cascade", "independent"])
+@pytest.mark.parametrize("choice", [3, -1, 0.5, float("nan")])
+def test_slates_with_actions_that_are_no_choices_are_refused(
+    estimator: SlateEstimator, choice: float
+) -> None:
+    asm = ActionStructureModel(3, [2, 3], TransformerConfig(width=8, n_blocks=1, n_heads=2))
+    algo = FactoredBC(nvec=[2, 3])
+    algo.create_impl((3,), 0)
+    states, rewards = np.zeros((4, 3), np.float32), np.ones((4, 2))
+    actions = np.array([[0, 1], [1, choice], [0, 2], [1, 0]])
+    for who in (BehaviorProbabilities(asm), SampledPolicy(algo)):
+        with pytest.raises(InvalidActionSpaceError, match="actions"):
+            slate_value(states, actions, rewards, who, who, estimator=estimator)
+        lists: Any = [[0, 1]] * 4
+        right = slate_value(states, lists, rewards, who, who, estimator=estimator)
+        assert right.value == pytest.approx(2.0)
 
 
 def test_fitted_q_evaluation_takes_a_function(log: DeviceReplayBuffer) -> None:
