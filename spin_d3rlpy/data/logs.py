@@ -35,6 +35,7 @@ from spin_d3rlpy.data.mask_columns import mask_columns, masks_of_rows, require_a
 from spin_d3rlpy.data.masks import Bits, open_where_empty
 from spin_d3rlpy.data.preparation import KEY, EpisodeRows, Missing, TablePreparation, learn_column
 from spin_d3rlpy.data.rounding import ColumnRounding
+from spin_d3rlpy.data.source_rows import SourceRows
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name
 from spin_d3rlpy.data.staging import episode_buffer, staged_dataset, write_episodes
 from spin_d3rlpy.data.table_arguments import (
@@ -77,6 +78,7 @@ def from_table(
     masks: Mapping[Any, Sequence[Name]] | NDArray[np.bool_] | None = None,
     decimal: str | Mapping[Any, str] | None = None,
     dates: str | Mapping[Any, str] | None = None,
+    keep: Sequence[Name] = (),
 ) -> DeviceReplayBuffer:
     """Reads logged decisions: one row has a state, the action taken and its reward.
 
@@ -139,6 +141,9 @@ def from_table(
             refused as numbers of another locale.
         dates: how text writes dates and times of day, as `datetime.strptime` has it, such as
             `"%d.%m.%Y"`, of all columns or by column, besides ISO 8601.
+        keep: columns of numbers that belong to rows and are no part of the state, such as known
+            probabilities of the logged actions, see `importance_sampling`. They follow the rows
+            through sorting, `select` and `split`: `dataset.source.column("propensity").values`.
 
     Returns:
         The dataset in main memory, for `fit`. Its attribute `preparation` says how columns became
@@ -175,6 +180,7 @@ def from_table(
         subtract=subtract,
         decimal=decimal,
         dates=dates,
+        keep=keep,
     )
     listed_choices = choice_lists(choices)
     sizes = sizes_of(arguments.actions, listed_choices, nvec)
@@ -254,6 +260,14 @@ def _read_log(
         lengths=steps.lengths.tolist(),
         nvec=sizes,
         masks=None if bits is None else _masks_of_states(bits, steps, sizes),
+        source=SourceRows(
+            np.asarray(steps.rows, np.int64),
+            len(state_only),
+            {
+                name: read_numbers(table[name], arguments.locale(name), is_state=False)
+                for name in arguments.keep
+            },
+        ),
     )
     return stacked, preparation
 

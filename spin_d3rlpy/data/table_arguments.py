@@ -33,6 +33,7 @@ class TableArguments:
     subtract: dict[Name, float]
     decimal: str | Mapping[Name, str] | None
     dates: str | Mapping[Name, str] | None
+    keep: list[Name]
 
     @classmethod
     def checked(
@@ -48,6 +49,7 @@ class TableArguments:
         subtract: object,
         decimal: object,
         dates: object,
+        keep: object,
     ) -> TableArguments:
         """Returns the arguments of `from_table`.
 
@@ -69,6 +71,7 @@ class TableArguments:
             subtract=_subtracted(subtract, state),
             decimal=_by_column("decimal=", decimal),
             dates=_by_column("dates=", dates),
+            keep=names_of("keep=", keep) if keep else [],
         )
         arguments._check_roles()
         arguments._check_locales()
@@ -77,7 +80,7 @@ class TableArguments:
     @property
     def columns(self) -> list[Name]:
         """All columns that are read."""
-        names = [*self.observations, *self.actions, self.reward, *self.episode]
+        names = [*self.observations, *self.actions, self.reward, *self.episode, *self.keep]
         names += [] if self.time is None else [self.time]
         return names if isinstance(self.terminal, bool) else [*names, self.terminal]
 
