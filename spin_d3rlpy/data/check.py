@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import importlib.metadata
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
@@ -19,6 +18,7 @@ from spin_d3rlpy.data.coverage import Coverage, CoverageCounter
 from spin_d3rlpy.data.environments import make_environment
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.playing import Step, replay
+from spin_d3rlpy.data.records import is_close, misplaced_end, record_problems
 from spin_d3rlpy.data.sources import DAMAGE, episode_arrays
 from spin_d3rlpy.data.staging import Checksum, return_statistics
 from spin_d3rlpy.data.workers import Workers
@@ -26,8 +26,6 @@ from spin_d3rlpy.errors import InvalidDatasetError, SpinError
 from spin_d3rlpy.nvec import choices_of, nvec_from_space
 
 _SHOWN_PROBLEMS = 10
-# Relative to 1 or to the largest entry: float32 rounding, far below what one wrong step changes.
-_TOLERANCE = 1e-5
 
 
 @dataclasses.dataclass
@@ -128,7 +126,10 @@ def check_dataset(
             f"Episode {len(report.returns)} cannot be read ({error}). The file is damaged."
         )
     else:
-        _check_record(report, storage.metadata, str(checksum))
+        digest = str(checksum)
+        report.problems += record_problems(storage.metadata, report.lengths, report.returns, digest)
+        if "checksum" not in storage.metadata:
+            report.notes.append("checksum and statistics (this dataset has no record of them)")
     report.coverage = counter.result() if n_sound else None
     return report
 
@@ -170,55 +171,18 @@ def _check_arrays(
     except SpinError as error:
         report.problems.append(str(error))
         return None
-    over = np.asarray(raw["terminations"]) | np.asarray(raw["truncations"])
-    if over.shape != (length,) or over[:-1].any() or not over[-1]:
-        report.problems.append(
-            f"Expected {episode.name} to be terminated or truncated at its last step and at no "
-            f"other, it is at steps {np.flatnonzero(over).tolist()[:5]} of {length}."
-        )
+    if problem := misplaced_end(raw["terminations"], raw["truncations"], length, episode.name):
+        report.problems.append(problem)
     return choices
-
-
-def _check_record(report: CheckReport, metadata: Mapping[str, Any], checksum: str) -> None:
-    recorded: dict[str, Any] = {
-        "number of episodes": int(metadata["total_episodes"]),
-        "number of transitions": int(metadata["total_steps"]),
-    }
-    computed: dict[str, Any] = {
-        "number of episodes": len(report.returns),
-        "number of transitions": sum(report.lengths),
-    }
-    if "checksum" in metadata:
-        recorded["checksum of the data"] = metadata["checksum"]
-        computed["checksum of the data"] = checksum
-        groups = [("all episodes", metadata["returns"], report.returns)]
-        first = 0
-        for part in metadata.get("composition", []):
-            policy, last = part["policy"], first + part["episodes"]
-            groups.append((policy, part["returns"], report.returns[first:last]))
-            steps = computed[f"number of transitions of {policy}"] = sum(report.lengths[first:last])
-            recorded[f"number of transitions of {policy}"] = part.get("transitions", steps)
-            first = last
-        for whose, recorded_statistics, returns in groups:
-            statistics = return_statistics(returns) if returns else {}
-            for key, value in recorded_statistics.items():
-                recorded[f"{key} return of {whose}"] = value
-                computed[f"{key} return of {whose}"] = statistics.get(key, math.nan)
-    else:
-        report.notes.append("checksum and statistics (this dataset has no record of them)")
-    for what, value in recorded.items():
-        is_close = isinstance(value, float) and _close(np.array(computed[what]), np.array(value))
-        if not is_close and computed[what] != value:
-            report.problems.append(f"The {what} is {computed[what]}, the record says {value}.")
 
 
 def _difference(steps: Sequence[Step], episode: EpisodeArrays) -> str:
     """Describes where the simulator's steps first differ from the episode's; empty if nowhere."""
     for t, (observation, reward, _, _) in enumerate(steps):
-        if not _close(observation, episode.observations[t]):
+        if not is_close(observation, episode.observations[t]):
             return f"observation {t} is not the simulator's."
         recorded = episode.rewards[max(t - 1, 0)]
-        if t and not _close(np.array(reward), recorded):
+        if t and not is_close(np.array(reward), recorded):
             return f"the reward of step {t - 1} is {recorded:.6g}, the simulator's {reward:.6g}."
     *_, terminated, truncated = steps[-1]
     n_steps, length, over = len(steps) - 1, len(episode.actions), terminated or truncated
@@ -230,11 +194,6 @@ def _difference(steps: Sequence[Step], episode: EpisodeArrays) -> str:
             f"{n_steps}{'' if over else ' or more'} and terminated={terminated}."
         )
     return ""
-
-
-def _close(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    scale = max(1.0, float(np.abs(b).max(initial=0.0)))
-    return bool(np.allclose(a, b, rtol=0, atol=_TOLERANCE * scale))
 
 
 def _other_versions(metadata: Mapping[str, Any]) -> str:

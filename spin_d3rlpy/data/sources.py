@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -25,7 +26,9 @@ from spin_d3rlpy.data.episodes import (
     stack_episodes,
 )
 from spin_d3rlpy.data.masks import BITS_KEY, INFO, Bits, bytes_of, pack
+from spin_d3rlpy.data.records import misplaced_end, record_problems
 from spin_d3rlpy.data.rounding import StateRounding
+from spin_d3rlpy.data.staging import Checksum
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, SpinError
 from spin_d3rlpy.files.untrusted import require_memory
 from spin_d3rlpy.nvec import check_nvec, choices_of, nvec_from_space
@@ -73,7 +76,8 @@ def read_minari(
     if not indices:  # an empty hdf5 file cannot even be opened
         raise no_transitions()
     try:
-        lengths, episodes = _open_episodes(dataset, indices)
+        checksum = Checksum()
+        lengths, episodes = _open_episodes(dataset, indices, checksum)
         with closing(episodes):
             chosen = _discretized(episodes, grid, dataset.action_space)
             rounding = StateRounding()
@@ -86,7 +90,29 @@ def read_minari(
             "to build or download it again."
         ) from error
     rounding.warn(f"dataset {dataset.id}")
+    if len(indices) == int(dataset.storage.total_episodes):
+        _compare_with_record(dataset, stacked, checksum)
     return stacked
+
+
+def _compare_with_record(
+    dataset: MinariDataset, stacked: StackedEpisodes, checksum: Checksum
+) -> None:
+    """Warns if the data are not what the dataset's metadata say; a record that is none is none."""
+    starts = np.cumsum([0, *stacked.lengths[:-1]])
+    returns = np.add.reduceat(stacked.rewards.astype(np.float64), starts).tolist()
+    digest = str(checksum) if checksum.episodes == len(starts) else None
+    try:
+        problems = record_problems(dataset.storage.metadata, stacked.lengths, returns, digest)
+    except (KeyError, TypeError, ValueError, AttributeError):  # of another program
+        return
+    if problems:
+        warnings.warn(
+            f"Dataset {dataset.id} differs from its own record: {' '.join(problems[:3])} Delete it "
+            "to build or download it again; `spin-d3rlpy data check` says more.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _grid(dataset: MinariDataset, bins: int | Sequence[int] | None) -> BoxGrid | None:
@@ -112,16 +138,16 @@ def _discretized(
 
 
 def _open_episodes(
-    dataset: MinariDataset, indices: Sequence[int]
+    dataset: MinariDataset, indices: Sequence[int], checksum: Checksum
 ) -> tuple[list[int], Generator[EpisodeArrays]]:
-    """Returns the episodes' lengths and an iterator of episodes."""
+    """Returns the episodes' lengths and an iterator of episodes, which adds to the checksum."""
     flat = isinstance(dataset.observation_space, Box) and len(dataset.observation_space.shape) == 1
     if not flat or dataset.storage.FORMAT != "hdf5":
         if dataset.storage.FORMAT == "hdf5":
             _check_declared_sizes(dataset.storage.data_path / HDF5_FILE, indices)
         lengths = [int(m["total_steps"]) for m in dataset.storage.get_episode_metadata(indices)]
         raw = zip(indices, dataset.storage.get_episodes(indices), strict=True)
-        return lengths, (episode_arrays(dataset, index, episode) for index, episode in raw)
+        return lengths, _stored_episodes(dataset, raw)
     file = h5py.File(dataset.storage.data_path / HDF5_FILE, "r")
     # HDF5's metadata cache would take 30 kB per episode, and is never reused.
     config = file.id.get_mdc_config()
@@ -130,27 +156,59 @@ def _open_episodes(
     file.id.set_mdc_config(config)
     groups = [_member(file.id, f"episode_{i}", h5py.h5g) for i in indices]
     lengths = [_total_steps(group) for group in groups]
-    return lengths, _hdf5_episodes(dataset, file, zip(indices, groups, lengths, strict=True))
+    members = zip(indices, groups, lengths, strict=True)
+    return lengths, _hdf5_episodes(dataset, file, members, checksum)
+
+
+def _stored_episodes(
+    dataset: MinariDataset, raw: Iterable[tuple[int, Mapping[str, Any]]]
+) -> Generator[EpisodeArrays]:
+    for index, stored in raw:
+        episode = episode_arrays(dataset, index, stored)
+        ends = stored["terminations"], stored["truncations"]
+        _require_ends(dataset, *ends, len(episode.rewards), episode.name)
+        yield episode
+
+
+def _require_ends(
+    dataset: MinariDataset, terminations: Any, truncations: Any, length: int, name: str
+) -> None:
+    if problem := misplaced_end(terminations, truncations, length, name):
+        raise InvalidDatasetError(
+            f"{problem} The steps of dataset {dataset.id} belong to other episodes than it says: "
+            "correct its terminations and truncations, or cut its episodes there."
+        )
 
 
 def _hdf5_episodes(
-    dataset: MinariDataset, file: Any, groups: Iterable[tuple[int, Any, int]]
+    dataset: MinariDataset,
+    file: Any,
+    groups: Iterable[tuple[int, Any, int]],
+    checksum: Checksum,
 ) -> Generator[EpisodeArrays]:
     """Reads the required arrays of each episode after checking their declared sizes.
 
-    (Minari also reads truncations and infos, and allocates any declared size.)
+    (Minari also reads infos, and allocates any declared size.)
     """
     with file:
         for index, group, length in groups:
             name = f"episode {index}"
             shape = (length + 1, *dataset.observation_space.shape)
             terminations = _array(group, "terminations", (length,), name)
+            truncations = _array(group, "truncations", (length,), name)
+            _require_ends(dataset, terminations, truncations, length, name)
             masks = _hdf5_masks(group, length, nvec_of(dataset.action_space), name)
+            observations = _array(group, "observations", shape, name)
+            actions = _array(group, "actions", (length, *dataset.action_space.shape), name)
+            rewards = _array(group, "rewards", (length,), name)
+            checksum.add(observations, actions, rewards)
+            checksum.add(terminations)
+            checksum.episodes += 1
             yield EpisodeArrays(
                 name=name,
-                observations=_array(group, "observations", shape, name),
-                actions=_array(group, "actions", (length, *dataset.action_space.shape), name),
-                rewards=_array(group, "rewards", (length,), name),
+                observations=observations,
+                actions=actions,
+                rewards=rewards,
                 terminated=length > 0 and bool(terminations[-1]),
                 masks=masks,
             )

@@ -212,10 +212,15 @@ def dataset_bytes(dataset: MinariDataset) -> int:
 
 
 class Checksum:
-    """SHA-256 of a dataset's episodes in their order."""
+    """SHA-256 of a dataset's episodes in their order.
+
+    Attributes:
+        episodes: how many were added, as its user counts them.
+    """
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
+        self.episodes = 0
 
     def add(self, *arrays: NDArray[Any]) -> None:
         """Adds an episode's observations, actions, rewards and terminations as stored."""

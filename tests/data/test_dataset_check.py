@@ -16,11 +16,12 @@ from gymnasium.spaces import Box, MultiDiscrete
 from minari import MinariDataset
 from typer.testing import CliRunner
 
+from spin_d3rlpy import load_dataset
 from spin_d3rlpy.cli import app
-from spin_d3rlpy.data import build_dataset, parse_name
+from spin_d3rlpy.data import DeviceReplayBuffer, build_dataset, parse_name
 from spin_d3rlpy.data.check import check_dataset
 from spin_d3rlpy.data.loader import open_local
-from spin_d3rlpy.errors import InvalidActionSpaceError
+from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError
 
 MIX = "spin/cheetah-run-b3/random-medium-expert-v0"
 
@@ -102,6 +103,9 @@ def test_damaged_arrays_are_found(
     report = check_dataset(open_local(copied), 3 if problem.startswith("Replayed") else 0)
     assert any(re.search(problem, p) for p in report.problems), report.problems
     assert report.summary().endswith("bad")
+    # What is found without a simulator is not read without a word either.
+    with pytest.raises((InvalidDatasetError, UserWarning), match=r"episode \d|own record"):
+        load_dataset(open_local(copied))
 
 
 @pytest.mark.parametrize(
@@ -127,6 +131,8 @@ def test_a_record_that_does_not_fit_is_found(
     report = check_dataset(open_local(copied), replay_episodes=0)
     assert len(report.problems) == 1
     assert re.search(problem, report.problems[0])
+    with pytest.warns(UserWarning, match=f"own record.*{problem}"):
+        DeviceReplayBuffer.from_minari(open_local(copied))
 
 
 def test_other_simulator_versions_are_named_when_a_replay_differs(copied: Path) -> None:
