@@ -37,7 +37,13 @@ from spin_d3rlpy.errors import (
     NvecMismatchError,
 )
 from spin_d3rlpy.fast.precision import fast_products
-from spin_d3rlpy.nvec import as_choices, check_nvec, nvec_from_space, require_same_nvec
+from spin_d3rlpy.nvec import (
+    SlotLayout,
+    as_choices,
+    check_nvec,
+    nvec_from_space,
+    require_same_nvec,
+)
 from spin_d3rlpy.training.distributed import share_training
 from spin_envs import ActionLayout
 
@@ -245,7 +251,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         Args:
             x: observations `(B, obs)`.
             masks: `(B, N, K)` or `(N, K)` bool, True where a choice may be made, such as
-                `info["action_mask"]`.
+                `info["action_mask"]`; or flat, `(B, S)` or `(S,)`, slot after slot's choices.
             sample: draw them, as `sample_action` does; by default they are greedy.
 
         Raises:
@@ -254,8 +260,8 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             ValueError: masks of another shape or type.
         """
         observations = self._check_observations(x)
-        shape = (len(observations), len(self._nvec), max(self._nvec))
-        mask = as_mask(masks, shape, torch.device(self._device))
+        layout = SlotLayout(self._nvec)
+        mask = as_mask(masks, len(observations), layout, torch.device(self._device))
         return self.act(observations, RowMask(mask), sample)
 
     @torch.no_grad()

@@ -233,8 +233,8 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
         - Two runs never share a log folder.
 
         Args:
-            dataset: a dataset's name, a `minari.MinariDataset`, a d3rlpy `ReplayBuffer` or a
-                `DeviceReplayBuffer`.
+            dataset: a dataset's name, a `minari.MinariDataset`, a d3rlpy `ReplayBuffer`, a
+                `DeviceReplayBuffer`, or the path of a file of d3rlpy 1.x (`.h5`).
             n_steps: gradient steps; the config's `n_steps` if None.
             n_steps_per_epoch: steps between evaluations, logging and saving.
             logging_steps: steps between logs if `logging_strategy` is STEPS.

@@ -273,9 +273,9 @@ class IDQLImpl(IQLImpl):
             rule=self.rule,
         )
         best = best_of(actions, self._values_of_candidates(x, actions))
-        shape = (len(x), self._layout.n_slots, self._layout.max_choices)
-        mask, rule = as_mask_or_rule(allowed, shape, x.device)
-        fixed = None if given is None else as_actions(given, shape[:2], x.device)
+        mask, rule = as_mask_or_rule(allowed, len(x), self._layout, x.device)
+        shape = (len(x), self._layout.n_slots)
+        fixed = None if given is None else as_actions(given, shape, x.device)
         end = math.inf if milliseconds is None else began + milliseconds / 1000.0
         return self._improve(x, best, mask, self.rule_and(rule), fixed, end)
 

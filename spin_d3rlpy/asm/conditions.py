@@ -14,6 +14,7 @@ from spin_d3rlpy.errors import (
     NoAllowedChoiceError,
     NvecMismatchError,
 )
+from spin_d3rlpy.nvec import SlotLayout
 
 # Nested lists may be given in place of an array.
 ArrayLike: TypeAlias = torch.Tensor | np.ndarray[Any, Any] | Sequence[Any]
@@ -58,9 +59,9 @@ def as_actions(actions: ArrayLike, shape: Shape, device: torch.device) -> torch.
 
 
 def as_mask_or_rule(
-    allowed: ArrayLike | Rule | None, shape: Shape, device: torch.device
+    allowed: ArrayLike | Rule | None, n_rows: int, layout: SlotLayout, device: torch.device
 ) -> tuple[torch.Tensor | None, Rule | None]:
-    """Returns a bool mask of `shape` (B, N, K) or a rule, whichever `allowed` is.
+    """Returns a bool mask `(B, N, K)` of B rows or a rule, whichever `allowed` is.
 
     Raises:
         ValueError: it is neither, or a mask of another type or shape.
@@ -68,25 +69,47 @@ def as_mask_or_rule(
     if allowed is None:
         return None, None
     if callable(allowed):
-        return None, checked_rule(allowed, shape[2])
+        return None, checked_rule(allowed, layout.max_choices)
     if as_tensor(allowed) is None and not isinstance(allowed, list | tuple):
         raise ValueError(f"Expected allowed to be a mask or a rule (a function), got {allowed!r}.")
-    return as_mask(allowed, shape, device), None
+    return as_mask(allowed, n_rows, layout, device), None
 
 
-def as_mask(mask: ArrayLike, shape: Shape, device: torch.device) -> torch.Tensor:
-    """Returns a bool mask of `shape` (B, N, K), given so or as (N, K) for all rows.
+def as_mask(mask: ArrayLike, n_rows: int, layout: SlotLayout, device: torch.device) -> torch.Tensor:
+    """Returns a bool mask `(B, N, K)` of B rows.
+
+    Args:
+        mask: bool, or 0 and 1: `(B, N, K)`, or flat `(B, S)` with slot after slot's choices, as
+            other libraries have it; or one of these for all rows, `(N, K)` or `(S,)`.
+        n_rows: B.
+        layout: of the actions.
+        device: of the result.
 
     Raises:
         ValueError: it is of another type or shape.
     """
+    shape = (n_rows, layout.n_slots, layout.max_choices)
+    flat = (n_rows, layout.total)
     tensor = as_tensor(mask)
-    fits = tensor is not None and tuple(tensor.shape) in (shape, shape[1:])
-    if tensor is None or not fits or tensor.dtype != torch.bool:
+    fits = tensor is not None and tuple(tensor.shape) in (shape, shape[1:], flat, flat[1:])
+    if tensor is None or not fits or not _is_of_bools(tensor):
         raise ValueError(
-            f"Expected a bool mask of shape {shape} or {shape[1:]}, got {_described(mask)}."
+            f"Expected a bool mask of shape {shape} or {shape[1:]}, or flat {flat} or {flat[1:]}, "
+            f"got {_described(mask)}."
         )
-    return tensor.to(device).expand(shape)
+    tensor = tensor.to(device, torch.bool)
+    if tuple(tensor.shape) not in (shape, shape[1:]):
+        padded = tensor.new_zeros((*tensor.shape[:-1], *shape[1:]))
+        padded[..., ~layout.padding.to(device)] = tensor
+        tensor = padded
+    return tensor.expand(shape)
+
+
+def _is_of_bools(tensor: torch.Tensor) -> bool:
+    if tensor.dtype == torch.bool:
+        return True
+    is_integer = not (tensor.is_floating_point() or tensor.is_complex())
+    return is_integer and bool(((tensor == 0) | (tensor == 1)).all())
 
 
 def require_a_choice(mask: torch.Tensor) -> None:

@@ -105,8 +105,9 @@ def sample(
         n: actions per state.
         temperature: T, finite; 0 takes the most likely choice.
         given: `(B, N)` integer choices that are made already, -1 where open.
-        allowed: a bool mask `(N, K)` or `(B, N, K)`, True where a choice may be made, or a rule
-            (see `spin_d3rlpy.asm.rules`). What is `given` must keep to it.
+        allowed: a bool mask `(N, K)` or `(B, N, K)`, True where a choice may be made, also flat
+            `(S,)` or `(B, S)`, or a rule (see `spin_d3rlpy.asm.rules`). What is `given` must keep
+            to it.
         order: `"random"`, one for each sample; `"confidence"`, at each step the slot with the most
             likely choice; `"margin"`, the one whose best choice leads most over its second best; or
             the slots in a fixed order.
@@ -141,7 +142,7 @@ def sample(
     if given is None:
         given = torch.full((batch, slots), OPEN, device=device)
     given = _checked_actions(asm, observations, given, least=OPEN)
-    mask, other = as_mask_or_rule(allowed, (batch, slots, asm.layout.max_choices), device)
+    mask, other = as_mask_or_rule(allowed, batch, asm.layout, device)
     rule = both_rules(rule, other)
     require_given_allowed(given, mask, rule)
     if mask is not None:
@@ -200,8 +201,7 @@ def log_prob(
     slots = asm.layout.n_slots
     mask = None
     if allowed is not None:
-        shape = (len(whole), slots, asm.layout.max_choices)
-        mask = as_mask(allowed, shape, whole.device)
+        mask = as_mask(allowed, len(whole), asm.layout, whole.device)
         require_a_choice(mask & ~asm.layout.padding)
     if slots < 12 and n_orders >= math.factorial(slots):
         orders = list(itertools.permutations(range(slots)))

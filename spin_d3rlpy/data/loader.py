@@ -24,6 +24,7 @@ from spin_d3rlpy.data.remote import pull_dataset
 from spin_d3rlpy.data.sources import largest_choices
 from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name, parse_name
 from spin_d3rlpy.data.staging import is_complete
+from spin_d3rlpy.data.v1_files import is_v1_file, read_v1
 from spin_d3rlpy.errors import (
     DatasetNotFoundError,
     InvalidDatasetError,
@@ -121,6 +122,8 @@ def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceR
     `nvec` are the numbers of choices, which a d3rlpy buffer lacks; without it the largest choices
     seen are used, with a warning. Raises NvecMismatchError if the dataset has others.
     """
+    if is_v1_file(dataset):
+        dataset = read_v1(dataset)
     if isinstance(dataset, ReplayBufferBase) and not isinstance(dataset, DeviceReplayBuffer):
         if nvec is None:
             nvec = largest_choices(dataset)

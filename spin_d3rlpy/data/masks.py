@@ -29,21 +29,23 @@ def bytes_of(nvec: Sequence[int]) -> int:
 
 
 def pack(masks: NDArray[Any], nvec: Sequence[int], what: str = "masks") -> Bits:
-    """Returns masks `(R, N, K)` as bits `(R, bytes)`.
+    """Returns masks `(R, N, K)`, or flat ones `(R, S)`, as bits `(R, bytes)`.
 
     Raises:
         InvalidDatasetError: another shape or type; `what` says whose masks they are.
     """
     masks = np.asarray(masks)
     expected = (len(nvec), max(nvec))
-    if masks.ndim != 3 or masks.shape[1:] != expected:
+    is_flat = masks.ndim == 2 and masks.shape[1] == sum(nvec)
+    if not is_flat and (masks.ndim != 3 or masks.shape[1:] != expected):
         raise InvalidDatasetError(
             f"Expected {what} of shape (rows, N, K) = (rows, {expected[0]}, {expected[1]}), one "
-            f"entry for each choice, got shape {masks.shape}."
+            f"entry for each choice, or flat (rows, {sum(nvec)}), got shape {masks.shape}."
         )
     if masks.dtype.kind not in "biuf" or not np.isin(masks, (0, 1)).all():
         raise InvalidDatasetError(f"Expected {what} of True and False, or 1 and 0.")
-    return np.packbits(masks[:, is_choice(nvec)].astype(bool), axis=1)
+    flat = masks if is_flat else masks[:, is_choice(nvec)]
+    return np.packbits(flat.astype(bool), axis=1)
 
 
 def unpack(bits: torch.Tensor, nvec: Sequence[int]) -> torch.Tensor:
@@ -132,7 +134,8 @@ def open_where_empty(bits: Bits, nvec: Sequence[int]) -> Bits:
 def mask_of_info(info: Mapping[str, Any], nvec: Sequence[int]) -> NDArray[np.bool_] | None:
     """Returns the mask `(N, K)` that an environment gives with a state; None if it gives none.
 
-    It may be an array `(N, K)`, or as Gymnasium's spaces take it: one array for each slot.
+    It may be an array `(N, K)`, or as Gymnasium's spaces take it, one array for each slot, or flat
+    `(S,)`, slot after slot's choices, as other libraries have it.
 
     Raises:
         InvalidDatasetError: another shape or other values.
@@ -142,13 +145,15 @@ def mask_of_info(info: Mapping[str, Any], nvec: Sequence[int]) -> NDArray[np.boo
         return None
     mask = np.zeros((len(nvec), max(nvec)), np.int64)
     rows = list(given)
+    if len(rows) == sum(nvec) and all(np.ndim(entry) == 0 for entry in rows):
+        rows = np.split(np.asarray(given), np.cumsum(nvec)[:-1])
     lengths = [len(np.atleast_1d(row)) for row in rows]
     if len(rows) != len(nvec) or any(
         n not in (m, max(nvec)) for n, m in zip(lengths, nvec, strict=True)
     ):
         raise InvalidDatasetError(
             f"Expected info[{INFO!r}] of shape (N, K) = {mask.shape}, or one array for each slot's "
-            f"choices, nvec={list(nvec)}; got {given!r}."
+            f"choices, or flat ({sum(nvec)},), nvec={list(nvec)}; got {given!r:.200}."
         )
     for slot, row in enumerate(rows):
         mask[slot, : lengths[slot]] = row

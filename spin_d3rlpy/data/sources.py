@@ -227,8 +227,10 @@ def _hdf5_masks(group: Any, length: int, nvec: list[int] | None, name: str) -> B
     if infos.links.exists(BITS_KEY.encode()):
         return _array(infos, BITS_KEY, (length + 1, bytes_of(nvec)), name)
     if infos.links.exists(INFO.encode()):
-        shape = (length + 1, len(nvec), max(nvec))
-        return pack(_array(infos, INFO, shape, name), nvec, f"{INFO} of {name}")
+        stored = _member(infos, INFO, h5py.h5d).shape
+        per_state = stored[1:] if len(stored) == 2 else (len(nvec), max(nvec))  # flat, or (N, K)
+        masks = _array(infos, INFO, (length + 1, *per_state), name)
+        return pack(masks, nvec, f"{INFO} of {name}")
     return None
 
 

@@ -471,8 +471,7 @@ def _logged(observations: NDArray[Any], actions: Any, nvec: Sequence[int]) -> Ac
 
 def _as_masks(masks: Masks, layout: SlotLayout) -> torch.Tensor:
     """Returns masks `(B, N, K)`, checked, on the layout's device."""
-    shape = (len(masks), layout.n_slots, layout.max_choices)
-    checked = as_mask(masks, shape, layout.padding.device)
+    checked = as_mask(masks, len(masks), layout, layout.padding.device)
     require_a_choice(checked & ~layout.padding)
     return checked
 

@@ -30,7 +30,7 @@ from spin_d3rlpy import (
 )
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.masks import first_forbidden, is_choice, pack
+from spin_d3rlpy.data.masks import first_forbidden, is_choice, mask_of_info, pack
 from spin_d3rlpy.errors import NoAllowedChoiceError
 from tests.algos.problems import NVEC, OBSERVATION_SIZE, random_buffer, tiny_fields
 from tests.data.test_masks import MaskedEnv
@@ -266,3 +266,28 @@ def test_no_states_have_no_actions(algo_class: Any) -> None:
     ):
         assert actions.shape == (0, len(NVEC))
         assert actions.dtype == np.int64
+
+
+def flat(masks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Masks `(..., N, K)` with slot after slot's choices, `(..., S)`."""
+    chosen: np.ndarray[Any, Any] = masks[..., is_choice(NVEC)]
+    return chosen
+
+
+@pytest.mark.parametrize("kind", [bool, np.int8, np.uint8])
+def test_flat_masks_mean_the_same(kind: Any) -> None:
+    algo = fitted(SPINIDQL, masked_buffer())
+    masks = possible_masks(len(STATES), NVEC)
+    expected = algo.predict_masked(STATES, masks)
+    for given in (masks.astype(kind), flat(masks).astype(kind)):
+        assert np.array_equal(algo.predict_masked(STATES, given), expected)
+        assert np.array_equal(algo.predict_with(STATES, allowed=given.astype(bool)), expected)
+    one = algo.predict_masked(STATES, masks[0])
+    assert np.array_equal(algo.predict_masked(STATES, flat(masks[0]).astype(kind)), one)
+    assert np.array_equal(pack(flat(masks), NVEC), pack(masks, NVEC))
+    of_info = mask_of_info({"action_mask": flat(masks[0])}, NVEC)
+    assert of_info is not None
+    assert np.array_equal(of_info, masks[0])
+    for wrong in (flat(masks)[:, 1:], 2 * flat(masks).astype(int), flat(masks)[:4]):
+        with pytest.raises(ValueError, match="Expected a bool mask"):
+            algo.predict_masked(STATES, wrong)
