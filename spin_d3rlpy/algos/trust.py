@@ -77,14 +77,27 @@ class Trust:
         return tuple(confirmed - max(promised - confirmed, 0.0) for promised, confirmed in pairs)
 
     @property
+    def are_confirmed(self) -> tuple[bool, ...]:
+        """By search, whether 85 % of its gain or more is confirmed, and surely some of it."""
+        return tuple(
+            confirmed - 2.0 * error > 0.0
+            and promised > 0.0
+            and confirmed >= LEAST_CONFIRMED * promised
+            for promised, confirmed, error in zip(
+                self.promised, self.confirmed, self.standard_errors, strict=True
+            )
+        )
+
+    @property
     def _best(self) -> int:
         # A search whose critics give no number is none to choose.
         gains = [-math.inf if math.isnan(gain) else gain for gain in self.careful_gains]
-        return gains.index(max(gains))
+        among = [i for i, is_confirmed in enumerate(self.are_confirmed) if is_confirmed]
+        return max(among or range(len(gains)), key=gains.__getitem__)
 
     @property
     def best(self) -> Search:
-        """The search with the largest careful gain."""
+        """The search with the largest careful gain of those that are confirmed; of all if none."""
         return self.searches[self._best]
 
     @property
@@ -95,11 +108,9 @@ class Trust:
 
     @property
     def acts_by(self) -> ActsBy:
-        """`"search"` where 85 % of the gain or more is confirmed, else `"imitation"`."""
-        if self.states < LEAST_STATES:
-            return "imitation"
-        surely = self.confirmed[self._best] - 2.0 * self.standard_errors[self._best] > 0.0
-        return "search" if surely and self.share >= LEAST_CONFIRMED else "imitation"
+        """`"search"` if one is confirmed, else `"imitation"`."""
+        is_confirmed = self.states >= LEAST_STATES and any(self.are_confirmed)
+        return "search" if is_confirmed else "imitation"
 
     def __str__(self) -> str:
         if self.states < LEAST_STATES:

@@ -412,6 +412,17 @@ def test_a_run_holds_out_episodes_measures_trust_and_keeps_it_with_the_policy(
     np.testing.assert_array_equal(loaded.predict(x), algo.predict(x))
 
 
+def test_a_confirmed_search_is_chosen_though_another_promises_more() -> None:
+    """As on a benchmark of others, where the one that promised most would have been a pit."""
+    searches = (Search(0.99, 0.02), Search(0.9, 0.02), Search(0.0, 0.02))
+    trust = Trust(searches, (10.0, 3.0, 0.2), (7.2, 2.9, 0.3), (0.1, 0.1, 0.01), 64)
+    assert trust.careful_gains.index(max(trust.careful_gains)) == 0
+    assert trust.are_confirmed == (False, True, True)
+    assert (trust.acts_by, trust.best) == ("search", searches[1])
+    nothing = dataclasses.replace(trust, confirmed=(7.2, 0.9, 0.01))
+    assert (nothing.acts_by, nothing.best) == ("imitation", searches[0])
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_search_without_a_number_hides_no_other(place: int) -> None:
     searches = (Search(0.99, 0.02), Search(0.9, 0.02), Search(0.0, 0.02))
