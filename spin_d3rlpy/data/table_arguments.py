@@ -59,7 +59,7 @@ class TableArguments:
             ValueError: `categories`, `subtract`, `decimal` or `dates` fit no column.
         """
         several = isinstance(episode, Iterable) and not isinstance(episode, str | bytes)
-        state = names_of("observations=", observations)
+        state = names_of("observations=", observations, repeats=True)
         arguments = cls(
             observations=state,
             actions=names_of("actions=", actions),
@@ -142,8 +142,8 @@ def name_of(name: object) -> Name:
     )
 
 
-def names_of(argument: str, names: object) -> list[Name]:
-    """Returns a list of columns' names, each there once.
+def names_of(argument: str, names: object, repeats: bool = False) -> list[Name]:
+    """Returns a list of columns' names, each there once unless `repeats`.
 
     Raises:
         InvalidDatasetError: it is no list, empty, or has a name twice.
@@ -153,7 +153,7 @@ def names_of(argument: str, names: object) -> list[Name]:
             f"Expected {argument} to be a list of names of columns, got {shown(names)}."
         )
     columns = [name_of(name) for name in names]
-    if not columns or len(set(columns)) < len(columns):
+    if not columns or (not repeats and len(set(columns)) < len(columns)):
         twice = [name for name in columns if columns.count(name) > 1]
         wrong = f"{shown(twice[0])} twice" if twice else "none"
         raise InvalidDatasetError(
