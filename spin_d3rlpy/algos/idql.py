@@ -35,6 +35,7 @@ from spin_d3rlpy.algos.trust import (
     untested,
 )
 from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
+from spin_d3rlpy.asm.entities import EntityFeatures
 from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.asm.sampling import sample
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -46,7 +47,6 @@ from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.training.loop import Run
-from spin_envs import ActionLayout
 
 # Candidates that `predict` compares at once, of all states; more leave the processor's cache.
 CANDIDATES_AT_ONCE = 2048
@@ -517,17 +517,22 @@ class IDQL(IQL):
         """Warns if values are wrong by choice, where choices are told apart by features."""
         super().end_run()
         layout, held_out = self._config.layout, self._held_out
-        by_features = layout is not None and layout.has_choice_features
-        if held_out is None or not by_features or cast(ActionLayout, layout).choice_identity:
+        if held_out is None or layout is None or not layout.has_choice_features:
             return
-        batch = held_out.sample_transition_batch(ROWS_OF_ERRORS)
-        errors = self._idql.temporal_difference_errors(self._scale(batch))
-        share = share_by_choice(errors, batch.actions, max(self._nvec))
+        if layout.choice_identity:
+            return
+        batch = self._scale(held_out.sample_transition_batch(ROWS_OF_ERRORS))
+        errors = self._idql.temporal_difference_errors(batch)
+        x: Any = batch.observations
+        features = EntityFeatures(x.shape[1], self._nvec, layout).to(x.device).choices(x)
+        made = batch.actions[..., None].expand(-1, -1, features.shape[2])
+        of_choices = features.gather(1, made).sum(1)
+        share = share_by_choice(errors, batch.actions, of_choices, max(self._nvec))
         if share < TOO_ALIKE:
             return
         warnings.warn(
             f"Which choices are made explains {share:.0%} of the critics' errors in held-out "
-            "episodes: choices differ in more than their features. If number k is the same thing "
+            "episodes, beyond their features: choices differ in more than their features. If number k is the same thing "
             "in every state, say choice_identity=True in the layout; otherwise give more features.",
             UserWarning,
             stacklevel=2,

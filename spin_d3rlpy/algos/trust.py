@@ -203,20 +203,34 @@ def count_alternatives(conditionals: Conditionals, actions: torch.Tensor, n_slot
     return float(torch.stack(entropies).mean().exp())
 
 
-def share_by_choice(errors: torch.Tensor, actions: torch.Tensor, n_choices: int) -> float:
-    """Returns which share of the variance of errors `(B,)` the choices made explain.
+def share_by_choice(
+    errors: torch.Tensor, actions: torch.Tensor, features: torch.Tensor, n_choices: int
+) -> float:
+    """Returns which share of the variance of errors the choices made explain beyond features.
 
-    How often each choice is made in actions `(B, N)` predicts the errors, by a ridge regression on
-    one half of the rows and judged on the other; below 0 if it predicts nothing.
+    Errors are predicted by ridge regressions on one half of the rows and judged on the other: by
+    sums of the features of the choices made, and by how often each choice is made in addition.
+
+    Args:
+        errors: `(B,)`.
+        actions: `(B, N)`.
+        features: of the choices made, summed over slots, `(B, F)`.
+        n_choices: of a slot (K).
     """
-    counts = count_choices(actions.long(), n_choices).double()
-    counts = counts - counts.mean(0)
-    errors = errors.double() - errors.double().mean()
-    half = len(errors) // 2
-    x, y = counts[:half], errors[:half]
-    eye = torch.eye(n_choices, dtype=x.dtype, device=x.device)
-    weights = torch.linalg.solve(x.T @ x + 1e-2 * max(half, 1) * eye, x.T @ y)
-    rest, predicted = errors[half:], counts[half:] @ weights
+    counts = count_choices(actions.long(), n_choices)
+    both = torch.cat([features, counts], dim=1)
+    return _explained(errors, both) - max(0.0, _explained(errors, features))
+
+
+def _explained(errors: torch.Tensor, predictors: torch.Tensor) -> float:
+    """Share of the variance of errors `(B,)` that predictors `(B, P)` explain in new rows."""
+    x, y = predictors.double(), errors.double()
+    x, y = x - x.mean(0), y - y.mean()
+    half = len(y) // 2
+    eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    known = x[:half].T
+    weights = torch.linalg.solve(known @ known.T + 1e-2 * max(half, 1) * eye, known @ y[:half])
+    rest, predicted = y[half:], x[half:] @ weights
     total = float(rest.square().sum())
     return 1.0 - float((rest - predicted).square().sum()) / total if total > 0.0 else 0.0
 

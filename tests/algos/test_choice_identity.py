@@ -75,9 +75,12 @@ def test_errors_by_choice_are_found_and_luck_is_not() -> None:
     actions = torch.from_numpy(RNG.integers(K, size=(4000, N)))
     luck = torch.from_numpy(RNG.normal(size=4000))
     by_choice = torch.from_numpy(WORTH)[actions].sum(1)
-    assert share_by_choice(luck, actions, K) < TOO_ALIKE
-    assert share_by_choice(by_choice + 0.3 * luck, actions, K) > 0.5
-    assert share_by_choice(torch.zeros(4000), actions, K) < TOO_ALIKE
+    features = torch.tensor(CATEGORIES)[actions].sum(1)
+    by_feature = features[:, 0].double()
+    assert share_by_choice(luck, actions, features, K) < TOO_ALIKE
+    assert share_by_choice(by_choice + 0.3 * luck, actions, features, K) > 0.3
+    assert share_by_choice(by_feature, actions, features, K) < TOO_ALIKE  # hardly trained critics
+    assert share_by_choice(torch.zeros(4000), actions, features, K) < TOO_ALIKE
 
 
 @pytest.mark.parametrize(
