@@ -532,8 +532,9 @@ class IDQL(IQL):
             return
         warnings.warn(
             f"Which choices are made explains {share:.0%} of the critics' errors in held-out "
-            "episodes, beyond their features: choices differ in more than their features. If number k is the same thing "
-            "in every state, say choice_identity=True in the layout; otherwise give more features.",
+            "episodes, beyond their features: choices differ in more than these. If number k is "
+            "the same thing in every state, say choice_identity=True in the layout; otherwise give "
+            "more features.",
             UserWarning,
             stacklevel=2,
         )
