@@ -26,6 +26,7 @@ from spin_d3rlpy.algos.search import ascend
 from spin_d3rlpy.algos.trust import (
     TOO_ALIKE,
     Search,
+    SearchMode,
     Trust,
     TrustSwitch,
     count_alternatives,
@@ -41,7 +42,7 @@ from spin_d3rlpy.asm.sampling import sample
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
-from spin_d3rlpy.errors import require_fields
+from spin_d3rlpy.errors import require_fields, require_one_of
 from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise
@@ -105,6 +106,8 @@ class IDQLConfig(IQLConfig):
             `joint_critic` and `held_out_share`, which choose among them; unused without.
         stricter_supports: values above `support` and at most 1 that the search may keep to instead.
             Only with `held_out_share`; unused without.
+        search: `"auto"` acts as trust decides, `"always"` by the best search, confirmed or not,
+            `"never"` by imitation. It may be changed after training: `algo.config.search`.
     """
 
     n_action_samples: int = 32
@@ -115,9 +118,11 @@ class IDQLConfig(IQLConfig):
     held_out_share: float = 0.0
     short_gammas: list[float] = dataclasses.field(default_factory=list)
     stricter_supports: list[float] = dataclasses.field(default_factory=list)
+    search: SearchMode = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_one_of("search", self.search, SearchMode)
         require_fields(
             self,
             n_action_samples=(self.n_action_samples >= 1, "of at least 1"),
@@ -283,7 +288,7 @@ class IDQLImpl(IQLImpl):
     def acting_search(self) -> Search | None:
         """The critics' search that acts; None if the policy acts alone."""
         if not is_exporting():  # a file cannot depend on a network's numbers here
-            self._decided = self._modules.trust.search
+            self._decided = self._modules.trust.decide(self._config.search)
         return self._decided
 
     @property

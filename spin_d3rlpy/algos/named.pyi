@@ -318,6 +318,7 @@ class _IDQLFields(TypedDict, total=False):
     held_out_share: float
     short_gammas: list[float]
     stricter_supports: list[float]
+    search: Literal["auto", "always", "never"]
 
 class _JointFields(TypedDict, total=False):
     actor_encoder_factory: JointEncoderFactory

@@ -19,6 +19,7 @@ from spin_d3rlpy.asm.entities import count_choices
 from spin_d3rlpy.policies.base import Conditionals
 
 ActsBy = Literal["search", "imitation"]
+SearchMode = Literal["auto", "always", "never"]
 # Share of a search's gain. Critics also agree on what none of them knows: of the searches that the
 # careful gain chose, those with 66 to 80 % did harm, and those with 89 % or more paid.
 LEAST_CONFIRMED = 0.85
@@ -171,12 +172,21 @@ class TrustSwitch(nn.Module):
         self.states.fill_(trust.states)
         self.alternatives.fill_(trust.alternatives)
 
-    @property
-    def search(self) -> Search | None:
-        """How to search, or None to imitate."""
+    def decide(self, mode: SearchMode = "auto") -> Search | None:
+        """Returns how to search, or None to imitate.
+
+        Args:
+            mode: `"auto"` as was measured; `"always"` by the best search, or the first one if
+                nothing was measured; `"never"` imitates.
+        """
         trust = self.trust
+        first = Search(*self.figures[:2, 0].tolist())
+        if mode == "never":
+            return None
+        if mode == "always":
+            return first if trust is None else trust.best
         if trust is None:
-            return None if self._is_tested else Search(*self.figures[:2, 0].tolist())
+            return None if self._is_tested else first
         return trust.best if trust.acts_by == "search" else None
 
 

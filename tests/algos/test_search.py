@@ -7,7 +7,7 @@ import itertools
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -258,15 +258,15 @@ def test_a_smaller_gain_that_is_confirmed_is_better_than_a_larger_one_that_is_no
 )
 def test_what_is_trusted(promised: float, confirmed: float, error: float, acts_by: str) -> None:
     switch = TrustSwitch([ALONE])
-    assert TrustSwitch([ALONE]).search is None  # not tested yet
-    assert TrustSwitch([ALONE], is_tested=False).search == ALONE
+    assert TrustSwitch([ALONE]).decide() is None  # not tested yet
+    assert TrustSwitch([ALONE], is_tested=False).decide() == ALONE
     trust = Trust((ALONE,), (promised,), (confirmed,), (error,), 64)
     switch.trust = trust
     assert switch.trust == trust
-    assert (trust.acts_by, switch.search) == (acts_by, ALONE if acts_by == "search" else None)
+    assert (trust.acts_by, switch.decide()) == (acts_by, ALONE if acts_by == "search" else None)
     assert "expected 85%" in str(trust)
     switch.trust = dataclasses.replace(trust, states=8)
-    assert switch.search is None
+    assert switch.decide() is None
     assert "too few" in str(switch.trust)
 
 
@@ -449,7 +449,31 @@ def test_critics_do_not_choose_before_they_were_tested() -> None:
     np.testing.assert_array_equal(algo.predict(x), likeliest.numpy())
 
 
+def test_the_user_decides_whether_to_search(tmp_path: Any) -> None:
+    buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
+    algo = SPINIDQL(**search_fields(SPINIDQL), gamma=0.0)
+    algo.fit(buffer, n_steps=5, n_steps_per_epoch=5, **QUIET)
+    impl: Any = algo.impl
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    acts = {}
+    for name, trust in (("sure", sure()), ("unsure", dataclasses.replace(sure(), states=0))):
+        impl.modules.trust.trust = trust
+        for mode in ("auto", "always", "never"):
+            algo.config.search = mode
+            acts[name, mode] = algo.predict(x)
+    imitated, searched = acts["unsure", "auto"], acts["sure", "auto"]
+    assert (imitated != searched).any()
+    for name in ("sure", "unsure"):
+        np.testing.assert_array_equal(acts[name, "always"], searched)
+        np.testing.assert_array_equal(acts[name, "never"], imitated)
+    save_policy(algo, tmp_path / "policy.safetensors")
+    assert load_policy(tmp_path / "policy.safetensors").config.search == "never"
+    with pytest.raises(ValueError, match="search 'auto' or 'always' or 'never'"):
+        SPINIDQL(search=cast(Any, "sometimes"))
+
+
 def test_untrusted_critics_do_not_choose() -> None:
+    torch.manual_seed(0)  # a search starts from the best of three samples, not from the likeliest
     buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
     algo = SPINIDQL(**search_fields(SPINIDQL), gamma=0.0)
     algo.fit(buffer, n_steps=5, n_steps_per_epoch=5, **QUIET)
