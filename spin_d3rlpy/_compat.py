@@ -147,26 +147,27 @@ def _example_inputs(algo: Any, masks: bool) -> tuple[torch.Tensor, ...]:
     return observations, torch.ones(shape, dtype=torch.bool, device=impl.device)
 
 
-def export_masked_torchscript(algo: Any, path: str) -> None:
-    """Writes an algorithm's greedy policy as TorchScript of observations and masks.
+def export_torchscript(algo: Any, masks: bool = False) -> bytes:
+    """Returns an algorithm's greedy policy as TorchScript of observations and, if wanted, masks.
 
-    d3rlpy 2.8 writes policies of observations only.
+    d3rlpy 2.8 writes policies of observations only, and torch 2.13 ends the process when it writes
+    a file to a full disk: hence bytes.
     """
     policy = _GreedyPolicy(algo).eval()
     algo.impl.modules.set_eval()
     algo.impl.modules.freeze()  # parameters become constants of the file
     try:
         with quiet_tracing(), torch.no_grad():
-            examples = _example_inputs(algo, masks=True)
-            torch.jit.trace(lambda x, masks: policy(x, masks), examples, check_trace=False).save(
-                path
-            )
+            examples = _example_inputs(algo, masks)
+            traced = torch.jit.trace(lambda *inputs: policy(*inputs), examples, check_trace=False)
+            content: bytes = traced.save_to_buffer()
+            return content
     finally:
         algo.impl.modules.unfreeze()
 
 
-def export_onnx(algo: Any, path: str, masks: bool = False) -> None:
-    """Writes an algorithm's greedy policy as ONNX, for batches of any size.
+def export_onnx(algo: Any, masks: bool = False) -> bytes:
+    """Returns an algorithm's greedy policy as ONNX, for batches of any size.
 
     d3rlpy 2.8 passes a traced function, which torch 2.13 refuses, and fixes the batch size to one.
     torch's own optimization compares each operation with all others (onnxscript 0.7): that of a
@@ -206,7 +207,8 @@ def export_onnx(algo: Any, path: str, masks: bool = False) -> None:
             _shrink_onnx(program.model)
     finally:
         logging.disable(disabled)
-    program.save(path)
+    content: bytes = program.model_proto.SerializeToString()
+    return content
 
 
 def _shrink_onnx(model: onnx_ir.Model) -> None:

@@ -45,11 +45,15 @@ class UntrustedRuleError(InvalidCheckpointError):
     """A file names a function as a rule, and was opened without trust."""
 
 
-class CheckpointWriteError(SpinError, OSError):
-    """A checkpoint cannot be written: no space left, a read-only folder."""
+class FileWriteError(SpinError, OSError):
+    """A file cannot be written: no space left, a read-only folder."""
 
 
-class DatasetWriteError(SpinError, OSError):
+class CheckpointWriteError(FileWriteError):
+    """A checkpoint cannot be written; earlier ones remain."""
+
+
+class DatasetWriteError(FileWriteError):
     """A dataset cannot be written, usually for lack of space."""
 
 

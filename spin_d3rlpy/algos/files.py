@@ -20,7 +20,7 @@ from spin_d3rlpy.asm.rule_files import trusted_rules
 from spin_d3rlpy.data.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.data.scalers import scaler_to_dict
 from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError
-from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.files.atomic import write_bytes
 from spin_d3rlpy.files.untrusted import MAX_BYTES, open_untrusted
 from spin_d3rlpy.policies.joint import JointPolicy
 
@@ -37,6 +37,7 @@ def save_policy(algo: Any, path: str | Path) -> None:
     Raises:
         TypeError: `algo` is not an algorithm of this package.
         RuntimeError: it is not built, or a scaler is not fitted.
+        FileWriteError: the file cannot be written; an earlier one remains.
     """
     if not isinstance(getattr(algo, "config", None), MultiDiscreteConfig):
         raise TypeError(f"Expected an algorithm of spin_d3rlpy, got {type(algo).__name__}.")
@@ -57,8 +58,7 @@ def save_policy(algo: Any, path: str | Path) -> None:
         header[KEY] = algo.preparation.to_json()
     # Copies, because networks may share weights and this format cannot.
     tensors = {k: v.detach().cpu().clone() for k, v in _file_weights(algo).items()}
-    with atomic_write(Path(path)) as partial:
-        safetensors.torch.save_file(tensors, partial, {"spin": json.dumps(header)})
+    write_bytes(path, safetensors.torch.save(tensors, {"spin": json.dumps(header)}))
 
 
 def load_policy(

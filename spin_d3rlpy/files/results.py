@@ -7,41 +7,35 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.files.atomic import write_text
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Atomically writes rows with the union of their keys as header; missing values are empty."""
-    with atomic_write(path) as partial, partial.open("w", newline="") as file:
-        _write(file, rows)
+    write_text(path, csv_text(rows))
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns what `write_csv` writes."""
     text = io.StringIO(newline="")
-    _write(text, rows)
-    return text.getvalue()
-
-
-def _write(file: TextIO, rows: Sequence[Mapping[str, Any]]) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
+    return text.getvalue()
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """Returns a CSV file's rows as dictionaries."""
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Atomically writes a JSON file."""
-    with atomic_write(path) as partial:
-        partial.write_text(json.dumps(content, indent=1) + "\n")
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def format_table(rows: Sequence[Mapping[str, Any]]) -> str:

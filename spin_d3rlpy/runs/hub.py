@@ -14,7 +14,7 @@ from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import SCALERS
 from spin_d3rlpy.algos.files import load_policy, save_policy
 from spin_d3rlpy.errors import InvalidCheckpointError
-from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.files.atomic import write_text
 from spin_d3rlpy.files.hub import hub_errors, require_token
 from spin_d3rlpy.files.settings import read_settings
 from spin_d3rlpy.files.untrusted import MAX_BYTES
@@ -76,8 +76,7 @@ def save_for_hub(
     card = policy_card(algo, repo_id, license, settings, result)
     folder.mkdir(parents=True, exist_ok=True)
     save_policy(algo, folder / POLICY)
-    with atomic_write(folder / CARD) as partial:
-        partial.write_text(card, encoding="utf-8")
+    write_text(folder / CARD, card)
     return folder
 
 

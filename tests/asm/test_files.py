@@ -150,11 +150,12 @@ def test_a_failed_save_leaves_the_old_file(
     save_asm(asm, path)
     before = path.read_bytes()
 
-    def fail(*_args: object) -> None:
-        Path(str(_args[1])).write_bytes(b"half")
+    def fail(partial: Path, content: bytes) -> None:
+        with partial.open("wb") as file:
+            file.write(content[:10])
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(safetensors.torch, "save_file", fail)
+    monkeypatch.setattr(Path, "write_bytes", fail)
     with pytest.raises(OSError, match="No space"):
         save_asm(asm, path)
     assert path.read_bytes() == before
