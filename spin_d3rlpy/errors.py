@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+MOST = 200  # characters of a value in a message
+
 
 class SpinError(Exception):
     """Base class of this package's errors for bad input."""
@@ -81,15 +83,24 @@ def no_transformer(config: Any) -> NoTransformerError:
     )
 
 
+def shown(value: object) -> str:
+    """Returns a value for a message, cut if it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= MOST else f"{text[:MOST]}..."
+
+
 def require_fields(config: object, **rules: tuple[bool, str]) -> None:
     """Raises ValueError for the first field of a config whose rule `(holds, expected)` does not."""
     for name, (holds, expected) in rules.items():
         if not holds:
-            raise ValueError(f"Expected {name} {expected}, got {getattr(config, name)!r}.")
+            raise ValueError(f"Expected {name} {expected}, got {shown(getattr(config, name))}.")
 
 
 def require_one_of(name: str, value: object, kind: Any) -> None:
     """Raises ValueError unless a value is one of a `Literal`'s."""
     if value not in get_args(kind):
         expected = " or ".join(map(repr, get_args(kind)))
-        raise ValueError(f"Expected {name} {expected}, got {value!r}.")
+        raise ValueError(f"Expected {name} {expected}, got {shown(value)}.")
