@@ -67,7 +67,7 @@ def copies_of(
     return copies
 
 
-def remember(env: Env, envs: Any) -> None:
+def remember(env: Env, envs: AnyVectorEnv) -> None:
     """Gives copies what the wrappers of an environment have learned since they were made."""
     memory = _memory(env)
     if not memory:
@@ -82,7 +82,7 @@ def remember(env: Env, envs: Any) -> None:
                 _adopt(one, memory)
 
 
-def restore(envs: Any) -> None:
+def restore(envs: AnyVectorEnv) -> None:
     """Gives an environment that was played in itself what its wrappers had learned before."""
     for one in getattr(envs, "envs", ()):
         if isinstance(one, _Kept):
@@ -173,7 +173,7 @@ def _start(env: Env, spec: EnvSpec, n: int) -> Any:
 
 
 def _bounded(env: Env, seconds: float, make: Callable[[], T]) -> T:
-    """Returns what a function returns within so many seconds.
+    """Returns what a function returns within a time.
 
     It is left behind if it does not end: there is no way to stop a simulator that waits.
     """
@@ -213,11 +213,11 @@ def _compare(env: Env, other: Env) -> None:
         alone = _played(env, other=None)
         if not data_equivalence(alone, _played(env, other=None)):
             return  # it depends on more than the seed: nothing can be compared
-        for what, found in (
+        for what, steps in (
             ("does otherwise than it", _played(other, other=None)),
             ("shares its state", _played(env, other)),
         ):
-            if not data_equivalence(alone, found):
+            if not data_equivalence(alone, steps):
                 raise EnvironmentCopyError(f"A copy of {env} {what}. {ADVICE}")
     finally:
         unwrapped._np_random, unwrapped._np_random_seed = generator
@@ -230,25 +230,26 @@ def _played(env: Env, other: Env | None) -> list[Any]:
     space = copy.deepcopy(env.action_space)
     space.seed(0)
     observation, info = env.reset(seed=0)
-    shown: list[Any] = [copy.deepcopy(observation)]
+    steps: list[Any] = [copy.deepcopy(observation)]
     if other is not None:
         other.reset(seed=1)
     for _ in range(_STEPS_COMPARED):
         action = _allowed(space.sample(), info)
         observation, reward, terminated, truncated, info = env.step(action)
-        shown += [copy.deepcopy(observation), float(reward), bool(terminated), bool(truncated)]
+        steps += [copy.deepcopy(observation), float(reward), bool(terminated), bool(truncated)]
         if terminated or truncated:
             break
         if other is not None:
             other.reset(seed=2)
-    return shown
+    return steps
 
 
-def _allowed(action: Any, info: dict[str, Any]) -> Any:
+def _allowed(action: object, info: dict[str, Any]) -> object:
     mask = info.get("action_mask")
-    if mask is None or np.ndim(action) != 1 or len(mask) != len(action):
+    chosen = np.asarray(action)
+    if mask is None or chosen.ndim != 1 or len(mask) != len(chosen):
         return action
-    return np.array([int(np.argmax(row)) for row in mask], dtype=np.asarray(action).dtype)
+    return np.array([int(np.argmax(row)) for row in mask], dtype=chosen.dtype)
 
 
 def _learners(env: Env) -> Iterator[AnyWrapper]:
@@ -275,7 +276,7 @@ def _memory(env: Env) -> Memory:
 
 
 def _adopt(env: Env, memory: Memory, freeze: bool = True) -> None:
-    """Gives the wrappers of an environment data of those of another one, or its own of before."""
+    """Gives wrappers the data of another environment's, or their own earlier data."""
     for wrapper, (name, data) in zip(_learners(env), memory, strict=True):
         if type(wrapper).__qualname__ != name:
             raise EnvironmentCopyError(f"A copy has {wrapper} in place of {name}. {ADVICE}")
@@ -284,7 +285,7 @@ def _adopt(env: Env, memory: Memory, freeze: bool = True) -> None:
             setattr(wrapper, _FREEZE, False)
 
 
-def _is_data(value: Any, depth: int = 0) -> bool:
+def _is_data(value: object, depth: int = 0) -> bool:
     """Whether a value is numbers, texts and arrays, or an object that holds nothing else."""
     if depth > 4 or callable(value) or isinstance(value, gymnasium.Space | gymnasium.Env):
         return False
@@ -292,7 +293,7 @@ def _is_data(value: Any, depth: int = 0) -> bool:
         return True
     if isinstance(value, np.ndarray):
         return bool(value.dtype != object)
-    parts: Sequence[Any]
+    parts: Sequence[object]
     if isinstance(value, dict):
         parts = [*value.values()]
     elif isinstance(value, list | tuple | set | deque):

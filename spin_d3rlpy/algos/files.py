@@ -164,7 +164,7 @@ def _build(header: dict[str, Any], device: DeviceArg) -> Any:
     return algo
 
 
-def _require_same(given: Any, read: Any, name: str = "configuration") -> None:
+def _require_same(given: object, read: object, name: str = "configuration") -> None:
     """Raises InvalidCheckpointError unless a saved configuration is what was read from it.
 
     Readers of JSON leave unknown fields out, and turn "32" and 32.5 into the whole number 32.

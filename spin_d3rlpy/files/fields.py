@@ -109,7 +109,7 @@ RANGES: dict[str, str] = {
 LENGTHS = {"short_gammas": 32, "stricter_supports": 32, "hidden_units": 100}
 
 
-def check_fields(config: Any) -> None:
+def check_fields(config: object) -> None:
     """Checks types, ranges and lengths of a config's fields.
 
     A field of another package's class has any finite number that is not huge.
@@ -126,7 +126,7 @@ def check_fields(config: Any) -> None:
             require_fields(config, **{name: (len(value) <= longest, f"of at most {longest:,}")})
         for number in value if isinstance(value, list | tuple) else [value]:
             if type(number) is not bool and isinstance(number, numbers.Real):
-                require_fields(config, **{name: (bounds.holds(number), str(bounds))})
+                require_fields(config, **{name: (bounds.holds(cast(float, number)), str(bounds))})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Interval:
         low, high = (part.strip() for part in text[1:-1].split(","))
         return cls(float(low), float(high or LARGEST), text[0] == "[", text[-1] == "]")
 
-    def holds(self, number: Any) -> bool:
+    def holds(self, number: float) -> bool:
         """Whether a number, which may be NaN or infinite, is in it."""
         above = number >= self.low if self.with_low else number > self.low
         return bool(above and (number <= self.high if self.with_high else number < self.high))
@@ -163,12 +163,13 @@ _ANY_NUMBER = Interval(-LARGEST, LARGEST, True, True)
 
 
 @functools.cache
-def _fields(cls: Any) -> list[tuple[str, Any, Interval]]:
+def _fields(cls: Hashable) -> list[tuple[str, Any, Interval]]:
     """Returns names, types and bounds of the fields that are checked here."""
-    hints = get_type_hints(cls)
+    config_class = cast(type[Any], cls)
+    hints = get_type_hints(config_class)
     return [
-        (field.name, hints[field.name], _bounds(cls, field.name))
-        for field in dataclasses.fields(cls)
+        (field.name, hints[field.name], _bounds(config_class, field.name))
+        for field in dataclasses.fields(config_class)
         if field.name not in OTHERS
     ]
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spin_d3rlpy.errors import shown
 from spin_d3rlpy.files.atomic import write_text
 
 
@@ -36,6 +37,19 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Atomically writes a JSON file."""
     write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns a JSON file's mapping; raises ValueError for anything else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deeply.") from error
+    except ValueError as error:  # of JSON, of UTF-8 or of a number that is too long
+        raise ValueError(f"{path} is not a JSON file: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"Expected {path} to hold a JSON object, got {shown(content)}.")
+    return content
 
 
 def format_table(rows: Sequence[Mapping[str, Any]]) -> str:

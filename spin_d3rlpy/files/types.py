@@ -12,7 +12,7 @@ import numpy as np
 _NUMBERS: dict[Any, type[Any]] = {int: numbers.Integral, float: numbers.Real}
 
 
-def fits(value: Any, hint: Any) -> bool:
+def fits(value: object, hint: object) -> bool:
     """Whether a value is of a type; where that is a class, whether it may be an instance."""
     origin = get_origin(hint)
     if hint is Any:
@@ -45,7 +45,7 @@ _IN_WORDS: dict[Any, str] = {
 }
 
 
-def describe(hint: Any) -> str:
+def describe(hint: object) -> str:
     """Says in words which values of a file a type takes."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):

@@ -179,7 +179,7 @@ class UntrustedFile:
             tensor.data.copy_(value)
 
 
-def _require_finite(content: Any) -> None:
+def _require_finite(content: object) -> None:
     """Raises InvalidCheckpointError for NaN or infinity among JSON's values, which Python takes."""
     waiting = [content]
     while waiting:

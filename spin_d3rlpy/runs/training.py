@@ -6,7 +6,6 @@ The file names below say what it holds; `machine.json` has versions and processo
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
 import warnings
@@ -33,7 +32,7 @@ from spin_d3rlpy.evaluation.metrics import (
 )
 from spin_d3rlpy.files.atomic import write_text
 from spin_d3rlpy.files.locks import exclusive_folder
-from spin_d3rlpy.files.results import write_csv, write_json
+from spin_d3rlpy.files.results import read_json, write_csv, write_json
 from spin_d3rlpy.files.settings import format_settings, read_settings
 from spin_d3rlpy.policies.stages import ASM_FILE, PretrainASM, asm_file
 from spin_d3rlpy.runs.machine import describe_machine
@@ -173,7 +172,7 @@ def _train(
                 "step": 0,
                 "update_seconds": 0.0,
                 "seconds": budget.spent,
-                **json.loads(first.read_text()),
+                **read_json(first),
             }
         )
     update_seconds = 0.0
@@ -375,7 +374,7 @@ def _begin(folder: Path, settings: Settings) -> dict[str, Any] | None:
             what = "; ".join(differing) or "other settings"
             raise ValueError(f"{folder} holds a run with {what}. Pass another --out, or remove it.")
         if (folder / RESULT).exists() and before == steps:
-            result: dict[str, Any] = json.loads((folder / RESULT).read_text())
+            result: dict[str, Any] = read_json(folder / RESULT)
             return result
     write_text(path, format_settings(settings))
     write_json(folder / "machine.json", describe_machine())
