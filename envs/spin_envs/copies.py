@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import multiprocessing
@@ -204,29 +205,41 @@ def _bounded(env: Env, seconds: float, make: Callable[[], T]) -> T:
     return results[0]
 
 
-def _compare(env: Env, other: Env) -> None:
-    """Checks that a copy does what the environment does, and that they do not share a state."""
+@contextlib.contextmanager
+def as_it_was(env: Env) -> Iterator[None]:
+    """Context after which an environment has the random numbers and wrappers' data of before.
+
+    Its episode is lost.
+    """
     unwrapped: Any = env.unwrapped
-    generator = unwrapped._np_random, unwrapped._np_random_seed
+    generator = copy.deepcopy(unwrapped._np_random), unwrapped._np_random_seed
     memory = _memory(env)
     try:
-        alone = _played(env, other=None)
-        if not data_equivalence(alone, _played(env, other=None)):
-            return  # it depends on more than the seed: nothing can be compared
-        for what, steps in (
-            ("does otherwise than it", _played(other, other=None)),
-            ("shares its state", _played(env, other)),
-        ):
-            if not data_equivalence(alone, steps):
-                raise EnvironmentCopyError(f"A copy of {env} {what}. {ADVICE}")
+        yield
     finally:
         unwrapped._np_random, unwrapped._np_random_seed = generator
         _adopt(env, memory, freeze=False)
-        _adopt(other, memory)
 
 
-def _played(env: Env, other: Env | None) -> list[Any]:
+def _compare(env: Env, other: Env) -> None:
+    """Checks that a copy does what the environment does, and that they do not share a state."""
+    memory = _memory(env)
+    with as_it_was(env):
+        alone = _played(env, memory)
+        if not data_equivalence(alone, _played(env, memory)):
+            return  # it depends on more than the seed: nothing can be compared
+        for what, steps in (
+            ("does otherwise than it", _played(other, memory)),
+            ("shares its state", _played(env, memory, other)),
+        ):
+            if not data_equivalence(alone, steps):
+                raise EnvironmentCopyError(f"A copy of {env} {what}. {ADVICE}")
+    _adopt(other, memory)
+
+
+def _played(env: Env, memory: Memory, other: Env | None = None) -> list[Any]:
     """Returns what a few steps from a seed show; meanwhile another instance makes steps, too."""
+    _adopt(env, memory)
     space = copy.deepcopy(env.action_space)
     space.seed(0)
     observation, info = env.reset(seed=0)

@@ -155,7 +155,7 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
         ]
         return np.concatenate(parts, dtype=np.float32)
 
-    def _info(self, observations: Mapping[Any, Any], infos: Any) -> dict[str, Any]:
+    def _info(self, observations: Mapping[Any, Any], infos: object) -> dict[str, Any]:
         mask = np.arange(int(self.nvec.max())) < self.nvec[:, None]
         here = self._here()
         for row, n, agent in zip(mask, self.nvec.tolist(), self._agents, strict=True):

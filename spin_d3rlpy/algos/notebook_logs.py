@@ -62,15 +62,15 @@ def differing_fields(config: DynamicConfig) -> dict[str, Any]:
 
 
 def _differing(fields: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    differing: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping) and isinstance(default.get(name), Mapping):
             if inner := _differing(value, default[name]):
-                found[name] = inner
+                differing[name] = inner
         elif name not in default or value != default[name]:
             is_short = isinstance(value, int | float | bool)
-            found[name] = value if is_short else shown(value)
-    return found
+            differing[name] = value if is_short else shown(value)
+    return differing
 
 
 class NotebookLogger(D3RLPyLogger):
