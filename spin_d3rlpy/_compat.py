@@ -21,8 +21,11 @@ from spin_d3rlpy.nvec import actions_of, choices_of, nvec_from_space
 
 if TYPE_CHECKING:  # importing d3rlpy imports gym
     import onnx_ir
+    from d3rlpy.dataset import ReplayBufferBase
+    from d3rlpy.dataset.writers import _ActiveEpisode
     from d3rlpy.logging import LoggerAdapterFactory
     from d3rlpy.optimizers.optimizers import OptimizerWrapper
+    from d3rlpy.types import NDArray, Observation
 
 
 def log_folders(factory: LoggerAdapterFactory, name: str) -> list[Path]:
@@ -48,7 +51,9 @@ class _DiscreteSpace(Discrete):
         super().__init__(max(nvec_from_space(original)))
         self.original = original
         self._shape = original.shape
-        self.dtype = original.dtype
+        # What an unsigned type is mixed with becomes a number with a point.
+        is_unsigned = np.dtype(original.dtype).kind == "u"
+        self.dtype = np.dtype(np.int64) if is_unsigned else original.dtype
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
         return choices_of(self.original, self.original.sample())
@@ -106,6 +111,60 @@ class DiscreteView(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.step(action)
 
 
+def keep_whole_episodes(buffer: ReplayBufferBase) -> None:
+    """Makes a d3rlpy replay buffer keep episodes of any length apart and whole.
+
+    d3rlpy 2.8 ends with an AssertionError at an episode's 10,001st step, and adds an episode of one
+    step to the next one.
+    """
+    from d3rlpy.dataset import MixedReplayBuffer, ReplayBuffer
+    from d3rlpy.dataset.writers import ExperienceWriter, _ActiveEpisode
+
+    class Writer(ExperienceWriter):
+        def write(
+            self, observation: Observation, action: int | NDArray, reward: float | NDArray
+        ) -> None:
+            episode = self._active_episode
+            if episode._cursor == episode._cache_size:
+                _grow(episode)
+            super().write(observation, action, reward)
+
+        def clip_episode(self, terminated: bool) -> None:
+            episode = self._active_episode
+            if episode.size() != 1:
+                super().clip_episode(terminated)
+                return
+            # A truncated one has no transition: d3rlpy stores no observation after the last action.
+            if terminated:
+                episode.shrink(terminated)
+                self._buffer.append(episode, 0)
+            self._active_episode = _ActiveEpisode(
+                self._preprocessor,
+                self._cache_size,
+                self._observation_signature,
+                self._action_signature,
+                self._reward_signature,
+            )
+
+    if isinstance(buffer, MixedReplayBuffer):
+        keep_whole_episodes(buffer._primary_replay_buffer)
+    elif isinstance(buffer, ReplayBuffer) and type(buffer._writer) is ExperienceWriter:
+        buffer._writer.__class__ = Writer
+
+
+def _grow(episode: _ActiveEpisode) -> None:
+    """Doubles the arrays of an episode that d3rlpy is recording."""
+    size = episode._cache_size = 2 * episode._cache_size
+
+    def grown(array: NDArray) -> NDArray:
+        larger = np.empty((size, *array.shape[1:]), array.dtype)
+        larger[: len(array)] = array
+        return larger
+
+    episode._observations = [grown(array) for array in episode._observations]
+    episode._actions, episode._rewards = grown(episode._actions), grown(episode._rewards)
+
+
 @contextlib.contextmanager
 def quiet_tracing() -> Iterator[None]:
     """Silences deprecation and tracing warnings during d3rlpy 2.8's TorchScript export.
@@ -147,26 +206,27 @@ def _example_inputs(algo: Any, masks: bool) -> tuple[torch.Tensor, ...]:
     return observations, torch.ones(shape, dtype=torch.bool, device=impl.device)
 
 
-def export_masked_torchscript(algo: Any, path: str) -> None:
-    """Writes an algorithm's greedy policy as TorchScript of observations and masks.
+def export_torchscript(algo: Any, masks: bool = False) -> bytes:
+    """Returns an algorithm's greedy policy as TorchScript of observations and, if wanted, masks.
 
-    d3rlpy 2.8 writes policies of observations only.
+    d3rlpy 2.8 writes policies of observations only, and torch 2.13 ends the process when it writes
+    a file to a full disk: hence bytes.
     """
     policy = _GreedyPolicy(algo).eval()
     algo.impl.modules.set_eval()
     algo.impl.modules.freeze()  # parameters become constants of the file
     try:
         with quiet_tracing(), torch.no_grad():
-            examples = _example_inputs(algo, masks=True)
-            torch.jit.trace(lambda x, masks: policy(x, masks), examples, check_trace=False).save(
-                path
-            )
+            examples = _example_inputs(algo, masks)
+            traced = torch.jit.trace(lambda *inputs: policy(*inputs), examples, check_trace=False)
+            content: bytes = traced.save_to_buffer()
+            return content
     finally:
         algo.impl.modules.unfreeze()
 
 
-def export_onnx(algo: Any, path: str, masks: bool = False) -> None:
-    """Writes an algorithm's greedy policy as ONNX, for batches of any size.
+def export_onnx(algo: Any, masks: bool = False) -> bytes:
+    """Returns an algorithm's greedy policy as ONNX, for batches of any size.
 
     d3rlpy 2.8 passes a traced function, which torch 2.13 refuses, and fixes the batch size to one.
     torch's own optimization compares each operation with all others (onnxscript 0.7): that of a
@@ -207,7 +267,8 @@ def export_onnx(algo: Any, path: str, masks: bool = False) -> None:
             _shape_output(program.model, len(algo.config.nvec))  # last: it looks like no change
     finally:
         logging.disable(disabled)
-    program.save(path)
+    content: bytes = program.model_proto.SerializeToString()
+    return content
 
 
 def _shape_output(model: onnx_ir.Model, n_slots: int) -> None:

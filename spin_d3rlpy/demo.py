@@ -14,6 +14,8 @@ import numpy as np
 from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.evaluation.metrics import LockstepEvaluator
+from spin_d3rlpy.files.atomic import write_text
+from spin_d3rlpy.files.locks import exclusive_folder
 from spin_d3rlpy.files.results import format_table, read_csv, write_csv
 from spin_d3rlpy.files.settings import format_settings
 from spin_d3rlpy.runs.play import record_policy
@@ -52,7 +54,8 @@ def run_demo(
 
     They train at the same time, one in a process of its own. Writes `results.csv`, `curves.csv`,
     `curves.png`, `spin.gif` and one `spin_d3rlpy.runs.training` folder per algorithm. Finished
-    trainings are reused, interrupted ones resumed, those with other settings refused by ValueError.
+    trainings are reused, interrupted ones resumed, those with other settings refused by ValueError,
+    a folder that another demo is using by FolderInUseError.
     Returns one table row per algorithm. `minutes` are per algorithm, `size` is the dataset's.
     """
     log(f"[1/3] Dataset {DATASET}")
@@ -150,7 +153,9 @@ def _train(
 ) -> dict[str, dict[str, Any]]:
     """Trains the algorithms at the same time; the first one shows its bars."""
     results = {}
+    folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
+        stack.enter_context(exclusive_folder(folder, wait=False))  # before files of runs change
         others = [
             stack.enter_context(_in_background(folder / name, settings[name]))
             for name in list(settings)[1:]
@@ -168,7 +173,7 @@ def _in_background(folder: Path, settings: TrainSettings) -> Iterator[subprocess
     """Trains in a process of its own, which writes nothing and is ended with the context."""
     folder.mkdir(parents=True, exist_ok=True)
     config = folder.with_suffix(".yaml")
-    config.write_text(format_settings(settings))
+    write_text(config, format_settings(settings))
     command = ["train", "--config", str(config), "--out", str(folder), "--no-progress"]
     process = subprocess.Popen(
         [sys.executable, "-c", "from spin_d3rlpy.cli import main; main()", *command],

@@ -50,11 +50,15 @@ class UntrustedRuleError(InvalidCheckpointError):
     """A file names a function as a rule, and was opened without trust."""
 
 
-class CheckpointWriteError(SpinError, OSError):
-    """A checkpoint cannot be written: no space left, a read-only folder."""
+class FileWriteError(SpinError, OSError):
+    """A file cannot be written: no space left, a read-only folder."""
 
 
-class DatasetWriteError(SpinError, OSError):
+class CheckpointWriteError(FileWriteError):
+    """A checkpoint cannot be written; earlier ones remain."""
+
+
+class DatasetWriteError(FileWriteError):
     """A dataset cannot be written, usually for lack of space."""
 
 
@@ -106,11 +110,11 @@ def require_fields(config: object, **rules: tuple[bool, str]) -> None:
     """Raises ValueError for the first field of a config whose rule `(holds, expected)` does not."""
     for name, (holds, expected) in rules.items():
         if not holds:
-            raise ValueError(f"Expected {name} {expected}, got {getattr(config, name)!r}.")
+            raise ValueError(f"Expected {name} {expected}, got {shown(getattr(config, name))}.")
 
 
 def require_one_of(name: str, value: object, kind: Any) -> None:
     """Raises ValueError unless a value is one of a `Literal`'s."""
     if value not in get_args(kind):
         expected = " or ".join(map(repr, get_args(kind)))
-        raise ValueError(f"Expected {name} {expected}, got {value!r}.")
+        raise ValueError(f"Expected {name} {expected}, got {shown(value)}.")

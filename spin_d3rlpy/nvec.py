@@ -112,13 +112,20 @@ def nvec_from_space(space: gymnasium.Space[object]) -> list[int]:
 
 def choices_of(space: gymnasium.Space[Any], actions: object) -> NDArray[Any]:
     """Returns a space's actions as choices that count from 0."""
-    return np.asarray(actions) - getattr(space, "start", 0)
+    choices: NDArray[Any] = _signed(actions) - _signed(getattr(space, "start", 0))
+    return choices
 
 
 def actions_of(space: gymnasium.Space[Any], choices: NDArray[Any]) -> NDArray[Any]:
     """Returns choices `(..., N)` as actions of a space: `(...)` if it is `Discrete`."""
-    actions: NDArray[Any] = choices + getattr(space, "start", 0)
+    actions: NDArray[Any] = _signed(choices) + _signed(getattr(space, "start", 0))
     return actions[..., 0] if isinstance(space, Discrete) else actions
+
+
+def _signed(numbers: object) -> NDArray[Any]:
+    """Unsigned integers as signed ones: NumPy gives numbers with a point for a mix of both."""
+    array = np.asarray(numbers)
+    return array.astype(np.int64) if array.dtype.kind == "u" else array
 
 
 def require_same_nvec(

@@ -270,6 +270,7 @@ STEP_ENVIRONMENTS = {
     "envs/spin_envs/rollout.py",  # plays all episodes of experiments and evaluations
     "envs/spin_envs/discretized.py",  # this and the next two wrap an environment
     "envs/spin_envs/joint_action.py",
+    "envs/spin_envs/copies.py",  # a few steps, to compare an environment with its copy
     "spin_d3rlpy/_compat.py",
     "spin_d3rlpy/data/playing.py",  # replays recorded actions, and stops where they do not fit
     "spin_d3rlpy/data/online.py",  # a user's environment and function, of one state at a time

@@ -122,7 +122,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     ),
     "other algorithm": (
         lambda h, w: h["algorithm"]["config"].update(type="spin_factored_bc"),
-        "it holds",
+        "unknown field",
     ),
     "unknown encoder": (
         lambda h, w: _params(h)["actor_encoder_factory"].update(type="eval"),
@@ -159,7 +159,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
         lambda h, w: _params(h)["actor_encoder_factory"]["params"].update(hidden_units=[10**9]),
         "it holds",
     ),
-    "many critics": (lambda h, w: _params(h).update(n_critics=10**9), "more weights than"),
+    "many critics": (lambda h, w: _params(h).update(n_critics=10**9), "n_critics in"),
 }
 
 

@@ -2,7 +2,12 @@
 
 from spin_envs.action_grid import ActionGrid
 from spin_envs.discretized import DiscretizeAction
-from spin_envs.errors import InvalidActionError, MissingDependencyError, UnknownTaskError
+from spin_envs.errors import (
+    EnvironmentCopyError,
+    InvalidActionError,
+    MissingDependencyError,
+    UnknownTaskError,
+)
 from spin_envs.joint_action import JointAction, joint_action
 from spin_envs.layout import ActionLayout
 from spin_envs.scores import normalized_score, reference_scores, register_reference_scores
@@ -13,6 +18,7 @@ __all__ = [
     "ActionGrid",
     "ActionLayout",
     "DiscretizeAction",
+    "EnvironmentCopyError",
     "InvalidActionError",
     "JointAction",
     "MissingDependencyError",

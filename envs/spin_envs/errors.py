@@ -15,6 +15,10 @@ class UnknownTaskError(ValueError):
     """A domain or task that the suite does not have."""
 
 
+class EnvironmentCopyError(RuntimeError):
+    """An environment that episodes in lock-step need copies of, and that cannot be copied."""
+
+
 class MissingDependencyError(ImportError):
     """A required package is not installed or cannot be imported."""
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from spin_envs.errors import InvalidActionError
 from spin_envs.layout import ActionLayout
 
+MASK = "action_mask"
 TeamReward: TypeAlias = Literal["sum", "mean"]
 
 
@@ -42,9 +43,13 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
     """A team of agents as one agent, whose action is all their actions.
 
     The observation is the agents' observations, flattened, one after the other; the reward is the
-    sum or mean of theirs. An episode is terminated when no agent is left, and truncated if any of
-    the last ones was. An agent that has left the episode observes zeros, and what is chosen for it
-    has no effect; `info["action_mask"]` `(N, K)` then allows only its choice 0.
+    sum or mean of theirs. An episode is terminated when no agent is left, or all that are left have
+    ended theirs, and truncated if any of the last ones was. An agent that has left the episode, or
+    ended its own, observes zeros, and what is chosen for it has no effect.
+
+    `info["action_mask"]` `(N, K)` allows what the agents' own masks allow, which they have in their
+    infos or in their observations, under `"action_mask"`. An agent that has left, and one whose
+    mask allows nothing, may only take its choice 0.
 
     Where agents have equally long observations, its `layout` says that each one's are the features
     of its slot, and where they have equally many choices, that they share them.
@@ -68,6 +73,7 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
                 raise ValueError(
                     f"Expected agents with Discrete actions, agent {agent!r} has {space}."
                 )
+        self._ended: set[Any] = set()
         self._actions = [space for space in spaces if isinstance(space, Discrete)]
         self._observations = [env.observation_space(agent) for agent in self._agents]
         parts = [flatten_space(space) for space in self._observations]
@@ -106,8 +112,9 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         super().reset(seed=seed)
-        observations, _ = self._env.reset(seed=seed, options=options)
-        return self._joined(observations), self._info()
+        observations, infos = self._env.reset(seed=seed, options=options)
+        self._ended = set()
+        return self._joined(observations), self._info(observations, infos)
 
     def step(
         self, action: NDArray[np.integer[Any]]
@@ -123,12 +130,21 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
             for agent, choice, space in zip(self._agents, chosen, self._actions, strict=True)
             if agent in acting
         }
-        observations, rewards, _, truncations, _ = self._env.step(actions)
+        observations, rewards, terminations, truncations, infos = self._env.step(actions)
+        before = set(self._ended)
+        # Some environments keep agents that have ended among theirs.
+        self._ended |= {agent for agent in acting if _either(agent, terminations, truncations)}
         total = float(sum(rewards.values()))
         reward = total if self._reward == "sum" else total / len(self._agents)
-        over = not self._env.agents
+        over = not self._here()
         truncated = over and any(truncations.values())
-        return self._joined(observations), reward, over and not truncated, truncated, self._info()
+        info = self._info(observations, infos)
+        joined = self._joined({a: seen for a, seen in observations.items() if a not in before})
+        return joined, reward, over and not truncated, truncated, info
+
+    def _here(self) -> set[Any]:
+        """The agents that still take part."""
+        return set(self._env.agents) - self._ended
 
     def _joined(self, observations: Mapping[Any, Any]) -> NDArray[np.float32]:
         parts: list[Any] = [
@@ -139,11 +155,15 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
         ]
         return np.concatenate(parts, dtype=np.float32)
 
-    def _info(self) -> dict[str, Any]:
+    def _info(self, observations: Mapping[Any, Any], infos: object) -> dict[str, Any]:
         mask = np.arange(int(self.nvec.max())) < self.nvec[:, None]
-        here = set(self._env.agents)
-        gone = np.array([agent not in here for agent in self._agents])
-        mask[gone, 1:] = False
+        here = self._here()
+        for row, n, agent in zip(mask, self.nvec.tolist(), self._agents, strict=True):
+            if agent in here:
+                own = _own_mask(agent, n, observations.get(agent), infos)
+                row[:n] &= own
+            if agent not in here or not row.any():
+                row[0], row[1:] = True, False
         return {"action_mask": mask}
 
     def render(self) -> Any:
@@ -153,6 +173,32 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
 
     def close(self) -> None:
         self._env.close()
+
+
+def _either(agent: object, *flags: Mapping[Any, bool]) -> bool:
+    return any(bool(flag.get(agent, False)) for flag in flags)
+
+
+def _own_mask(agent: object, n: int, observation: object, infos: object) -> NDArray[np.bool_]:
+    """Returns which of its `n` choices an agent may make; all without a mask of its own.
+
+    Raises:
+        ValueError: the mask has another shape or other values.
+    """
+    allowed = np.ones(n, dtype=np.bool_)
+    info = infos.get(agent) if isinstance(infos, Mapping) else None
+    for part in (observation, info):
+        given = part.get(MASK) if isinstance(part, Mapping) else None
+        if given is None:
+            continue
+        mask = np.asarray(given)
+        if mask.shape != (n,) or not np.isin(mask, (0, 1)).all():
+            raise ValueError(
+                f"Expected the {MASK} of agent {agent!r} as {n} numbers 0 or 1, one for each "
+                f"choice, got {str(given)[:100]}."
+            )
+        allowed &= mask.astype(np.bool_)
+    return allowed
 
 
 def joint_action(env: ParallelEnvironment, reward: TeamReward = "sum") -> JointAction:

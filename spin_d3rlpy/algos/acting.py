@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,7 +18,7 @@ from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.logging import LOG
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 
-from spin_d3rlpy._compat import export_masked_torchscript, export_onnx, quiet_tracing
+from spin_d3rlpy._compat import export_onnx, export_torchscript
 from spin_d3rlpy.algos.config import ACTING_SCALERS, SCALERS, MultiDiscreteConfig
 from spin_d3rlpy.algos.files import copy_to
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl
@@ -37,6 +38,7 @@ from spin_d3rlpy.errors import (
     NvecMismatchError,
 )
 from spin_d3rlpy.fast.precision import fast_products
+from spin_d3rlpy.files.atomic import atomic_write, write_bytes, write_errors
 from spin_d3rlpy.nvec import (
     SlotLayout,
     as_choices,
@@ -345,9 +347,22 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
         Raises:
             RuntimeError: the algorithm is not built, or a scaler is not fitted.
+            FileWriteError: the file cannot be written; an earlier one remains.
         """
         self.require_built(SCALERS)
-        super().save(fname)
+        with write_errors(fname), atomic_write(fname) as partial:
+            super().save(str(partial))
+
+    def save_model(self, fname: str) -> None:
+        """Writes networks and optimizers for d3rlpy's `load_model`.
+
+        Raises:
+            RuntimeError: the algorithm is not built.
+            FileWriteError: the file cannot be written; an earlier one remains.
+        """
+        content = io.BytesIO()  # torch may end the process when it writes to a full disk
+        self.require_built().save_model(content)
+        write_bytes(fname, content.getbuffer())
 
     def save_policy(self, fname: str, masks: bool = False) -> None:
         """Exports the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`).
@@ -367,6 +382,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             ValueError: another extension; a rule is a function that such a file cannot hold; or
                 `masks` of a policy of another package whose `decode` takes no rule.
             ImportError: ONNX without the package `onnx` (`pip install "spin-d3rlpy[onnx]"`).
+            FileWriteError: the file cannot be written; an earlier one remains.
         """
         impl = self.require_built(ACTING_SCALERS)
         if masks:
@@ -382,18 +398,14 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
                     "Write a file ending in .onnx, which follows tensor operations, or in "
                     ".safetensors (spin_d3rlpy.save_policy)."
                 )
-            if masks:
-                export_masked_torchscript(self, fname)
-            else:
-                with quiet_tracing():
-                    super().save_policy(fname)
+            write_bytes(fname, export_torchscript(self, masks))
         else:
             raise ValueError(f"Expected a file name ending in .pt or .onnx, got {fname!r}.")
 
     def _export_onnx(self, fname: str, masks: bool) -> None:
         LOG.info("Writing ONNX, in seconds; in minutes if the policy searches slot by slot")
         try:
-            export_onnx(self, fname, masks)
+            content = export_onnx(self, masks)
         except torch.onnx.errors.OnnxExporterError as error:
             if functions := self._functions_of_rules:
                 raise ValueError(
@@ -402,6 +414,7 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
                     "policy as .safetensors (spin_d3rlpy.save_policy)."
                 ) from error
             raise
+        write_bytes(fname, content)
 
     @property
     def _functions_of_rules(self) -> list[str]:

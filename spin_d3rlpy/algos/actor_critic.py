@@ -19,7 +19,6 @@ from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.algos.critics import Decomposition, FactoredCritic, ValueFunction, squared_error
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
-from spin_d3rlpy.errors import require_fields
 
 
 @dataclasses.dataclass()
@@ -93,11 +92,6 @@ class ActorCriticConfig(CriticConfig, PolicyConfig):
     critic_optim_factory: OptimizerFactory = make_optimizer_field()
     critic_encoder_factory: EncoderFactory = make_encoder_field()
     weight_ess: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        ess = self.weight_ess
-        require_fields(self, weight_ess=(ess is None or 0.0 < ess < 1.0, "between 0 and 1"))
 
 
 @dataclasses.dataclass(frozen=True)

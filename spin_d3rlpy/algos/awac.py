@@ -129,6 +129,7 @@ class AWAC(ActorCriticAlgo[AWACImpl, AWACConfig]):
     """AWAC; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
     config_class: type[AWACConfig] = AWACConfig
+    impl_class: type[AWACImpl] = AWACImpl
     _acts_in_updates = True
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
@@ -149,4 +150,4 @@ class AWAC(ActorCriticAlgo[AWACImpl, AWACConfig]):
             targ_value_func=targ_value_func,
             value_optim=self.create_critic_optim(value_func),
         )
-        self._impl = AWACImpl(observation_shape, modules, self._config, self._device)
+        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import torch
+from d3rlpy.algos.qlearning.explorers import Explorer
 from d3rlpy.algos.utility import build_scalers_with_env
 from d3rlpy.base import register_learnable
 from d3rlpy.constants import LoggingStrategy
@@ -23,7 +24,7 @@ from d3rlpy.types import GymEnv
 from gymnasium.spaces import Box
 from torch import nn
 
-from spin_d3rlpy._compat import DiscreteView, fuse_adam
+from spin_d3rlpy._compat import DiscreteView, fuse_adam, keep_whole_episodes
 from spin_d3rlpy.algos.acting import TConfig, TImpl
 from spin_d3rlpy.algos.config import SCALERS
 from spin_d3rlpy.algos.fit import BestIs, FitSettings, Training
@@ -31,6 +32,7 @@ from spin_d3rlpy.algos.hooks import Timer, TrainableAlgo, no_timer
 from spin_d3rlpy.algos.recorded import RecordedUpdate
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource, imitation_batch
+from spin_d3rlpy.data.online import create_replay_buffer
 from spin_d3rlpy.errors import require_one_of
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import autocast
@@ -38,6 +40,7 @@ from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.checkpoints import DEFAULT_KEEP
 from spin_d3rlpy.training.graphs import can_record
+from spin_d3rlpy.training.progress import warn_of_interrupt
 from spin_d3rlpy.training.work import WorkClock
 
 Clock = Literal["wall", "cpu", "ops"]
@@ -339,27 +342,123 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
         """Returns an optimizer of these networks with a learning rate."""
         return fuse_adam(factory.create(modules, lr=rate, compiled=self.compiled))
 
-    def fit_online(self, env: GymEnv, *args: Any, **kwargs: Any) -> None:
-        """Trains in an environment with MultiDiscrete actions; arguments as in d3rlpy.
+    def fit_online(
+        self,
+        env: GymEnv,
+        buffer: ReplayBufferBase | None = None,
+        explorer: Explorer | None = None,
+        n_steps: int = 1_000_000,
+        n_steps_per_epoch: int = 10_000,
+        update_interval: int = 1,
+        n_updates: int = 1,
+        update_start_step: int = 0,
+        random_steps: int = 0,
+        eval_env: GymEnv | None = None,
+        eval_epsilon: float = 0.0,
+        eval_n_trials: int = 10,
+        save_interval: int = 1,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        logging_steps: int = 500,
+        logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH,
+        logger_adapter: LoggerAdapterFactory | None = None,
+        show_progress: bool = True,
+        callback: Callable[[Self, int, int], None] | None = None,
+    ) -> None:
+        """Trains in an environment with MultiDiscrete actions, by d3rlpy's loop.
 
-        Make a `buffer` with `spin_d3rlpy.create_replay_buffer`. Explore with
-        `MultiDiscreteEpsilonGreedy`, or without an explorer by the policy's samples.
+        Args:
+            env: where it acts.
+            buffer: of `spin_d3rlpy.create_replay_buffer`; a new one of a million steps if None.
+                Episodes may have any length.
+            explorer: `MultiDiscreteEpsilonGreedy`; None acts by the policy's samples.
+            n_steps: in the environment.
+            n_steps_per_epoch: steps between evaluations, logging and saving.
+            update_interval: steps between updates.
+            n_updates: gradient steps of an update.
+            update_start_step: steps before the first update.
+            random_steps: first steps, with random actions.
+            eval_env: for an evaluation after each epoch; None makes none.
+            eval_epsilon: share of random actions there.
+            eval_n_trials: episodes there.
+            save_interval: epochs between saved models.
+            experiment_name: name of the log folder; by default of the class.
+            with_timestamp: append the time to it.
+            logging_steps: steps between logs if `logging_strategy` is STEPS.
+            logging_strategy: when metrics are logged.
+            logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
+            show_progress: draw a progress bar.
+            callback: called with (algo, epoch, step) after every step.
 
         Raises:
             RuntimeError: a scaler must first be fitted to data.
+            InvalidActionSpaceError: the action space is of another kind, or the explorer's actions
+                are not in it.
         """
         self._build_for_acting(env)
-        if kwargs.get("eval_env") is not None:
-            kwargs["eval_env"] = DiscreteView(kwargs["eval_env"])
-        super().fit_online(DiscreteView(env), *args, **kwargs)  # type: ignore[arg-type]
+        super().fit_online(
+            cast(Any, DiscreteView(cast(Any, env))),
+            _growing(buffer, env),
+            explorer,
+            n_steps=n_steps,
+            n_steps_per_epoch=n_steps_per_epoch,
+            update_interval=update_interval,
+            n_updates=n_updates,
+            update_start_step=update_start_step,
+            random_steps=random_steps,
+            eval_env=None if eval_env is None else cast(Any, DiscreteView(cast(Any, eval_env))),
+            eval_epsilon=eval_epsilon,
+            eval_n_trials=eval_n_trials,
+            save_interval=save_interval,
+            experiment_name=experiment_name,
+            with_timestamp=with_timestamp,
+            logging_steps=logging_steps,
+            logging_strategy=logging_strategy,
+            logger_adapter=logger_adapter or FileAdapterFactory(),
+            show_progress=show_progress,
+            callback=callback,
+        )
 
-    def collect(self, env: GymEnv, *args: Any, **kwargs: Any) -> ReplayBufferBase:
-        """Collects data in an environment with MultiDiscrete actions; arguments as in d3rlpy.
+    def collect(
+        self,
+        env: GymEnv,
+        buffer: ReplayBufferBase | None = None,
+        explorer: Explorer | None = None,
+        deterministic: bool = False,
+        n_steps: int = 1_000_000,
+        show_progress: bool = True,
+    ) -> ReplayBufferBase:
+        """Collects data in an environment with MultiDiscrete actions, by d3rlpy's loop.
 
-        Errors are those of `fit_online`.
+        Ctrl-C ends it early: what is collected so far is returned, with a warning. The last step of
+        an episode that a time limit ended has no next observation in d3rlpy's buffer, and is not
+        learned from; `spin_d3rlpy.collect` keeps it.
+
+        Args:
+            env: where it acts.
+            buffer: see `fit_online`.
+            explorer: see `fit_online`.
+            deterministic: take greedy actions.
+            n_steps: in the environment.
+            show_progress: draw a progress bar.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C before the first transition.
+            RuntimeError: see `fit_online`.
+            InvalidActionSpaceError: see `fit_online`.
         """
         self._build_for_acting(env)
-        return super().collect(DiscreteView(env), *args, **kwargs)  # type: ignore[arg-type]
+        buffer = _growing(buffer, env)
+        before = buffer.transition_count
+        view: Any = DiscreteView(cast(Any, env))
+        try:
+            super().collect(view, buffer, explorer, deterministic, n_steps, show_progress)
+        except KeyboardInterrupt:
+            buffer.clip_episode(False)
+            if buffer.transition_count == before:
+                raise
+            warn_of_interrupt(f"{buffer.transition_count - before:,} transitions")
+        return buffer
 
     def _build_for_acting(self, env: GymEnv) -> None:
         if self._impl is None:
@@ -382,3 +481,11 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
     def batch_source_at(self, source: BatchSource, progress: float) -> BatchSource:
         share = getattr(self._config, "monte_carlo_share", 0.0)
         return source.with_horizon(self._config.gamma if progress < share else None)
+
+
+def _growing(buffer: ReplayBufferBase | None, env: GymEnv) -> ReplayBufferBase:
+    """Returns a buffer that episodes of any length can be added to."""
+    if buffer is None:
+        return create_replay_buffer(cast(Any, env))
+    keep_whole_episodes(buffer)
+    return buffer

@@ -40,11 +40,12 @@ class BC(PolicyAlgo[BCImpl, BCConfig]):
     """Behavior cloning; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
     config_class: type[BCConfig] = BCConfig
+    impl_class: type[BCImpl] = BCImpl
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         policy = self.create_policy(observation_shape)
         modules = PolicyModules(policy=policy, actor_optim=self.create_actor_optim(policy))
-        self._impl = BCImpl(observation_shape, modules, self._config, self._device)
+        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)
 
     def predict_with(
         self,

@@ -140,6 +140,7 @@ class BCQ(ActorCriticAlgo[BCQImpl, BCQConfig]):
     """BCQ; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
 
     config_class: type[BCQConfig] = BCQConfig
+    impl_class: type[BCQImpl] = BCQImpl
     _acts_in_updates = True
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
@@ -153,4 +154,4 @@ class BCQ(ActorCriticAlgo[BCQImpl, BCQConfig]):
             targ_q_funcs=self.create_critic(observation_shape),
             critic_optim=self.create_critic_optim(q_funcs),
         )
-        self._impl = BCQImpl(observation_shape, modules, self._config, self._device)
+        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)

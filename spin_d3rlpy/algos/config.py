@@ -16,14 +16,16 @@ from dataclasses_json import config as json_field
 from spin_d3rlpy.asm.rule_files import as_named_rule, rule_of
 from spin_d3rlpy.asm.rules import NamedRule
 from spin_d3rlpy.data.weights import TrajectoryWeights
-from spin_d3rlpy.errors import require_one_of
 from spin_d3rlpy.fast.precision import Precision
+from spin_d3rlpy.files.fields import check_fields
 from spin_d3rlpy.training.graphs import CompileGraph
-from spin_d3rlpy.training.schedules import Schedule, ScheduleName
+from spin_d3rlpy.training.schedules import ScheduleName
 from spin_envs import ActionLayout
 
 ACTING_SCALERS = ("observation_scaler",)  # config fields that acting needs fitted
 SCALERS = (*ACTING_SCALERS, "reward_scaler")  # that updates and files need fitted
+
+REMOVED = ("nvec", "asm_path")  # fields that policies had in older files
 
 
 def layout_field() -> Any:
@@ -94,13 +96,12 @@ class MultiDiscreteConfig(LearnableConfig):
     algo_class: ClassVar[type[Any]]  # the `MultiDiscreteAlgo` registered with it
 
     def __post_init__(self) -> None:
-        require_one_of("precision", self.precision, Precision)
-        Schedule(self.lr_schedule, self.lr_warmup)
         self.trajectory_weights = self.trajectory_weights or TrajectoryWeights()
         if self.rules is not None:
             if not isinstance(self.rules, list | tuple):
                 raise ValueError(f"Expected rules as a list, got {self.rules!r}.")
             self.rules = [as_named_rule(rule) for rule in self.rules]
+        check_fields(self)
 
     @property
     def rule(self) -> NamedRule | None:
@@ -115,6 +116,11 @@ class MultiDiscreteConfig(LearnableConfig):
     def create(self, device: DeviceArg = False, enable_ddp: bool = False) -> Any:
         """Returns the algorithm, a `MultiDiscreteAlgo`, on `device`."""
         return self.algo_class(self, device, enable_ddp)
+
+    @classmethod
+    def upgraded(cls, dict_config: dict[str, Any]) -> dict[str, Any]:
+        """Returns the fields of a saved config as this version saves them."""
+        return dict_config
 
     @classmethod
     def get_type(cls) -> str:
@@ -150,15 +156,21 @@ class PolicyConfig(MultiDiscreteConfig):
 
     @classmethod
     def deserialize_from_dict(cls, dict_config: dict[str, Any]) -> Any:
-        """Reads a saved config; in older files policy fields are part of the objective's."""
+        return super().deserialize_from_dict(cls.upgraded(dict_config))
+
+    @classmethod
+    def upgraded(cls, dict_config: dict[str, Any]) -> dict[str, Any]:
+        """In older files policy fields are part of the objective's, and there are some more."""
         own = {field.name for field in dataclasses.fields(cls)}
         others = {k: v for k, v in dict_config.items() if k not in own}
         params = {k: v for k, v in dict_config.items() if k in own}
         factory = params.get("actor_encoder_factory")
-        if others and isinstance(factory, Mapping):
-            inner = {**factory.get("params", {}), **others}
-            params["actor_encoder_factory"] = {**factory, "params": inner}
-        return super().deserialize_from_dict(params)
+        if not isinstance(factory, Mapping):
+            return dict_config
+        inner = {**factory.get("params", {}), **others}
+        kept = {k: v for k, v in inner.items() if k not in REMOVED}
+        params["actor_encoder_factory"] = {**factory, "params": kept}
+        return params
 
 
 TConfig = TypeVar("TConfig", bound=type[PolicyConfig])
@@ -188,7 +200,9 @@ def takes_policy_fields(config_class: TConfig) -> TConfig:
     @functools.wraps(set_own_fields)
     def set_fields(self: PolicyConfig, *args: Any, **given: Any) -> None:
         factory = given.get("actor_encoder_factory") or default()
-        names = {field.name for field in dataclasses.fields(factory)} - fields.keys()
+        # Another thing in its place is refused by `check_fields`.
+        parts = dataclasses.fields(factory) if dataclasses.is_dataclass(factory) else ()
+        names = {field.name for field in parts} - fields.keys()
         of_policy = {name: given.pop(name) for name in names & given.keys()}
         if of_policy:
             given["actor_encoder_factory"] = dataclasses.replace(factory, **of_policy)

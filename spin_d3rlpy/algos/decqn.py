@@ -426,4 +426,4 @@ class DecQNIQL(ImitatingDecQN, name="spin_decqn_iql"):
             value_func=value_func,
             value_optim=value_optim,
         )
-        self._impl = DecQNIQLImpl(observation_shape, modules, self._config, self._device)
+        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)

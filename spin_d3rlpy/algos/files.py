@@ -19,8 +19,9 @@ from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.rule_files import trusted_rules
 from spin_d3rlpy.data.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.data.scalers import scaler_to_dict
-from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError
-from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError, shown
+from spin_d3rlpy.files.atomic import write_bytes
+from spin_d3rlpy.files.fields import LARGEST
 from spin_d3rlpy.files.untrusted import MAX_BYTES, open_untrusted
 from spin_d3rlpy.policies.joint import JointPolicy
 
@@ -37,6 +38,7 @@ def save_policy(algo: Any, path: str | Path) -> None:
     Raises:
         TypeError: `algo` is not an algorithm of this package.
         RuntimeError: it is not built, or a scaler is not fitted.
+        FileWriteError: the file cannot be written; an earlier one remains.
     """
     if not isinstance(getattr(algo, "config", None), MultiDiscreteConfig):
         raise TypeError(f"Expected an algorithm of spin_d3rlpy, got {type(algo).__name__}.")
@@ -57,8 +59,7 @@ def save_policy(algo: Any, path: str | Path) -> None:
         header[KEY] = algo.preparation.to_json()
     # Copies, because networks may share weights and this format cannot.
     tensors = {k: v.detach().cpu().clone() for k, v in _file_weights(algo).items()}
-    with atomic_write(Path(path)) as partial:
-        safetensors.torch.save_file(tensors, partial, {"spin": json.dumps(header)})
+    write_bytes(path, safetensors.torch.save(tensors, {"spin": json.dumps(header)}))
 
 
 def load_policy(
@@ -94,7 +95,8 @@ def load_policy(
         open_untrusted(Path(path), "policy file", advice, max_bytes) as file,
     ):
         header = file.header(FORMAT, VERSION)
-        if type(header.get("grad_step")) is not int or header["grad_step"] < 0:
+        steps = header.get("grad_step")
+        if type(steps) is not int or not 0 <= steps <= LARGEST:
             raise InvalidCheckpointError("its number of steps is not a number")
         params = header["algorithm"]["config"]["params"]
         file.check_spaces(
@@ -153,11 +155,30 @@ def _build(header: dict[str, Any], device: DeviceArg) -> Any:
     described: Any = LearnableConfigWithShape.deserialize_from_dict(header["algorithm"])
     if not isinstance(described.config, MultiDiscreteConfig):
         raise InvalidCheckpointError("its algorithm is unknown to this package")
+    saved = header["algorithm"]["config"]["params"]
+    _require_same(described.config.upgraded(saved), described.config.serialize_to_dict())
     algo = described.config.create(device)
     algo.create_impl(tuple(described.observation_shape), described.action_size)
     if header.get("has_asm", False):  # files of earlier versions contain only its trunk
         _add_asm(algo)
     return algo
+
+
+def _require_same(given: object, read: object, name: str = "configuration") -> None:
+    """Raises InvalidCheckpointError unless a saved configuration is what was read from it.
+
+    Readers of JSON leave unknown fields out, and turn "32" and 32.5 into the whole number 32.
+    """
+    if isinstance(given, dict) and isinstance(read, dict):
+        for key, value in given.items():
+            if key not in read:
+                raise InvalidCheckpointError(f"its {name} has an unknown field {shown(key)}")
+            _require_same(value, read[key], name if key == "params" else key)
+    elif isinstance(given, list | tuple) and isinstance(read, list | tuple):
+        for value, own in zip(given, read, strict=True):
+            _require_same(value, own, name)
+    elif given is not None and (given != read or isinstance(given, bool) != isinstance(read, bool)):
+        raise InvalidCheckpointError(f"its {name} is {shown(given)}, which is of another type")
 
 
 def _separate_asm(algo: Any) -> ActionStructureModel | None:

@@ -22,7 +22,7 @@ from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.algos.files import save_policy
 from spin_d3rlpy.algos.hooks import TrainableAlgo
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl
-from spin_d3rlpy.algos.notebook_logs import NotebookLogger, is_notebook
+from spin_d3rlpy.algos.notebook_logs import BriefLogger, NotebookLogger, is_notebook
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.errors import InvalidCheckpointError, require_fields, require_one_of
@@ -58,7 +58,7 @@ def open_logger(
     with ExitStack() as stack:
         for folder in log_folders(factory, name):
             stack.enter_context(exclusive_folder(folder, wait=False))
-        logger_class = NotebookLogger if is_notebook() else D3RLPyLogger
+        logger_class = NotebookLogger if is_notebook() else BriefLogger
         logger = logger_class(algo, factory, name, epoch_steps, with_timestamp=False)
         save_config(algo, logger)
         yield stack.enter_context(closing(logger))

@@ -125,20 +125,10 @@ class IDQLConfig(IQLConfig):
         require_one_of("search", self.search, SearchMode)
         require_fields(
             self,
-            n_action_samples=(self.n_action_samples >= 1, "of at least 1"),
-            candidate_temperature=(self.candidate_temperature >= 0.0, "of at least 0"),
-            value_temperature=(self.value_temperature >= 0.0, "of at least 0"),
-            search_sweeps=(self.search_sweeps >= 0, "of at least 0"),
-            support=(0.0 < self.support <= 1.0, "above 0 and at most 1"),
-            held_out_share=(0.0 <= self.held_out_share < 1.0, "in [0, 1)"),
-            short_gammas=(all(0.0 <= g < 1.0 for g in self.short_gammas), "all in [0, 1)"),
             stricter_supports=(
-                all(self.support < s <= 1.0 for s in self.stricter_supports),
-                f"all above support={self.support:g} and at most 1",
+                all(self.support < s for s in self.stricter_supports),
+                f"all above support={self.support:g}",
             ),
-        )
-        require_fields(
-            self,
             joint_critic=(
                 self.joint_critic or self.search_sweeps == 0,
                 "True with search_sweeps: the search compares whole actions",

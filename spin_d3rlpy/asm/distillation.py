@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from spin_d3rlpy.asm.pretraining import VALIDATION_ROWS, StateActionSource
-from spin_d3rlpy.errors import require_fields, require_one_of
+from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import Precision, autocast, backward, in_float32
+from spin_d3rlpy.files.fields import check_fields
 from spin_d3rlpy.training.distributed import share_training
 from spin_d3rlpy.training.loop import Loop, Metrics, Row, Run
 from spin_d3rlpy.training.schedules import cosine_decay
@@ -42,7 +43,7 @@ class DistillationConfig:
     precision: Precision | None = None
 
     def __post_init__(self) -> None:
-        require_one_of("precision", self.precision or "float32", Precision)
+        check_fields(self)
         require_fields(self, validation_share=(0.0 < self.validation_share < 1.0, "in (0, 1)"))
 
 

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 from torch.nn.functional import relu
 
-from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast.precision import in_float32
+from spin_d3rlpy.files.fields import check_fields
 from spin_envs.layout import ActionLayout
 
 # Maps slots `(B, N, W)`, choices `(B, K, W)` and a state's summary `(B, W)` to slots and choices.
@@ -54,13 +54,7 @@ class EntityConfig:
     def __post_init__(self) -> None:
         if isinstance(self.layout, Mapping):  # read from a file
             self.layout = ActionLayout.from_dict(self.layout)
-        names = ["width", "n_layers", "slot_width"]
-        if self.entries_per_update is not None:
-            names.append("entries_per_update")
-        for name in names:
-            value = getattr(self, name)
-            rule = type(value) is int and value >= 1, "to be a whole number of at least 1"
-            require_fields(self, **{name: rule})
+        check_fields(self)
 
     def entries_a_row(self, n_slots: int) -> int:
         """Numbers in the largest array of one row of a batch."""

@@ -11,7 +11,7 @@ import torch
 
 from spin_d3rlpy.asm.model import ARCHITECTURES, ActionStructureModel
 from spin_d3rlpy.errors import InvalidCheckpointError
-from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.files.atomic import write_bytes
 from spin_d3rlpy.files.untrusted import MAX_BYTES, open_untrusted
 
 FORMAT = "spin-d3rlpy action structure model"
@@ -19,7 +19,7 @@ VERSION = 1
 
 
 def save_asm(asm: ActionStructureModel, path: str | Path) -> None:
-    """Atomically writes `asm` to `path`."""
+    """Atomically writes `asm` to `path`; raises FileWriteError where it cannot."""
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -30,8 +30,7 @@ def save_asm(asm: ActionStructureModel, path: str | Path) -> None:
         "observation_scaler": asm.observation_scaler,
     }
     tensors = {k: v.detach().cpu().contiguous() for k, v in asm.state_dict().items()}
-    with atomic_write(Path(path)) as partial:
-        safetensors.torch.save_file(tensors, partial, {"spin": json.dumps(header)})
+    write_bytes(path, safetensors.torch.save(tensors, {"spin": json.dumps(header)}))
 
 
 def load_asm(

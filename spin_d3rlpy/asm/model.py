@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from spin_d3rlpy.asm.scaling import scaled
 from spin_d3rlpy.asm.scorers import EntityBySlot, Scorer, create_scorer, score_all
 from spin_d3rlpy.errors import InvalidObservationError, no_transformer, require_fields
 from spin_d3rlpy.fast.precision import in_float32
+from spin_d3rlpy.files.fields import check_fields
 from spin_d3rlpy.nvec import SlotLayout, replace_slot
 
 P = ParamSpec("P")
@@ -45,7 +46,9 @@ class BlockSizes:
     n_heads: int = 4
 
     def __post_init__(self) -> None:
-        check_sizes(self)
+        check_fields(self)
+        divides = self.width % self.n_heads == 0
+        require_fields(self, n_heads=(divides, f"to divide width={self.width}"))
 
 
 @dataclasses.dataclass()
@@ -89,7 +92,7 @@ class MLPConfig:
     n_layers: int = 2
 
     def __post_init__(self) -> None:
-        check_sizes(self)
+        check_fields(self)
 
     def entries_a_row(self, n_slots: int) -> int:
         """Numbers in the largest array of one row of a batch."""
@@ -102,29 +105,6 @@ ARCHITECTURES: dict[str, type[StructureConfig]] = {
     "mlp": MLPConfig,
     "entities": EntityConfig,
 }
-
-
-class Sizes(Protocol):
-    """Sizes of a network: numbers of at least 1, and probabilities whose names end in `dropout`."""
-
-    width: int
-
-
-def check_sizes(config: Sizes) -> None:
-    """Checks all fields of a network's sizes, and that attention heads divide the width.
-
-    Raises:
-        ValueError: a field is out of range, or no whole number.
-    """
-    for name, value in vars(config).items():
-        if name.endswith("dropout"):
-            rule = isinstance(value, float | int) and 0.0 <= value < 1.0, "in [0, 1)"
-        else:
-            rule = type(value) is int and value >= 1, "to be a number of at least 1"
-        require_fields(config, **{name: rule})
-    n_heads = getattr(config, "n_heads", 1)
-    if config.width % n_heads:
-        require_fields(config, n_heads=(False, f"to divide width={config.width}"))
 
 
 class Attention(nn.Module):

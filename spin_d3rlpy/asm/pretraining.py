@@ -18,9 +18,10 @@ from spin_d3rlpy.asm.objectives.ablations import (
 )
 from spin_d3rlpy.asm.objectives.base import PretrainingObjective, Validation
 from spin_d3rlpy.asm.objectives.masked import AnyOrderActionModeling, MaskedActionModeling
-from spin_d3rlpy.errors import require_fields, require_one_of
+from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import Precision, autocast
+from spin_d3rlpy.files.fields import check_fields
 from spin_d3rlpy.training.averages import WeightAverage
 from spin_d3rlpy.training.distributed import share_training
 from spin_d3rlpy.training.graphs import recorded
@@ -96,24 +97,18 @@ class PretrainingConfig:
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        require_one_of("precision", self.precision or "float32", Precision)
-        Schedule(self.lr_schedule, self.lr_warmup)
-        require_one_of("objective", self.objective, ObjectiveName)
-        require_one_of("masking", self.masking, Masking)
+        check_fields(self)
         p, largest = self.mask_prob, self.mask_prob_max
         require_fields(
             self,
-            mask_prob=(0.0 < p <= 1.0, "in (0, 1]"),
-            mask_prob_max=(largest is None or p <= largest <= 1.0, f"between mask_prob={p} and 1"),
+            mask_prob_max=(largest is None or p <= largest, f"between mask_prob={p} and 1"),
             mask_token_share=(
                 self.mask_token_share + self.random_share <= 1.0,
                 f"of at most 1 with random_share={self.random_share}",
             ),
-            full_mask_share=(0.0 <= self.full_mask_share <= 1.0, "in [0, 1]"),
-            validation_share=(0.0 <= self.validation_share < 1.0, "in [0, 1)"),
             patience=(
-                self.patience is None or (self.patience >= 1 and self.validation_share > 0.0),
-                "of at least 1 and a validation_share above 0",
+                self.patience is None or self.validation_share > 0.0,
+                "only with a validation_share above 0",
             ),
         )
 

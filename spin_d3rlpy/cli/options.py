@@ -38,7 +38,7 @@ def parse_arguments(texts: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"Expected an argument as name=value, got {text!r}.")
         try:
             arguments[name] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             arguments[name] = value
     return arguments
 

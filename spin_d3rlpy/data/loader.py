@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import gymnasium
 import minari
 from d3rlpy.dataset import ReplayBufferBase
-from gymnasium.spaces import Box, Dict, Tuple
-from gymnasium.wrappers import FlattenObservation
+from gymnasium.spaces import Box
 from minari import MinariDataset
 from minari.storage import get_dataset_path
 
+from spin_d3rlpy.data.agreement import check_observations, flattened
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.builder import build_dataset
 from spin_d3rlpy.data.environments import make_environment, open_minari
@@ -73,7 +73,9 @@ def load_dataset(
 
     Returns:
         The dataset in main memory (algorithms move it to their device) and the environment, both
-        with flat observations.
+        with flat observations, whose parts have the data's order. A warning names features whose
+        first values in an episode are not the data's, such as of another scale; for that the
+        environment is reset a few times, unless it is one of `spin/...`.
 
     Raises:
         DatasetNotFoundError: no such dataset; near matches are listed.
@@ -95,12 +97,13 @@ def load_dataset(
         made = gymnasium.make(env) if isinstance(env, str) else env
     if buffer.layout is None and bins is None:
         buffer.layout = layout_of(made)
-    if isinstance(made.observation_space, Dict | Tuple):
-        made = FlattenObservation(made)
+    made = flattened(made, minari_dataset.observation_space)
     if bins is not None and (env is None or isinstance(made.action_space, Box)):
         made = DiscretizeAction(made, bins)
     if env is not None:
         _check_fit(made, buffer)
+    if env is not None or not minari_dataset.id.startswith(NAMESPACE):
+        check_observations(made, buffer, f"dataset {minari_dataset.id}", given=env is not None)
     return buffer, made
 
 

@@ -10,14 +10,14 @@ import numpy as np
 from d3rlpy.dataset import EpisodeBase, FIFOBuffer, ReplayBuffer
 from numpy.typing import NDArray
 
-from spin_d3rlpy._compat import DiscreteView
+from spin_d3rlpy._compat import DiscreteView, keep_whole_episodes
 from spin_d3rlpy.data.buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.masks import Bits, is_choice, mask_of_info, pack
 from spin_d3rlpy.errors import InvalidDatasetError
 from spin_d3rlpy.nvec import choices_of, nvec_from_space
-from spin_d3rlpy.training.progress import progress_bar
+from spin_d3rlpy.training.progress import progress_bar, warn_of_interrupt
 
 
 def create_replay_buffer(
@@ -36,9 +36,13 @@ def create_replay_buffer(
 
     Raises:
         InvalidActionSpaceError: the action space is not MultiDiscrete, MultiBinary or Discrete.
+        ValueError: a limit of less than 2.
     """
+    if limit < 2:  # d3rlpy compares the two oldest transitions
+        raise ValueError(f"Expected a limit of at least 2 transitions, got {limit}.")
     view: Any = DiscreteView(env)
     buffer = ReplayBuffer(FIFOBuffer(limit), env=view)
+    keep_whole_episodes(buffer)
     for episode in episodes or ():
         buffer.append_episode(episode)
     return buffer
@@ -63,7 +67,10 @@ def collect(
         progress: draw a progress bar.
         with_masks: call `choose(observation, mask)` with the mask `(N, K)` of the state, bool.
 
+    Ctrl-C ends it early: the whole episodes so far are returned, with a warning.
+
     Raises:
+        KeyboardInterrupt: Ctrl-C in the first episode.
         InvalidActionSpaceError: the action space is another one.
         InvalidDatasetError: observations are not flat, not finite, or actions are not in the space;
             an action that its state's mask forbids, or masks of some states only.
@@ -74,9 +81,14 @@ def collect(
     nvec = nvec_from_space(env.action_space)
     played = []
     with progress_bar("Playing", "episode", progress, total=episodes) as bar:
-        for i in range(episodes):
-            played.append(_play(env, choose, seed + i, f"episode {i}", nvec, with_masks))
-            bar.update()
+        try:
+            for i in range(episodes):
+                played.append(_play(env, choose, seed + i, f"episode {i}", nvec, with_masks))
+                bar.update()
+        except KeyboardInterrupt:
+            if not played:
+                raise
+            warn_of_interrupt(f"{len(played)} of {episodes} episodes")
     lengths = [len(episode.rewards) for episode in played]
     buffer = DeviceReplayBuffer(stack_episodes(iter(played), lengths, nvec))
     buffer.layout = layout_of(env)

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.data.masks import BITS_KEY, Bits
 from spin_d3rlpy.data.workers import WorkerEndedError, Workers
-from spin_d3rlpy.errors import DatasetWriteError, SpinError
-from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.errors import DatasetWriteError
+from spin_d3rlpy.files.atomic import atomic_write, write_errors
 from spin_d3rlpy.files.locks import exclusive_folder
 from spin_envs import reference_scores
 from spin_envs.rollout import EpisodeRecord
@@ -109,13 +109,13 @@ def explained_full_disk(folder: Path) -> Iterator[None]:
     """Turns errors about a full disk into `DatasetWriteError`, with its name and free space."""
     try:
         yield
-    except SpinError:
+    except DatasetWriteError:
         raise
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, OSError) and cause.errno in _FULL:
-                raise write_error(folder, str(cause)) from error
+                raise write_error(folder, os.strerror(cause.errno or 0)) from error
             cause = cause.__cause__ or cause.__context__
         raise
 
@@ -192,7 +192,7 @@ class PlayedChunks:
     def save(self, episodes: Sequence[EpisodeRecord]) -> None:
         """Atomically writes a chunk's episodes."""
         path = self._path(range(episodes[0].seed, episodes[0].seed + len(episodes)))
-        with atomic_write(path) as partial, partial.open("wb") as file:
+        with write_errors(path), atomic_write(path) as partial, partial.open("wb") as file:
             np.savez(file, **{f"{e.seed}.{k}": v for e in episodes for k, v in vars(e).items()})
 
     def stored_bytes(self) -> int:

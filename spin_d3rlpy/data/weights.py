@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
+
+from spin_d3rlpy.files.fields import check_fields
 
 Score = Literal["return", "advantage"]
 # Of the linear regression of returns on start states, in units of a standardized feature's
@@ -48,14 +50,7 @@ class TrajectoryWeights:
     least_persistence: float = -1.0
 
     def __post_init__(self) -> None:
-        if not -1.0 <= self.least_persistence <= 1.0:
-            raise ValueError(
-                f"Expected least_persistence from -1 to 1, got {self.least_persistence}."
-            )
-        if self.temperature is not None and not self.temperature > 0.0:
-            raise ValueError(f"Expected a temperature above 0 or None, got {self.temperature}.")
-        if self.score not in get_args(Score):
-            raise ValueError(f"Expected score 'return' or 'advantage', got {self.score!r}.")
+        check_fields(self)
 
     def compute(self, returns: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
         """Returns trajectory probabilities `(episodes,)`, equal ones if the scores are alike.

@@ -320,6 +320,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
     """
 
     config_class = MultiDiscreteFQEConfig
+    impl_class: type[FQEImpl] = FQEImpl
     log_check: LogCheck | None = None
 
     def __init__(
@@ -362,7 +363,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
             else ActingFunction(self._algo, config, self._takes_masks)
         )
         assert evaluated is not None
-        self._impl = FQEImpl(
+        self._impl = self.impl_class(
             observation_shape, modules, config, self._device, evaluated, self._mode
         )
 

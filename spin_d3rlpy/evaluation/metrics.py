@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 from spin_d3rlpy.data.masks import INFO, mask_of_info
 from spin_d3rlpy.evaluation.against_data import compare_with_data
 from spin_d3rlpy.nvec import actions_of, nvec_from_space, require_same_nvec
+from spin_envs.copies import copies_of, remember, restore
 from spin_envs.rollout import MaskedActFunction, rollout
-from spin_envs.vector import make_batch
 
 ActionMode = Literal["greedy", "sample"]
 MatchMode = Literal["slot", "exact"]
@@ -86,15 +87,21 @@ class LockstepEvaluator:
     if the policy returns less than its data.
 
     Args:
-        env: from `gymnasium.make` (copied by its spec), or a vector environment with next-step
-            autoreset (used directly).
-        n_trials: number of episodes.
+        env: an environment, of which copies are made, or a vector environment with next-step
+            autoreset (used directly). Copies have what its wrappers have learned by then, such as
+            running means; evaluations change nothing of that. It is reset to compare copies with
+            it, unless it is of `spin_envs`.
+        n_trials: number of episodes; 1 plays in the environment itself.
         seed: the first episode's seed; later ones count up.
         mode: `"greedy"` (`predict`) or `"sample"` (`sample_action`, as in the published IQL and
             AWAC results).
+        processes: play in processes, with at most one copy each, for simulators that allow one
+            instance a process. Scripts then need `if __name__ == "__main__":`.
+        copy_seconds: in which the copies must be there and answer.
 
     Raises:
-        ValueError: the environment has no spec, or an unknown mode.
+        EnvironmentCopyError: the environment cannot be copied, or a copy does otherwise.
+        ValueError: an unknown mode, or no trials.
     """
 
     def __init__(
@@ -103,6 +110,8 @@ class LockstepEvaluator:
         n_trials: int = 10,
         seed: int = 100,
         mode: ActionMode = "greedy",
+        processes: bool = False,
+        copy_seconds: float = 60.0,
     ) -> None:
         if mode not in get_args(ActionMode):
             raise ValueError(f"Expected mode 'greedy' or 'sample', got {mode!r}.")
@@ -111,15 +120,11 @@ class LockstepEvaluator:
         self.mode: ActionMode = mode
         self.seeds = range(seed, seed + n_trials)
         self._last_returns: NDArray[np.float64] | None = None
+        self._original = None if isinstance(env, VectorEnv) else env
         if isinstance(env, VectorEnv):
             self._envs = env
-        elif env.spec is not None:
-            self._envs = make_batch(env.spec, n_trials)
         else:
-            raise ValueError(
-                "Expected an environment made by gymnasium.make: its spec is needed to make "
-                "copies of it."
-            )
+            self._envs = copies_of(env, n_trials, processes, copy_seconds)
 
     def __call__(self, algo: ActingAlgo, dataset: ReplayBufferBase | None = None) -> float:
         """Returns the mean undiscounted return; `dataset` is not used."""
@@ -146,7 +151,10 @@ class LockstepEvaluator:
         choose = algo.predict if self.mode == "greedy" else algo.sample_action
         # Sampling must neither depend on nor disturb the training's random numbers.
         device = torch.device(getattr(getattr(algo, "impl", None), "device", "cpu"))
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with (
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+            self._as_it_was(),
+        ):
             torch.manual_seed(self.seeds[0])
             episodes = rollout(
                 self._envs,
@@ -157,6 +165,16 @@ class LockstepEvaluator:
                 act_masked=self._masked(algo, space),
             )
             return np.array([episode.rewards.sum() for episode in episodes])
+
+    @contextmanager
+    def _as_it_was(self) -> Iterator[None]:
+        """Context of playing, in which the environment's wrappers learn nothing for good."""
+        if self._original is not None:
+            remember(self._original, self._envs)
+        try:
+            yield
+        finally:
+            restore(self._envs)
 
     def _masked(self, algo: ActingAlgo, space: gymnasium.Space[Any]) -> MaskedActFunction | None:
         """Returns how a policy acts by masks; None if it knows none."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.experiments.engines import Engine, LocalEngine, Running
 from spin_d3rlpy.experiments.job import ERROR, LOG, RESULT, Job
+from spin_d3rlpy.files.atomic import write_text
 from spin_d3rlpy.files.results import write_json
 from spin_d3rlpy.training.progress import progress_bar
 
@@ -68,7 +69,7 @@ def run_grid(
         waiting.remove(job)
         failed[job.name] = job
         _prepare(root / job.name, job)
-        (root / job.name / ERROR).write_text(missing[job.dataset, job.size])
+        write_text(root / job.name / ERROR, missing[job.dataset, job.size])
         bar.update()
     try:
         while waiting or running:
@@ -112,4 +113,4 @@ def _prepare(folder: Path, job: Job) -> None:
 def _note_failure(folder: Path, status: int) -> None:
     log = folder / LOG
     tail = log.read_text(errors="replace").splitlines()[-30:] if log.exists() else []
-    (folder / ERROR).write_text(f"exit status {status}\n" + "\n".join(tail) + "\n")
+    write_text(folder / ERROR, f"exit status {status}\n" + "\n".join(tail) + "\n")

@@ -7,41 +7,49 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.errors import shown
+from spin_d3rlpy.files.atomic import write_text
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Atomically writes rows with the union of their keys as header; missing values are empty."""
-    with atomic_write(path) as partial, partial.open("w", newline="") as file:
-        _write(file, rows)
+    write_text(path, csv_text(rows))
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns what `write_csv` writes."""
     text = io.StringIO(newline="")
-    _write(text, rows)
-    return text.getvalue()
-
-
-def _write(file: TextIO, rows: Sequence[Mapping[str, Any]]) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
+    return text.getvalue()
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """Returns a CSV file's rows as dictionaries."""
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Atomically writes a JSON file."""
-    with atomic_write(path) as partial:
-        partial.write_text(json.dumps(content, indent=1) + "\n")
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns a JSON file's mapping; raises ValueError for anything else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deeply.") from error
+    except ValueError as error:  # of JSON, of UTF-8 or of a number that is too long
+        raise ValueError(f"{path} is not a JSON file: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"Expected {path} to hold a JSON object, got {shown(content)}.")
+    return content
 
 
 def format_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import yaml
+
+from spin_d3rlpy.errors import shown
+from spin_d3rlpy.files.fields import OTHERS, check_fields
+from spin_d3rlpy.files.types import describe, fits
 
 T = TypeVar("T")
 
@@ -20,10 +23,15 @@ def read_settings(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a YAML file: {error}") from error
+    except RecursionError as error:
+        raise ValueError(
+            f"{path} is nested too deeply. Expected lines of `name: value`, as --print-config "
+            "writes them."
+        ) from error
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise ValueError(f"Expected {path} to hold lines of `name: value`, got {content!r}.")
+        raise ValueError(f"Expected {path} to hold lines of `name: value`, got {shown(content)}.")
     return content
 
 
@@ -44,7 +52,12 @@ def create(cls: type[T], values: Mapping[str, Any], source: str) -> T:
     ]
     if missing:
         raise ValueError(f"{source}: {', '.join(missing)} must be given.")
-    return cls(**values)
+    created = cls(**values)
+    try:
+        check_fields(created)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    return created
 
 
 def check_values(cls: type[Any], values: Mapping[str, Any], source: str) -> None:
@@ -53,9 +66,9 @@ def check_values(cls: type[Any], values: Mapping[str, Any], source: str) -> None
     names = [field.name for field in dataclasses.fields(cls)]
     for name, value in values.items():
         check_name(name, names, source)
-        if not _fits(value, hints[name]):
+        if name not in OTHERS and not fits(value, hints[name]):
             raise ValueError(
-                f"{source}: expected {name} to be {_describe(hints[name])}, got {value!r}."
+                f"{source}: expected {name} to be {describe(hints[name])}, got {shown(value)}."
             )
 
 
@@ -83,46 +96,3 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
             value = {part: value}
         nested = merge(nested, value)
     return nested
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    origin = get_origin(hint)
-    if hint is Any:
-        return True
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, part) for part in get_args(hint))
-    if origin is Literal:
-        return value in get_args(hint)
-    if origin is list:
-        return isinstance(value, list) and all(_fits(v, get_args(hint)[0]) for v in value)
-    if origin is dict or hint is dict:
-        return isinstance(value, dict)
-    if hint in (int, float):
-        return isinstance(value, int | hint) and not isinstance(value, bool)
-    if hint in (str, bool, type(None)):
-        return isinstance(value, hint)
-    return True
-
-
-_IN_WORDS: dict[Any, str] = {
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    bool: "true or false",
-    dict: "a mapping",
-    type(None): "null",
-}
-
-
-def _describe(hint: Any) -> str:
-    """Says in words which values of a file a type takes."""
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_describe(part) for part in parts))
-    if origin is Literal:
-        return " or ".join(repr(part) for part in parts)
-    if origin is list:
-        return f"a list, each entry {_describe(parts[0])}"
-    if origin is dict:
-        return _IN_WORDS[dict]
-    return _IN_WORDS.get(hint) or f"a {getattr(hint, '__name__', hint)}"

@@ -115,6 +115,7 @@ class UntrustedFile:
             raise InvalidCheckpointError(
                 f"it has format version {header.get('version')}, this spin-d3rlpy reads {version}"
             )
+        _require_finite(header)
         return header
 
     def check_spaces(self, nvec: Any, observation_shape: Sequence[Any], n_samples: Any = 1) -> None:
@@ -176,6 +177,17 @@ class UntrustedFile:
             if value.is_floating_point() and not value.isfinite().all():
                 raise InvalidCheckpointError(f"its weights {key} are not finite")
             tensor.data.copy_(value)
+
+
+def _require_finite(content: object) -> None:
+    """Raises InvalidCheckpointError for NaN or infinity among JSON's values, which Python takes."""
+    waiting = [content]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise InvalidCheckpointError(f"its configuration has a number that is {value}")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from spin_d3rlpy.asm.choosing import allowed_scores, choice_of
 from spin_d3rlpy.asm.model import PerSlotLogits
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.fast.precision import in_float32
+from spin_d3rlpy.files.fields import check_fields
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import SlotOrderPolicy
 
@@ -39,6 +40,9 @@ class AutoregressiveConfig:
     action_width: int = 32
     lstm_width: int = 256
     n_layers: int = 2
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class SlotLinear(PerSlotLogits):

@@ -21,9 +21,8 @@ from spin_d3rlpy.asm.pretraining import PretrainingConfig
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     NvecMismatchError,
-    require_fields,
-    require_one_of,
 )
+from spin_d3rlpy.files.fields import check_fields
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from spin_d3rlpy.policies.base import FactoredPolicy, Policy, SlotOrderPolicy
 from spin_d3rlpy.policies.entities import AttendingPolicy, EntityOrderPolicy, EntityPolicy
@@ -52,6 +51,9 @@ class PolicyFactory(EncoderFactory):
 
     cache_features: bool = False
     type_name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
         """Registers a named factory with d3rlpy, for saved files."""
@@ -185,9 +187,6 @@ class _AnyArchitecture(ASMEncoderFactory):
     mlp: MLPConfig = dataclasses.field(default_factory=MLPConfig)
     entities: EntityConfig = dataclasses.field(default_factory=EntityConfig)
 
-    def __post_init__(self) -> None:
-        require_one_of("architecture", self.architecture, Architecture)
-
     def with_layout(self, layout: ActionLayout) -> PolicyFactory:
         if not layout.has_features:
             return self
@@ -226,17 +225,6 @@ class JointEncoderFactory(_AnyArchitecture, name="spin_joint"):
     order: OrderName | None = None
     slots_per_pass: int = 8
     entropy_bound: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.order is not None:
-            require_one_of("order", self.order, OrderName)
-        bound = self.entropy_bound
-        require_fields(
-            self,
-            slots_per_pass=(self.slots_per_pass >= 1, "of at least 1"),
-            entropy_bound=(bound is None or bound >= 0.0, "of at least 0 or None"),
-        )
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> JointPolicy:
         of_choices = self.architecture == "entities" and self.entities.layout.has_choice_features
@@ -277,10 +265,6 @@ class SPINEncoderFactory(_AnyArchitecture, name="spin"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_one_of("query_init", self.query_init, QueryInit)
-        require_one_of("head_init", self.head_init, HeadInit)
-        is_known = isinstance(self.train_queries, bool)  # earlier versions also took numbers
-        require_fields(self, train_queries=(is_known, "True or False"))
         trains_queries = self.train_queries and self.architecture == "transformer"
         if self.cache_features and (self.train_trunk or trains_queries):
             raise ValueError(

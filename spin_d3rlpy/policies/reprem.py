@@ -11,9 +11,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize, scaled_dot_product_attention
 
 from spin_d3rlpy.asm.model import BlockSizes
-from spin_d3rlpy.errors import require_fields, require_one_of
+from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import Precision, autocast, backward
+from spin_d3rlpy.files.fields import check_fields
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.training.distributed import share_training
 from spin_d3rlpy.training.graphs import recorded
@@ -228,7 +229,7 @@ class RePreMPretrainingConfig:
     precision: Precision | None = None
 
     def __post_init__(self) -> None:
-        require_one_of("precision", self.precision or "float32", Precision)
+        check_fields(self)
         require_fields(self, mask_prob=(0.0 < self.mask_prob < 1.0, "in (0, 1)"))
 
     def n_updates(self, n_transitions: int, window: int) -> int:

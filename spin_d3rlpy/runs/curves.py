@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from spin_d3rlpy.errors import InvalidDatasetError, require_one_of
-from spin_d3rlpy.files.results import read_csv
+from spin_d3rlpy.files.results import read_csv, read_json
 from spin_d3rlpy.files.settings import read_settings
 from spin_d3rlpy.runs.plots import Curve
 from spin_d3rlpy.runs.training import CONFIG, CURVE
@@ -94,8 +94,7 @@ def read_curves(
 def _read_settings(run: Path) -> dict[str, Any]:
     for folder in (run, run.parent):
         if (folder / JOB).exists():
-            content: dict[str, Any] = json.loads((folder / JOB).read_text())
-            return content
+            return read_json(folder / JOB)
     return read_settings(run / CONFIG)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from pathlib import Path
@@ -13,9 +12,10 @@ from d3rlpy.base import DeviceArg
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import SCALERS
 from spin_d3rlpy.algos.files import load_policy, save_policy
-from spin_d3rlpy.errors import InvalidCheckpointError
-from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.errors import InvalidCheckpointError, shown
+from spin_d3rlpy.files.atomic import write_text
 from spin_d3rlpy.files.hub import hub_errors, require_token
+from spin_d3rlpy.files.results import read_json
 from spin_d3rlpy.files.settings import read_settings
 from spin_d3rlpy.files.untrusted import MAX_BYTES
 from spin_d3rlpy.runs.card import policy_card
@@ -23,7 +23,9 @@ from spin_d3rlpy.runs.training import CONFIG, POLICY, RESULT
 
 CARD = "README.md"
 HUB = "hf://"  # begins the name of a policy that is there
-_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+# As the hub has it: names do not begin or end with a dash or a dot, nor have two of them in a row.
+_NAME = r"(?=.{1,96}(?:/|$))[A-Za-z0-9_](?:[A-Za-z0-9_]|[-.](?![-.]|/|$))*"
+_REPOSITORY = re.compile(f"{_NAME}/{_NAME}")
 
 
 def save_for_hub(
@@ -55,7 +57,7 @@ def save_for_hub(
         UntrustedRuleError: the policy has functions as rules, without `trust`.
         ValueError: `repo_id` is not of this form.
     """
-    _require_repository(repo_id)
+    require_repository(repo_id)
     settings: dict[str, Any] = {}
     result: dict[str, Any] = {}
     if isinstance(policy, MultiDiscreteAlgo):
@@ -76,8 +78,7 @@ def save_for_hub(
     card = policy_card(algo, repo_id, license, settings, result)
     folder.mkdir(parents=True, exist_ok=True)
     save_policy(algo, folder / POLICY)
-    with atomic_write(folder / CARD) as partial:
-        partial.write_text(card, encoding="utf-8")
+    write_text(folder / CARD, card)
     return folder
 
 
@@ -110,7 +111,7 @@ def push_to_hub(
         MissingDependencyError: `huggingface_hub` is not installed.
         ValueError: see `save_for_hub`, whose other errors are raised, too.
     """
-    _require_repository(repo_id)
+    require_repository(repo_id)
     token = require_token(_repository(repo_id))
     import huggingface_hub
 
@@ -156,7 +157,7 @@ def load_from_hub(
     """
     folder = Path(repo_id)
     if not folder.is_dir():
-        _require_repository(str(repo_id))
+        require_repository(str(repo_id))
         file = _download(str(repo_id), revision, max_bytes)
         return load_policy(file, device, max_bytes, trust=trust)
     if revision is not None:
@@ -174,7 +175,7 @@ def _known_of_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     config, result = folder / CONFIG, folder / RESULT
     return (
         read_settings(config) if config.exists() else {},
-        json.loads(result.read_text()) if result.exists() else {},
+        read_json(result) if result.exists() else {},
     )
 
 
@@ -216,8 +217,10 @@ def _repository(repo_id: str) -> str:
     return f"The hub's repository {repo_id!r}"
 
 
-def _require_repository(repo_id: str) -> None:
+def require_repository(repo_id: str) -> None:
+    """Raises ValueError unless this is the name of a repository of the hub."""
     if not _REPOSITORY.fullmatch(repo_id):
         raise ValueError(
-            f"Expected a repository as <user or organization>/<name>, got {repo_id!r}."
+            f"Expected a repository as <user or organization>/<name>, got {shown(repo_id)}. Names "
+            "are of letters and digits, with single '-', '_' and '.' between them."
         )

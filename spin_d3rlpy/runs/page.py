@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.files.atomic import write_text
 
 Row = Mapping[str, Any]
 
@@ -79,8 +79,7 @@ class Page:
     def write(self, path: Path) -> None:
         """Writes the page atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as partial:
-            partial.write_text(self.text(), encoding="utf-8")
+        write_text(path, self.text())
 
 
 def _element(tag: str, text: str) -> str:

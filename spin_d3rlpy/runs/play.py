@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import d3rlpy
 import numpy as np
 from d3rlpy.logging import NoopAdapterFactory
+from numpy.typing import NDArray
 
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.errors import FileWriteError
 from spin_d3rlpy.evaluation.fqe import MultiDiscreteFQE, MultiDiscreteFQEConfig
 from spin_d3rlpy.evaluation.metrics import ActionMode, LockstepEvaluator
+from spin_d3rlpy.files.atomic import atomic_write, write_errors
 from spin_d3rlpy.nvec import actions_of
 from spin_d3rlpy.runs.policy import OpenedPolicy, open_policy
 from spin_envs import MissingDependencyError, normalized_score, reference_scores
@@ -136,19 +139,52 @@ def record_policy(
         stride = math.ceil(fps / GIF_FPS) if out.suffix == ".gif" else 1
         observation, _ = env.reset(seed=seed)
         total, steps, over = 0.0, 0, False
-        with closing(_open_video(out, fps / stride)) as video:
-            video.append_data(env.render())
+        with _open_video(out, fps / stride) as append:
+            append(np.asarray(env.render()))
             while not over and steps != max_steps:
                 choices = opened.actor.predict(np.asarray(observation)[None])[0]
                 action = actions_of(env.action_space, choices)
                 observation, reward, terminated, truncated, _ = env.step(action)
                 total, steps, over = total + float(reward), steps + 1, terminated or truncated
                 if steps % stride == 0 or over:
-                    video.append_data(env.render())
+                    append(np.asarray(env.render()))
     return total
 
 
-def _open_video(path: Path, fps: float) -> Any:
+@contextmanager
+def _open_video(path: Path, fps: float) -> Iterator[Callable[[NDArray[Any]], None]]:
+    """Yields what appends a frame to a video, which is there when the block has ended."""
+
+    def append(frame: NDArray[Any]) -> None:
+        with write_errors(path):
+            video.append_data(frame)
+
+    with atomic_write(path, path.suffix) as partial:
+        with write_errors(path):
+            video = _video_writer(partial, fps)
+        try:
+            yield append
+        finally:
+            with write_errors(path):
+                video.close()
+        if path.suffix == ".mp4":
+            _check_whole(partial, path)
+
+
+def _check_whole(partial: Path, path: Path) -> None:
+    """Raises FileWriteError if a video has no end: ffmpeg's exit status is lost in imageio 2."""
+    import imageio_ffmpeg
+
+    try:
+        imageio_ffmpeg.count_frames_and_secs(str(partial))
+    except RuntimeError as error:
+        raise FileWriteError(
+            f"{path} could not be written: ffmpeg left a part of a video, as on a full disk. Free "
+            "space, or choose another place."
+        ) from error
+
+
+def _video_writer(path: Path, fps: float) -> Any:
     try:
         import imageio
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from spin_d3rlpy.files.atomic import write_bytes
 
 if TYPE_CHECKING:  # matplotlib takes a second to import
     from matplotlib.axes import Axes
@@ -182,11 +185,18 @@ def short_name(dataset: str) -> str:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Writes a figure in the format of the file's suffix; raises ValueError for others."""
+    """Atomically writes a figure in the format of the file's suffix.
+
+    Raises:
+        ValueError: another suffix.
+        FileWriteError: the file cannot be written.
+    """
     if path.suffix not in FORMATS:
         raise ValueError(f"Expected a file ending in {', '.join(FORMATS)}; got {path.name!r}.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:])
+    write_bytes(path, content.getbuffer())
 
 
 def _figure(width: float, height: float) -> Figure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,8 +17,9 @@ from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.asm.rule_files import trusted_rules
 from spin_d3rlpy.data.environments import texts_with_colons
 from spin_d3rlpy.evaluation.metrics import ActingAlgo
+from spin_d3rlpy.files.results import read_json
 from spin_d3rlpy.nvec import nvec_from_space, require_same_nvec
-from spin_d3rlpy.runs.hub import HUB, load_from_hub
+from spin_d3rlpy.runs.hub import HUB, load_from_hub, require_repository
 from spin_d3rlpy.runs.training import POLICY, RESULT
 from spin_envs.behavior import load_behavior_policy, policy_task
 
@@ -91,9 +91,11 @@ def open_policy(policy: str, device: str = "cpu:0", trust: bool = False) -> Open
         InvalidCheckpointError: the `.safetensors` file is not from `save_policy`.
         UntrustedRuleError: it has functions as rules, without `trust`.
         RemoteError: the hub is unusable.
+        ValueError: after `hf://` stands no repository.
     """
     if policy.startswith(HUB):
         repository, _, revision = policy.removeprefix(HUB).partition("@")
+        require_repository(repository)  # never a folder
         pulled = load_from_hub(repository, revision or None, device, trust=trust)
         return OpenedPolicy(pulled, pulled.config.nvec)
     path = Path(policy)
@@ -116,6 +118,6 @@ def open_policy(policy: str, device: str = "cpu:0", trust: bool = False) -> Open
         return OpenedPolicy(actor, nvec, task.env_id, task.env_kwargs)
     file = path / POLICY if path.is_dir() else path
     loaded = load_policy(file, device, trust=trust)
-    known = json.loads((path / RESULT).read_text()) if (path / RESULT).exists() else {}
+    known = read_json(path / RESULT) if (path / RESULT).exists() else {}
     env_id, env_kwargs = known.get("env"), known.get("env_args", {})
     return OpenedPolicy(loaded, loaded.config.nvec, env_id, env_kwargs)

@@ -20,7 +20,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.loader import open_dataset
 from spin_d3rlpy.data.masks import forbidden_choices
 from spin_d3rlpy.data.preparation import TablePreparation
-from spin_d3rlpy.errors import require_fields
+from spin_d3rlpy.errors import require_fields, shown
 from spin_d3rlpy.evaluation.decisions import (
     Comparison,
     keeps_rule,
@@ -190,6 +190,7 @@ def measure_run(
 
     Raises:
         FileNotFoundError: the folder has no policy or no settings.
+        ValueError: its settings name no dataset.
         DatasetNotFoundError: see `load_dataset`.
         InvalidDatasetError: see `load_dataset`.
         NvecMismatchError: the log has other actions or states than the policy.
@@ -201,9 +202,15 @@ def measure_run(
             "train`."
         )
     trained_on = read_settings(folder / CONFIG)
+    own = trained_on.get("dataset")
+    if dataset is None and not isinstance(own, str):
+        raise ValueError(
+            f"{folder / CONFIG} does not say what the policy was trained on: expected a line "
+            f"`dataset: <name or path>`, got {shown(own)}. Add it, or pass a dataset."
+        )
     algo = open_policy(str(folder), device, trust).algorithm
     rule = rule or algo.config.rule
-    name = dataset or str(trained_on["dataset"])
+    name = dataset or str(own)
     size = trained_on.get("size") if dataset is None else None
     stored = open_dataset(name, size, progress=show_progress, trust=trust)
     whole = DeviceReplayBuffer.from_minari(stored)
@@ -218,7 +225,7 @@ def measure_run(
     return RunReport(
         algorithm=type(algo).__name__,
         dataset=name,
-        learned_from_it=name == trained_on["dataset"],
+        learned_from_it=name == own,
         settings=settings,
         all_episodes=whole.size(),
         trust=getattr(algo, "trust", None),

@@ -6,12 +6,11 @@ The file names below say what it holds; `machine.json` has versions and processo
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,9 @@ from spin_d3rlpy.evaluation.metrics import (
     LockstepEvaluator,
     MultiDiscreteActionMatchEvaluator,
 )
-from spin_d3rlpy.files.results import write_csv, write_json
+from spin_d3rlpy.files.atomic import write_text
+from spin_d3rlpy.files.locks import exclusive_folder
+from spin_d3rlpy.files.results import read_json, write_csv, write_json
 from spin_d3rlpy.files.settings import format_settings, read_settings
 from spin_d3rlpy.policies.stages import ASM_FILE, PretrainASM, asm_file
 from spin_d3rlpy.runs.machine import describe_machine
@@ -122,12 +123,30 @@ def run_training(
         The content of `result.json`: last evaluation, seconds and the policy's file.
 
     Raises:
+        FolderInUseError: another process is using the folder; nothing in it is changed.
+        FileWriteError: a file cannot be written.
         ValueError: the folder belongs to another run, or wrong settings.
         DatasetNotFoundError: see `load_dataset`.
         InvalidDatasetError: see `load_dataset`.
     """
-    if (finished := _open_folder(folder, settings)) is not None:
-        return finished
+    budget = Budget(settings.seconds, clock, settings.n_epochs)
+    budget.spent = spent
+    with _open_folder(folder, settings) as finished:
+        return finished or _train(
+            folder, settings, budget, show_progress, trust, greedy_too, change
+        )
+
+
+def _train(
+    folder: Path,
+    settings: TrainSettings,
+    budget: Budget,
+    show_progress: bool,
+    trust: bool,
+    greedy_too: bool,
+    change: Change | None,
+) -> dict[str, Any]:
+    """Trains in a folder that is this process's own, see `run_training`."""
     algo = create_algorithm(settings.algorithm, settings.fields, settings.device)
     if settings.asm is not None:
         if not getattr(algo, "takes_asm", False):
@@ -136,8 +155,6 @@ def run_training(
     dataset, env = _load(settings, show_progress, trust)
     if change is not None:
         dataset, env = change(dataset, env)
-    budget = Budget(settings.seconds, clock, settings.n_epochs)
-    budget.spent = spent
     d3rlpy.seed(settings.seed)
     algo.build_with_dataset(dataset)
     evaluators: dict[str, Any]
@@ -151,7 +168,12 @@ def run_training(
         if not first.exists():
             write_json(first, {name: play(algo, dataset) for name, play in evaluators.items()})
         rows.append(
-            {"step": 0, "update_seconds": 0.0, "seconds": spent, **json.loads(first.read_text())}
+            {
+                "step": 0,
+                "update_seconds": 0.0,
+                "seconds": budget.spent,
+                **read_json(first),
+            }
         )
     update_seconds = 0.0
     for _, metrics in algo.fitter(
@@ -250,12 +272,17 @@ def run_pretraining(
     Returns:
         The content of `result.json`: the last epoch and the model's file.
     """
-    if (finished := _open_folder(folder, settings)) is not None:
-        return finished
+    with _open_folder(folder, settings) as finished:
+        return finished or _pretrain(folder, settings, show_progress, trust, budget or Budget())
+
+
+def _pretrain(
+    folder: Path, settings: PretrainSettings, show_progress: bool, trust: bool, budget: Budget
+) -> dict[str, Any]:
+    """Pre-trains in a folder that is this process's own, see `run_pretraining`."""
     fields = {k: v for k, v in pretraining_fields(settings).items() if v}
     algo = create_algorithm(PRETRAINED, fields, settings.device)
     dataset, env = _load(settings, show_progress, trust)
-    budget = budget or Budget()
     if env is not None:
         env.close()
     algo.build_with_dataset(dataset)  # fits the scaler
@@ -319,8 +346,16 @@ def _holds_work(folder: Path) -> bool:
     return any(file.exists() for file in files)
 
 
-def _open_folder(folder: Path, settings: Settings) -> dict[str, Any] | None:
-    """Writes a run's settings to its folder; returns its result if it is finished."""
+@contextmanager
+def _open_folder(folder: Path, settings: Settings) -> Iterator[dict[str, Any] | None]:
+    """Holds a run's folder; yields its result if it is finished, or writes its settings there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Before anything is written: settings of a second run must not meet the first one's result.
+    with exclusive_folder(folder, wait=False):
+        yield _begin(folder, settings)
+
+
+def _begin(folder: Path, settings: Settings) -> dict[str, Any] | None:
     path = folder / CONFIG
     wanted = dataclasses.asdict(settings)
     if not _holds_work(folder):  # an attempt that failed at its start blocks no other
@@ -339,9 +374,8 @@ def _open_folder(folder: Path, settings: Settings) -> dict[str, Any] | None:
             what = "; ".join(differing) or "other settings"
             raise ValueError(f"{folder} holds a run with {what}. Pass another --out, or remove it.")
         if (folder / RESULT).exists() and before == steps:
-            result: dict[str, Any] = json.loads((folder / RESULT).read_text())
+            result: dict[str, Any] = read_json(folder / RESULT)
             return result
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(format_settings(settings))
+    write_text(path, format_settings(settings))
     write_json(folder / "machine.json", describe_machine())
     return None

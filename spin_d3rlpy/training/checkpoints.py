@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from spin_d3rlpy.errors import CheckpointWriteError, DivergenceError, InvalidCheckpointError
-from spin_d3rlpy.files.atomic import atomic_write
+from spin_d3rlpy.files.atomic import atomic_write, write_errors
 from spin_d3rlpy.files.locks import exclusive_folder
 from spin_d3rlpy.files.untrusted import require_memory
 from spin_d3rlpy.training.distributed import Processes
@@ -196,9 +196,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         except OSError as error:
             left = self._paths()
             raise CheckpointWriteError(
-                f"{path} could not be written ({error.strerror}). "
-                + (f"{left[-1].name} is intact. " if left else "")
-                + "Free space or make the folder writable, then resume with resume=True."
+                f"{error} "
+                + (f"{left[-1].name} is intact: r" if left else "R")
+                + "esume with resume=True when there is room."
             ) from error
 
     @property
@@ -273,7 +273,7 @@ def write_checkpoint(path: Path, content: State) -> None:
     torch.save(content, buffer)
     payload = buffer.getbuffer()
     header = f"{MAGIC} {VERSION} {hashlib.sha256(payload).hexdigest()}\n"
-    with atomic_write(path) as partial, partial.open("wb") as f:
+    with write_errors(path), atomic_write(path) as partial, partial.open("wb") as f:
         f.write(header.encode())
         f.write(payload)
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 from tqdm.auto import tqdm
 
 SECONDS_IN_A_LOG = 30.0
+
+
+def warn_of_interrupt(kept: str) -> None:
+    """Warns that Ctrl-C ended work early, and says what is kept of it."""
+    warnings.warn(
+        f"Interrupted: {kept} are kept. The program continues; press Ctrl-C again to stop it.",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def progress_bar(label: str, unit: str, show: bool = True, **options: Any) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from d3rlpy.algos.qlearning.base import QLearningAlgoBase
 from d3rlpy.constants import LoggingStrategy
@@ -23,7 +24,16 @@ from spin_d3rlpy import (
     MultiDiscreteEpsilonGreedy,
     save_policy,
 )
-from tests.algos.problems import NVEC, SignEnv, random_buffer, random_replay_buffer, tiny_fields
+from spin_d3rlpy.algos.bcq import BCQ
+from spin_d3rlpy.evaluation.fqe import MultiDiscreteFQE, MultiDiscreteFQEConfig
+from tests.algos.problems import (
+    ALGORITHMS,
+    NVEC,
+    SignEnv,
+    random_buffer,
+    random_replay_buffer,
+    tiny_fields,
+)
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 TIMES = {"time_step", "time_sample_batch", "time_algorithm_update"}
@@ -158,6 +168,37 @@ def test_scalers_that_an_environment_cannot_fit_say_so(algo_class: Any, tmp_path
             attempt()
     algo.build_with_dataset(data)  # what the message says
     assert algo.predict(x).shape == (2, len(NVEC))
+
+
+@pytest.mark.parametrize("algo_class", ALGORITHMS, ids=lambda a: a.__name__)
+def test_a_subclass_may_bring_its_own_update_and_networks(algo_class: Any) -> None:
+    asked: list[str] = []
+
+    class Own(algo_class):  # type: ignore[misc]
+        impl_class = type("OwnImpl", (algo_class.impl_class,), {})
+
+    for name in [n for n in dir(algo_class) if n.startswith("create_") and n != "create_impl"]:
+
+        def create(self: Any, *args: Any, _name: str = name, **kwargs: Any) -> Any:
+            asked.append(_name)
+            return getattr(super(Own, self), _name)(*args, **kwargs)
+
+        setattr(Own, name, create)
+    algo = Own(nvec=NVEC, **tiny_fields(algo_class))
+    algo.create_impl((7,), 0)
+    assert type(algo.impl) is Own.impl_class
+    # Whatever a class has for making a part, it makes by it.
+    unused = {n for n in dir(algo_class) if n.startswith("create_")} - {"create_impl", *asked}
+    assert unused == ({"create_value_function"} if issubclass(algo_class, BCQ) else set())
+
+
+def test_a_fitted_q_evaluation_may_bring_its_own_update() -> None:
+    class Own(MultiDiscreteFQE):
+        impl_class = type("OwnImpl", (MultiDiscreteFQE.impl_class,), {})
+
+    algo = Own(lambda x: np.zeros((len(x), len(NVEC)), int), MultiDiscreteFQEConfig(nvec=NVEC))
+    algo.create_impl((7,), 0)
+    assert type(algo.impl) is Own.impl_class
 
 
 def test_reward_scalers_that_are_not_fitted_say_so() -> None:

@@ -207,7 +207,7 @@ def test_weights_have_the_sample_size_that_is_asked_for(share: float, scale: flo
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.5, float("nan")])
 def test_a_sample_size_that_no_weights_have_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match="weight_ess between 0 and 1"):
+    with pytest.raises(ValueError, match="weight_ess in"):
         FactoredIQL(weight_ess=share)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 from d3rlpy.logging import LOG, FileAdapterFactory
+from d3rlpy.preprocessing import StandardObservationScaler
 
-from spin_d3rlpy import FactoredBC
+from spin_d3rlpy import SPINIQL, FactoredBC, PretrainingConfig, TransformerConfig
 from spin_d3rlpy.algos.notebook_logs import is_notebook, only_warnings
 from tests.algos.problems import random_buffer
 
@@ -75,3 +77,32 @@ def _plain(text: str) -> str:
     """Removes colors, which stand between a name and its equals sign."""
     parts = text.split("\x1b[")
     return parts[0] + "".join(part.split("m", 1)[-1] for part in parts[1:])
+
+
+def test_the_line_of_parameters_says_what_is_not_a_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[dict[str, Any]] = []
+
+    def info(event: str, **parts: Any) -> None:
+        if event == "Parameters":
+            lines.append(parts["params"])
+
+    monkeypatch.setattr(LOG, "info", info)
+    algo = SPINIQL(
+        batch_size=19,
+        transformer=TransformerConfig(width=16, n_blocks=1),
+        pretraining=PretrainingConfig(max_updates=1),
+        observation_scaler=StandardObservationScaler(),
+    )
+    algo.fit(random_buffer(), n_steps=1, logger_adapter=FileAdapterFactory(str(tmp_path)))
+    line = lines[-1]  # each stage has one
+    assert line["batch_size"] == 19
+    assert line["nvec"] == "[3, 5, 2]"
+    assert line["observation_scaler"] == "standard"
+    factory = line["actor_encoder_factory"]["params"]
+    assert factory["transformer"] == {"width": 16, "n_blocks": 1}
+    assert factory["pretraining"] == {"max_updates": 1}
+    assert len(str(line)) < 400
+    written = json.loads(next(tmp_path.glob("*/params.json")).read_text())
+    assert len(written["config"]["params"]["observation_scaler"]["params"]["mean"]) == 7

@@ -207,9 +207,9 @@ def test_queries_and_heads_can_start_from_the_asm() -> None:
 
 
 def test_unknown_initialization_is_refused() -> None:
-    with pytest.raises(ValueError, match="query_init 'random' or 'mask'"):
+    with pytest.raises(ValueError, match="query_init to be 'random' or 'mask'"):
         SPINEncoderFactory(transformer=TINY, query_init="zeros")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="head_init 'random' or 'asm'"):
+    with pytest.raises(ValueError, match="head_init to be 'random' or 'asm'"):
         SPINEncoderFactory(transformer=TINY, head_init="zeros")  # type: ignore[arg-type]
 
 

@@ -68,7 +68,8 @@ def test_a_function_that_metadata_name_is_not_called(
 
 def test_it_is_called_if_the_author_is_trusted(make_minari: Make, foreign_episodes: Make) -> None:
     make_minari(MultiDiscrete(NVEC), foreign_episodes(NVEC), env_spec=_spec())
-    load_dataset(NAME, trust=True)
+    with pytest.warns(UserWarning, match="observations of shape"):  # it is of other data
+        load_dataset(NAME, trust=True)
     assert MADE == [{"text": "x"}]
 
 
@@ -117,7 +118,8 @@ def test_gymnasiums_own_wrappers_are_made(make_minari: Make, foreign_episodes: M
     spec = FlattenObservation(gymnasium.make("CartPole-v1")).spec
     assert spec is not None
     make_minari(MultiDiscrete(NVEC), foreign_episodes(NVEC), env_spec=spec)
-    _, env = load_dataset(NAME)
+    with pytest.warns(UserWarning, match="observations of shape"):  # it is of other data
+        _, env = load_dataset(NAME)
     assert isinstance(env, FlattenObservation)
 
 

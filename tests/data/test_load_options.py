@@ -73,7 +73,7 @@ def test_the_environment_of_nested_observations_comes_flat(
     try:
         episodes = foreign_episodes([3, 4])
         for e in episodes:
-            e.observations = {"x": e.observations, "k": np.zeros(len(e.observations), int)}
+            e.observations = {"x": e.observations, "k": np.full(len(e.observations), 2)}
         space = NestedEnv.observation_space
         make_minari(MultiDiscrete([3, 4]), episodes, space, gymnasium.spec("tests/Nested-v0"))
         buffer, env = load_dataset("others/things-v0")

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiBinary
 
 from spin_d3rlpy import create_replay_buffer
 from spin_envs import joint_action
@@ -116,6 +116,96 @@ def test_it_is_an_environment_of_gymnasium_and_d3rlpy() -> None:
     env.reset(seed=0)
     env.step(env.action_space.sample())
     assert create_replay_buffer(env).size() == 0
+
+
+class NeverEmpty(Team):
+    """Keeps agents that have ended among its agents, as some environments do."""
+
+    cuts = False
+
+    def step(self, actions: dict[str, int]) -> Any:
+        rewards = super().step(actions)[1]
+        self.agents = list(self.possible_agents)
+        none = dict.fromkeys(self.agents, False)
+        ended = {agent: self._time >= self._number(agent) + 2 for agent in self.agents}
+        return self._observe(), rewards, *((none, ended) if self.cuts else (ended, none)), {}
+
+
+@pytest.mark.parametrize("cuts", [False, True])
+def test_an_episode_ends_where_all_agents_have_ended_theirs(cuts: bool) -> None:
+    team = NeverEmpty()
+    team.cuts = cuts
+    env = joint_action(team)
+    for _ in range(2):
+        env.reset(seed=0)
+        steps = [env.step(np.array([1, 1, 1])) for _ in range(4)]
+        assert [step[2:4] for step in steps] == [(False, False)] * 3 + [(not cuts, cuts)]
+        masks = [step[4]["action_mask"][:, 1].tolist() for step in steps]
+        assert masks == [[True] * 3, [False, True, True], [False, False, True], [False] * 3]
+        assert [step[0][0] for step in steps] == [1.0, 2.0, 0.0, 0.0]  # its last one, then zeros
+
+
+class Masked(Team):
+    """Each agent may repeat no choice; where the masks are is `place`."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(actions=(4, 3, 4))
+        self.place = place
+        self.last: dict[str, int] = {}
+
+    def observation_space(self, agent: str) -> Any:
+        space = super().observation_space(agent)
+        if self.place == "infos":
+            return space
+        mask = MultiBinary(self._actions[self._number(agent)])
+        return gymnasium.spaces.Dict({"observation": space, "action_mask": mask})
+
+    def mask(self, agent: str) -> Any:
+        mask = np.ones(self._actions[self._number(agent)], np.int8)
+        if agent in self.last:
+            mask[self.last[agent] - 1] = 0
+        return mask
+
+    def both(self, observations: dict[str, Any]) -> Any:
+        masks = {agent: {"action_mask": self.mask(agent)} for agent in observations}
+        if self.place == "infos":
+            return observations, masks
+        return {a: {"observation": x, **masks[a]} for a, x in observations.items()}, {}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        return self.both(super().reset(seed, options)[0])
+
+    def step(self, actions: dict[str, int]) -> Any:
+        observations, *rest = super().step(actions)
+        seen, infos = self.both(observations)
+        return seen, *rest[:-1], infos
+
+
+@pytest.mark.parametrize("place", ["infos", "observations"])
+def test_masks_of_agents_are_the_joint_mask(place: str) -> None:
+    env = joint_action(Masked(place))
+    _, info = env.reset(seed=0)
+    assert info["action_mask"].tolist() == [[True] * 4, [True, True, True, False], [True] * 4]
+    x, *_, info = env.step(np.array([0, 2, 3]))
+    assert env.observation_space.contains(x)
+    assert info["action_mask"].astype(int).tolist() == [[0, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]
+    *_, info = env.step(np.array([1, 0, 0]))  # the first agent leaves
+    assert info["action_mask"].astype(int).tolist() == [[1, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]]
+
+
+@pytest.mark.parametrize("mask", [[1, 1, 1], [1, 1, 1, 2], [[1, 1, 1, 1]]])
+def test_a_mask_of_another_shape_is_refused(mask: Any) -> None:
+    team = Masked("infos")
+    team.mask = lambda agent: mask  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="action_mask of agent 'agent_0' as 4 numbers 0 or 1"):
+        joint_action(team).reset()
+
+
+def test_an_agent_that_may_do_nothing_takes_its_first_choice() -> None:
+    team = Masked("infos")
+    team.mask = lambda agent: np.zeros(team._actions[int(agent[-1])])  # type: ignore[method-assign]
+    _, info = joint_action(team).reset()
+    assert info["action_mask"].astype(int).tolist() == [[1, 0, 0, 0]] * 3
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import spin_d3rlpy.algos
+from spin_d3rlpy.files.results import read_json
 from spin_d3rlpy.files.settings import (
     check_values,
     create,
@@ -17,7 +18,12 @@ from spin_d3rlpy.files.settings import (
     nest,
     read_settings,
 )
-from spin_d3rlpy.runs.settings import algorithm_names, create_algorithm, train_settings
+from spin_d3rlpy.runs.settings import (
+    TrainSettings,
+    algorithm_names,
+    create_algorithm,
+    train_settings,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,3 +126,32 @@ def test_expected_values_are_said_in_words() -> None:
     for name, sentence in sentences.items():
         with pytest.raises(ValueError, match=re.escape(sentence)):
             check_values(Sizes, {name: "x"}, "a.yaml")
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.json"])
+def test_a_file_that_is_nested_too_deeply_says_so(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    depth = 3_000 if name == "a.yaml" else 200_000  # too deep for every version of Python
+    path.write_text("[" * depth + "]" * depth)
+    read = read_settings if name == "a.yaml" else read_json
+    with pytest.raises(ValueError, match=rf"{name} is nested too deeply"):
+        read(path)
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", "1" * 5_000, '"\\ud800'])
+def test_a_file_that_is_no_json_object_says_so(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"a\.json"):
+        read_json(path)
+
+
+def test_a_long_value_is_cut_in_a_message(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("- " + "x" * 100_000)
+    with pytest.raises(ValueError, match="lines of `name: value`") as caught:
+        read_settings(path)
+    assert len(str(caught.value)) < 600
+    with pytest.raises(ValueError, match="Expected episodes of at least 1") as caught:
+        create(TrainSettings, {"dataset": "x", "episodes": -(10**5000)}, "options")
+    assert len(str(caught.value)) < 600

@@ -276,3 +276,27 @@ def test_functions_as_rules_are_imported_only_with_trust(
     assert load_from_hub(REPOSITORY, trust=True).config.rules
     assert "rules_away" in sys.modules
     assert push_to_hub(file, REPOSITORY, trust=True) == "hf://clinic/doses"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../..",
+        "a/..",
+        "./a",
+        "a/.",
+        "..",
+        "a/b/c",
+        "-a/b",
+        "a/b.",
+        "a/b--c",
+        "a/" + "b" * 97,
+        "a/b c",
+    ],
+)
+def test_what_is_no_repository_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Expected a repository as <user or organization>/<name>"):
+        open_policy(f"hf://{name}")
+    with pytest.raises(ValueError, match="Expected a repository as <user or organization>/<name>"):
+        save_for_hub(tmp_path, tmp_path / "out", name)
+    assert not (tmp_path / "out").exists()

@@ -354,3 +354,9 @@ def test_pages_escape_what_they_show() -> None:
     assert "&lt;script&gt;" in text
     assert "<i>" not in text
     assert ">y</th>" not in text  # empty everywhere
+
+
+def test_a_folder_whose_settings_name_no_dataset_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("algorithm: SPINIDQL\n")
+    with pytest.raises(ValueError, match="does not say what the policy was trained on"):
+        measure_run(tmp_path)
