@@ -85,7 +85,10 @@ def shown(value: object) -> str:
         return cut if len(value) <= _MOST_CHARACTERS else f"{cut}... ({len(value):,} long)"
     if isinstance(value, int) and value.bit_length() > 4 * _MOST_CHARACTERS:
         return f"a whole number of about {int(value.bit_length() * 0.30103):,} digits"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits, also in a list
+        return f"a {type(value).__name__} with a number of thousands of digits"
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 
 

@@ -207,7 +207,7 @@ def _bounded(env: Env, seconds: float, make: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def as_it_was(env: Env) -> Iterator[None]:
-    """Context after which an environment has the random numbers and wrappers' data of before.
+    """Context after which an environment has its random numbers and wrappers' data again.
 
     Its episode is lost.
     """

@@ -42,7 +42,7 @@ from spin_d3rlpy.asm.sampling import sample
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
-from spin_d3rlpy.errors import require_fields, require_one_of
+from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise
@@ -122,7 +122,6 @@ class IDQLConfig(IQLConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_one_of("search", self.search, SearchMode)
         require_fields(
             self,
             stricter_supports=(

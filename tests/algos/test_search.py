@@ -468,7 +468,7 @@ def test_the_user_decides_whether_to_search(tmp_path: Any) -> None:
         np.testing.assert_array_equal(acts[name, "never"], imitated)
     save_policy(algo, tmp_path / "policy.safetensors")
     assert load_policy(tmp_path / "policy.safetensors").config.search == "never"
-    with pytest.raises(ValueError, match="search 'auto' or 'always' or 'never'"):
+    with pytest.raises(ValueError, match="search to be 'auto' or 'always' or 'never'"):
         SPINIDQL(search=cast(Any, "sometimes"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
 import gymnasium
@@ -44,7 +43,7 @@ class Parts(Sensors):
     def __init__(self, keys: str = "ba") -> None:
         super().__init__()
         box = Box(-np.inf, np.inf, (2,), np.float32)
-        self.observation_space = Dict(OrderedDict((key, box) for key in keys))
+        self.observation_space = Dict([(key, box) for key in keys])
 
     def _see(self) -> Any:
         seen = super()._see()

@@ -142,5 +142,5 @@ def test_parts_have_the_order_of_the_data(
 def test_other_parts_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     save_parts("ab")
-    with pytest.raises(InvalidDatasetError, match="dataset's parts a, b, got b, c"):
+    with pytest.raises(InvalidDatasetError, match="dataset's parts a, b, got c, b"):
         load_dataset(NAME, env=gymnasium.make("test/parts-v0", keys="cb"))
