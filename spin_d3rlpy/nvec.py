@@ -16,7 +16,7 @@ from torch import nn
 from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
 
 
-def whole_numbers(values: Any) -> list[int]:
+def whole_numbers(values: object) -> list[int]:
     """Returns whole numbers of a sequence as integers; a TypeError for anything else.
 
     2.0 is a whole number. 2.5 is none, which `int` would cut, nor are True and "2".
@@ -49,7 +49,7 @@ def check_nvec(nvec: Sequence[int]) -> list[int]:
 
 
 def as_choices(
-    actions: Any, shape: tuple[int, ...], whose: str, nvec: Sequence[int] | None = None
+    actions: object, shape: tuple[int, ...], whose: str, nvec: Sequence[int] | None = None
 ) -> NDArray[np.int64]:
     """Returns actions as int64 of a shape, without cutting or repeating anything.
 

@@ -51,7 +51,8 @@ from spin_d3rlpy.training.loop import Run
 
 # Candidates that `predict` compares at once, of all states; more leave the processor's cache.
 CANDIDATES_AT_ONCE = 2048
-ROWS_OF_ERRORS = 4096  # by which choices are compared that features tell apart
+# By which choices are compared that features tell apart, and how many of a choice are needed.
+ROWS_OF_ERRORS, LEAST_ROWS_A_CHOICE = 4096, 20
 VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
 
 
@@ -513,9 +514,11 @@ class IDQL(IQL):
         layout, held_out = self._config.layout, self._held_out
         if held_out is None or layout is None or not layout.has_choice_features:
             return
-        if layout.choice_identity:
+        n = min(held_out.transition_count, ROWS_OF_ERRORS)
+        if layout.choice_identity or n < LEAST_ROWS_A_CHOICE * max(self._nvec):
             return
-        batch = self._scale(held_out.sample_transition_batch(ROWS_OF_ERRORS))
+        rows = torch.randperm(held_out.transition_count)[:n].to(held_out.device)
+        batch = self._scale(held_out.transitions(rows))
         errors = self._idql.temporal_difference_errors(batch)
         x: Any = batch.observations
         features = EntityFeatures(x.shape[1], self._nvec, layout).to(x.device).choices(x)

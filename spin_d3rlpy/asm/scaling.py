@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ def _min_max(x: torch.Tensor, of: Parameters) -> torch.Tensor:
     return (x - least) / (most - least) * 2.0 - 1.0
 
 
-def _row(values: Any, x: torch.Tensor) -> torch.Tensor:
+def _row(values: Sequence[float], x: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(values, dtype=torch.float32, device=x.device)[None]
 
 

@@ -8,7 +8,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn
 
 import numpy as np
 import torch
@@ -214,7 +214,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
             selected._weighs_critics = self._weighs_critics
         return selected
 
-    def _indices(self, episodes: Any) -> list[int]:
+    def _indices(self, episodes: object) -> list[int]:
         """Returns indices that are given as such or as a mask."""
         try:
             array = np.asarray(episodes)
@@ -350,7 +350,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         total = self.rewards.double().cumsum(0)[self.episode_starts[1:] - 1]
         return torch.cat([total[:1], total.diff()])
 
-    def rows_of(self, values: Any) -> RowValues:
+    def rows_of(self, values: object) -> RowValues:
         """Returns values of the table's rows as those of the transitions, in their order.
 
             known = dataset.rows_of(frame["propensity"])

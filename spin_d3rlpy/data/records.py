@@ -15,7 +15,7 @@ from spin_d3rlpy.data.staging import return_statistics
 _TOLERANCE = 1e-5
 
 
-def misplaced_end(terminations: Any, truncations: Any, length: int, name: str) -> str:
+def misplaced_end(terminations: object, truncations: object, length: int, name: str) -> str:
     """Describes an end within an episode, or a missing one at its last step; empty if right.
 
     Args:

@@ -57,7 +57,7 @@ class SourceRows:
         """Returns those of some transitions."""
         return dataclasses.replace(self, rows=self.rows[steps])
 
-    def align(self, values: Any) -> RowValues:
+    def align(self, values: object) -> RowValues:
         """Returns the transitions' values, given one value for each row of the table.
 
         Raises:
@@ -71,7 +71,7 @@ class SourceRows:
             )
         return RowValues(array[self.rows], self.rows)
 
-    def check(self, values: Any, what: str) -> NDArray[Any]:
+    def check(self, values: object, what: str) -> NDArray[Any]:
         """Returns the transitions' values, given so or as `RowValues`.
 
         Args:

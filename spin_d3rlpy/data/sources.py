@@ -171,7 +171,7 @@ def _stored_episodes(
 
 
 def _require_ends(
-    dataset: MinariDataset, terminations: Any, truncations: Any, length: int, name: str
+    dataset: MinariDataset, terminations: object, truncations: object, length: int, name: str
 ) -> None:
     if problem := misplaced_end(terminations, truncations, length, name):
         raise InvalidDatasetError(

@@ -372,11 +372,10 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         super().train_first_stages(buffer, run)
         if self._grad_step > 0:
             return
-        modules = self._evaluation._modules
-        for critic in (
-            *(modules.q_funcs, modules.targ_q_funcs),
-            *(modules.log_q_funcs, modules.targ_log_q_funcs),
-        ):
+        parts = self._evaluation._modules
+        online = [parts.q_funcs, parts.log_q_funcs]
+        targets = [parts.targ_q_funcs, parts.targ_log_q_funcs]
+        for critic in online + targets:
             critic.fit_scale(buffer, self._rewards(buffer), [self._config.gamma])
 
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:

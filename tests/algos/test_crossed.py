@@ -72,7 +72,7 @@ def small_tuned(algo_class: Any) -> dict[str, Any]:
         fields["distillation"] = DistillationConfig(
             n_updates=2, batch_size=32, validation_interval=1
         )
-    small = {"batch_size": 16, "imitation_batch_size": 16, "n_action_samples": 3}
+    small: dict[str, Any] = {"batch_size": 16, "imitation_batch_size": 16, "n_action_samples": 3}
     # Nothing depends on the run's length, so that a shorter one can be continued.
     small |= {"lr_schedule": "constant", "lr_warmup": 0.0, "monte_carlo_share": 0.0}
     config = algo_class.config_class()

@@ -360,7 +360,7 @@ def test_fitted_q_evaluation_takes_a_function(log: DeviceReplayBuffer) -> None:
         seen.append(observations)
         return np.stack([(observations[:, i] > 0).astype(int) for i in range(3)], axis=1)
 
-    fqe = MultiDiscreteFQE(rule, MultiDiscreteFQEConfig(batch_size=16))
+    fqe = MultiDiscreteFQE(rule, MultiDiscreteFQEConfig(batch_size=16), check=False)
     fqe.fit(log, n_steps=2, n_steps_per_epoch=2, show_progress=False)
     assert seen[0].shape == (64, OBSERVATION_SIZE)  # tried first
     assert fqe.predict_value(seen[0], rule(seen[0])).shape == (64,)

@@ -378,7 +378,7 @@ def test_masks_that_do_not_fit_are_refused(behavior: BehaviorProbabilities) -> N
         with pytest.raises(NoAllowedChoiceError, match=r"for slot 2 of row 2"):
             who.masked(past)
         with pytest.raises(ValueError, match=r"bool mask of shape \(4, 3, 5\)"):
-            who.masked(MASKS.astype(int))
+            who.masked(2 * MASKS.astype(int))
     with pytest.raises(NoAllowedChoiceError, match=r"for slot 1 of row 2"):
         behavior.asm.log_prob(torch.from_numpy(STATES), ALL_ACTIONS[:4], allowed=stuck)
 
