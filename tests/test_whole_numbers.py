@@ -85,7 +85,7 @@ def test_functions_that_return_no_actions_are_refused(wrong: Any) -> None:
         with pytest.raises(InvalidActionSpaceError, match=r"shape \(4, "):
             ask(STATES, logged)
     fqe = MultiDiscreteFQE(lambda x: wrong, MultiDiscreteFQEConfig(batch_size=4))
-    with pytest.raises(InvalidActionSpaceError, match=r"shape \(4, 3\) from the evaluated"):
+    with pytest.raises(InvalidActionSpaceError, match="from the evaluated"):
         fqe.fit(random_buffer(), n_steps=1, show_progress=False)
 
 
