@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 import time
-import warnings
 from typing import Any, cast
 
 import torch
@@ -18,25 +17,23 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy._compat import is_exporting
+from spin_d3rlpy.algos.alike_choices import warn_of_alike_choices
 from spin_d3rlpy.algos.critics import ValueFunction, best_of, squared_error
 from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl, IQLModules
 from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.algos.search import ascend
 from spin_d3rlpy.algos.trust import (
-    TOO_ALIKE,
     Search,
     SearchMode,
     Trust,
     TrustSwitch,
     count_alternatives,
     measure_trust,
-    share_by_choice,
     states_to_look_at,
     untested,
 )
 from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
-from spin_d3rlpy.asm.entities import EntityFeatures
 from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.asm.sampling import sample
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -51,8 +48,6 @@ from spin_d3rlpy.training.loop import Run
 
 # Candidates that `predict` compares at once, of all states; more leave the processor's cache.
 CANDIDATES_AT_ONCE = 2048
-# By which choices are compared that features tell apart, and how many of a choice are needed.
-ROWS_OF_ERRORS, LEAST_ROWS_A_CHOICE = 4096, 20
 VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
 
 
@@ -509,32 +504,11 @@ class IDQL(IQL):
             )
 
     def end_run(self) -> None:
-        """Warns if values are wrong by choice, where choices are told apart by features."""
         super().end_run()
         layout, held_out = self._config.layout, self._held_out
-        if held_out is None or layout is None or not layout.has_choice_features:
-            return
-        n = min(held_out.transition_count, ROWS_OF_ERRORS)
-        if layout.choice_identity or n < LEAST_ROWS_A_CHOICE * max(self._nvec):
-            return
-        rows = torch.randperm(held_out.transition_count)[:n].to(held_out.device)
-        batch = self._scale(held_out.transitions(rows))
-        errors = self._idql.temporal_difference_errors(batch)
-        x: Any = batch.observations
-        features = EntityFeatures(x.shape[1], self._nvec, layout).to(x.device).choices(x)
-        made = batch.actions[..., None].expand(-1, -1, features.shape[2])
-        of_choices = features.gather(1, made).sum(1)
-        share = share_by_choice(errors, batch.actions, of_choices, max(self._nvec))
-        if share < TOO_ALIKE:
-            return
-        warnings.warn(
-            f"Which choices are made explains {share:.0%} of the critics' errors in held-out "
-            "episodes, beyond their features: choices differ in more than these. If number k is "
-            "the same thing in every state, say choice_identity=True in the layout; otherwise give "
-            "more features.",
-            UserWarning,
-            stacklevel=2,
-        )
+        if layout is not None and held_out is not None:
+            errors_of = self._idql.temporal_difference_errors
+            warn_of_alike_choices(layout, self._nvec, held_out, self._scale, errors_of)
 
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
         """Nothing imitates with a policy that is not trained: no batch for it is drawn."""

@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import nn
 
-from spin_d3rlpy.asm.entities import count_choices
 from spin_d3rlpy.policies.base import Conditionals
 
 ActsBy = Literal["search", "imitation"]
@@ -25,7 +24,6 @@ SearchMode = Literal["auto", "always", "never"]
 LEAST_CONFIRMED = 0.85
 LEAST_STATES = 32  # fewer do not tell
 MOST_STATES = 1024
-TOO_ALIKE = 0.2  # share of critics' errors that which choices were made explains
 MOST_CHOICES = 5000  # slots times states: a search visits each
 
 
@@ -211,38 +209,6 @@ def count_alternatives(conditionals: Conditionals, actions: torch.Tensor, n_slot
         entropies.append(-(log_p.exp() * log_p).sum(1).mean())
         conditionals.choose(slot, actions[:, slot])
     return float(torch.stack(entropies).mean().exp())
-
-
-def share_by_choice(
-    errors: torch.Tensor, actions: torch.Tensor, features: torch.Tensor, n_choices: int
-) -> float:
-    """Returns which share of the variance of errors the choices made explain beyond features.
-
-    Errors are predicted by ridge regressions on one half of the rows and judged on the other: by
-    sums of the features of the choices made, and by how often each choice is made in addition.
-
-    Args:
-        errors: `(B,)`.
-        actions: `(B, N)`.
-        features: of the choices made, summed over slots, `(B, F)`.
-        n_choices: of a slot (K).
-    """
-    counts = count_choices(actions.long(), n_choices)
-    both = torch.cat([features, counts], dim=1)
-    return _explained(errors, both) - max(0.0, _explained(errors, features))
-
-
-def _explained(errors: torch.Tensor, predictors: torch.Tensor) -> float:
-    """Share of the variance of errors `(B,)` that predictors `(B, P)` explain in new rows."""
-    x, y = predictors.double(), errors.double()
-    x, y = x - x.mean(0), y - y.mean()
-    half = len(y) // 2
-    eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    known = x[:half].T
-    weights = torch.linalg.solve(known @ known.T + 1e-2 * max(half, 1) * eye, known @ y[:half])
-    rest, predicted = y[half:], x[half:] @ weights
-    total = float(rest.square().sum())
-    return 1.0 - float((rest - predicted).square().sum()) / total if total > 0.0 else 0.0
 
 
 def states_to_look_at(n_slots: int) -> int:
