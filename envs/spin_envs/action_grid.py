@@ -50,10 +50,14 @@ def check_action(
     return array.astype(np.int64, copy=False)
 
 
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer, Python's or NumPy's, and not a bool."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def check_integer(name: str, value: object, low: int, high: int) -> None:
     """Raises `ValueError` unless `value` is an integer (not a bool) from `low` to `high`."""
-    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not (is_integer and low <= value <= high):  # type: ignore[operator]
+    if not (is_integer(value) and low <= value <= high):  # type: ignore[operator]
         raise ValueError(f"Expected {name} to be an integer from {low} to {high}, got {value!r}.")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_envs.scripted import LEVELS, ScriptedPolicy
+from spin_envs.scripted import ScriptedPolicy, scripted_levels
 from spin_envs.tasks import BenchmarkTask
 
 LAYER_NORM_EPSILON = 1e-5  # torch's
@@ -118,11 +117,25 @@ def shipped_policies() -> list[str]:
     return sorted(p.stem for p in _policy_folder().glob("*.npz"))
 
 
+def has_behavior_policy(name: str) -> bool:
+    """Whether `load_behavior_policy` knows this name."""
+    return name in shipped_policies() or _scripted(name) is not None
+
+
+def _scripted(name: str) -> ScriptedPolicy | None:
+    """Returns the rule of this name, if there is one."""
+    try:
+        task = policy_task(name)
+    except ValueError:
+        return None
+    level = name.rpartition("-")[2]
+    return ScriptedPolicy(task, level) if level in scripted_levels(task) else None
+
+
 def load_behavior_policy(name: str) -> BehaviorPolicy | ScriptedPolicy:
-    """Loads a shipped policy, or makes one of a coordination task; FileNotFoundError lists all."""
-    task, _, level = name.rpartition("-")
-    if level in LEVELS and re.fullmatch(r"(dispatch|slate)-n[1-9]\d*", task):
-        return ScriptedPolicy(BenchmarkTask.parse(task), level)
+    """Loads a shipped policy, or makes one that is a rule; FileNotFoundError lists the shipped."""
+    if rule := _scripted(name):
+        return rule
     shipped = shipped_policies()
     if name not in shipped:
         raise FileNotFoundError(

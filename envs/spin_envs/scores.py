@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from spin_envs.cone import reference_returns
 from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
 
 # Name -> (random, expert): mean returns published with the discretized control benchmark of
@@ -103,19 +104,31 @@ def score_name(env_or_name: EnvOrName, **kwargs: Any) -> str:
     arguments = {k: v for k, v in kwargs.items() if k not in _IRRELEVANT}
     match = _ENV_ID.fullmatch(env_id)
     if match and match["task"] != "discretized":
-        counted, default = BenchmarkTask(match["task"], 0).counts
-        numbers = np.unique(arguments.get(counted, default))
-        if set(arguments) <= {counted} and len(numbers) == 1:
-            return f"spin/{BenchmarkTask(match['task'], int(numbers[0])).name}"
+        task = BenchmarkTask.of_environment(match["task"], arguments)
+        if task is not None:
+            return f"spin/{task.name}"
     if not arguments:
         return env_id
     return f"{env_id} {json.dumps(arguments, sort_keys=True, default=np.ndarray.tolist)}"
 
 
 def reference_scores(env_or_name: EnvOrName, **kwargs: Any) -> tuple[float, float] | None:
-    """Returns a task's (random, expert) mean returns, or None if unknown; see `score_name`."""
+    """Returns a task's (random, expert) mean returns, or None if unknown; see `score_name`.
+
+    The expert of `spin/cone-v0` is the exact optimum, see `spin_envs.cone.reference_returns`.
+    """
     name = score_name(env_or_name, **kwargs)
-    return {**PUBLISHED_SCORES, **MEASURED_SCORES, **_registered}.get(name)
+    known = {**PUBLISHED_SCORES, **MEASURED_SCORES, **_registered}.get(name)
+    return _computed_scores(name) if known is None else known
+
+
+def _computed_scores(name: str) -> tuple[float, float] | None:
+    """Returns the scores that need no record, because the task can be solved; None of others."""
+    try:
+        task = BenchmarkTask.parse(name.removeprefix("spin/"))
+    except ValueError:
+        return None
+    return reference_returns(**task.env_kwargs) if task.task == "cone" else None
 
 
 def register_reference_scores(

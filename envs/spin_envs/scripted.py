@@ -1,4 +1,4 @@
-"""Behavior policies of the coordination tasks: rules with random ties, for any size."""
+"""Behavior policies that are rules with random choices: of dispatch, slate and cone."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from spin_envs.cone import GRID as CONE_GRID
 from spin_envs.dispatch import DEADLINES, GRID, SPEED
 from spin_envs.slate import CATEGORIES, ITEMS_A_PLACE, item_qualities, rank_factors
 from spin_envs.tasks import BenchmarkTask
 
-LEVELS = ("medium", "expert")
 MEDIUM_NOISE = 0.3  # share of random choices
+MIXED_NOISE = 0.9  # share of random moves
 OUT_OF_REACH = 1000.0  # cost of an order that closes before its courier arrives
 
 
@@ -24,15 +25,19 @@ class ScriptedPolicy:
     """Acts by a rule, each episode with its own stream of random numbers.
 
     Args:
-        task: one of `COORDINATION_TASKS`, with its size.
-        level: `"medium"` or `"expert"`.
+        task: dispatch, slate or cone, with its size.
+        level: one of `scripted_levels`.
     """
 
     def __init__(self, task: BenchmarkTask, level: str) -> None:
         self._rule = f"{task.task}_{level}"
         n = task.number
-        choices = n + 1 if task.task == "dispatch" else ITEMS_A_PLACE * n
-        self.nvec = np.full(n, choices, dtype=np.int64)
+        slots, choices = {
+            "dispatch": (n, n + 1),
+            "slate": (n, ITEMS_A_PLACE * n),
+            "cone": (2 * n, 2),
+        }[task.task]
+        self.nvec = np.full(slots, choices, dtype=np.int64)
         self.record: dict[str, Any] = {"algorithm": f"rule {self._rule}", "rule": self._rule}
 
     def act(
@@ -50,6 +55,12 @@ class ScriptedPolicy:
     def digest(self) -> str:
         """Returns a SHA-256 of the rules' source code."""
         return hashlib.sha256(inspect.getsource(sys.modules[__name__]).encode()).hexdigest()
+
+
+def scripted_levels(task: BenchmarkTask) -> list[str]:
+    """Returns the levels of behavior for which a task has a rule, e.g. `["expert", "medium"]`."""
+    rules = (rule.split("_") for rule in _RULES)
+    return [level for name, level in rules if name == task.task]
 
 
 def _steps_to_orders(x: NDArray[np.float64], n: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -95,7 +106,25 @@ def _slate_medium(x: NDArray[Any], n: int, rng: np.random.Generator) -> NDArray[
     return np.where(rng.random(n) < MEDIUM_NOISE, rng.integers(len(items), size=n), chosen)
 
 
+def _cone_mixed(x: NDArray[Any], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """A random neighboring cell nine times of ten, else up wherever that leads to the goal.
+
+    The second is the best without pits, and does not see them. Bits are those that the change of
+    the position needs: none push against an edge, and no up is given together with a down.
+    """
+    n_dimensions, last = n // 2, CONE_GRID - 1
+    offset = np.ones(n_dimensions, dtype=np.int64)
+    if rng.random() < MIXED_NOISE:
+        # The middle one of the 3^D offsets is to stay.
+        k = int(rng.integers(3**n_dimensions - 1))
+        k += k >= 3**n_dimensions // 2
+        offset = k // 3 ** np.arange(n_dimensions) % 3 - 1
+    move = np.clip(x + offset, 0, last) - x
+    return np.stack([move > 0, move < 0], axis=1).ravel().astype(np.int64)
+
+
 _RULES = {
+    "cone_mixed": _cone_mixed,
     "dispatch_expert": _dispatch_expert,
     "dispatch_medium": _dispatch_medium,
     "slate_expert": _slate_expert,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from spin_envs.action_grid import check_action
 from spin_envs.base import MultiDiscreteEnv, WithPlainSpec
+from spin_envs.cone import ConeEnv
 from spin_envs.dispatch import DispatchEnv
 from spin_envs.maze import MazeEnv
 from spin_envs.slate import SlateEnv
@@ -166,5 +167,6 @@ class InProcessVectorEnv(
 # By the names that the registered specs have.
 MazeVectorEnv = functools.partial(InProcessVectorEnv, MazeEnv)
 DispatchVectorEnv = functools.partial(InProcessVectorEnv, DispatchEnv)
+ConeVectorEnv = functools.partial(InProcessVectorEnv, ConeEnv)
 SlateVectorEnv = functools.partial(InProcessVectorEnv, SlateEnv)
 SuiteVectorEnv = functools.partial(InProcessVectorEnv, DiscretizedSuiteEnv)

@@ -139,12 +139,21 @@ def _wanted(
     for e in itertools.chain.from_iterable(chunks):
         part = next(part for part in parts if e.seed in part.wanted.seeds)
         if not part.complete:
+            if part.wanted.is_cut:
+                e = _first_steps(e, part.wanted.n_transitions - part.n_transitions)
             rewards = e.rewards.astype(np.float32)
             part.n_transitions += len(rewards)
             part.returns.append(float(rewards.sum(dtype=np.float64)))
             bar.update(len(rewards))
             actions = e.actions.astype(dtype)
             yield episode_buffer(e.observations, actions, rewards, e.terminated, e.seed)
+
+
+def _first_steps(e: EpisodeRecord, n: int) -> EpisodeRecord:
+    """Returns the first `n` steps of an episode, which has not terminated if there were more."""
+    if len(e.rewards) <= n:
+        return e
+    return EpisodeRecord(e.seed, e.observations[: n + 1], e.actions[:n], e.rewards[:n], False)
 
 
 def _made_with(spec: DatasetSpec, policies: Policies) -> dict[str, Any]:
@@ -174,13 +183,15 @@ class _Part:
 
 def _chunks(spec: DatasetSpec, parts: list[_Part], policies: Policies) -> Iterator[Chunk]:
     """Yields chunks of each part until it is complete; workers are a few chunks ahead."""
+    limit = spec.task.log_episode_steps
+    limit_or_none = None if limit == spec.task.max_episode_steps else limit
     for part in parts:
         seeds, policy = part.wanted.seeds, policies.get(part.wanted.kind)
         for start in range(0, len(seeds), CHUNK_EPISODES):
             if part.complete:
                 break
             chosen = seeds[start : start + CHUNK_EPISODES]
-            yield Chunk(spec.task.env_id, spec.task.env_kwargs, policy, chosen)
+            yield Chunk(spec.task.env_id, spec.task.env_kwargs, policy, chosen, limit_or_none)
 
 
 def _episodes(
@@ -217,6 +228,7 @@ def _metadata(
         "Episode i of a part was reset with seed first_seed + i.",
         "requirements": ["spin-d3rlpy"],
         **recorded_scores(spec.task),
+        **_unusual_ends(spec, parts),
         "composition": [
             {
                 "policy": part.wanted.kind,
@@ -235,6 +247,16 @@ def _metadata(
             },
         },
     }
+
+
+def _unusual_ends(spec: DatasetSpec, parts: list[_Part]) -> dict[str, Any]:
+    """Returns a record of ends that replaying in the dataset's environment would not show."""
+    unusual: dict[str, Any] = {}
+    if spec.task.log_episode_steps != spec.task.max_episode_steps:
+        unusual["episode_limit"] = spec.task.log_episode_steps
+    if any(part.wanted.is_cut for part in parts):
+        unusual["last_episode_cut"] = True
+    return unusual
 
 
 def _algorithm(record: Mapping[str, Any]) -> str:

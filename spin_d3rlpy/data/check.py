@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import importlib.metadata
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+import gymnasium
 import numpy as np
 from minari import MinariDataset
 from numpy.typing import NDArray
@@ -115,7 +117,8 @@ def check_dataset(
                 checksum.add(raw["terminations"])
                 if index in seed_of and choices is not None and play is not None:
                     report.replayed.append(index)
-                    problem = _difference(play(seed_of[index], episode.actions), episode)
+                    is_cut = index == n - 1 and bool(storage.metadata.get("last_episode_cut"))
+                    problem = _difference(play(seed_of[index], episode.actions), episode, is_cut)
                     if problem:
                         report.problems.append(
                             f"Replayed {episode.name} (seed {seed_of[index]}): {problem}"
@@ -141,7 +144,7 @@ def _simulator(
     """Yields what replays an episode from its seed with its actions."""
     if dataset.env_spec is None:
         raise InvalidDatasetError("its environment is unknown")
-    with closing(make_environment(dataset, trust)) as env:
+    with closing(_as_recorded(make_environment(dataset, trust), dataset)) as env:
         if env.spec is None or env.spec.entry_point != "spin_envs.suite:DiscretizedSuiteEnv":
             yield functools.partial(replay, env)
             return
@@ -152,6 +155,17 @@ def _simulator(
             yield lambda seed, actions: workers.submit(
                 "replay", {"spec": spec, "seed": seed, "actions": actions}
             ).result()
+
+
+def _as_recorded(env: gymnasium.Env[Any, Any], dataset: MinariDataset) -> gymnasium.Env[Any, Any]:
+    """Returns the environment with the time limit of the dataset's episodes, if that is another."""
+    limit = dataset.storage.metadata.get("episode_limit")
+    if not isinstance(limit, int) or limit < 1 or env.spec is None:
+        return env
+    env.close()
+    spec = copy.copy(env.spec)
+    spec.max_episode_steps = limit
+    return gymnasium.make(spec)
 
 
 def _check_arrays(
@@ -176,8 +190,11 @@ def _check_arrays(
     return choices
 
 
-def _difference(steps: Sequence[Step], episode: EpisodeArrays) -> str:
-    """Describes where the simulator's steps first differ from the episode's; empty if nowhere."""
+def _difference(steps: Sequence[Step], episode: EpisodeArrays, is_cut: bool = False) -> str:
+    """Describes where the simulator's steps first differ from the episode's; empty if nowhere.
+
+    A cut episode may end before the simulator's.
+    """
     for t, (observation, reward, _, _) in enumerate(steps):
         if not is_close(observation, episode.observations[t]):
             return f"observation {t} is not the simulator's."
@@ -186,6 +203,8 @@ def _difference(steps: Sequence[Step], episode: EpisodeArrays) -> str:
             return f"the reward of step {t - 1} is {recorded:.6g}, the simulator's {reward:.6g}."
     *_, terminated, truncated = steps[-1]
     n_steps, length, over = len(steps) - 1, len(episode.actions), terminated or truncated
+    if is_cut and n_steps == length and not over and not episode.terminated:
+        return ""
     if n_steps < length and not over:
         return f"the action at step {n_steps} is not in the action space."
     if (n_steps, over, terminated) != (length, True, episode.terminated):

@@ -38,11 +38,15 @@ class Chunk:
     env_kwargs: dict[str, Any]  # arguments of the environment
     policy: BehaviorPolicy | ScriptedPolicy | None  # None for uniformly random actions
     seeds: range  # one per episode, at most `CHUNK_EPISODES`
+    max_episode_steps: int | None = None  # None is the environment's own limit
 
 
 def play(chunk: Chunk) -> list[EpisodeRecord]:
     """Returns the chunk's episodes in the order of its seeds."""
-    envs, policy = _environments(chunk.env_id, len(chunk.seeds), **chunk.env_kwargs), chunk.policy
+    kwargs, policy = chunk.env_kwargs, chunk.policy
+    if chunk.max_episode_steps is not None:
+        kwargs = {**kwargs, "max_episode_steps": chunk.max_episode_steps}
+    envs = _environments(chunk.env_id, len(chunk.seeds), **kwargs)
     streams = [np.random.default_rng(seed) for seed in chunk.seeds]
 
     def act(observations: NDArray[np.float32], episodes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -63,7 +67,7 @@ def play(chunk: Chunk) -> list[EpisodeRecord]:
         return list(rollout(envs, act, chunk.seeds))
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=1, typed=True)  # 1 may be a number of pits, and 1.0 their share
 def _environments(env_id: str, n: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
     return make_batch(env_id, n, **kwargs)
 

@@ -12,24 +12,33 @@ import numpy as np
 from minari.dataset.minari_dataset import DATASET_ID_RE
 
 from spin_d3rlpy.errors import DatasetNotFoundError
-from spin_envs.behavior import policy_name, policy_task, shipped_policies
+from spin_envs.behavior import has_behavior_policy, policy_name, policy_task, shipped_policies
+from spin_envs.scripted import scripted_levels
 from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask
 
-PolicyKind = Literal["random", "medium", "expert"]
+PolicyKind = Literal["random", "medium", "expert", "mixed"]
 
 NAMESPACE = "spin/"
 # Level -> (number of transitions, each policy's share of them, in their order). "random" is this
-# project's, for tasks that no behavior policy has learned; the others are as published.
+# project's, for tasks that no behavior policy has learned; the others are as published. "mixed" is
+# cone's only, where a tenth of this is the usual size (see below).
 LEVELS: dict[str, tuple[int, dict[PolicyKind, float]]] = {
     "random": (1_000_000, {"random": 1.0}),
     "medium": (1_000_000, {"medium": 1.0}),
     "expert": (1_000_000, {"expert": 1.0}),
     "medium-expert": (2_000_000, {"medium": 0.5, "expert": 0.5}),
     "random-medium-expert": (200_000, {"random": 0.45, "medium": 0.45, "expert": 0.1}),
+    "mixed": (100_000, {"mixed": 1.0}),
 }
 # Every level takes a policy's episodes from here on, so levels share them. Far from the small
 # seeds that evaluations use.
-FIRST_SEEDS: dict[PolicyKind, int] = {"random": 1_000_000, "medium": 2_000_000, "expert": 3_000_000}
+FIRST_SEEDS: dict[PolicyKind, int] = {
+    "random": 1_000_000,
+    "medium": 2_000_000,
+    "expert": 3_000_000,
+    "mixed": 4_000_000,
+}
+_SEEDS_A_PLACEMENT = 10_000_000  # a placement's seed is that of its data, too
 _NAME = re.compile(
     rf"spin/(?P<task>{TASK_NAME_PATTERN})"
     r"/(?P<level>[a-z]+(?:-[a-z]+)*)(?:-(?P<thousands>[1-9]\d*)k)?-v0"
@@ -45,9 +54,10 @@ class DatasetPart:
     """Consecutive whole episodes of one policy, until there are enough transitions."""
 
     kind: PolicyKind
-    n_transitions: int  # the last episode may bring more
+    n_transitions: int  # the last episode may bring more, unless it is cut
     first_seed: int  # of the first episode; the next one's is one more
     n_episodes: int | None  # None where it depends on how long they turn out
+    is_cut: bool = False  # the last episode, so that there are exactly this many transitions
 
     @property
     def seeds(self) -> range:
@@ -86,8 +96,10 @@ class DatasetSpec:
         is_short = not self.task.needs_simulator
         unit = 1 if is_short else _SIZE_UNIT
         counts = _apportion(self.size // unit, list(shares.values()))
+        shift = _SEEDS_A_PLACEMENT * self.task.placement
+        is_cut = self.level == "mixed"
         return [
-            DatasetPart(kind, n * unit, FIRST_SEEDS[kind], None if is_short else n)
+            DatasetPart(kind, n * unit, FIRST_SEEDS[kind] + shift, None if is_short else n, is_cut)
             for kind, n in zip(shares, counts, strict=True)
             if n
         ]
@@ -112,7 +124,8 @@ def parse_name(name: str, size: int | None = None) -> DatasetSpec:
     """Reads a dataset's name.
 
     Forms: `spin/<domain>-<task>-b<bins>/<level>-v0`, `.../<level>-<n>k-v0`, and with
-    `maze-a<actuators>`, `dispatch-n<couriers>` or `slate-n<places>` as the task.
+    `maze-a<actuators>`, `dispatch-n<couriers>`, `slate-n<places>`, `cone-d<dimensions>-p<per cent
+    of pits>` or `cone-d<dimensions>-n<pits>` (each with `-s<placement>` unless 0) as the task.
 
     Raises:
         DatasetNotFoundError: an invalid name, or no such level, task or policy; near matches are
@@ -125,12 +138,16 @@ def parse_name(name: str, size: int | None = None) -> DatasetSpec:
         raise _not_found(
             name,
             "Expected spin/<domain>-<task>-b<bins>/<level>-v0 (others: spin/maze-a<actuators>/..., "
-            "spin/dispatch-n<couriers>/..., spin/slate-n<places>/...).",
+            "spin/dispatch-n<couriers>/..., spin/slate-n<places>/..., "
+            "spin/cone-d<dimensions>-p<per cent of pits>/mixed-v0).",
         )
     level = match["level"]
     if level not in LEVELS:
         raise _not_found(name, f"There is no level {level!r}; levels are {', '.join(LEVELS)}.")
-    task = BenchmarkTask.parse(match["task"])
+    try:
+        task = BenchmarkTask.parse(match["task"])
+    except ValueError as error:
+        raise _not_found(name, str(error)) from error
     if task.env_id not in gymnasium.registry:
         raise _not_found(name, f"There is no environment {task.env_id!r}.")
     named_size = int(match["thousands"]) * _SIZE_UNIT if match["thousands"] else None
@@ -146,10 +163,12 @@ def parse_name(name: str, size: int | None = None) -> DatasetSpec:
             f"{level!r}; got {size!r}."
         )
     spec = DatasetSpec(task, level, int(size))
-    shipped = shipped_policies()
-    missing = [p for p in spec.policy_names().values() if p not in shipped and not task.is_scripted]
+    missing = [p for p in spec.policy_names().values() if not has_behavior_policy(p)]
     if missing:
-        raise _not_found(name, f"This installation has no behavior policy {', '.join(missing)}.")
+        reason = f"This installation has no behavior policy {', '.join(missing)}."
+        if levels := scripted_levels(task):
+            reason += f" {task.task.title()} has {', '.join(['random', *sorted(levels)])}."
+        raise _not_found(name, reason)
     return spec
 
 

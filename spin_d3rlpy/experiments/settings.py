@@ -84,7 +84,7 @@ def outdated(root: Path, jobs: Iterable[Job]) -> dict[str, list[str]]:
 
 def _without_effect(dataset: str) -> set[str]:
     """Names of fields on which no result of a dataset depends."""
-    has_features = BenchmarkTask.parse(dataset.split("/")[1]).is_scripted
+    has_features = BenchmarkTask.parse(dataset.split("/")[1]).needs_coordination
     return {"compile_graph"} if has_features else {"compile_graph", "entities"}
 
 

@@ -60,7 +60,7 @@ class Scale:
 
     def seconds_of(self, dataset: str) -> float:
         task = BenchmarkTask.parse(dataset.split("/")[1])
-        if task.is_scripted:
+        if task.needs_coordination:
             return self.coordination_seconds
         return self.maze_seconds if task.task == "maze" else self.seconds
 

@@ -88,13 +88,13 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
     if job.asm is not None:
         pretrained = json.loads((root / job.asm.name / RESULT).read_text())
         result |= {k: v for k, v in pretrained.items() if k.startswith("pretraining_")}
-    is_scripted = BenchmarkTask.parse(job.dataset.split("/")[1]).is_scripted
-    if job.final_episodes or is_scripted:
+    coordinates = BenchmarkTask.parse(job.dataset.split("/")[1]).needs_coordination
+    if job.final_episodes or coordinates:
         policy = load_policy(folder / RUN / POLICY, job.device)
         with closing(gymnasium.make(trained["env"], **trained["env_args"])) as env:
             if job.final_episodes:
                 result |= _final_returns(job, policy, env)
-            if is_scripted:
+            if coordinates:
                 result |= measure_coordination(policy, env, job.episodes, EVALUATION_SEED)
     return result
 

@@ -103,6 +103,42 @@ def test_a_size_becomes_part_of_the_name_and_is_read_back() -> None:
         assert parse_dataset_id(name)[0] == ROOT
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "first_seed"),
+    [
+        ("cone-d8-p50", {"dimensions": 8, "pits": 0.5, "placement": 0}, 4_000_000),
+        ("cone-d4-n5-s2", {"dimensions": 4, "pits": 5, "placement": 2}, 24_000_000),
+    ],
+)
+def test_cones_data_have_exactly_their_size_and_seeds_by_placement(
+    name: str, arguments: dict[str, Any], first_seed: int
+) -> None:
+    spec = parse_name(f"spin/{name}/mixed-v0")
+    assert (spec.task.env_id, spec.task.env_kwargs) == ("spin/cone-v0", arguments)
+    assert (spec.name, spec.size) == (f"spin/{name}/mixed-v0", 10_000)
+    assert spec.policy_names() == {"mixed": f"{name}-mixed"}
+    (part,) = spec.parts
+    assert (part.n_transitions, part.is_cut, part.first_seed) == (10_000, True, first_seed)
+    assert parse_name(spec.name, 3_000).name == f"spin/{name}/mixed-3k-v0"
+    assert not parse_name(f"spin/{name}/random-v0").parts[0].is_cut
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("spin/cone-d8-p50/medium-v0", "no behavior policy cone-d8-p50-medium. Cone has .*mixed"),
+        ("spin/slate-n5/mixed-v0", "Slate has random, expert, medium"),
+        ("spin/cheetah-run-b3/mixed-v0", "no behavior policy cheetah-run-b3-mixed"),
+        ("spin/cone-d8/mixed-v0", "cone-d<dimensions>-p<per cent of pits>/mixed"),
+        ("spin/cone-d2-n10/mixed-v0", "cone-d<dimensions>-n<pits>"),
+        ("spin/cone-d12-p50/mixed-v0", "cone-d<dimensions>-p<per cent of pits>"),
+    ],
+)
+def test_levels_and_tasks_that_do_not_exist(name: str, reason: str) -> None:
+    with pytest.raises(DatasetNotFoundError, match=reason):
+        parse_name(name)
+
+
 def test_the_published_size_has_one_name_however_it_is_asked_for() -> None:
     name = f"{ROOT}/medium-v0"
     assert parse_name(name, 1_000_000).name == name
