@@ -156,10 +156,10 @@ class ConeEnv(MultiDiscreteEnv):
 
     def _frame(self) -> NDArray[np.uint8]:
         frame = np.full((self._size, self._size, 3), 255, np.uint8)
-        shown = np.repeat(self._position, GRID * GRID, axis=0)
-        shown[:, :2] = np.stack(np.divmod(np.arange(GRID * GRID), GRID), axis=1)
-        rewards, _ = self._rules.outcomes(shown)
-        for (x, y), reward in zip(shown[:, :2].tolist(), rewards, strict=True):
+        cells = np.repeat(self._position, GRID * GRID, axis=0)
+        cells[:, :2] = np.stack(np.divmod(np.arange(GRID * GRID), GRID), axis=1)
+        rewards, _ = self._rules.outcomes(cells)
+        for (x, y), reward in zip(cells[:, :2].tolist(), rewards, strict=True):
             color = _PIT if reward == self._rules.pit_reward else _CELL
             if x == y == GRID - 1:
                 color = _GOAL if reward == GOAL_REWARD else _GOAL_ELSEWHERE

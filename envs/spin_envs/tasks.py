@@ -188,7 +188,7 @@ class BenchmarkTask:
             return None
 
 
-def _pits_name(dimensions: Any, pits: Any) -> str:
+def _pits_name(dimensions: int, pits: object) -> str:
     """Returns the part of cone's name that tells its pits; for wrong values, one of no name."""
     if isinstance(pits, float | np.floating) and 0.0 <= pits <= 1.0:
         per_cent = round(float(pits) * 100)

@@ -35,7 +35,8 @@ def bits(*moves: int) -> NDArray[np.int64]:
 def test_a_step_moves_by_the_bits_and_costs_the_distance_to_the_goal() -> None:
     env = ConeEnv(3, pits=0)
     observation, _ = env.reset(seed=0)
-    assert (observation.tolist(), observation.dtype) == ([0, 0, 0], np.float32)
+    assert observation.tolist() == [0, 0, 0]
+    assert observation.dtype == np.float32
     for action, position in (
         ([1, 0, 0, 1, 1, 1], [1, 0, 0]),  # up; down at the edge; both
         ([0, 0, 1, 0, 1, 0], [1, 1, 1]),
@@ -59,7 +60,9 @@ def test_goal_and_pits_terminate() -> None:
     env = ConeEnv(2, pits=1)  # one pit, in the middle
     env.reset(seed=0)
     assert not env.step(bits(1, 1))[2]
-    assert env.step(bits(1, 1))[1:3] == (pytest.approx(-40 * 2**0.5), True)
+    _, reward, terminated, *_ = env.step(bits(1, 1))
+    assert reward == pytest.approx(-40 * 2**0.5)
+    assert terminated
 
 
 def test_standing_still_is_truncated_after_100_steps() -> None:
@@ -121,7 +124,8 @@ def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
 
 
 def test_arguments_survive_json_with_their_type() -> None:
-    for pits in (1, 1.0, np.float64(0.5), np.int64(3)):
+    numbers: list[Any] = [1, 1.0, np.float64(0.5), np.int64(3)]
+    for pits in numbers:
         env = gymnasium.make("spin/cone-v0", pits=pits, placement=np.int64(2))
         assert env.spec is not None
         kwargs = json.loads(env.spec.to_json())["kwargs"]
