@@ -37,7 +37,9 @@ def warn_of_alike_choices(
     is_by_features = layout.has_choice_features and not layout.choice_identity
     if not is_by_features or n < LEAST_ROWS_A_CHOICE * max(nvec):
         return
-    rows = torch.randperm(held_out.transition_count)[:n].to(held_out.device)
+    # The run's random numbers do not depend on whether this is looked at.
+    order = torch.randperm(held_out.transition_count, generator=torch.Generator().manual_seed(0))
+    rows = order[:n].to(held_out.device)
     batch = scale(held_out.transitions(rows))
     x = batch.observations
     assert isinstance(x, torch.Tensor)
