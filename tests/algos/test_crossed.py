@@ -41,6 +41,12 @@ ALGORITHMS = [
     and issubclass(algo, MultiDiscreteAlgo)
     and "type_name" in vars(algo.config_class)
 ]
+# Every objective, policy and way of caching; their other pairs are among the slow tests.
+QUICK = {
+    *("SPINIQL", "SPINAWAC", "SPINBC", "SPINIDQL", "SPINDistillAWAC", "RePreMAWAC"),
+    *("SAINTAWAC", "SAINTIDQL", "FactoredIQL", "FactoredIDQL", "AutoregressiveBCQ"),
+    *("DecQN", "DecQNBCQ", "DecQNIQL"),
+}
 
 
 def masked_buffer() -> DeviceReplayBuffer:
@@ -84,7 +90,11 @@ def distinct(actions: Any) -> bool:
 
 
 @pytest.mark.parametrize("layout", [None, LAYOUT], ids=["flat", "layout"])
-@pytest.mark.parametrize("algo_class", ALGORITHMS, ids=lambda a: a.__name__)
+@pytest.mark.parametrize(
+    "algo_class",
+    [pytest.param(a, marks=() if a.__name__ in QUICK else pytest.mark.slow) for a in ALGORITHMS],
+    ids=lambda a: a.__name__,
+)
 def test_features_of_the_package_hold_together(
     algo_class: Any, layout: ActionLayout | None, tmp_path: Path
 ) -> None:
