@@ -10,6 +10,7 @@ import numpy as np
 from simulator import DOSES, GAMMA, STATES, doctor, simulate, value
 
 from spin_d3rlpy import SPINIQL, MultiDiscreteFQE, PretrainingConfig, TransformerConfig, from_table
+from spin_d3rlpy.errors import NotConvergedError
 from spin_d3rlpy.files.results import format_table
 
 
@@ -43,7 +44,11 @@ def main(patients: int, pretraining_updates: int, steps: int, folder: str) -> No
     fqe = MultiDiscreteFQE(algo)
     fqe.fit(data, n_steps=steps, n_steps_per_epoch=steps)
     first = np.stack([episode.observations[0] for episode in data.episodes])
-    estimated = fqe.predict_value(first, algo.predict(first)).mean()
+    try:
+        estimated = fqe.predict_value(first, algo.predict(first)).mean()
+    except NotConvergedError as error:
+        print(error)
+        estimated = np.nan
 
     # Log-probability of each dose given the others, compared with the log's own actions.
     seen = data.observations[data.observation_index].numpy()

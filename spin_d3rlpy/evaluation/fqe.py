@@ -156,11 +156,12 @@ class FQEImpl(MultiDiscreteImpl):
         device: str,
         evaluated: Acting,
         mode: ActionMode,
+        with_log: bool,
     ) -> None:
         super().__init__(observation_shape, modules, config, device)
         self._tau = config.tau
         self._evaluated = evaluated
-        self._mode = mode
+        self._mode, self._with_log = mode, with_log
         # Of a policy that is a function of the state, by the row of its observation; -1: not known.
         self._known: torch.Tensor | None = None
         hard_sync(modules.targ_q_funcs, modules.q_funcs)
@@ -171,13 +172,16 @@ class FQEImpl(MultiDiscreteImpl):
         with torch.no_grad():
             next_actions = self._next_actions(batch)
         loss = self._loss(modules.q_funcs, modules.targ_q_funcs, batch, next_actions)
-        log_loss = self._loss(
-            modules.log_q_funcs, modules.targ_log_q_funcs, batch, batch.next_actions
-        )
-        self.minimize(loss + log_loss, modules.optim)
+        total, metrics = loss, {"loss": loss.detach()}
+        if self._with_log:
+            log, target = modules.log_q_funcs, modules.targ_log_q_funcs
+            log_loss = self._loss(log, target, batch, batch.next_actions)
+            total, metrics["log_loss"] = loss + log_loss, log_loss.detach()
+        self.minimize(total, modules.optim)
         polyak_update(modules.targ_q_funcs, modules.q_funcs, self._tau)
-        polyak_update(modules.targ_log_q_funcs, modules.log_q_funcs, self._tau)
-        return {"loss": loss.detach(), "log_loss": log_loss.detach()}
+        if self._with_log:
+            polyak_update(modules.targ_log_q_funcs, modules.log_q_funcs, self._tau)
+        return metrics
 
     def _loss(
         self,
@@ -272,10 +276,11 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         takes_masks: whether a function's second argument is the masks `(B, N, K)` of the states,
             None if there are none. By default it must keep to a dataset's masks by itself. An
             algorithm always keeps to them.
-        check: refuse values where the log's own return is missed; False returns them all the same.
+        check: evaluate the logging policy as well, and refuse values where its return is missed;
+            False does neither, in half of the time.
 
     Attributes:
-        log_check: the comparison after the last `fit`; None before.
+        log_check: the comparison after the last `fit`; None before, and without `check`.
 
     Raises:
         NvecMismatchError: the config has another action space, or an observation scaler.
@@ -327,7 +332,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         )
         assert evaluated is not None
         self._impl = self.impl_class(
-            observation_shape, modules, config, self._device, evaluated, self._mode
+            observation_shape, modules, config, self._device, evaluated, self._mode, self._check
         )
 
     def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None:
@@ -355,8 +360,10 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
     def end_run(self) -> None:
         """Compares the value of the logging policy with its returns."""
         super().end_run()
+        if not self._check:
+            return
         self.log_check = self._compare_with_log(self._log)
-        if self._check and not self.log_check.holds:
+        if not self.log_check.holds:
             LOG.warning("The evaluation is not to be believed", log=str(self.log_check))
 
     @torch.no_grad()
@@ -396,7 +403,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
             InvalidActionSpaceError: actions that are not in the action space.
             NotConvergedError: the evaluation missed what the log itself returned, see `log_check`.
         """
-        if self._check and self.log_check is not None and not self.log_check.holds:
+        if self.log_check is not None and not self.log_check.holds:
             raise NotConvergedError(
                 f"Fitted Q evaluation is not to be believed here: {self.log_check}. Train it for "
                 "more steps (n_steps=), or with a smaller gamma; if it stays so, the observations "

@@ -126,7 +126,7 @@ class StageTime:
         if step == 0 or self._spent < self._limit:
             return False
         # One step for each of the other epochs is affordable only where steps are short.
-        others = (self._budget.n_epochs - epoch) * self._spent / step
+        others = (self._budget.n_epochs - epoch) * (self._spent - self._tests) / step
         most = max(OVERTIME_SECONDS, OVERTIME_SHARE * (self._budget.seconds or 0.0))
         return self._spent + others > self.seconds + most
 

@@ -120,7 +120,7 @@ def test_caching_with_queries_that_always_change_is_refused() -> None:
 
 
 def test_a_number_of_steps_for_queries_is_refused() -> None:
-    with pytest.raises(ValueError, match="train_queries True or False, got 5"):
+    with pytest.raises(ValueError, match="train_queries to be true or false, got 5"):
         SPINIQL(train_queries=5)  # type: ignore[arg-type]
 
 

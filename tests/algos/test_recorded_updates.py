@@ -298,7 +298,7 @@ def test_policy_evaluation_is_recorded_too(mode: Any) -> None:
     for compile_graph in (True, False):
         d3rlpy.seed(4)
         config = MultiDiscreteFQEConfig(
-            batch_size=19, learning_rate=RATE, compile_graph=compile_graph
+            batch_size=19, learning_rate=RATE, compile_graph=compile_graph, lr_schedule="constant"
         )
         estimates.append(MultiDiscreteFQE(evaluated, config, mode=mode))
         estimates[-1].fit(random_buffer(), n_steps=9, **QUIET)

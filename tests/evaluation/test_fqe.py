@@ -75,7 +75,9 @@ def evaluated(problem: Chain, gamma: float, n_steps: int, **config: Any) -> Mult
     return fqe
 
 
-@pytest.mark.parametrize(("gamma", "mean_reward"), [(0.9, 0.0), (0.95, -25.0)])
+@pytest.mark.parametrize(
+    ("gamma", "mean_reward"), [pytest.param(0.9, 0.0, marks=pytest.mark.slow), (0.95, -25.0)]
+)
 def test_values_of_a_policy_and_of_the_log_are_the_exact_ones(
     gamma: float, mean_reward: float
 ) -> None:

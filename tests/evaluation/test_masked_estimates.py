@@ -321,7 +321,7 @@ def test_doubly_robust_learns_from_what_masks_allow(
     who = SampledPolicy(built(FactoredBC))
     truth = value(chances_with_masks(who))
     config = MultiDiscreteFQEConfig(learning_rate=3e-3, batch_size=64)
-    found = doubly_robust(log, who, known(log), fqe=config, n_steps=200, gamma=GAMMA)
+    found = doubly_robust(log, who, known(log), fqe=config, n_steps=400, gamma=GAMMA)
     assert found.low < truth < found.high
     assert found.value == pytest.approx(truth, abs=0.15)
 

@@ -39,7 +39,7 @@ def test_auto_follows_the_processor(monkeypatch: pytest.MonkeyPatch, supported: 
 
 
 def test_unknown_precision_is_refused() -> None:
-    with pytest.raises(ValueError, match="'bfloat16' or 'tf32' or 'auto', got 'fp16'"):
+    with pytest.raises(ValueError, match="'bfloat16' or 'tf32' or 'auto' or null, got 'fp16'"):
         PretrainingConfig(precision="fp16")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'bfloat16' or 'tf32' or 'auto', got 'fp16'"):
         SPINIQL(precision="fp16")  # type: ignore[arg-type]
