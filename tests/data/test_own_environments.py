@@ -67,7 +67,9 @@ def test_gymnasiums_wrappers_are_kept_with_it() -> None:
 def test_runs_elsewhere_train_on_the_data_alone(tmp_path: Path) -> None:
     save_dataset(log(), NAME, env=gymnasium.make(ID))
     gymnasium.registry.pop(ID)
-    settings = TrainSettings(dataset=NAME, recipe="smoke", n_steps=2, n_steps_per_epoch=2)
+    settings = TrainSettings(
+        dataset=NAME, algorithm="FactoredIQL", recipe="smoke", n_steps=2, n_steps_per_epoch=2
+    )
     with pytest.warns(UserWarning, match=rf"'{ID}' of {NAME} is not registered"):
         result = run_training(tmp_path / "run", settings, show_progress=False)
     assert "action_match" in result
