@@ -264,9 +264,8 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
         observations = self._check_observations(x)
         layout = SlotLayout(self._nvec)
         mask = as_mask(masks, len(observations), layout, torch.device(self._device))
-        return self.act(observations, RowMask(mask), sample)
+        return self._act(observations, RowMask(mask), sample)
 
-    @torch.no_grad()
     def act(self, x: Observation, extra: Rule | None = None, sample: bool = False) -> NDArray:
         """Returns actions `(B, N)` that keep a rule in addition to the config's `rules`.
 
@@ -279,7 +278,10 @@ class ActingAlgo(QLearningAlgoBase[TImpl, TConfig]):
             InvalidObservationError: as of `predict`.
             NoAllowedChoiceError: no choice is left for a slot.
         """
-        observations = self._check_observations(x)
+        return self._act(self._check_observations(x), extra, sample)
+
+    @torch.no_grad()
+    def _act(self, observations: NDArray, extra: Rule | None, sample: bool) -> NDArray:
         with self._acting_on(len(observations)):
             actions = self.require_built().act(self.network_input(observations), extra, sample)
         return actions.cpu().numpy()

@@ -212,7 +212,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     def _budget_of_stage(self, seconds: float | Budget | None, clock: Clock) -> Budget:
         budget = self._budget(seconds, clock)
         if budget is not seconds:  # a budget of the user's may be for more than this stage
-            budget.is_one_stages = True
+            budget.for_one_stage = True
         return budget
 
     def _train_stage(

@@ -22,7 +22,8 @@ LEAST_GAIN = 1.25  # other programs may soon use the cores
 # overtime than this share of the budget, and than these seconds.
 OVERTIME_SHARE = 0.05
 OVERTIME_SECONDS = 0.5
-# Tests of what was learned may take this share of a stage's seconds before the last one.
+# Between the first and the last test of what was learned, others are made while all of them keep to
+# this share of a stage's seconds.
 TEST_SHARE = 0.1
 
 
@@ -36,7 +37,7 @@ class Budget:
         clock: returns seconds: wall-clock time or, on shared cores, CPU time. A `WorkClock`'s are
             the same on every machine.
         n_epochs: epochs per stage if `seconds` is given.
-        is_one_stages: whether a stage takes all of the seconds, whatever its share of a run's.
+        for_one_stage: whether a stage takes all of the seconds, whatever its share of a run's.
 
     Attributes:
         spent: seconds of all steps and preparations so far.
@@ -50,7 +51,7 @@ class Budget:
     seconds: float | None = None
     clock: Callable[[], float] = time.monotonic
     n_epochs: int = 10
-    is_one_stages: bool = False
+    for_one_stage: bool = False
     spent: float = dataclasses.field(default=0.0, init=False)
     cpu_seconds: float = dataclasses.field(default=0.0, init=False)
     threads: int | None = dataclasses.field(default=None, init=False)
@@ -102,7 +103,7 @@ class StageTime:
         self._budget = budget
         self.seconds: float | None = None
         if budget.seconds is not None:
-            self.seconds = budget.left if budget.is_one_stages else share * budget.left
+            self.seconds = budget.left if budget.for_one_stage else share * budget.left
         self._n_steps, self._epoch_steps = n_steps, epoch_steps
         self._spent = 0.0
         self._tests = self._last_test = 0.0  # seconds of all tests, and of the last one
