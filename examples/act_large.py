@@ -31,7 +31,7 @@ def train(couriers: int, seconds: float, size: int, seed: int) -> SPINIDQL:
         candidate_temperature=0.0,
         held_out_share=0.0,
     )
-    algo.config.pretraining.budget_share = 0.98
+    algo.config.policy.pretraining.budget_share = 0.98
     algo.fit(dataset, seconds=seconds, clock="cpu", logger_adapter=NoopAdapterFactory())
     return algo
 

@@ -12,10 +12,12 @@ import numpy as np
 import onnxruntime
 
 from spin_d3rlpy import (
+    SPIN,
     SPINIQL,
     DistillationConfig,
     LockstepEvaluator,
     PretrainingConfig,
+    SPINDistill,
     SPINDistillIQL,
     TransformerConfig,
     load_dataset,
@@ -46,14 +48,18 @@ def main(
         "transformer": TransformerConfig(width=128, n_blocks=2),
         "pretraining": PretrainingConfig(max_updates=pretraining_updates, precision="auto"),
     }
-    spin = SPINIQL(**common)
+    spin = SPINIQL(policy=SPIN(**common))
     spin.fit(dataset, n_steps=steps, n_steps_per_epoch=steps)
     student = SPINDistillIQL(
-        asm=spin.asm, distillation=DistillationConfig(n_updates=pretraining_updates), **common
+        asm=spin.asm,
+        policy=SPINDistill(
+            distillation=DistillationConfig(n_updates=pretraining_updates), **common
+        ),
     )
     student.fit(dataset, n_steps=steps, n_steps_per_epoch=steps)
     rows = []
-    for name, algo in {"spin": spin, "distill": student}.items():
+    algorithms: dict[str, Any] = {"spin": spin, "distill": student}
+    for name, algo in algorithms.items():
         path = folder / f"{name}.onnx"
         algo.save_policy(str(path))
         milliseconds = latency(path, dataset.observations[:1].numpy(), repeats)

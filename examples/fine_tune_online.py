@@ -6,10 +6,10 @@ Run with `python examples/fine_tune_online.py`; the options make it shorter.
 import argparse
 
 from spin_d3rlpy import (
+    SPIN,
     SPINIQL,
     LockstepEvaluator,
     PretrainingConfig,
-    SPINEncoderFactory,
     TransformerConfig,
     create_replay_buffer,
     load_dataset,
@@ -22,10 +22,10 @@ def main(
 ) -> None:
     dataset, env = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
     algo = SPINIQL(
-        actor_encoder_factory=SPINEncoderFactory(
-            transformer=TransformerConfig(width=64, n_blocks=2)
-        ),
-        pretraining=PretrainingConfig(max_updates=pretraining_updates),
+        policy=SPIN(
+            transformer=TransformerConfig(width=64, n_blocks=2),
+            pretraining=PretrainingConfig(max_updates=pretraining_updates),
+        )
     )
     evaluator = LockstepEvaluator(env, episodes)
     algo.fit(dataset, n_steps=steps, n_steps_per_epoch=1_000)

@@ -6,10 +6,10 @@ Run with `python examples/first_policy.py`; `--steps` and `--size` make it short
 import argparse
 
 from spin_d3rlpy import (
+    SPIN,
     SPINIQL,
     LockstepEvaluator,
     PretrainingConfig,
-    SPINEncoderFactory,
     TransformerConfig,
     load_dataset,
     save_asm,
@@ -20,10 +20,10 @@ from spin_d3rlpy.files.results import format_table
 def main(size: int, episodes: int, pretraining_updates: int, steps: int, folder: str) -> None:
     dataset, env = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
     algo = SPINIQL(
-        actor_encoder_factory=SPINEncoderFactory(
-            transformer=TransformerConfig(width=64, n_blocks=2)
-        ),
-        pretraining=PretrainingConfig(max_updates=pretraining_updates),
+        policy=SPIN(
+            transformer=TransformerConfig(width=64, n_blocks=2),
+            pretraining=PretrainingConfig(max_updates=pretraining_updates),
+        )
     )
     evaluator = LockstepEvaluator(env, episodes)
     epochs = algo.fit(

@@ -10,6 +10,7 @@ import argparse
 from typing import Any
 
 from spin_d3rlpy import (
+    SPIN,
     SPINIQL,
     LockstepEvaluator,
     PretrainingConfig,
@@ -33,11 +34,13 @@ def main(size: int, episodes: int, pretraining_updates: int, steps: int) -> None
     rows = []
     for name, (mask_prob_max, start) in CASES.items():
         algo = SPINIQL(
-            transformer=TransformerConfig(width=64, n_blocks=2),
-            pretraining=PretrainingConfig(
-                max_updates=pretraining_updates, mask_prob_max=mask_prob_max, precision="auto"
+            policy=SPIN(
+                transformer=TransformerConfig(width=64, n_blocks=2),
+                pretraining=PretrainingConfig(
+                    max_updates=pretraining_updates, mask_prob_max=mask_prob_max, precision="auto"
+                ),
+                **start,
             ),
-            **start,
         )
         algo.pretrain(dataset)
         before = evaluator(algo)

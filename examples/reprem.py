@@ -4,11 +4,14 @@ Run with `python examples/reprem.py`; minutes on a CPU.
 """
 
 import argparse
+from typing import Any
 
 from spin_d3rlpy import (
+    SPIN,
     SPINIQL,
     LockstepEvaluator,
     PretrainingConfig,
+    RePreM,
     RePreMConfig,
     RePreMIQL,
     RePreMPretrainingConfig,
@@ -21,14 +24,20 @@ from spin_d3rlpy.files.results import format_table
 def main(size: int, episodes: int, pretraining_updates: int, steps: int) -> None:
     dataset, env = load_dataset("spin/cheetah-run-b3/random-medium-expert-v0", size=size)
     evaluator = LockstepEvaluator(env, episodes, mode="sample")
-    algorithms = {
+    algorithms: dict[str, Any] = {
         "SPIN-IQL": SPINIQL(
-            transformer=TransformerConfig(width=64, n_blocks=2),
-            pretraining=PretrainingConfig(max_updates=pretraining_updates, precision="auto"),
+            policy=SPIN(
+                transformer=TransformerConfig(width=64, n_blocks=2),
+                pretraining=PretrainingConfig(max_updates=pretraining_updates, precision="auto"),
+            )
         ),
         "RePreM-IQL": RePreMIQL(
-            sizes=RePreMConfig(width=64, n_blocks=2),
-            pretraining=RePreMPretrainingConfig(max_updates=pretraining_updates, precision="auto"),
+            policy=RePreM(
+                sizes=RePreMConfig(width=64, n_blocks=2),
+                pretraining=RePreMPretrainingConfig(
+                    max_updates=pretraining_updates, precision="auto"
+                ),
+            )
         ),
     }
     rows = []

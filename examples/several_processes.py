@@ -11,7 +11,14 @@ from pathlib import Path
 import d3rlpy
 import torch
 
-from spin_d3rlpy import SPINIQL, PretrainingConfig, TransformerConfig, load_dataset, save_policy
+from spin_d3rlpy import (
+    SPIN,
+    SPINIQL,
+    PretrainingConfig,
+    TransformerConfig,
+    load_dataset,
+    save_policy,
+)
 from spin_d3rlpy.files.results import format_table
 
 
@@ -26,10 +33,12 @@ def main(size: int, pretraining_updates: int, steps: int, folder: Path, checkpoi
 
     d3rlpy.seed(rank)  # each process draws batches of its own; gradients are averaged
     algo = SPINIQL(
-        transformer=TransformerConfig(width=64, n_blocks=2),
-        pretraining=PretrainingConfig(max_updates=pretraining_updates, precision="auto"),
         device=f"cuda:{gpu}" if on_gpu else "cpu:0",
         enable_ddp=True,
+        policy=SPIN(
+            transformer=TransformerConfig(width=64, n_blocks=2),
+            pretraining=PretrainingConfig(max_updates=pretraining_updates, precision="auto"),
+        ),
     )
     epochs = algo.fit(
         dataset,

@@ -10,7 +10,7 @@ from typing import Any
 import d3rlpy
 import gymnasium
 
-from spin_d3rlpy import PretrainingConfig, SPINEncoderFactory, SPINIQLConfig, TransformerConfig
+from spin_d3rlpy import SPIN, IQLConfig, PretrainingConfig, TransformerConfig
 
 
 def main(before: bool, data_steps: int, steps: int, folder: str) -> None:
@@ -25,7 +25,7 @@ def main(before: bool, data_steps: int, steps: int, folder: str) -> None:
     if before:
         algo = d3rlpy.algos.DiscreteCQLConfig(batch_size=64).create(device="cpu:0")
     else:
-        algo = SPINIQLConfig(batch_size=64, nvec=[2], **small()).create(device="cpu:0")
+        algo = IQLConfig(batch_size=64, nvec=[2], **small()).create(device="cpu:0")
 
     epochs = algo.fit(
         dataset,
@@ -47,10 +47,9 @@ def main(before: bool, data_steps: int, steps: int, folder: str) -> None:
 
 def small() -> dict[str, Any]:
     """Sizes for a small problem; the defaults are the paper's."""
-    return {
-        "actor_encoder_factory": SPINEncoderFactory(TransformerConfig(width=32, n_blocks=1)),
-        "pretraining": PretrainingConfig(batch_size=256, max_updates=100),
-    }
+    sizes = TransformerConfig(width=32, n_blocks=1)
+    pretraining = PretrainingConfig(batch_size=256, max_updates=100)
+    return {"policy": SPIN(sizes, pretraining)}
 
 
 if __name__ == "__main__":

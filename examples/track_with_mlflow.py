@@ -10,7 +10,7 @@ from typing import Any
 from d3rlpy.logging import LoggerAdapterFactory, NoopAdapter
 from mlflow import MlflowClient
 
-from spin_d3rlpy import SPINIQL, PretrainingConfig, TransformerConfig, load_dataset
+from spin_d3rlpy import SPIN, SPINIQL, PretrainingConfig, TransformerConfig, load_dataset
 from spin_d3rlpy.files.results import format_table
 
 LONGEST = 500  # characters of a parameter's value
@@ -54,8 +54,10 @@ class MLflowAdapterFactory(LoggerAdapterFactory):
 def main(size: int, pretraining_updates: int, steps: int, tracking_uri: str) -> None:
     dataset, _ = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
     algo = SPINIQL(
-        transformer=TransformerConfig(width=64, n_blocks=2),
-        pretraining=PretrainingConfig(max_updates=pretraining_updates),
+        policy=SPIN(
+            transformer=TransformerConfig(width=64, n_blocks=2),
+            pretraining=PretrainingConfig(max_updates=pretraining_updates),
+        )
     )
     factory = MLflowAdapterFactory("cheetah", tracking_uri)
     algo.fit(dataset, n_steps=steps, n_steps_per_epoch=1_000, logger_adapter=factory)

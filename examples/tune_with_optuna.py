@@ -11,6 +11,7 @@ import numpy as np
 import optuna
 
 from spin_d3rlpy import (
+    SPIN,
     SPINIQL,
     BehaviorProbabilities,
     FactoredIQL,
@@ -30,10 +31,12 @@ def held_out_likelihood(trial: optuna.Trial, training: Any, held_out: Any, steps
     width = trial.suggest_categorical("width", [32, 64, 128])
     rate = trial.suggest_float("learning_rate", 1e-4, 3e-3, log=True)
     algo = SPINIQL(
-        transformer=TransformerConfig(width=width, n_blocks=2),
-        pretraining=PretrainingConfig(
-            masking="any_order", learning_rate=rate, max_updates=steps, n_epochs=10_000
-        ),
+        policy=SPIN(
+            transformer=TransformerConfig(width=width, n_blocks=2),
+            pretraining=PretrainingConfig(
+                masking="any_order", learning_rate=rate, max_updates=steps, n_epochs=10_000
+            ),
+        )
     )
     algo.pretrain(training, show_progress=False)
     assert algo.asm is not None

@@ -20,7 +20,8 @@ from spin_d3rlpy import SPINIDQL, SPINIQL, DeviceReplayBuffer, load_dataset, loa
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.data import parse_name
 from spin_d3rlpy.demo import ALGORITHMS, EPOCHS, run_demo
-from spin_d3rlpy.policies import SPINEncoderFactory
+from spin_d3rlpy.policies import SPIN
+from tests.algos.problems import new_algorithm
 
 pytestmark = pytest.mark.usefixtures("short_episodes")
 in_background = spin_d3rlpy.demo._in_background
@@ -129,11 +130,10 @@ def test_fit_takes_a_name_a_minari_dataset_and_a_buffer() -> None:
     outcomes = []
     for dataset in (name, minari.load_dataset(name), buffer):
         d3rlpy.seed(0)
-        algo = SPINIQL(
+        algo = new_algorithm(
+            SPINIQL,
             batch_size=32,
-            actor_encoder_factory=SPINEncoderFactory(
-                transformer=TransformerConfig(width=16, n_blocks=1)
-            ),
+            policy=SPIN(transformer=TransformerConfig(width=16, n_blocks=1)),
             pretraining=PretrainingConfig(max_updates=3, batch_size=64),
         )
         algo.fit(

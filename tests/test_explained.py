@@ -55,7 +55,7 @@ def test_every_field_of_a_config_is_explained(config_class: type[Any]) -> None:
 
 def test_all_configs_are_looked_at() -> None:
     names = {config_class.__name__ for config_class in config_classes()}
-    assert {"SPINIQLConfig", "SPINEncoderFactory", "TransformerConfig", "TrainSettings"} <= names
+    assert {"IQLConfig", "SPIN", "TransformerConfig", "TrainSettings"} <= names
 
 
 def test_an_unexplained_field_is_found() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from spin_d3rlpy import PretrainingConfig, SPINIQLConfig, TransformerConfig
+from spin_d3rlpy import SPIN, IQLConfig, PretrainingConfig, TransformerConfig
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.experiments import grid
 from tests.experiments.test_experiments import InProcess
@@ -85,11 +85,13 @@ def test_an_existing_d3rlpy_script_on_multidiscrete_data() -> None:
         rewards=rng.normal(size=n).astype(np.float32),
         terminals=np.arange(n) % 20 == 19,
     )
-    algo = SPINIQLConfig(
+    algo = IQLConfig(
         batch_size=16,
         nvec=[3, 3, 5],
-        transformer=TransformerConfig(width=8, n_blocks=1, n_heads=2),
-        pretraining=PretrainingConfig(max_updates=2, batch_size=16),
+        policy=SPIN(
+            TransformerConfig(width=8, n_blocks=1, n_heads=2),
+            PretrainingConfig(max_updates=2, batch_size=16),
+        ),
     ).create(device="cpu:0")
     [(_, metrics)] = algo.fit(
         dataset,

@@ -49,10 +49,10 @@ def test_every_public_name_is_there_and_typed_tools_see_it() -> None:
     output = run_python(
         "import spin_d3rlpy\nfrom spin_d3rlpy import *\n"
         "print(all(hasattr(spin_d3rlpy, name) for name in spin_d3rlpy.__all__))\n"
-        "print(SPINIQL.__name__, SPINIQLConfig.__name__)\n"
+        "print(SPINIQL.__name__, IQLConfig.__name__)\n"
         "import sys\nprint({'d3rlpy', 'torch'} <= set(sys.modules))"
     )
-    assert output.split() == ["True", "SPINIQL", "SPINIQLConfig", "True"]
+    assert output.split() == ["True", "SPINIQL", "IQLConfig", "True"]
 
 
 def test_importing_the_algorithms_prints_nothing_and_leaves_torchs_settings_alone() -> None:

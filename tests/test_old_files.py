@@ -21,7 +21,7 @@ from spin_d3rlpy import SPINIQL, load_asm, load_policy
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.files.settings import merge, read_settings
 from spin_d3rlpy.runs.settings import create_algorithm, train_settings
-from tests.algos.problems import NVEC, OBSERVATION_SIZE, random_buffer, tiny_fields
+from tests.algos.problems import NVEC, OBSERVATION_SIZE, new_algorithm, random_buffer, tiny_fields
 from tests.algos.runs import fit, make
 
 FOLDER = Path(__file__).parent / "files_before_stages"
@@ -52,7 +52,7 @@ def test_pickles_of_d3rlpy_load(path: Path, observations: Any) -> None:
     algo: Any = d3rlpy.load_learnable(str(path))
     assert np.array_equal(algo.predict(observations), RECORD[path.stem]["actions"])
     if path.stem == "SPINIQL":
-        assert algo.config.actor_encoder_factory.pretraining.max_updates == 5
+        assert algo.config.policy.pretraining.max_updates == 5
 
 
 def test_asms_load(observations: Any) -> None:
@@ -77,7 +77,7 @@ def test_settings_of_a_training_load() -> None:
     assert merge(complete.fields, settings["fields"]) == complete.fields
     assert complete.fields["pretraining"]["max_updates"] == 1000
     algo = create_algorithm(complete.algorithm, complete.fields)
-    assert algo.config.actor_encoder_factory.pretraining.max_updates == 1000
+    assert algo.config.policy.pretraining.max_updates == 1000
 
 
 @pytest.mark.parametrize("name", RECORD)
@@ -86,8 +86,11 @@ def test_a_seed_gives_the_same_losses(name: str) -> None:
         pytest.skip("its formula was corrected")
     algo_class: Any = getattr(spin_d3rlpy, name)
     d3rlpy.seed(1)
-    algo = algo_class(
-        batch_size=19, observation_scaler=StandardObservationScaler(), **tiny_fields(algo_class)
+    algo = new_algorithm(
+        algo_class,
+        batch_size=19,
+        observation_scaler=StandardObservationScaler(),
+        **tiny_fields(algo_class),
     )
     results = algo.fit(
         random_buffer(),

@@ -48,7 +48,14 @@ from spin_d3rlpy.errors import (
 )
 from spin_d3rlpy.training.checkpoints import VERSION, Checkpoints, read_checkpoint, write_checkpoint
 from spin_envs.errors import InvalidActionError
-from tests.algos.problems import NVEC, OBSERVATION_SIZE, TINY, random_buffer, tiny_fields
+from tests.algos.problems import (
+    NVEC,
+    OBSERVATION_SIZE,
+    TINY,
+    new_algorithm,
+    random_buffer,
+    tiny_fields,
+)
 from tests.saved_files import read_saved, write_saved
 
 # -- arrays of datasets ----------------------------------------------------------------------
@@ -181,7 +188,7 @@ def test_environments_take_an_action_of_their_space_or_refuse_it(maze: Any, acti
 
 @pytest.fixture(scope="module")
 def algo() -> FactoredIQL:
-    made = FactoredIQL(**tiny_fields(FactoredIQL))
+    made: FactoredIQL = new_algorithm(FactoredIQL, **tiny_fields(FactoredIQL))
     made.build_with_dataset(random_buffer())
     return made
 

@@ -23,6 +23,7 @@ from tests.algos.problems import (
     OBSERVATION_SIZE,
     each_algorithm,
     has_field,
+    new_algorithm,
     random_buffer,
     tiny_fields,
 )
@@ -31,7 +32,7 @@ from tests.saved_files import read_saved, write_saved
 
 def _trained(algo_class: Any, **fields: Any) -> Any:
     d3rlpy.seed(1)
-    algo = algo_class(**{"batch_size": 19, **tiny_fields(algo_class), **fields})
+    algo = new_algorithm(algo_class, **{"batch_size": 19, **tiny_fields(algo_class), **fields})
     algo.fit(random_buffer(), n_steps=3, logger_adapter=NoopAdapterFactory(), show_progress=False)
     return algo
 
@@ -125,7 +126,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "unknown field",
     ),
     "unknown encoder": (
-        lambda h, w: _params(h)["actor_encoder_factory"].update(type="eval"),
+        lambda h, w: _params(h)["policy"].update(type="eval"),
         "eval",
     ),
     "too few weights": (lambda h, w: w.pop(sorted(w)[0]), "'nothing'|nothing"),
@@ -156,7 +157,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "flat observations",
     ),
     "huge layers": (
-        lambda h, w: _params(h)["actor_encoder_factory"]["params"].update(hidden_units=[10**9]),
+        lambda h, w: _params(h)["policy"]["params"].update(hidden_units=[10**9]),
         "it holds",
     ),
     "many critics": (lambda h, w: _params(h).update(n_critics=10**9), "n_critics in"),

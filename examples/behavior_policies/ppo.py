@@ -31,7 +31,7 @@ from examples.behavior_policies.moments import RunningMoments
 from examples.behavior_policies.recipes import PPORecipe
 from examples.behavior_policies.threads import one_thread
 from examples.behavior_policies.trainer import BehaviorTrainer
-from spin_d3rlpy.algos.critics import ValueFunction
+from spin_d3rlpy.critics.base import ValueFunction
 from spin_d3rlpy.fast.precision import autocast, backward
 from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import FactoredPolicy

@@ -4,7 +4,6 @@ Run with `python examples/treatment/compare_on_ward.py`; half an hour a seed on 
 """
 
 import argparse
-import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,10 @@ ALGORITHMS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 def create(name: str) -> Any:
     algorithm, fields = ALGORITHMS[name]
+    algo = algorithm(recipe="tuned", **fields)
     if name == "imitation":  # the structure model alone, with all seconds
-        pretraining = algorithm(recipe="tuned").config.actor_encoder_factory.pretraining
-        fields = {**fields, "pretraining": dataclasses.replace(pretraining, budget_share=0.99)}
-    return algorithm(recipe="tuned", **fields)
+        algo.config.policy.pretraining.budget_share = 0.99
+    return algo
 
 
 def main(patients: int, seconds: float, seeds: list[int], names: list[str], out: Path) -> None:

@@ -9,7 +9,14 @@ import csv
 import numpy as np
 from simulator import DOSES, GAMMA, STATES, doctor, simulate, value
 
-from spin_d3rlpy import SPINIQL, MultiDiscreteFQE, PretrainingConfig, TransformerConfig, from_table
+from spin_d3rlpy import (
+    SPIN,
+    SPINIQL,
+    MultiDiscreteFQE,
+    PretrainingConfig,
+    TransformerConfig,
+    from_table,
+)
 from spin_d3rlpy.files.results import format_table
 
 
@@ -31,13 +38,15 @@ def main(patients: int, pretraining_updates: int, steps: int, folder: str) -> No
         last_step="drop",  # where observation ends, treatment does not
     )
     algo = SPINIQL(
-        transformer=TransformerConfig(width=64, n_blocks=2, dropout=0.0, attention_dropout=0.0),
-        pretraining=PretrainingConfig(max_updates=pretraining_updates, mask_prob_max=1.0),
-        query_init="mask",
-        head_init="asm",
-        train_queries=False,
-        cache_features=True,  # few states: seconds instead of minutes
         gamma=GAMMA,
+        policy=SPIN(
+            transformer=TransformerConfig(width=64, n_blocks=2, dropout=0.0, attention_dropout=0.0),
+            pretraining=PretrainingConfig(max_updates=pretraining_updates, mask_prob_max=1.0),
+            query_init="mask",
+            head_init="asm",
+            train_queries=False,
+            cache_features=True,  # few states: seconds instead of minutes
+        ),
     )
     algo.fit(data, n_steps=steps, n_steps_per_epoch=steps)
     fqe = MultiDiscreteFQE(algo, check=steps >= 1_000)  # fewer settle nothing

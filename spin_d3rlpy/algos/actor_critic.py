@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from d3rlpy.dataset import cast_flat_shape
@@ -15,10 +15,15 @@ from d3rlpy.types import Shape, TorchObservation
 from torch import nn
 
 from spin_d3rlpy import fast
-from spin_d3rlpy.algos.config import MultiDiscreteConfig
-from spin_d3rlpy.algos.critics import Decomposition, FactoredCritic, ValueFunction, squared_error
-from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules
-from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
+from spin_d3rlpy.algos.config import MultiDiscreteConfig, PolicyConfig, TPolicy
+from spin_d3rlpy.algos.impl import (
+    MultiDiscreteImpl,
+    MultiDiscreteModules,
+    PolicyImpl,
+    PolicyModules,
+)
+from spin_d3rlpy.critics.base import ActionCritic, squared_error
+from spin_d3rlpy.critics.factored import Decomposition, FactoredCritic
 
 
 @dataclasses.dataclass()
@@ -58,7 +63,7 @@ class CriticImpl(MultiDiscreteImpl):
         hard_sync(self._modules.targ_q_funcs, self._modules.q_funcs)
 
     def q_values(
-        self, critic: FactoredCritic, observations: TorchObservation, actions: torch.Tensor
+        self, critic: ActionCritic, observations: TorchObservation, actions: torch.Tensor
     ) -> torch.Tensor:
         """Returns `Q_e(s, a)`, `(E, B)`."""
         return critic.q_values(self._layout, observations, actions)
@@ -76,22 +81,18 @@ class CriticImpl(MultiDiscreteImpl):
 
 
 @dataclasses.dataclass()
-class ActorCriticConfig(CriticConfig, PolicyConfig):
+class ActorCriticConfig(CriticConfig, PolicyConfig[TPolicy]):
     """Fields of objectives that train a policy and a factored critic.
 
     Args:
         critic_learning_rate: of Q functions and value functions.
         critic_optim_factory: likewise.
         critic_encoder_factory: hidden layers of each Q function.
-        weight_ess: if given, between 0 and 1, the temperature of advantage weights is set per batch
-            so that their effective sample size is this share of the batch; replaces the objective's
-            own temperature and largest weight.
     """
 
     critic_learning_rate: float = 3e-4
     critic_optim_factory: OptimizerFactory = make_optimizer_field()
     critic_encoder_factory: EncoderFactory = make_encoder_field()
-    weight_ess: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,21 +106,13 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
     """Acting, values and common losses; subclasses add `compute_update`."""
 
     _modules: ActorCriticModules
-    _config: ActorCriticConfig
+    _config: ActorCriticConfig[Any]
 
     def compute_critic_loss(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
         """Squared errors against the bootstrapped target, added over the ensemble."""
         y = self.bootstrap(batch, next_values)
         values = self.q_values(self._modules.q_funcs, batch.observations, batch.actions)
         return squared_error(values, y)
-
-    def advantage_weights(
-        self, advantage: torch.Tensor, scale: float, max_weight: float
-    ) -> torch.Tensor:
-        """Returns `min(exp(scale * advantage), max_weight)`, or weights by `weight_ess`, `(B,)`."""
-        if self._config.weight_ess is None:
-            return (scale * advantage).exp().clamp(max=max_weight)
-        return weights_of_sample_size(advantage, self._config.weight_ess)
 
     def weighted_imitation_loss(self, batch: TorchMiniBatch, weight: torch.Tensor) -> torch.Tensor:
         """Mean negative log-likelihood, weighted by `(B,)`."""
@@ -133,34 +126,40 @@ class ActorCriticImpl(CriticImpl, PolicyImpl):
         return self._modules.critic_optim.optim
 
 
-TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
-TActorCriticConfig = TypeVar("TActorCriticConfig", bound=ActorCriticConfig)
+def create_critic(
+    config: CriticConfig, encoder_factory: EncoderFactory, observation_shape: Shape, device: str
+) -> FactoredCritic:
+    """Returns a new ensemble of factored Q functions with the hidden layers of a factory."""
+    assert config.nvec is not None
+    return FactoredCritic(
+        cast_flat_shape(observation_shape),
+        encoder_factory,
+        config.nvec,
+        config.n_critics,
+        config.decomposition,
+    ).to(device)
 
 
-class ActorCriticAlgo(PolicyAlgo[TImpl, TActorCriticConfig]):
-    """Builds critics and their optimizers from the config."""
+def create_critic_optim(algo: Any, network: nn.Module) -> OptimizerWrapper:
+    """Returns the optimizer of an algorithm's Q functions or its value function."""
+    config = algo.config
+    optim: OptimizerWrapper = algo.create_optim(
+        config.critic_optim_factory, network.named_modules(), config.critic_learning_rate
+    )
+    return optim
 
-    def create_critic(self, observation_shape: Shape) -> Any:
-        """Returns a new ensemble of Q functions."""
-        config = self._config
-        return FactoredCritic(
-            cast_flat_shape(observation_shape),
-            config.critic_encoder_factory,
-            self._nvec,
-            config.n_critics,
-            config.decomposition,
-        ).to(self._device)
 
-    def create_value_function(
-        self, observation_shape: Shape, factory: EncoderFactory
-    ) -> ValueFunction:
-        """Returns a new state-value function with the hidden layers of `factory`."""
-        return ValueFunction(cast_flat_shape(observation_shape), factory).to(self._device)
+def advantage_weights(
+    advantage: torch.Tensor, scale: float, max_weight: float, share: float | None
+) -> torch.Tensor:
+    """Returns weights `(B,)` of advantages `(B,)`.
 
-    def create_critic_optim(self, network: nn.Module) -> OptimizerWrapper:
-        """Returns the optimizer of Q functions or a value function."""
-        config, modules = self._config, network.named_modules()
-        return self.create_optim(config.critic_optim_factory, modules, config.critic_learning_rate)
+    They are `min(exp(scale * advantage), max_weight)`, or, with a `share`, of an effective sample
+    size that is this share of the batch.
+    """
+    if share is None:
+        return (scale * advantage).exp().clamp(max=max_weight)
+    return weights_of_sample_size(advantage, share)
 
 
 def weights_of_sample_size(advantage: torch.Tensor, share: float) -> torch.Tensor:

@@ -6,19 +6,26 @@ import dataclasses
 from typing import Any
 
 import torch
+from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.torch_utility import TorchMiniBatch, hard_sync
 from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.actor_critic import (
-    ActorCriticAlgo,
     ActorCriticConfig,
     ActorCriticImpl,
+    advantage_weights,
+    create_critic,
+    create_critic_optim,
 )
-from spin_d3rlpy.algos.critics import ValueFunction, combine_slots
+from spin_d3rlpy.algos.config import TPolicy
 from spin_d3rlpy.algos.impl import mask_rule
 from spin_d3rlpy.algos.iql import IQLModules
+from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
+from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.rules import RowMask, Rule, product_part
+from spin_d3rlpy.critics.base import ValueFunction
+from spin_d3rlpy.critics.factored import combine_slots
 from spin_d3rlpy.data.batches import imitation_batch, masks_of
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.feature_cache import policy_input
@@ -26,7 +33,7 @@ from spin_d3rlpy.training.averages import polyak_update
 
 
 @dataclasses.dataclass()
-class AWACConfig(ActorCriticConfig):
+class AWACConfig(ActorCriticConfig[TPolicy]):
     r"""Advantage-weighted actor-critic with factored values and a state-value function.
 
     .. math::
@@ -50,12 +57,15 @@ class AWACConfig(ActorCriticConfig):
         value_encoder_factory: d3rlpy's factory of the encoder of V.
         lam: temperature lambda of the advantage weights.
         max_weight: largest advantage weight, w_max.
+        weight_ess: if given, between 0 and 1, the weights' temperature is set per batch so that
+            their effective sample size is this share of the batch; replaces `lam` and `max_weight`.
         n_action_samples: actions sampled for V's target where it is not exact.
     """
 
     value_encoder_factory: EncoderFactory = make_encoder_field()
     lam: float = 0.3
     max_weight: float = 100.0
+    weight_ess: float | None = None
     n_action_samples: int = 4
 
 
@@ -70,7 +80,7 @@ class AWACImpl(ActorCriticImpl):
     """The update of AWAC."""
 
     _modules: AWACModules
-    _config: AWACConfig
+    _config: AWACConfig[Any]
 
     def compute_expected_values(
         self, observations: Any, inputs: Any, rule: Rule | None = None
@@ -111,7 +121,10 @@ class AWACImpl(ActorCriticImpl):
         values = modules.value_func(observations)
         imitated = imitation_batch(batch)
         advantage = q - values.detach() if imitated is batch else self._advantage(imitated)
-        weight = self.advantage_weights(advantage, 1.0 / self._config.lam, self._config.max_weight)
+        config = self._config
+        weight = advantage_weights(
+            advantage, 1.0 / config.lam, config.max_weight, config.weight_ess
+        )
         actor_loss = self.weighted_imitation_loss(imitated, weight)
         actor_loss = self.minimize(actor_loss, modules.actor_optim)
 
@@ -125,29 +138,39 @@ class AWACImpl(ActorCriticImpl):
         return {"critic_loss": critic_loss, "actor_loss": actor_loss, "value_loss": value_loss}
 
 
-class AWAC(ActorCriticAlgo[AWACImpl, AWACConfig]):
-    """AWAC; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
+@dataclasses.dataclass()
+class _AWACArguments(AWACConfig[Any], PolicyArguments):
+    """What `AWAC(...)` takes."""
 
-    config_class: type[AWACConfig] = AWACConfig
-    impl_class: type[AWACImpl] = AWACImpl
+
+class AWAC(PolicyAlgo[AWACImpl, AWACConfig[TPolicy]], name="spin_d3rlpy_awac"):
+    """AWAC with any policy; `spin_d3rlpy.algos.named` has a name for each."""
+
+    config_class = AWACConfig
+    impl_class = AWACImpl
     _acts_in_updates = True
 
+    @takes(_AWACArguments)
+    def __init__(self, *arguments: Any, **fields: Any) -> None:
+        super().__init__(*arguments, **fields)
+
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        values = self._config.value_encoder_factory
+        config, size = self._config, cast_flat_shape(observation_shape)
+        factory, values = config.critic_encoder_factory, config.value_encoder_factory
         policy = self.create_policy(observation_shape)
         actor_optim = self.create_actor_optim(policy)
-        q_funcs = self.create_critic(observation_shape)
-        value_func = self.create_value_function(observation_shape, values)
-        targ_value_func = self.create_value_function(observation_shape, values)
+        q_funcs = create_critic(config, factory, observation_shape, self._device)
+        value_func = ValueFunction(size, values).to(self._device)
+        targ_value_func = ValueFunction(size, values).to(self._device)
         hard_sync(targ_value_func, value_func)
         modules = AWACModules(
             policy=policy,
             actor_optim=actor_optim,
             q_funcs=q_funcs,
-            targ_q_funcs=self.create_critic(observation_shape),
-            critic_optim=self.create_critic_optim(q_funcs),
+            targ_q_funcs=create_critic(config, factory, observation_shape, self._device),
+            critic_optim=create_critic_optim(self, q_funcs),
             value_func=value_func,
             targ_value_func=targ_value_func,
-            value_optim=self.create_critic_optim(value_func),
+            value_optim=create_critic_optim(self, value_func),
         )
-        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)
+        self._impl = self.impl_class(observation_shape, modules, config, self._device)

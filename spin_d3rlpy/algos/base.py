@@ -1,67 +1,469 @@
-"""d3rlpy's verbs for MultiDiscrete actions, which every algorithm here shares."""
+"""Base class of the algorithms: d3rlpy's verbs for MultiDiscrete actions."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Generator, Iterable
-from contextlib import suppress
+import io
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Self, TypeVar, cast
 
+import numpy as np
 import torch
+from d3rlpy.algos.qlearning.base import QLearningAlgoBase
 from d3rlpy.algos.qlearning.explorers import Explorer
 from d3rlpy.algos.utility import build_scalers_with_env
-from d3rlpy.base import register_learnable
-from d3rlpy.constants import LoggingStrategy
-from d3rlpy.dataset import ReplayBufferBase
+from d3rlpy.base import DeviceArg, register_learnable
+from d3rlpy.constants import ActionSpace, LoggingStrategy
+from d3rlpy.dataset import ReplayBufferBase, cast_flat_shape
 from d3rlpy.logging import LOG, FileAdapterFactory, LoggerAdapterFactory
-from d3rlpy.metrics import EvaluatorProtocol
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
-from d3rlpy.types import GymEnv
+from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 from gymnasium.spaces import Box
 from torch import nn
 
 from spin_d3rlpy._compat import DiscreteView, fuse_adam, keep_whole_episodes
-from spin_d3rlpy.algos.acting import TConfig, TImpl
-from spin_d3rlpy.algos.config import SCALERS
-from spin_d3rlpy.algos.fit import BestIs, FitSettings, Training
-from spin_d3rlpy.algos.hooks import Timer, TrainableAlgo, no_timer
-from spin_d3rlpy.algos.recorded import RecordedUpdate
-from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.algos.config import ACTING_SCALERS, SCALERS, MultiDiscreteConfig
+from spin_d3rlpy.algos.exports import export_policy
+from spin_d3rlpy.algos.fit import Timer, Training, create_budget
+from spin_d3rlpy.algos.impl import MultiDiscreteImpl
+from spin_d3rlpy.algos.inputs import check_observations
+from spin_d3rlpy.algos.options import FitOptions
+from spin_d3rlpy.algos.recipes import recipe_fields
+from spin_d3rlpy.algos.recorded import (
+    RecordedUpdate,
+    is_recordable,
+    is_recorded,
+    reason_against,
+)
+from spin_d3rlpy.algos.signatures import takes
+from spin_d3rlpy.asm.conditions import as_mask
+from spin_d3rlpy.asm.rule_files import check_rules
+from spin_d3rlpy.asm.rules import RowMask, Rule
+from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.data.batches import BatchSource, imitation_batch
+from spin_d3rlpy.data.layouts import layout_of
+from spin_d3rlpy.data.logs import Columns, read_states
 from spin_d3rlpy.data.online import create_replay_buffer
-from spin_d3rlpy.errors import require_one_of
+from spin_d3rlpy.data.preparation import TablePreparation
+from spin_d3rlpy.data.scalers import fit_scaler
+from spin_d3rlpy.errors import (
+    InvalidActionSpaceError,
+    InvalidDatasetError,
+    NvecMismatchError,
+)
 from spin_d3rlpy.fast import keep_freed_memory
-from spin_d3rlpy.fast.precision import autocast
-from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch
-from spin_d3rlpy.training.budget import Budget
-from spin_d3rlpy.training.checkpoints import DEFAULT_KEEP
+from spin_d3rlpy.fast.precision import autocast, fast_products
+from spin_d3rlpy.files.atomic import atomic_write, write_bytes, write_errors
+from spin_d3rlpy.nvec import (
+    SlotLayout,
+    as_choices,
+    check_nvec,
+    nvec_from_space,
+    require_same_nvec,
+)
+from spin_d3rlpy.training.checkpoints import Checkpoints
+from spin_d3rlpy.training.distributed import share_training
 from spin_d3rlpy.training.graphs import can_record
+from spin_d3rlpy.training.loop import Run
 from spin_d3rlpy.training.progress import warn_of_interrupt
-from spin_d3rlpy.training.work import WorkClock
+from spin_envs import ActionLayout
 
-Clock = Literal["wall", "cpu", "ops"]
+TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
+TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
 
 
-class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
-    """Base class of algorithms whose actions are integer arrays `(B, N)`; adds training.
+def no_timer(_name: str) -> AbstractContextManager[None]:
+    """A timer that measures nothing."""
+    return nullcontext()
 
-    Arguments are those of `ActingAlgo`.
+
+@dataclasses.dataclass()
+class Arguments:
+    """What every algorithm's constructor takes in addition to its config's fields.
+
+    Args:
+        config: the config as a whole; then no fields and no recipe.
+        device: as in d3rlpy (`"cuda:0"`, `True`, ...).
+        enable_ddp: several processes train one model, see `spin_d3rlpy.training.distributed`.
+        recipe: `"published"` (the classes' defaults) or `"tuned"`, see `spin_d3rlpy.algos.recipes`.
     """
 
+    config: Any = None
+    device: DeviceArg = False
+    enable_ddp: bool = False
+    recipe: str = "published"
+
+
+class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
+    """Base class of algorithms whose actions are integer arrays `(B, N)`.
+
+    Args:
+        config: defaults if None.
+        device: see `Arguments`.
+        enable_ddp: likewise.
+        recipe: likewise.
+        **fields: config fields, e.g. `SPINIQL(batch_size=512)`; they override the recipe's.
+
+    Attributes:
+        preparation: how the table that it learned from became states, if it was one.
+        caches_features: see `spin_d3rlpy.algos.fit.Trainable`.
+
+    Raises:
+        ValueError: an unknown recipe, or a recipe in addition to a config.
+        TypeError: an unknown field.
+    """
+
+    config_class: type[Any]  # of the configs, which are generic in their policy
+    preparation: TablePreparation | None = None
+    caches_features: bool | None = None
+    _acts_in_updates = False  # whether an update chooses actions
     _recorded: RecordedUpdate | None = None
     _logged_reason: str | None = None  # why updates are not recorded, as the log says
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
-        """Registers a named algorithm with its config, for saved files."""
+        """Registers an algorithm with its config, for saved files."""
         super().__init_subclass__(**kwargs)
         if name is not None:
             config_class: Any = cls.config_class
             config_class.type_name, config_class.algo_class = name, cls
             register_learnable(config_class)
+
+    def __init__(
+        self,
+        config: TConfig | None = None,
+        device: DeviceArg = False,
+        enable_ddp: bool = False,
+        recipe: str = "published",
+        **fields: Any,
+    ) -> None:
+        if config is None:
+            config = self.config_class(**self.fields_of_recipe(recipe, fields))
+        elif recipe != "published":
+            raise ValueError(
+                f"A recipe determines a config: pass either config= or recipe={recipe!r}."
+            )
+        elif fields:
+            config = dataclasses.replace(config, **fields)
+        super().__init__(config, device, enable_ddp)
+
+    @classmethod
+    def fields_of_recipe(cls, recipe: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Returns the config's fields by a recipe; those that are given win."""
+        return recipe_fields(recipe, cls.config_class) | given
+
+    def get_action_type(self) -> ActionSpace:
+        """MultiDiscrete actions count as discrete to d3rlpy."""
+        return ActionSpace.DISCRETE
+
+    @property
+    def _nvec(self) -> list[int]:
+        assert self._config.nvec is not None
+        return self._config.nvec
+
+    def create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        """Builds the networks; `action_size` is ignored in favor of the config's `nvec`.
+
+        Raises:
+            InvalidActionSpaceError: `nvec` is unknown.
+            InvalidDatasetError: observations are not flat vectors.
+            NvecMismatchError: a rule is for another action space.
+            UntrustedRuleError: a rule is a function that a file names.
+            RuntimeError: `enable_ddp` without a process group.
+        """
+        if self._config.nvec is None:
+            raise InvalidActionSpaceError(
+                "The number of choices of each sub-action is not known. Pass nvec=[...] in the "
+                "config, or build from a dataset or environment with a MultiDiscrete space."
+            )
+        self._config.nvec = check_nvec(self._config.nvec)
+        scaler: Any = self._config.observation_scaler
+        if scaler is not None and scaler.built:
+            # d3rlpy's scalers stay on the device that they first saw: each algorithm has its own.
+            self._config.observation_scaler = dataclasses.replace(scaler)
+        if len(observation_shape) != 1 or not isinstance(observation_shape[0], int | np.integer):
+            raise InvalidDatasetError(
+                f"Expected flat observations of shape (obs,), got shape {observation_shape}. "
+                "Flatten them first."
+            )
+        size = int(observation_shape[0])
+        if self._config.layout is not None:
+            self._config.layout.check(size, self._config.nvec)
+        check_rules(self._config.rules or [], self._config.nvec)
+        super().create_impl((size,), max(self._config.nvec))
+        if self._enable_ddp:
+            assert self._impl is not None
+            for network in self._impl.modules.get_torch_modules().values():
+                share_training(network)
+
+    def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
+        """Builds the networks for any dataset that `fit` accepts."""
+        self._build_with_buffer(self._as_buffer(dataset))
+
+    def build_with_env(self, env: GymEnv) -> None:
+        """Builds the networks for an environment with a MultiDiscrete action space.
+
+        Scalers that need data (of most `DecQN` variants, by default) stay unfitted: acting and
+        updating then raise a `RuntimeError` with advice.
+        """
+        space: Any = env.action_space
+        self._adopt_nvec(nvec_from_space(space), "the environment")
+        self._adopt_layout(layout_of(env))
+        shape = env.observation_space.shape
+        self.create_impl(() if shape is None else shape, 0)
+
+    def _as_buffer(self, dataset: Any) -> DeviceReplayBuffer:
+        buffer = as_device_buffer(dataset, self._config.nvec)
+        self._adopt_nvec(buffer.nvec, "the dataset")
+        self._adopt_layout(buffer.layout)
+        if self._config.rules is None and self._impl is None and buffer.rules is not None:
+            self._config.rules = list(buffer.rules)
+        if self._impl is None or self.preparation is None:
+            self.preparation = buffer.preparation
+        return buffer.to(self._device)
+
+    def _adopt_nvec(self, nvec: list[int], source: str) -> None:
+        if self._config.nvec is None:
+            self._config.nvec = list(nvec)
+        require_same_nvec(self._config.nvec, nvec, type(self).__name__, source)
+
+    def _adopt_layout(self, layout: ActionLayout | None) -> None:
+        if self._config.layout is None and self._impl is None:
+            self._config.layout = layout
+
+    def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
+        fit_scaler(self._config.observation_scaler, buffer, self._config.layout)
+        fit_scaler(self._config.reward_scaler, buffer)
+        shape = (buffer.observations.shape[1],)
+        if self._impl is None:
+            self.create_impl(shape, 0)
+        elif tuple(self._impl.observation_shape) != shape:
+            raise NvecMismatchError(
+                f"{type(self).__name__} was built for observations of shape "
+                f"{self._impl.observation_shape}, the dataset has {shape}."
+            )
+
+    def require_built(self, scalers: Sequence[str] = ()) -> TImpl:
+        """Returns the built networks.
+
+        Args:
+            scalers: fields of the config whose scalers must be fitted.
+
+        Raises:
+            RuntimeError: the networks are not built, or a scaler is not fitted.
+        """
+        if self._impl is None:
+            raise RuntimeError("Call fit, build_with_dataset or build_with_env first.")
+        for name in scalers:
+            scaler = getattr(self._config, name)
+            if scaler is not None and not scaler.built:
+                raise RuntimeError(
+                    f"{type(self).__name__} has a {type(scaler).__name__} as {name}, which is not "
+                    "fitted: an environment has no data to fit it to. Call fit or "
+                    f"build_with_dataset first, or pass {name}=None or a fitted one."
+                )
+        return self._impl
+
+    def predict(self, x: Observation) -> NDArray:
+        """Returns greedy actions `(B, N)` for observations `(B, obs)`.
+
+        Raises:
+            InvalidObservationError: wrong shape, or not finite.
+        """
+        observations = self.check_observations(x)
+        with self._acting_on(len(observations)):
+            return super().predict(observations)
+
+    def predict_table(self, table: str | Path | Columns) -> list[dict[str, Any]]:
+        """Returns greedy choices for a table's rows, by the table's names.
+
+        Columns of the state are prepared as those of the log were, which `from_table` read: dates,
+        words and missing values, too. Other columns may be absent; with `missing="forward"`, rows
+        with the same value in the log's episode column belong together, in their order.
+
+        Args:
+            table: as of `from_table`.
+
+        Returns:
+            One mapping per row, from action columns to choices, e.g. `{"drug": "x", "dose": 50}`.
+
+        Raises:
+            RuntimeError: the algorithm is not built, or its log was not read by `from_table`.
+            InvalidDatasetError: a column is missing or a cell invalid; the text names row and
+                column.
+            FileNotFoundError: there is no such file.
+        """
+        self.require_built(ACTING_SCALERS)
+        if self.preparation is None:
+            raise RuntimeError(
+                f"This {type(self).__name__} does not know how a table's columns become states: "
+                "its log was not read by from_table. Train it on one that was, or use predict."
+            )
+        states = read_states(table, self.preparation)
+        return self.preparation.named(self.predict(states)) if len(states) else []
+
+    def sample_action(self, x: Observation) -> NDArray:
+        """Returns sampled actions `(B, N)`; observations and errors as of `predict`."""
+        observations = self.check_observations(x)
+        with self._acting_on(len(observations)):
+            return super().sample_action(observations)
+
+    def predict_masked(self, x: Observation, masks: NDArray, sample: bool = False) -> NDArray:
+        """Returns actions `(B, N)` whose choices a mask of each state allows.
+
+        They keep the config's `rules` as well.
+
+        Args:
+            x: observations `(B, obs)`.
+            masks: `(B, N, K)` or `(N, K)` bool, True where a choice may be made, such as
+                `info["action_mask"]`; or flat, `(B, S)` or `(S,)`, slot after slot's choices.
+            sample: draw them, as `sample_action` does; by default they are greedy.
+
+        Raises:
+            InvalidObservationError: as of `predict`.
+            NoAllowedChoiceError: no choice is left for a slot.
+            ValueError: masks of another shape or type.
+        """
+        observations = self.check_observations(x)
+        layout = SlotLayout(self._nvec)
+        mask = as_mask(masks, len(observations), layout, torch.device(self._device))
+        return self._act(observations, RowMask(mask), sample)
+
+    def act(self, x: Observation, extra: Rule | None = None, sample: bool = False) -> NDArray:
+        """Returns actions `(B, N)` that keep a rule in addition to the config's `rules`.
+
+        Args:
+            x: observations `(B, obs)`.
+            extra: see `spin_d3rlpy.asm.rules`.
+            sample: draw them; by default they are greedy.
+
+        Raises:
+            InvalidObservationError: as of `predict`.
+            NoAllowedChoiceError: no choice is left for a slot.
+        """
+        return self._act(self.check_observations(x), extra, sample)
+
+    @torch.no_grad()
+    def _act(self, observations: NDArray, extra: Rule | None, sample: bool) -> NDArray:
+        with self._acting_on(len(observations)):
+            actions = self.require_built().act(self.network_input(observations), extra, sample)
+        return actions.cpu().numpy()
+
+    def predict_value(self, x: Observation, action: NDArray) -> NDArray:
+        """Returns `Q(s, a)` of shape `(B,)` for observations `(B, obs)`, actions `(B, N)`.
+
+        Raises:
+            InvalidObservationError: as of `predict`.
+            InvalidActionSpaceError: actions that are not in the action space.
+        """
+        observations = self.check_observations(x)
+        actions = self._check_actions(action, len(observations))
+        with fast_products(self._device, len(observations)):
+            return super().predict_value(observations, actions)
+
+    def _acting_on(self, n_observations: int) -> AbstractContextManager[None]:
+        assert self._impl is not None
+        return fast_products(self._device, n_observations * self._impl.n_tokens)
+
+    def _check_actions(self, action: NDArray, n_rows: int) -> NDArray:
+        return as_choices(action, (n_rows, len(self._nvec)), "you", self._nvec)
+
+    def check_observations(self, x: Observation) -> NDArray:
+        """Returns observations as float32 `(B, obs)`.
+
+        Raises:
+            RuntimeError: the algorithm is not built, or its observation scaler is not fitted.
+            InvalidObservationError: wrong shape, not numbers, or not finite.
+        """
+        shape = cast_flat_shape(self.require_built(ACTING_SCALERS).observation_shape)
+        return check_observations(x, shape[0])
+
+    def network_input(self, observations: NDArray) -> torch.Tensor:
+        """The networks' input `(B, obs)`, on their device."""
+        inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
+        return inputs if self._transform is None else self._transform(inputs)
+
+    @property
+    def _transform(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        scaler = self._config.observation_scaler
+        return None if scaler is None else scaler.transform
+
+    def save(self, fname: str) -> None:
+        """Writes networks, optimizers and configuration as d3rlpy's `.d3` file.
+
+        A new process must `import spin_d3rlpy` before `d3rlpy.load_learnable` reads it.
+
+        Raises:
+            RuntimeError: the algorithm is not built, or a scaler is not fitted.
+            FileWriteError: the file cannot be written; an earlier one remains.
+        """
+        self.require_built(SCALERS)
+        with write_errors(fname), atomic_write(fname) as partial:
+            super().save(str(partial))
+
+    def save_model(self, fname: str) -> None:
+        """Writes networks and optimizers for d3rlpy's `load_model`.
+
+        Raises:
+            RuntimeError: the algorithm is not built.
+            FileWriteError: the file cannot be written; an earlier one remains.
+        """
+        content = io.BytesIO()  # torch may end the process when it writes to a full disk
+        self.require_built().save_model(content)
+        write_bytes(fname, content.getbuffer())
+
+    def save_policy(self, fname: str, masks: bool = False) -> None:
+        """Exports the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`).
+
+        The file maps observations `(B, obs)` to actions `(B, N)`, scaling included, and runs
+        without d3rlpy and this package. It keeps the config's `rules`; where they leave a slot
+        without a choice, its action is -1 there instead of an error.
+
+        Args:
+            fname: the file.
+            masks: whether the file has a second input, masks `(B, N, K)` bool, True where a choice
+                may be made. Its actions are then those of `predict_masked`, and -1 in a slot whose
+                mask allows nothing.
+
+        Raises:
+            RuntimeError: the algorithm is not built, or its observation scaler is not fitted.
+            ValueError: another extension; a rule is a function that such a file cannot hold; or
+                `masks` of a policy of another package whose `decode` takes no rule.
+            ImportError: ONNX without the package `onnx` (`pip install "spin-d3rlpy[onnx]"`).
+            FileWriteError: the file cannot be written; an earlier one remains.
+        """
+        impl = self.require_built(ACTING_SCALERS)
+        if masks:
+            impl.require_rules()
+        export_policy(self, fname, masks)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether updates are recorded as CUDA graphs, see `MultiDiscreteConfig.compile_graph`."""
+        return is_recorded(self)
+
+    @property
+    def device(self) -> str:
+        """Where the networks are."""
+        return self._device
+
+    @property
+    def enable_ddp(self) -> bool:
+        """Whether several processes train one model."""
+        return self._enable_ddp
+
+    @property
+    def updates_by_rules(self) -> bool:
+        """Whether updates choose actions by rules, which wait for the device."""
+        return self._acts_in_updates and bool(self._config.rules)
+
+    @property
+    def overrides_update(self) -> bool:
+        """Whether a subclass has an `update` of its own, which `fit` then calls."""
+        return getattr(self.update, "__func__", None) is not MultiDiscreteAlgo.update
 
     def update(self, batch: Any) -> dict[str, float]:
         """Does one gradient step on a d3rlpy mini-batch or on an unscaled `TorchMiniBatch`.
@@ -76,46 +478,46 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
 
     def _update_without_sync(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
         """`update` with metrics left on the device, valid until the next call."""
-        # Cached features are a view into a dataset: batches of them come from `fit`, and so do
-        # those with another batch for the policy.
-        mixed = isinstance(batch, FeatureMiniBatch) or imitation_batch(batch) is not batch
-        if self.compiled and not mixed:
+        if self.compiled and is_recordable(batch):
             return self._finish_step(self._recorded_update().on_batch(batch))
         return self._finish_step(self.gradient_step(batch))
 
     def sample_and_update(
         self, source: BatchSource, measure: Timer = no_timer
     ) -> dict[str, torch.Tensor]:
-        overridden = getattr(self.update, "__func__", None) is not MultiDiscreteAlgo.update
-        recorded = self.compiled and source.is_on_one_device and not overridden
-        if not recorded and self._config.compile_graph and can_record(self._device):
-            self._log_why_not_recorded(overridden)
+        """Does one gradient step on a batch drawn from `source`.
+
+        Args:
+            source: as `batch_source_at` returned it.
+            measure: times `"sample_batch"` and `"algorithm_update"`.
+
+        Returns:
+            Scalar losses, on the device if possible, valid until the next call.
+        """
+        reason = reason_against(self, source)
+        if reason is not None and self._config.compile_graph and can_record(self._device):
+            self._log_why_not_recorded(reason)
         with measure("sample_batch"):  # a recording draws its batches itself
-            batch = None if recorded else source.sample_transition_batch(self.batch_size)
+            batch = source.sample_transition_batch(self.batch_size) if reason else None
         with measure("algorithm_update"):
             if batch is None:
                 return self._finish_step(self._recorded_update().on_source(source, self.batch_size))
-            if overridden:
+            if self.overrides_update:
                 metrics = self.update(batch)
                 return {k: torch.tensor(v, dtype=torch.float64) for k, v in metrics.items()}
             return self._finish_step(self.gradient_step(batch))
 
-    def _log_why_not_recorded(self, overridden: bool) -> None:
-        reason = "observations or cached features are in host memory"
-        if self.updates_by_rules:
-            reason = "updates choose actions by rules"
-        if self._enable_ddp or overridden:
-            ddp = "several processes train one model"
-            reason = ddp if self._enable_ddp else "update() is overridden"
+    def _log_why_not_recorded(self, reason: str) -> None:
         if reason != self._logged_reason:
             self._logged_reason = reason
             LOG.info("Updates are not recorded as a CUDA graph, but run one by one", reason=reason)
 
     def gradient_step(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
+        """Does the work of one gradient step on the device, which a recording replays."""
         impl = self.require_built(SCALERS)
         keep_freed_memory()
         with autocast(self._device, self._config.precision):
-            return impl.update_without_sync(self._scale(batch), self._grad_step)
+            return impl.update_without_sync(self.scale(batch), self._grad_step)
 
     def _finish_step(self, metrics: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Work after every gradient step, recorded or not."""
@@ -130,9 +532,11 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
         return self._recorded
 
     def forget_recording(self) -> None:
+        """Frees a recorded update, with the dataset and features that it reads."""
         self._recorded = None
 
-    def _scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:
+    def scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:
+        """Returns a batch with observations and rewards as networks see them."""
         changes: dict[str, Any] = {}
         if scaler := self._config.observation_scaler:
             for name in ("observations", "next_observations"):
@@ -140,89 +544,21 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
         if reward_scaler := self._config.reward_scaler:
             changes["rewards"] = reward_scaler.transform(batch.rewards)
         if changes and imitation_batch(batch) is not batch:
-            changes["imitation"] = self._scale(imitation_batch(batch))
+            changes["imitation"] = self.scale(imitation_batch(batch))
         return dataclasses.replace(batch, **changes) if changes else batch
 
-    def fit(
+    @takes(FitOptions)
+    def fit(self, *arguments: Any, **options: Any) -> list[tuple[int, dict[str, float]]]:
+        """Trains on a dataset and returns `(epoch, metrics)` pairs; see `fitter`."""
+        return list(self._epochs(FitOptions(*arguments, **options)))
+
+    @takes(FitOptions)
+    def fitter(  # type: ignore[override]
         self,
         dataset: Any,
         n_steps: int | None = None,
         n_steps_per_epoch: int = 10_000,
-        experiment_name: str | None = None,
-        with_timestamp: bool = True,
-        logging_steps: int = 500,
-        logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH,
-        logger_adapter: LoggerAdapterFactory | None = None,
-        show_progress: bool = True,
-        save_interval: int = 1,
-        evaluators: dict[str, EvaluatorProtocol] | None = None,
-        callback: Callable[[Self, int, int], None] | None = None,
-        epoch_callback: Callable[[Self, int, int], None] | None = None,
-        checkpoint_dir: str | Path | None = None,
-        resume: bool = False,
-        checkpoint_interval: int = 10_000,
-        keep_checkpoints: int = DEFAULT_KEEP,
-        best_by: str | None = None,
-        best_is: BestIs = "highest",
-        patience: int | None = None,
-        seconds: float | Budget | None = None,
-        clock: Clock = "wall",
-    ) -> list[tuple[int, dict[str, float]]]:
-        """Trains on a dataset and returns `(epoch, metrics)` pairs.
-
-        Arguments and errors are those of `fitter`, which documents them. Positional ones are in
-        the order of d3rlpy's `fit`, which differs from that of its `fitter`.
-        """
-        epochs = self.fitter(
-            dataset,
-            n_steps=n_steps,
-            n_steps_per_epoch=n_steps_per_epoch,
-            logging_steps=logging_steps,
-            logging_strategy=logging_strategy,
-            experiment_name=experiment_name,
-            with_timestamp=with_timestamp,
-            logger_adapter=logger_adapter,
-            show_progress=show_progress,
-            save_interval=save_interval,
-            evaluators=evaluators,
-            callback=callback,
-            epoch_callback=epoch_callback,
-            checkpoint_dir=checkpoint_dir,
-            resume=resume,
-            checkpoint_interval=checkpoint_interval,
-            keep_checkpoints=keep_checkpoints,
-            best_by=best_by,
-            best_is=best_is,
-            patience=patience,
-            seconds=seconds,
-            clock=clock,
-        )
-        return list(epochs)
-
-    def fitter(
-        self,
-        dataset: Any,
-        n_steps: int | None = None,
-        n_steps_per_epoch: int = 10_000,
-        logging_steps: int = 500,
-        logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH,
-        experiment_name: str | None = None,
-        with_timestamp: bool = True,
-        logger_adapter: LoggerAdapterFactory | None = None,
-        show_progress: bool = True,
-        save_interval: int = 1,
-        evaluators: dict[str, EvaluatorProtocol] | None = None,
-        callback: Callable[[Self, int, int], None] | None = None,
-        epoch_callback: Callable[[Self, int, int], None] | None = None,
-        checkpoint_dir: str | Path | None = None,
-        resume: bool = False,
-        checkpoint_interval: int = 10_000,
-        keep_checkpoints: int = DEFAULT_KEEP,
-        best_by: str | None = None,
-        best_is: BestIs = "highest",
-        patience: int | None = None,
-        seconds: float | Budget | None = None,
-        clock: Clock = "wall",
+        **options: Any,
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
         """Trains epoch by epoch, like d3rlpy's `fitter`, with these differences.
 
@@ -235,40 +571,8 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
           includes drawing the batch. `time_epoch` is the whole epoch's.
         - Two runs never share a log folder.
 
-        Args:
-            dataset: a dataset's name, a `minari.MinariDataset`, a d3rlpy `ReplayBuffer`, a
-                `DeviceReplayBuffer`, or the path of a file of d3rlpy 1.x (`.h5`).
-            n_steps: gradient steps; the config's `n_steps` if None.
-            n_steps_per_epoch: steps between evaluations, logging and saving.
-            logging_steps: steps between logs if `logging_strategy` is STEPS.
-            logging_strategy: when metrics are logged.
-            experiment_name: name of the log folder; the class's name if None.
-            with_timestamp: append the time to it.
-            logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
-            show_progress: draw progress bars.
-            save_interval: epochs between saved models.
-            evaluators: d3rlpy evaluators by metric name. They get `dataset` if it is a replay
-                buffer, otherwise the buffer made of it.
-            callback: called with (algo, epoch, step) after every step.
-            epoch_callback: the same after every epoch.
-            checkpoint_dir: folder of checkpoints, written at an interval, at SIGINT (Ctrl-C) and
-                SIGTERM and at the end; None for no checkpoints. With `enable_ddp`, process 0 reads
-                and writes them, not at signals.
-            resume: continue from the newest checkpoint, if any, with the weights and metrics of an
-                uninterrupted run (bit for bit on a CPU). Results of earlier epochs come first;
-                loggers get only later ones.
-            checkpoint_interval: steps of any stage between checkpoints.
-            keep_checkpoints: number of newest checkpoints to keep.
-            best_by: name of the evaluator that decides the best epoch. With `checkpoint_dir`, its
-                policy is saved as `best.safetensors`, for `load_policy`.
-            best_is: whether the highest or the lowest value is best.
-            patience: stop after this many epochs without a better one, in the last epoch's state.
-            seconds: training time instead of `n_steps`, preparations and first stages included,
-                evaluations not. Schedules and the ten epochs follow the clock. On the CPU the
-                first steps find the fastest number of threads. Or a `Budget`.
-            clock: of `seconds`: `"wall"`, or `"cpu"`, the process's time on all cores, by which
-                runs on busy machines compare, or `"ops"`, nominal seconds of the
-                operations made, by which runs on different machines compare.
+        The arguments are the fields of `spin_d3rlpy.algos.options.FitOptions`, by name after the
+        third: d3rlpy's `fit` and `fitter` have them in different orders.
 
         Yields:
             `(epoch, metrics)`; metrics include `step` and `seconds` (of all steps so far), with
@@ -285,56 +589,18 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
             InvalidDatasetError: the dataset is unusable.
             NvecMismatchError: the dataset has another action space than the algorithm.
         """
-        settings = FitSettings(
-            n_steps=self._config.n_steps if n_steps is None else n_steps,
-            n_steps_per_epoch=n_steps_per_epoch,
-            logging_steps=logging_steps,
-            logging_strategy=logging_strategy,
-            experiment_name=experiment_name or type(self).__name__,
-            with_timestamp=with_timestamp,
-            logger_adapter=logger_adapter or FileAdapterFactory(),
-            show_progress=show_progress,
-            save_interval=save_interval,
-            evaluators=evaluators or {},
-            callback=callback,
-            epoch_callback=epoch_callback,
-            checkpoint_dir=checkpoint_dir,
-            resume=resume,
-            checkpoint_interval=checkpoint_interval,
-            keep_checkpoints=keep_checkpoints,
-            best_by=best_by,
-            best_is=best_is,
-            patience=patience,
-            budget=self._budget(seconds, clock),
-        )
-        with settings.budget.counting():
-            buffer = self._as_buffer(dataset)
+        yield from self._epochs(FitOptions(dataset, n_steps, n_steps_per_epoch, **options))
+
+    def _epochs(self, options: FitOptions) -> Generator[tuple[int, dict[str, float]], None, None]:
+        budget = create_budget(self, options)
+        with budget.counting():
+            buffer = self._as_buffer(options.dataset)
             self._build_with_buffer(buffer)
             training = self.hold_out(buffer)
         # Evaluators get what they would get from d3rlpy.
-        for_evaluators = dataset if isinstance(dataset, ReplayBufferBase) else buffer
-        yield from Training(self, training, for_evaluators, settings).epochs()
-
-    def _budget(self, seconds: float | Budget | None, clock: Clock) -> Budget:
-        require_one_of("clock", clock, Clock)
-        if clock != "wall" and (seconds is None or isinstance(seconds, Budget)):
-            raise ValueError(
-                f"clock={clock!r} is for seconds=<a number>; a Budget has its own clock."
-            )
-        if isinstance(seconds, Budget):
-            budget = seconds
-        elif clock == "ops":
-            budget = Budget(seconds, WorkClock())
-        else:
-            budget = Budget(seconds, time.process_time if clock == "cpu" else time.monotonic)
-        if isinstance(budget.clock, WorkClock) and self.compiled:
-            raise ValueError(
-                "Operations within a recorded CUDA graph cannot be counted. With clock='ops', "
-                f"expected compile_graph=False, got {self._config.compile_graph!r}."
-            )
-        if self._enable_ddp and budget.seconds:
-            raise ValueError("seconds= is for one process: each would count its own steps.")
-        return budget
+        given = options.dataset
+        for_evaluators = given if isinstance(given, ReplayBufferBase) else buffer
+        yield from Training(self, training, for_evaluators, options, budget).epochs()
 
     def create_optim(
         self, factory: OptimizerFactory, modules: Iterable[tuple[str, nn.Module]], rate: float
@@ -469,7 +735,21 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
                 build_scalers_with_env(self, env)
         self.require_built(SCALERS)
 
+    def hold_out(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
+        """Returns the episodes to train on; an override may keep the others to measure by."""
+        return buffer
+
+    def resume_from(self, checkpoints: Checkpoints) -> None:
+        """Loads state in addition to networks (SPIN's ASM) from a resumed run's folder."""
+
+    def begin_run(self, run: Run) -> None:
+        """Prepares for a run, also a resumed one, before its first stages."""
+
+    def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None:
+        """Called before the first step, for a policy's first stages; a resumed run skips it."""
+
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
+        """Returns where the run's batches are drawn from."""
         return buffer.for_imitation(self._config.imitation_weights, self.imitation_rows)
 
     @property
@@ -479,8 +759,26 @@ class MultiDiscreteAlgo(TrainableAlgo[TImpl, TConfig]):
         return rows
 
     def batch_source_at(self, source: BatchSource, progress: float) -> BatchSource:
+        """Returns the source of the next batch, given the last step's.
+
+        Called before every step.
+
+        Args:
+            source: the last step's; `batch_source`'s before the first step.
+            progress: completed share of the run, from 0 to 1.
+        """
         share = getattr(self._config, "monte_carlo_share", 0.0)
         return source.with_horizon(self._config.gamma if progress < share else None)
+
+    def frozen_state(self) -> object:
+        """Returns a value whose change causes a new recording of the update."""
+        return None
+
+    def before_evaluation(self) -> None:
+        """Called before an epoch is evaluated."""
+
+    def end_run(self) -> None:
+        """Called after the last evaluation of a run that was not interrupted."""
 
 
 def _growing(buffer: ReplayBufferBase | None, env: GymEnv) -> ReplayBufferBase:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation, Shape
 
-from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyConfig, PolicyImpl, PolicyModules
+from spin_d3rlpy.algos.config import PolicyConfig, TPolicy
+from spin_d3rlpy.algos.impl import PolicyImpl, PolicyModules
+from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
+from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.conditions import ArrayLike
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -17,7 +21,7 @@ from spin_d3rlpy.policies.conditioned import greedy_with
 
 
 @dataclasses.dataclass()
-class BCConfig(PolicyConfig):
+class BCConfig(PolicyConfig[TPolicy]):
     r"""Behavior cloning: imitation of the data's actions, without rewards.
 
     .. math::
@@ -36,11 +40,20 @@ class BCImpl(PolicyImpl):
         return {"loss": self.minimize(loss, self._modules.actor_optim)}
 
 
-class BC(PolicyAlgo[BCImpl, BCConfig]):
-    """Behavior cloning; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
+@dataclasses.dataclass()
+class _BCArguments(BCConfig[Any], PolicyArguments):
+    """What `BC(...)` takes."""
 
-    config_class: type[BCConfig] = BCConfig
-    impl_class: type[BCImpl] = BCImpl
+
+class BC(PolicyAlgo[BCImpl, BCConfig[TPolicy]], name="spin_d3rlpy_bc"):
+    """Behavior cloning with any policy; `spin_d3rlpy.algos.named` has a name for each."""
+
+    config_class = BCConfig
+    impl_class = BCImpl
+
+    @takes(_BCArguments)
+    def __init__(self, *arguments: Any, **fields: Any) -> None:
+        super().__init__(*arguments, **fields)
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         policy = self.create_policy(observation_shape)
@@ -60,7 +73,7 @@ class BC(PolicyAlgo[BCImpl, BCConfig]):
         those of `IDQL.predict_with`, but any policy can do it. An autoregressive one chooses in
         view of what is `given` only in later slots.
         """
-        inputs = self.network_input(self._check_observations(x))
+        inputs = self.network_input(self.check_observations(x))
         impl = self.require_built()
         chosen = greedy_with(impl.acting_policy, inputs, given, allowed, impl.rule)
         return chosen.cpu().numpy()

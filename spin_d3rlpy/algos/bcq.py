@@ -10,14 +10,19 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.actor_critic import (
-    ActorCriticAlgo,
     ActorCriticConfig,
     ActorCriticImpl,
     ActorCriticModules,
+    create_critic,
+    create_critic_optim,
 )
-from spin_d3rlpy.algos.critics import FactoredCritic, best_of, combine_slots
+from spin_d3rlpy.algos.config import TPolicy
 from spin_d3rlpy.algos.impl import best_choices, mask_rule
+from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
+from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.critics.base import best_of
+from spin_d3rlpy.critics.factored import FactoredCritic, combine_slots
 from spin_d3rlpy.data.batches import imitation_batch, next_masks_of
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.base import candidate_noise, keep_supported
@@ -26,7 +31,7 @@ from spin_d3rlpy.training.averages import polyak_update
 
 
 @dataclasses.dataclass()
-class BCQConfig(ActorCriticConfig):
+class BCQConfig(ActorCriticConfig[TPolicy]):
     r"""Discrete batch-constrained Q-learning with factored values.
 
     .. math::
@@ -58,7 +63,7 @@ class BCQConfig(ActorCriticConfig):
 class BCQImpl(ActorCriticImpl):
     """The update of BCQ."""
 
-    _config: BCQConfig
+    _config: BCQConfig[Any]
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -136,22 +141,32 @@ class BCQImpl(ActorCriticImpl):
         return best_of(actions, critic.q_values(self._layout, observations, choices))
 
 
-class BCQ(ActorCriticAlgo[BCQImpl, BCQConfig]):
-    """BCQ; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
+@dataclasses.dataclass()
+class _BCQArguments(BCQConfig[Any], PolicyArguments):
+    """What `BCQ(...)` takes."""
 
-    config_class: type[BCQConfig] = BCQConfig
-    impl_class: type[BCQImpl] = BCQImpl
+
+class BCQ(PolicyAlgo[BCQImpl, BCQConfig[TPolicy]], name="spin_d3rlpy_bcq"):
+    """BCQ with any policy; `spin_d3rlpy.algos.named` has a name for each."""
+
+    config_class = BCQConfig
+    impl_class = BCQImpl
     _acts_in_updates = True
 
+    @takes(_BCQArguments)
+    def __init__(self, *arguments: Any, **fields: Any) -> None:
+        super().__init__(*arguments, **fields)
+
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        config, factory = self._config, self._config.critic_encoder_factory
         policy = self.create_policy(observation_shape)
         actor_optim = self.create_actor_optim(policy)
-        q_funcs = self.create_critic(observation_shape)
+        q_funcs = create_critic(config, factory, observation_shape, self._device)
         modules = ActorCriticModules(
             policy=policy,
             actor_optim=actor_optim,
             q_funcs=q_funcs,
-            targ_q_funcs=self.create_critic(observation_shape),
-            critic_optim=self.create_critic_optim(q_funcs),
+            targ_q_funcs=create_critic(config, factory, observation_shape, self._device),
+            critic_optim=create_critic_optim(self, q_funcs),
         )
-        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)
+        self._impl = self.impl_class(observation_shape, modules, config, self._device)

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, cast
 
 from d3rlpy.base import DeviceArg, LearnableConfig
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import make_optimizer_field
 from dataclasses_json import config as json_field
+from typing_extensions import TypeVar
 
 from spin_d3rlpy.asm.rule_files import as_named_rule, rule_of
 from spin_d3rlpy.asm.rules import NamedRule
 from spin_d3rlpy.data.weights import TrajectoryWeights
+from spin_d3rlpy.errors import shown
 from spin_d3rlpy.fast.precision import Precision
 from spin_d3rlpy.files.fields import check_fields
+from spin_d3rlpy.policies.factories import SPIN, PolicyFactory, make_policy_field
 from spin_d3rlpy.training.graphs import CompileGraph
 from spin_d3rlpy.training.schedules import ScheduleName
 from spin_envs import ActionLayout
 
 ACTING_SCALERS = ("observation_scaler",)  # config fields that acting needs fitted
 SCALERS = (*ACTING_SCALERS, "reward_scaler")  # that updates and files need fitted
-
-REMOVED = ("nvec", "asm_path")  # fields that policies had in older files
 
 
 def layout_field() -> Any:
@@ -118,11 +118,6 @@ class MultiDiscreteConfig(LearnableConfig):
         return self.algo_class(self, device, enable_ddp)
 
     @classmethod
-    def upgraded(cls, dict_config: dict[str, Any]) -> dict[str, Any]:
-        """Returns the fields of a saved config as this version saves them."""
-        return dict_config
-
-    @classmethod
     def get_type(cls) -> str:
         return cls.type_name
 
@@ -133,90 +128,37 @@ def encoder_field(default_factory: Callable[[], EncoderFactory]) -> Any:
     return dataclasses.field(default_factory=default_factory, metadata=template.metadata)
 
 
+TPolicy = TypeVar("TPolicy", bound=PolicyFactory, default=Any)
+
+
 @dataclasses.dataclass()
-class PolicyConfig(MultiDiscreteConfig):
+class PolicyConfig(MultiDiscreteConfig, Generic[TPolicy]):
     """Fields of objectives that train a policy.
 
     Args:
+        policy: its kind, sizes and first stages: `SPIN()`, `SAINT()`, `Factored()`, another one of
+            `spin_d3rlpy.policies.factories` or of another package.
         actor_learning_rate: of the policy's optimizer, before `lr_schedule`.
         actor_optim_factory: d3rlpy's factory of the policy's optimizer.
-        actor_encoder_factory: chooses the policy, its sizes and first stages: `SPINEncoderFactory`,
-            `SAINTEncoderFactory`, `AutoregressiveEncoderFactory`, another `PolicyFactory`, or any
-            d3rlpy encoder factory for a factored policy.
         imitation_batch_size: rows of a separate mini-batch for the policy; None uses the critics'.
         ema_decay: if above 0, an exponential moving average of the policy's weights with this decay
             acts, is saved and exported.
     """
 
+    policy: TPolicy = cast(TPolicy, make_policy_field(SPIN))  # noqa: RUF009
     actor_learning_rate: float = 3e-4
     actor_optim_factory: OptimizerFactory = make_optimizer_field()
-    actor_encoder_factory: EncoderFactory = make_encoder_field()
     imitation_batch_size: int | None = None
     ema_decay: float = 0.0
 
-    @classmethod
-    def deserialize_from_dict(cls, dict_config: dict[str, Any]) -> Any:
-        return super().deserialize_from_dict(cls.upgraded(dict_config))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.policy, PolicyFactory):
+            raise ValueError(
+                "Expected policy to be one of this package's (SPIN(), Factored(), ...) or another "
+                f"PolicyFactory, got {shown(self.policy)}."
+            )
 
-    @classmethod
-    def upgraded(cls, dict_config: dict[str, Any]) -> dict[str, Any]:
-        """In older files policy fields are part of the objective's, and there are some more."""
-        own = {field.name for field in dataclasses.fields(cls)}
-        others = {k: v for k, v in dict_config.items() if k not in own}
-        params = {k: v for k, v in dict_config.items() if k in own}
-        factory = params.get("actor_encoder_factory")
-        if not isinstance(factory, Mapping):
-            return dict_config
-        inner = {**factory.get("params", {}), **others}
-        kept = {k: v for k, v in inner.items() if k not in REMOVED}
-        params["actor_encoder_factory"] = {**factory, "params": kept}
-        return params
-
-
-TConfig = TypeVar("TConfig", bound=type[PolicyConfig])
-
-
-def takes_policy_fields(config_class: TConfig) -> TConfig:
-    """Class decorator of a dataclass: its constructor and attributes include its policy's fields.
-
-    `SPINIQLConfig(train_queries=False)` sets that field of its `SPINEncoderFactory`, and
-    `config.train_queries` reads it there. What type checkers know of them is in `named.pyi`.
-
-    Raises:
-        TypeError: a field of the policy has the name of a field of the objective.
-    """
-    fields = {field.name: field for field in dataclasses.fields(config_class)}
-    default: Any = fields["actor_encoder_factory"].default_factory
-    policy_fields = [field.name for field in dataclasses.fields(default())]
-    if twice := fields.keys() & set(policy_fields):
-        raise TypeError(
-            f"{config_class.__name__} and its policy both have a field {sorted(twice)[0]!r}: one "
-            "of them needs another name."
-        )
-    for name in policy_fields:
-        setattr(config_class, name, _field_of_policy(name))
-    set_own_fields: Callable[..., None] = config_class.__init__
-
-    @functools.wraps(set_own_fields)
-    def set_fields(self: PolicyConfig, *args: Any, **given: Any) -> None:
-        factory = given.get("actor_encoder_factory") or default()
-        # Another thing in its place is refused by `check_fields`.
-        parts = dataclasses.fields(factory) if dataclasses.is_dataclass(factory) else ()
-        names = {field.name for field in parts} - fields.keys()
-        of_policy = {name: given.pop(name) for name in names & given.keys()}
-        if of_policy:
-            given["actor_encoder_factory"] = dataclasses.replace(factory, **of_policy)
-        set_own_fields(self, *args, **given)
-
-    config_class.__init__ = set_fields  # type: ignore[method-assign]
-    return config_class
-
-
-def _field_of_policy(name: str) -> property:
-    def read(config: PolicyConfig) -> Any:
-        return getattr(config.actor_encoder_factory, name)
-
-    def write(config: PolicyConfig, value: Any) -> None:
-        setattr(config.actor_encoder_factory, name, value)
-
-    return property(read, write, doc=f"The policy's `{name}`, see `actor_encoder_factory`.")
+    def create(self, device: DeviceArg = False, enable_ddp: bool = False) -> Any:
+        """Returns the algorithm on `device`: the named one of this objective and this policy."""
+        return self.algo_class.of_policy(self.policy)(self, device, enable_ddp)

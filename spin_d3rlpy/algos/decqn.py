@@ -16,18 +16,18 @@ from d3rlpy.types import Shape
 from torch import nn
 from torch.nn.functional import smooth_l1_loss
 
-from spin_d3rlpy.algos.actor_critic import CriticConfig, CriticImpl, CriticModules
+from spin_d3rlpy.algos.actor_critic import (
+    CriticConfig,
+    CriticImpl,
+    CriticModules,
+    create_critic,
+)
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import encoder_field
-from spin_d3rlpy.algos.critics import (
-    Decomposition,
-    FactoredCritic,
-    ValueFunction,
-    combine_slots,
-    expectile_loss,
-)
 from spin_d3rlpy.algos.impl import best_choices, mask_rule
 from spin_d3rlpy.asm.rules import Rule, product_part
+from spin_d3rlpy.critics.base import ValueFunction, expectile_loss
+from spin_d3rlpy.critics.factored import Decomposition, FactoredCritic, combine_slots
 from spin_d3rlpy.data.batches import imitation_batch, next_masks_of
 from spin_d3rlpy.data.scalers import standardized_states
 from spin_d3rlpy.policies import FactoredPolicy
@@ -128,24 +128,16 @@ class DecQN(MultiDiscreteAlgo[DecQNImpl, DecQNConfig], name="spin_decqn"):
     _acts_in_updates = True
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        q_funcs = self.create_critic(observation_shape)
+        q_funcs = self._create_critic(observation_shape)
         modules = DecQNModules(
             q_funcs=q_funcs,
-            targ_q_funcs=self.create_critic(observation_shape),
+            targ_q_funcs=self._create_critic(observation_shape),
             optim=self.create_optim_of(q_funcs),
         )
         self._impl = self.impl_class(observation_shape, modules, self._config, self._device)
 
-    def create_critic(self, observation_shape: Shape) -> FactoredCritic:
-        """Returns a new ensemble of utilities."""
-        config = self._config
-        return FactoredCritic(
-            cast_flat_shape(observation_shape),
-            config.encoder_factory,
-            self._nvec,
-            config.n_critics,
-            config.decomposition,
-        ).to(self._device)
+    def _create_critic(self, shape: Shape) -> FactoredCritic:
+        return create_critic(self._config, self._config.encoder_factory, shape, self._device)
 
     def create_optim_of(self, network: nn.Module) -> OptimizerWrapper:
         """Returns an optimizer of one network."""
@@ -250,12 +242,12 @@ class ImitatingDecQN(DecQN):
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         policy = self.create_policy(observation_shape)
         actor_optim = self.create_optim_of(policy)
-        q_funcs = self.create_critic(observation_shape)
+        q_funcs = self._create_critic(observation_shape)
         modules = ImitatingDecQNModules(
             policy=policy,
             actor_optim=actor_optim,
             q_funcs=q_funcs,
-            targ_q_funcs=self.create_critic(observation_shape),
+            targ_q_funcs=self._create_critic(observation_shape),
             optim=self.create_optim_of(q_funcs),
         )
         self._impl = self.impl_class(observation_shape, modules, self._config, self._device)
@@ -416,12 +408,12 @@ class DecQNIQL(ImitatingDecQN, name="spin_decqn_iql"):
         value_optim = self.create_optim_of(value_func)
         policy = self.create_policy(observation_shape)
         actor_optim = self.create_optim_of(policy)
-        q_funcs = self.create_critic(observation_shape)
+        q_funcs = self._create_critic(observation_shape)
         modules = DecQNIQLModules(
             policy=policy,
             actor_optim=actor_optim,
             q_funcs=q_funcs,
-            targ_q_funcs=self.create_critic(observation_shape),
+            targ_q_funcs=self._create_critic(observation_shape),
             optim=self.create_optim_of(q_funcs),
             value_func=value_func,
             value_optim=value_optim,

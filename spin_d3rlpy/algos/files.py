@@ -156,7 +156,7 @@ def _build(header: dict[str, Any], device: DeviceArg) -> Any:
     if not isinstance(described.config, MultiDiscreteConfig):
         raise InvalidCheckpointError("its algorithm is unknown to this package")
     saved = header["algorithm"]["config"]["params"]
-    _require_same(described.config.upgraded(saved), described.config.serialize_to_dict())
+    _require_same(saved, described.config.serialize_to_dict())
     algo = described.config.create(device)
     algo.create_impl(tuple(described.observation_shape), described.action_size)
     if header.get("has_asm", False):  # files of earlier versions contain only its trunk
@@ -201,7 +201,7 @@ def _add_asm(algo: Any) -> None:
     if not getattr(algo, "takes_asm", False):
         raise InvalidCheckpointError("its policy has no Action Structure Model")
     config = algo.config
-    structure = config.actor_encoder_factory.structure
+    structure = config.policy.structure
     asm = ActionStructureModel(algo.impl.observation_shape[0], config.nvec, structure)
     asm.observation_scaler = scaler_to_dict(config.observation_scaler)
     algo.keep_asm(asm.to(algo.impl.device).requires_grad_(False).eval())

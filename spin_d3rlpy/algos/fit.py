@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Protocol, cast
 
+import torch
 from d3rlpy.base import save_config
 from d3rlpy.constants import LoggingStrategy
 from d3rlpy.dataset import ReplayBufferBase
-from d3rlpy.logging import D3RLPyLogger, LoggerAdapterFactory
+from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory
 
 from spin_d3rlpy._compat import has_schedule, log_folders
 from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.algos.files import save_policy
-from spin_d3rlpy.algos.hooks import TrainableAlgo
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl
 from spin_d3rlpy.algos.notebook_logs import BriefLogger, NotebookLogger, is_notebook
+from spin_d3rlpy.algos.options import FitOptions, RunOptions
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource
-from spin_d3rlpy.errors import InvalidCheckpointError, require_fields, require_one_of
+from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.files.locks import exclusive_folder
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.checkpoints import Checkpoints
@@ -35,20 +36,85 @@ from spin_d3rlpy.training.loop import Loop, Metrics, Run, StageLog
 from spin_d3rlpy.training.schedules import Schedule
 from spin_d3rlpy.training.work import WorkClock
 
-AnyAlgo = TrainableAlgo[Any, Any]
-TAlgo = TypeVar("TAlgo", bound=AnyAlgo)
+Timer = Callable[[str], AbstractContextManager[None]]
+BEST_FILE = "best.safetensors"  # in a run's folder of checkpoints
+# Rows of observations that tell datasets apart: hashing all of a large one would take seconds.
+IDENTITY_ROWS = 4096
+
+
+class Trainable(Protocol):
+    """What a run asks of a built algorithm: the hooks that another package's can override.
+
+    In the order of a run: `hold_out`, `resume_from` (of a resumed run), `begin_run`,
+    `train_first_stages`, `batch_source`, then in every step `batch_source_at` and
+    `sample_and_update`, `before_evaluation`, `end_run`. An override calls `super()` first, unless
+    `MultiDiscreteAlgo`'s docstring says otherwise.
+
+    Attributes:
+        caches_features: whether features of the whole dataset are cached; None until a run has
+            decided. Checkpoints keep it, so that a resumed run does what the interrupted one did.
+    """
+
+    caches_features: bool | None
+
+    @property
+    def config(self) -> Any: ...
+    @property
+    def impl(self) -> Any: ...
+    @property
+    def compiled(self) -> bool: ...
+    @property
+    def enable_ddp(self) -> bool: ...
+    @property
+    def grad_step(self) -> int: ...
+    def set_grad_step(self, grad_step: int) -> None: ...
+    def resume_from(self, checkpoints: Checkpoints) -> None: ...
+    def begin_run(self, run: Run) -> None: ...
+    def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None: ...
+    def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource: ...
+    def batch_source_at(self, source: BatchSource, progress: float) -> BatchSource: ...
+    def sample_and_update(self, source: BatchSource, measure: Timer) -> dict[str, torch.Tensor]: ...
+    def before_evaluation(self) -> None: ...
+    def end_run(self) -> None: ...
+    def forget_recording(self) -> None: ...
+
+
+def create_budget(algo: Trainable, options: RunOptions) -> Budget:
+    """Returns a budget of the seconds that a run was given, or the one that it was given.
+
+    Raises:
+        ValueError: `seconds` and `clock` fit neither each other nor the algorithm.
+    """
+    given = options.seconds
+    if options.clock != "wall" and (given is None or isinstance(given, Budget)):
+        raise ValueError(
+            f"clock={options.clock!r} is for seconds=<a number>; a Budget has its own clock."
+        )
+    if isinstance(given, Budget):
+        budget = given
+    elif options.clock == "ops":
+        budget = Budget(given, WorkClock())
+    else:
+        budget = Budget(given, time.process_time if options.clock == "cpu" else time.monotonic)
+    if isinstance(budget.clock, WorkClock) and algo.compiled:
+        raise ValueError(
+            "Operations within a recorded CUDA graph cannot be counted. With clock='ops', "
+            f"expected compile_graph=False, got {algo.config.compile_graph!r}."
+        )
+    if algo.enable_ddp and budget.seconds:
+        raise ValueError("seconds= is for one process: each would count its own steps.")
+    return budget
 
 
 @contextmanager
 def open_logger(
-    algo: AnyAlgo,
-    name: str,
-    with_timestamp: bool,
-    factory: LoggerAdapterFactory,
-    epoch_steps: int,
+    algo: Trainable, options: RunOptions, epoch_steps: int, stage: str = ""
 ) -> Iterator[D3RLPyLogger]:
     """Yields a logger that has logged the configuration."""
-    stem = f"{name}_{datetime.now():%Y%m%d%H%M%S}" if with_timestamp else name
+    factory, with_timestamp = options.logger_adapter or FileAdapterFactory(), options.with_timestamp
+    stem = (options.experiment_name or type(algo).__name__) + stage
+    if with_timestamp:
+        stem += f"_{datetime.now():%Y%m%d%H%M%S}"
     for number in itertools.count(1):  # of runs that start in the same second
         name = stem if number == 1 else f"{stem}_{number}"
         with suppress(FileExistsError):
@@ -60,7 +126,7 @@ def open_logger(
             stack.enter_context(exclusive_folder(folder, wait=False))
         logger_class = NotebookLogger if is_notebook() else BriefLogger
         logger = logger_class(algo, factory, name, epoch_steps, with_timestamp=False)
-        save_config(algo, logger)
+        save_config(cast(Any, algo), logger)
         yield stack.enter_context(closing(logger))
 
 
@@ -79,88 +145,29 @@ class LoggerLog(StageLog):
         self._logger.commit(int(row["epoch"]), int(row["step"]))
 
 
-BestIs = Literal["highest", "lowest"]
-BEST_FILE = "best.safetensors"  # in a run's folder of checkpoints
-# Rows of observations that tell datasets apart: hashing all of a large one would take seconds.
-IDENTITY_ROWS = 4096
-
-
-@dataclasses.dataclass(frozen=True)
-class FitSettings:
-    """The arguments of `MultiDiscreteAlgo.fitter`, which explains them."""
-
-    n_steps: int
-    n_steps_per_epoch: int
-    logging_steps: int
-    logging_strategy: LoggingStrategy
-    experiment_name: str
-    with_timestamp: bool
-    logger_adapter: LoggerAdapterFactory
-    show_progress: bool
-    save_interval: int
-    evaluators: dict[str, Any]
-    callback: Callable[[Any, int, int], None] | None
-    epoch_callback: Callable[[Any, int, int], None] | None
-    checkpoint_dir: str | Path | None
-    resume: bool
-    checkpoint_interval: int
-    keep_checkpoints: int
-    best_by: str | None
-    best_is: BestIs
-    patience: int | None
-    budget: Budget
-
-    def __post_init__(self) -> None:
-        require_one_of("best_is", self.best_is, BestIs)
-        if self.patience is not None and self.best_by is None:
-            raise ValueError("patience needs best_by=, the evaluator that it waits for.")
-        require_fields(
-            self,
-            n_steps=(self.n_steps >= 1, "of at least 1"),
-            n_steps_per_epoch=(self.n_steps_per_epoch >= 1, "of at least 1"),
-            patience=(self.patience is None or self.patience >= 1, "of at least 1"),
-            best_by=(
-                self.best_by is None or self.best_by in self.evaluators,
-                f"to be one of the evaluators ({', '.join(self.evaluators) or 'none'})",
-            ),
-        )
-        if self.best_by is not None and self.patience is None and self.checkpoint_dir is None:
-            raise ValueError(
-                "best_by needs checkpoint_dir=, where the best policy is kept, or patience=."
-            )
-
-
 def create_run(
-    algo: AnyAlgo,
-    experiment_name: str,
-    with_timestamp: bool,
-    logger_adapter: LoggerAdapterFactory,
-    show_progress: bool,
-    checkpoints: Checkpoints | None = None,
-    budget: Budget | None = None,
+    algo: Trainable, options: RunOptions, budget: Budget, checkpoints: Checkpoints | None = None
 ) -> Run:
     """Returns how an algorithm's stages are run; each logs in a folder with its name."""
 
     @contextmanager
     def log(stage: str, prefix: str, epoch_steps: int) -> Iterator[StageLog]:
-        name = f"{experiment_name}_{stage}"
-        with open_logger(algo, name, with_timestamp, logger_adapter, epoch_steps) as logger:
+        with open_logger(algo, options, epoch_steps, f"_{stage}") as logger:
             yield LoggerLog(logger, prefix)
 
     graph: CompileGraph = algo.config.compile_graph if algo.compiled else False
-    return Run(show_progress, checkpoints, algo.enable_ddp, graph, log, budget or Budget())
+    return Run(options.show_progress, checkpoints, algo.enable_ddp, graph, log, budget)
 
 
-class Training(Generic[TAlgo]):
+class Training:
     """One call of `fit`: the first stages of a built algorithm, then the objective's steps.
-
-    What an algorithm does differently, it does in the hooks of `TrainableAlgo`.
 
     Args:
         algo: the algorithm, built.
         buffer: the dataset to train on, on the algorithm's device.
         for_evaluators: the dataset that evaluators get.
-        settings: the arguments of `fit`.
+        options: the arguments of `fit`.
+        budget: its seconds.
 
     Raises:
         ValueError: the learning rates have two schedules.
@@ -168,13 +175,15 @@ class Training(Generic[TAlgo]):
 
     def __init__(
         self,
-        algo: TAlgo,
+        algo: Trainable,
         buffer: DeviceReplayBuffer,
         for_evaluators: ReplayBufferBase,
-        settings: FitSettings,
+        options: FitOptions,
+        budget: Budget,
     ) -> None:
-        self._algo, self._buffer = algo, buffer
-        self._for_evaluators, self._settings = for_evaluators, settings
+        self._algo, self._buffer, self._budget = algo, buffer, budget
+        self._for_evaluators, self._options = for_evaluators, options
+        self._evaluators: Mapping[str, Any] = options.evaluators or {}
         self._schedule = Schedule(algo.config.lr_schedule, algo.config.lr_warmup)
         if not self._schedule.is_constant and any(map(has_schedule, self._impl.optimizers)):
             raise ValueError(
@@ -193,43 +202,29 @@ class Training(Generic[TAlgo]):
         """Trains and yields `(epoch, metrics)`, those of resumed epochs first.
 
         Raises:
-            Exception: see `MultiDiscreteAlgo.fitter`, which documents all of them.
+            Exception: see `MultiDiscreteAlgo.fit`, which documents all of them.
         """
-        algo, settings = self._algo, self._settings
+        algo, budget = self._algo, self._budget
         algo.caches_features = None
         with ExitStack() as stack:
             checkpoints = self._open_checkpoints(stack)
-            run = create_run(
-                algo,
-                settings.experiment_name,
-                settings.with_timestamp,
-                settings.logger_adapter,
-                settings.show_progress,
-                checkpoints,
-                settings.budget,
-            )
+            run = create_run(algo, self._options, budget, checkpoints)
             algo.begin_run(run)
             if checkpoints is None or checkpoints.stage != "training":
                 algo.train_first_stages(self._buffer, run)
-            with settings.budget.counting():  # features of the whole dataset may be computed here
+            with budget.counting():  # features of the whole dataset may be computed here
                 source = algo.batch_source_at(algo.batch_source(self._buffer), 0.0)
             loop = self._create_loop(run)
             stack.callback(algo.forget_recording)
             yield from list(enumerate(loop.rows, 1))
             logger = stack.enter_context(
-                open_logger(
-                    algo,
-                    settings.experiment_name,
-                    settings.with_timestamp,
-                    settings.logger_adapter,
-                    settings.n_steps_per_epoch,
-                )
+                open_logger(algo, self._options, self._options.n_steps_per_epoch)
             )
             step = self._step_of(loop, source, logger)
             for epoch in loop.epochs(step, self._after_step_of(loop, logger)):
                 yield epoch, self._end_epoch(epoch, loop, logger, checkpoints)
             algo.end_run()
-            for evaluate in settings.evaluators.values():
+            for evaluate in self._evaluators.values():
                 if hasattr(evaluate, "compare_with_data"):
                     evaluate.compare_with_data(self._for_evaluators)
 
@@ -237,10 +232,10 @@ class Training(Generic[TAlgo]):
         return Loop(
             run,
             "training",
-            self._settings.n_steps,
-            self._settings.n_steps_per_epoch,
+            self._options.n_steps or self._algo.config.n_steps,
+            self._options.n_steps_per_epoch,
             device=self._buffer.device,
-            patience=self._settings.patience,
+            patience=self._options.patience,
             optimizers=[optim.optim for optim in self._impl.optimizers],
             schedule=self._schedule,
         )
@@ -261,15 +256,15 @@ class Training(Generic[TAlgo]):
 
     def _after_step_of(self, loop: Loop, logger: D3RLPyLogger) -> Callable[[int], None]:
         """Returns what follows a step of an epoch: the log and the user's callback."""
-        settings = self._settings
-        by_step = settings.logging_strategy != LoggingStrategy.EPOCH
+        options = self._options
+        by_step = options.logging_strategy != LoggingStrategy.EPOCH
 
         def after_step(epoch: int) -> None:
-            if by_step and loop.step % settings.logging_steps == 0:
+            if by_step and loop.step % options.logging_steps == 0:
                 _add_metrics(logger, loop.take_losses())
                 loop.logged = logger.commit(epoch, loop.step)
-            if settings.callback:
-                settings.callback(self._algo, epoch, loop.step)
+            if options.callback:
+                options.callback(self._algo, epoch, loop.step)
 
         return after_step
 
@@ -277,27 +272,27 @@ class Training(Generic[TAlgo]):
         self, epoch: int, loop: Loop, logger: D3RLPyLogger, checkpoints: Checkpoints | None
     ) -> dict[str, float]:
         """Evaluates, logs and saves; returns the epoch's row."""
-        algo, settings = self._algo, self._settings
+        algo, options = self._algo, self._options
         _add_metrics(logger, {"time_epoch": loop.epoch_seconds, **loop.take_losses()})
-        if settings.epoch_callback:
-            settings.epoch_callback(algo, epoch, loop.step)
-        if settings.evaluators or loop.is_over(epoch):
+        if options.epoch_callback:
+            options.epoch_callback(algo, epoch, loop.step)
+        if self._evaluators or loop.is_over(epoch):
             loop.test(algo.before_evaluation, epoch)
         measured = {
             name: evaluate(algo, self._for_evaluators)
-            for name, evaluate in settings.evaluators.items()
+            for name, evaluate in self._evaluators.items()
         }
         _add_metrics(logger, measured)
-        if settings.logging_strategy == LoggingStrategy.EPOCH:
+        if options.logging_strategy == LoggingStrategy.EPOCH:
             loop.logged = logger.commit(epoch, loop.step)
-        if epoch % settings.save_interval == 0:
-            logger.save_model(loop.step, algo)
+        if epoch % options.save_interval == 0:
+            logger.save_model(loop.step, cast(Any, algo))
         score = None
-        if settings.best_by is not None:
-            score = measured[settings.best_by] * (1 if settings.best_is == "highest" else -1)
+        if options.best_by is not None:
+            score = measured[options.best_by] * (1 if options.best_is == "highest" else -1)
             if checkpoints is not None and checkpoints.writes and loop.is_best(score):
                 save_policy(algo, checkpoints.folder / BEST_FILE)
-        budget = settings.budget
+        budget = self._budget
         counted = {"step": loop.step, "seconds": budget.spent}
         if isinstance(budget.clock, WorkClock):
             counted["cpu_seconds"] = budget.cpu_seconds
@@ -305,8 +300,8 @@ class Training(Generic[TAlgo]):
 
     def _open_checkpoints(self, stack: ExitStack) -> Checkpoints | None:
         """Opens the run's checkpoints, if any, until the stack's end; loads the newest networks."""
-        algo, settings = self._algo, self._settings
-        if settings.checkpoint_dir is None:
+        algo, options = self._algo, self._options
+        if options.checkpoint_dir is None:
             return None
         parts = self._impl.modules.create_checkpointer(self._impl.device).modules
 
@@ -320,15 +315,15 @@ class Training(Generic[TAlgo]):
 
         identity = run_identity(algo.config, self._buffer)
         checkpoints = Checkpoints(
-            settings.checkpoint_dir,
-            settings.checkpoint_interval,
-            identity | {"n_steps_per_epoch": settings.n_steps_per_epoch},
+            options.checkpoint_dir,
+            options.checkpoint_interval,
+            identity | {"n_steps_per_epoch": options.n_steps_per_epoch},
             shared_state,
             ProcessGroup() if algo.enable_ddp else None,
-            settings.keep_checkpoints,
+            options.keep_checkpoints,
         )
         stack.enter_context(checkpoints)
-        shared = checkpoints.start(settings.resume)
+        shared = checkpoints.start(options.resume)
         if shared is None:
             return checkpoints
         try:

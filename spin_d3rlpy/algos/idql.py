@@ -11,19 +11,44 @@ from typing import Any, cast
 import torch
 from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.logging import LOG
-from d3rlpy.models.encoders import EncoderFactory
+from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy._compat import is_exporting
-from spin_d3rlpy.algos.alike_choices import warn_of_alike_choices
-from spin_d3rlpy.algos.critics import ValueFunction, best_of, squared_error
-from spin_d3rlpy.algos.iql import IQL, IQLConfig, IQLImpl, IQLModules
-from spin_d3rlpy.algos.joint_critics import JointCritic
-from spin_d3rlpy.algos.policy import PolicyAlgo
-from spin_d3rlpy.algos.search import ascend
-from spin_d3rlpy.algos.trust import (
+from spin_d3rlpy.algos.actor_critic import (
+    ActorCriticConfig,
+    ActorCriticImpl,
+    ActorCriticModules,
+    create_critic,
+    create_critic_optim,
+)
+from spin_d3rlpy.algos.config import TPolicy
+from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
+from spin_d3rlpy.algos.signatures import takes
+from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
+from spin_d3rlpy.asm.rules import OPEN, Rule
+from spin_d3rlpy.asm.sampling import sample
+from spin_d3rlpy.critics.base import (
+    ActionCritic,
+    ValueFunction,
+    best_of,
+    expectile_loss,
+    squared_error,
+)
+from spin_d3rlpy.critics.joint import JointCritic
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.batches import BatchSource, imitation_batch
+from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
+from spin_d3rlpy.errors import require_fields
+from spin_d3rlpy.nvec import gumbel_noise
+from spin_d3rlpy.policies import Policy
+from spin_d3rlpy.policies.base import candidate_noise
+from spin_d3rlpy.policies.joint import JointPolicy
+from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
+from spin_d3rlpy.search.ascent import ascend
+from spin_d3rlpy.search.trust import (
     Search,
     SearchMode,
     Trust,
@@ -33,17 +58,7 @@ from spin_d3rlpy.algos.trust import (
     states_to_look_at,
     untested,
 )
-from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
-from spin_d3rlpy.asm.rules import OPEN, Rule
-from spin_d3rlpy.asm.sampling import sample
-from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.batches import BatchSource
-from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
-from spin_d3rlpy.errors import require_fields
-from spin_d3rlpy.nvec import gumbel_noise
-from spin_d3rlpy.policies import Policy
-from spin_d3rlpy.policies.base import candidate_noise
-from spin_d3rlpy.policies.joint import JointPolicy
+from spin_d3rlpy.training.averages import polyak_update
 from spin_d3rlpy.training.loop import Run
 
 # Candidates that `predict` compares at once, of all states; more leave the processor's cache.
@@ -52,8 +67,8 @@ VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
 
 
 @dataclasses.dataclass()
-class IDQLConfig(IQLConfig):
-    r"""IQL's critics; the policy imitates, and acting takes the best of its samples.
+class IDQLConfig(ActorCriticConfig[TPolicy]):
+    r"""Critics and values as in IQL; the policy imitates, acting takes the best of its samples.
 
     .. math::
 
@@ -88,6 +103,10 @@ class IDQLConfig(IQLConfig):
           by several discounts from one network.
 
     Args:
+        value_encoder_factory: d3rlpy's factory of the encoder of V.
+        expectile: tau of V's expectile regression.
+        joint_critic: Q functions of the state and the whole action, which can value how choices go
+            together, instead of utilities that are combined over slots.
         n_action_samples: candidates per state (n).
         candidate_temperature: of the policy's distribution when candidates are drawn; 0 takes the
             most likely choice of every slot, as a policy without critics would.
@@ -106,6 +125,9 @@ class IDQLConfig(IQLConfig):
             `"never"` by imitation. It may be changed after training: `algo.config.search`.
     """
 
+    value_encoder_factory: EncoderFactory = make_encoder_field()
+    expectile: float = 0.8
+    joint_critic: bool = False
     n_action_samples: int = 32
     candidate_temperature: float = 1.0
     value_temperature: float = 0.0
@@ -140,6 +162,7 @@ class IDQLConfig(IQLConfig):
 
     @property
     def gammas(self) -> tuple[float, ...]:
+        """All discounts that values are learned by; `gamma` is the first one."""
         if not self.joint_critic or self.held_out_share == 0.0:  # nothing chooses among them
             return (self.gamma,)
         return self.gamma, *self.short_gammas
@@ -154,69 +177,79 @@ class IDQLConfig(IQLConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class IDQLModules(IQLModules):
+class IDQLModules(ActorCriticModules):
     """Networks and optimizers of IDQL."""
 
+    q_funcs: ActionCritic  # type: ignore[assignment]
+    targ_q_funcs: ActionCritic  # type: ignore[assignment]
+    value_func: ValueFunction
+    value_optim: OptimizerWrapper
     trust: TrustSwitch
 
 
-class IDQLImpl(IQLImpl):
+class IDQLImpl(ActorCriticImpl):
     """The update of IDQL."""
 
     _modules: IDQLModules
-    _config: IDQLConfig
+    _config: IDQLConfig[Any]
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         n = self._config.n_action_samples
         self._candidate_noise = candidate_noise(self._layout, n, self.device)
-        self._decided: Search | None = self._config.searches[0]
+        self._fixed_search: Search | None = self._config.searches[0]
         self._gammas = torch.tensor(self._config.gammas, device=self.device)[:, None]  # (G, 1)
 
-    def _advantage(self, batch: TorchMiniBatch) -> torch.Tensor:
-        """With critics of whole actions `mean_e Q_e(s, a) - V(s)`, standardized, `(G, B)`.
+    def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
+        """One step of V, then Q, then the policy, then the target critic."""
+        modules, config = self._modules, self._config
+        values: torch.Tensor = modules.value_func(batch.observations)
+        targets = self._targets_of_values(batch)  # ([G,] B)
+        advantage = targets - values.reshape(targets.shape)
+        value_loss = expectile_loss(advantage, config.expectile)
+        value_loss = self.minimize(value_loss, modules.value_optim)
 
-        Not of the smallest value nor of target networks, as in IQL: values of the data's own
-        actions are not too high, and the delay of target networks costs most of a short training.
-        """
-        critic: Any = self._modules.q_funcs
-        if not isinstance(critic, JointCritic):
-            return super()._advantage(batch)
-        x: Any = batch.observations
         with torch.no_grad():
-            q = critic.standardized(x, batch.actions).mean(0)
-        values = self._modules.value_func(batch.observations)
-        advantage: torch.Tensor = q - values.reshape(q.shape)
-        return advantage
+            next_values: torch.Tensor = modules.value_func(batch.next_observations)
+        critic_loss = self.compute_critic_loss(batch, next_values)
+        critic_loss = self.minimize(critic_loss, modules.critic_optim)
+        metrics = {"critic_loss": critic_loss, "value_loss": value_loss}
+
+        if modules.actor_optim is not None:  # a structure model is trained already
+            actor_loss = -self.log_prob(imitation_batch(batch)).mean()
+            metrics["actor_loss"] = self.minimize(actor_loss, modules.actor_optim)
+
+        polyak_update(modules.targ_q_funcs, modules.q_funcs, config.tau)
+        return metrics
+
+    @torch.no_grad()
+    def _targets_of_values(self, batch: TorchMiniBatch) -> torch.Tensor:
+        """What V is regressed to, standardized, `([G,] B)`.
+
+        With critics of whole actions it is the mean of the online critics, not the smallest value
+        of the target networks, as in IQL: values of the data's own actions are not too high, and
+        the delay of target networks costs most of a short training.
+        """
+        x: Any = batch.observations
+        if self._config.joint_critic:
+            return self._modules.q_funcs.standardized(self._layout, x, batch.actions).mean(0)
+        return self.q_values(self._modules.targ_q_funcs, x, batch.actions).amin(0)
 
     def compute_critic_loss(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
-        """As IQL's; by all discounts, in units of standardized returns."""
-        critic: Any = self._modules.q_funcs
-        if not isinstance(critic, JointCritic):
-            return super().compute_critic_loss(batch, next_values)
-        scale = critic.members[0].scale
+        """Squared errors by all discounts, in units of standardized returns."""
+        critic, x = self._modules.q_funcs, cast(torch.Tensor, batch.observations)
+        scale = critic.scale
         next_returns = scale.restore(next_values.reshape(len(self._gammas), -1))
-        targets = self.bootstrap(batch, next_returns, self._gammas)
-        x: Any = batch.observations
-        values = critic.standardized(x, batch.actions)  # (E, G, B)
-        targets = scale.standardize(targets).repeat(len(values), 1)  # (E * G, B)
-        return squared_error(values.flatten(0, 1), targets)
+        targets = scale.standardize(self.bootstrap(batch, next_returns, self._gammas))
+        values = critic.standardized(self._layout, x, batch.actions)  # (E, G, B)
+        return squared_error(values.flatten(0, 1), targets.repeat(len(values), 1))
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
         return self.values_by_gamma(x, action).mean(0)
 
     def values_by_gamma(self, x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Values by `gamma`, whichever discount the search acts by, `(E, [A,] B)`."""
-        critic: Any = self._modules.q_funcs
-        if isinstance(critic, JointCritic):
-            return critic.values_by(0, x, actions)
-        return self.q_values(critic, x, actions)
-
-    def imitation_weight(
-        self, batch: TorchMiniBatch, imitated: TorchMiniBatch, advantage: torch.Tensor
-    ) -> torch.Tensor:
-        """Ones: the policy imitates all actions alike."""
-        return torch.ones_like(imitated.rewards[:, 0])
+        return self._modules.q_funcs.values_by(0, self._layout, x, actions)
 
     def inner_predict_best_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
         rule = self.rule_and(extra)
@@ -272,9 +305,23 @@ class IDQLImpl(IQLImpl):
     @property
     def acting_search(self) -> Search | None:
         """The critics' search that acts; None if the policy acts alone."""
-        if not is_exporting():  # a file cannot depend on a network's numbers here
-            self._decided = self._modules.trust.decide(self._config.search)
-        return self._decided
+        if is_exporting():  # a file cannot depend on a network's numbers here
+            return self._fixed_search
+        return self._modules.trust.decide(self._config.search)
+
+    @property
+    def trust(self) -> TrustSwitch:
+        """What was measured of the critics."""
+        return self._modules.trust
+
+    @property
+    def critics(self) -> tuple[ActionCritic, ActionCritic]:
+        """Online and target ensemble."""
+        return self._modules.q_funcs, self._modules.targ_q_funcs
+
+    def fix_search(self) -> None:
+        """Fixes the search of files that are exported next."""
+        self._fixed_search = self.acting_search
 
     @property
     def _n_candidates(self) -> int:
@@ -343,21 +390,20 @@ class IDQLImpl(IQLImpl):
         given: torch.Tensor | None = None,
         deadline: float = math.inf,
     ) -> torch.Tensor:
-        sweeps = self._config.search_sweeps
-        critic: Any = self._modules.q_funcs
+        sweeps, critic = self._config.search_sweeps, self._modules.q_funcs
         if sweeps == 0:
             return actions
         start = actions.clamp(min=0)  # in a file, -1 is no choice
         conditionals = self.acting_policy.conditionals(x, start)
         conditions = allowed, rule, given, deadline
-        members = critic.members[critics]
+        members = cast(JointCritic, critic).members[critics]
         improved = ascend(members, conditionals, x, start, support, sweeps, *conditions)
         return torch.where(actions == OPEN, OPEN, improved)
 
     @torch.no_grad()
     def measure_trust(self, x: torch.Tensor) -> Trust:
         """Lets the critics judge each other's searches in states `(B, obs)`."""
-        critic: Any = self._modules.q_funcs
+        critic = self._modules.q_funcs
         drawn = self._draw_candidates(x, self._config.n_action_samples, None, self.rule)
         own = self._draw_candidates(x, VALUE_SAMPLES, None, self.rule)
 
@@ -385,11 +431,9 @@ class IDQLImpl(IQLImpl):
     @torch.no_grad()
     def temporal_difference_errors(self, batch: TorchMiniBatch) -> torch.Tensor:
         """Returns `r + gamma V(s') - Q(s, a)` of scaled transitions, `(B,)`."""
-        critic: Any = self._modules.q_funcs
         x: Any = batch.observations
         values: torch.Tensor = self._modules.value_func(batch.next_observations)
-        if isinstance(critic, JointCritic):
-            values = critic.members[0].scale.restore(values.reshape(len(self._gammas), -1))[0]
+        values = self._modules.q_funcs.scale.restore(values.reshape(len(self._gammas), -1))[0]
         q = self.values_by_gamma(x, batch.actions).mean(0)
         return self.bootstrap(batch, values, self._config.gamma) - q
 
@@ -405,35 +449,33 @@ class IDQLImpl(IQLImpl):
         self._compare_by(trust.best.gamma)
 
     def _compare_by(self, gamma: float) -> None:
-        critic: Any = self._modules.q_funcs
-        if isinstance(critic, JointCritic):
-            critic.acts_by = self._config.gammas.index(gamma)
+        self._modules.q_funcs.act_by(self._config.gammas.index(gamma))
 
 
-class IDQL(IQL):
-    """IDQL; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
+@dataclasses.dataclass()
+class _IDQLArguments(IDQLConfig[Any], PolicyArguments):
+    """What `IDQL(...)` takes."""
 
-    config_class: type[IDQLConfig] = IDQLConfig
+
+class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
+    """IDQL with any policy; `spin_d3rlpy.algos.named` has a name for each."""
+
+    config_class = IDQLConfig
     impl_class = IDQLImpl
     _acts_by = PolicyAlgo._acts_by | {"q_funcs", "targ_q_funcs", "trust"}
     _held_out: DeviceReplayBuffer | None = None
 
+    @takes(_IDQLArguments)
+    def __init__(self, *arguments: Any, **fields: Any) -> None:
+        super().__init__(*arguments, **fields)
+
     @property
     def trust(self) -> Trust | None:
         """How far the critics are trusted, and by which figures; None if they were not tested."""
-        return cast(IDQLImpl, self.require_built())._modules.trust.trust
-
-    @property
-    def _idql(self) -> IDQLImpl:
-        return cast(IDQLImpl, self._impl)
-
-    @property
-    def _idql_config(self) -> IDQLConfig:
-        return cast(IDQLConfig, self._config)
+        return self.require_built().trust.trust
 
     def save_policy(self, fname: str, masks: bool = False) -> None:
-        if self._impl is not None:
-            _ = cast(IDQLImpl, self._impl).acting_search  # read before, kept in the file
+        self.require_built().fix_search()
         super().save_policy(fname, masks)
 
     def predict_with(
@@ -463,20 +505,19 @@ class IDQL(IQL):
             ValueError: `allowed` is neither a bool mask of this action space nor a rule, the
                 policy is not a structure model, or `milliseconds` is not above 0.
         """
-        inputs = self.network_input(self._check_observations(x))
+        inputs = self.network_input(self.check_observations(x))
         if milliseconds is not None and not milliseconds > 0.0:
             raise ValueError(f"Expected milliseconds above 0, got {milliseconds!r}.")
-        impl = cast(IDQLImpl, self._impl)
-        return impl.choose_with(inputs, given, allowed, milliseconds).cpu().numpy()
+        return self.require_built().choose_with(inputs, given, allowed, milliseconds).cpu().numpy()
 
     def hold_out(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Keeps some episodes by which trust is measured, and returns the others."""
-        share = cast(IDQLConfig, self._config).held_out_share
+        share = self._config.held_out_share
         self._held_out = None
         if share == 0.0:
             return buffer
         if buffer.size() < 2:
-            self._idql.trust_critics(untested(self._idql_config.searches))
+            self.require_built().trust_critics(untested(self._config.searches))
             return buffer
         buffer, self._held_out = buffer.split(share)
         return buffer
@@ -493,8 +534,8 @@ class IDQL(IQL):
             chosen = rows[torch.randperm(len(rows))[:n].to(rows.device)]
             observations = self._held_out.observations_at(chosen)
             x = observations if self._transform is None else self._transform(observations)
-            trust = self._idql.measure_trust(x)
-        self._idql.trust_critics(trust)
+            trust = self.require_built().measure_trust(x)
+        self.require_built().trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
         if 0.0 < trust.alternatives < NEARLY_DETERMINISTIC:
             LOG.warning(
@@ -507,8 +548,8 @@ class IDQL(IQL):
         super().end_run()
         layout, held_out = self._config.layout, self._held_out
         if layout is not None and held_out is not None:
-            errors_of = self._idql.temporal_difference_errors
-            warn_of_alike_choices(layout, self._nvec, held_out, self._scale, errors_of)
+            errors_of = self.require_built().temporal_difference_errors
+            warn_of_alike_choices(layout, self._nvec, held_out, self.scale, errors_of)
 
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
         """Nothing imitates with a policy that is not trained: no batch for it is drawn."""
@@ -518,26 +559,43 @@ class IDQL(IQL):
     def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None:
         """Also measures returns, which the critics learn in standardized form."""
         super().train_first_stages(buffer, run)
-        critics: list[Any] = [self._idql.q_function, self._idql.target_q_function]
-        if self._grad_step > 0 or not isinstance(critics[0], JointCritic):
+        if self._grad_step > 0:
             return
         scaler = self._config.reward_scaler
         rewards = buffer.rewards if scaler is None else scaler.transform(buffer.rewards)
-        for critic in critics:
-            critic.fit_scale(buffer, rewards, self._idql_config.gammas)
+        for critic in self.require_built().critics:
+            critic.fit_scale(buffer, rewards, self._config.gammas)
 
-    def create_modules(self, observation_shape: Shape) -> IDQLModules:
-        parts = vars(super().create_modules(observation_shape))
-        config = self._idql_config
+    def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
+        config, size = self._config, cast_flat_shape(observation_shape)
+        policy = self.create_policy(observation_shape)
+        actor_optim = self.create_actor_optim(policy)
+        q_funcs = self._create_critic(observation_shape)
+        values = ValueFunction(size, config.value_encoder_factory, len(config.gammas))
+        value_func = values.to(self._device)
         trust = TrustSwitch(config.searches, is_tested=config.held_out_share > 0.0)
-        return IDQLModules(**parts, trust=trust.to(self._device))
+        modules = IDQLModules(
+            policy=policy,
+            actor_optim=actor_optim,
+            q_funcs=q_funcs,
+            targ_q_funcs=self._create_critic(observation_shape),
+            critic_optim=create_critic_optim(self, q_funcs),
+            value_func=value_func,
+            value_optim=create_critic_optim(self, value_func),
+            trust=trust.to(self._device),
+        )
+        self._impl = self.impl_class(observation_shape, modules, config, self._device)
 
-    def create_value_function(
-        self, observation_shape: Shape, factory: EncoderFactory
-    ) -> ValueFunction:
-        n_discounts = len(self._idql_config.gammas)
-        values = ValueFunction(cast_flat_shape(observation_shape), factory, n_discounts)
-        return values.to(self._device)
+    def _create_critic(self, shape: Shape) -> ActionCritic:
+        config, factory = self._config, self._config.critic_encoder_factory
+        if not config.joint_critic:
+            return create_critic(config, factory, shape, self._device)
+        n_discounts, size = len(config.gammas), cast_flat_shape(shape)
+        critic = JointCritic(
+            size, factory, self._nvec, config.n_critics, config.layout, n_discounts
+        )
+        return critic.to(self._device)
 
     def create_actor_optim(self, policy: Policy) -> OptimizerWrapper | None:
+        """A structure model is not trained further: there may be no optimizer."""
         return super().create_actor_optim(policy) if policy.trainable_modules() else None

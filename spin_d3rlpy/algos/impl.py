@@ -206,7 +206,7 @@ class PolicyImpl(MultiDiscreteImpl):
         self,
         observation_shape: Shape,
         modules: PolicyModules,
-        config: PolicyConfig,
+        config: PolicyConfig[Any],
         device: str,
     ) -> None:
         self._average: WeightAverage | None = None

@@ -13,19 +13,24 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from d3rlpy.types import Shape
 
 from spin_d3rlpy.algos.actor_critic import (
-    ActorCriticAlgo,
     ActorCriticConfig,
     ActorCriticImpl,
     ActorCriticModules,
+    advantage_weights,
+    create_critic,
+    create_critic_optim,
 )
-from spin_d3rlpy.algos.critics import ValueFunction, expectile_loss
-from spin_d3rlpy.algos.joint_critics import JointCritic
+from spin_d3rlpy.algos.config import TPolicy
+from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
+from spin_d3rlpy.algos.signatures import takes
+from spin_d3rlpy.critics.base import ValueFunction, expectile_loss
+from spin_d3rlpy.critics.joint import JointCritic
 from spin_d3rlpy.data.batches import imitation_batch
 from spin_d3rlpy.training.averages import polyak_update
 
 
 @dataclasses.dataclass()
-class IQLConfig(ActorCriticConfig):
+class IQLConfig(ActorCriticConfig[TPolicy]):
     r"""Implicit Q-learning with factored values.
 
     .. math::
@@ -47,6 +52,9 @@ class IQLConfig(ActorCriticConfig):
         expectile: tau of the expectile regression.
         weight_temp: inverse temperature beta of the advantage weights.
         max_weight: largest advantage weight, w_max.
+        weight_ess: if given, between 0 and 1, the weights' temperature is set per batch so that
+            their effective sample size is this share of the batch; replaces `weight_temp` and
+            `max_weight`.
         joint_critic: Q functions of the state and the whole action, which can value how choices
             go together, instead of utilities that are combined over slots.
     """
@@ -55,12 +63,8 @@ class IQLConfig(ActorCriticConfig):
     expectile: float = 0.8
     weight_temp: float = 3.0
     max_weight: float = 100.0
+    weight_ess: float | None = None
     joint_critic: bool = False
-
-    @property
-    def gammas(self) -> tuple[float, ...]:
-        """All discounts that values are learned by; `gamma` is the first one."""
-        return (self.gamma,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +79,7 @@ class IQLImpl(ActorCriticImpl):
     """The update of IQL."""
 
     _modules: IQLModules
-    _config: IQLConfig
+    _config: IQLConfig[Any]
 
     def _advantage(self, batch: TorchMiniBatch) -> torch.Tensor:
         """`min_e Q_e(s, a) - V(s)` under the target ensemble, `(B,)`, with V's gradient."""
@@ -88,9 +92,12 @@ class IQLImpl(ActorCriticImpl):
         """One step of V, then Q, then the policy, then the target critic."""
         modules = self._modules
         advantage = self._advantage(batch)
-        imitated = imitation_batch(batch)
-        weight = self.imitation_weight(batch, imitated, advantage.detach())
-        value_loss = expectile_loss(advantage, self._config.expectile)
+        imitated, config = imitation_batch(batch), self._config
+        of_imitated = advantage if imitated is batch else self._advantage(imitated)
+        weight = advantage_weights(
+            of_imitated.detach(), config.weight_temp, config.max_weight, config.weight_ess
+        )
+        value_loss = expectile_loss(advantage, config.expectile)
         value_loss = self.minimize(value_loss, modules.value_optim)
 
         with torch.no_grad():
@@ -99,59 +106,49 @@ class IQLImpl(ActorCriticImpl):
         critic_loss = self.minimize(critic_loss, modules.critic_optim)
         metrics = {"critic_loss": critic_loss, "value_loss": value_loss}
 
-        if modules.actor_optim is not None:
-            actor_loss = self.weighted_imitation_loss(imitated, weight)
-            metrics["actor_loss"] = self.minimize(actor_loss, modules.actor_optim)
+        actor_loss = self.weighted_imitation_loss(imitated, weight)
+        metrics["actor_loss"] = self.minimize(actor_loss, modules.actor_optim)
 
         polyak_update(modules.targ_q_funcs, modules.q_funcs, self._config.tau)
         return metrics
 
-    def imitation_weight(
-        self, batch: TorchMiniBatch, imitated: TorchMiniBatch, advantage: torch.Tensor
-    ) -> torch.Tensor:
-        """Returns the weights of the policy's loss on `imitated`, `(B,)`.
 
-        `advantage` is that of the critics' batch, often the same.
-        """
-        if imitated is not batch:
-            advantage = self._advantage(imitated).detach()
-        return self.advantage_weights(advantage, self._config.weight_temp, self._config.max_weight)
+@dataclasses.dataclass()
+class _IQLArguments(IQLConfig[Any], PolicyArguments):
+    """What `IQL(...)` takes."""
 
 
-class IQL(ActorCriticAlgo[IQLImpl, IQLConfig]):
-    """IQL; the named algorithms in `spin_d3rlpy.algos.named` choose its policy."""
+class IQL(PolicyAlgo[IQLImpl, IQLConfig[TPolicy]], name="spin_d3rlpy_iql"):
+    """IQL with any policy; `spin_d3rlpy.algos.named` has a name for each."""
 
-    config_class: type[IQLConfig] = IQLConfig
-    impl_class: type[IQLImpl] = IQLImpl
+    config_class = IQLConfig
+    impl_class = IQLImpl
+
+    @takes(_IQLArguments)
+    def __init__(self, *arguments: Any, **fields: Any) -> None:
+        super().__init__(*arguments, **fields)
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        modules = self.create_modules(observation_shape)
-        self._impl = self.impl_class(observation_shape, modules, self._config, self._device)
-
-    def create_modules(self, observation_shape: Shape) -> IQLModules:
-        """Returns new networks and their optimizers."""
-        values = self._config.value_encoder_factory
+        config, size = self._config, cast_flat_shape(observation_shape)
         policy = self.create_policy(observation_shape)
         actor_optim = self.create_actor_optim(policy)
-        q_funcs = self.create_critic(observation_shape)
-        value_func = self.create_value_function(observation_shape, values)
-        return IQLModules(
+        q_funcs = self._create_critic(observation_shape)
+        value_func = ValueFunction(size, config.value_encoder_factory).to(self._device)
+        modules = IQLModules(
             policy=policy,
             actor_optim=actor_optim,
             q_funcs=q_funcs,
-            targ_q_funcs=self.create_critic(observation_shape),
-            critic_optim=self.create_critic_optim(q_funcs),
+            targ_q_funcs=self._create_critic(observation_shape),
+            critic_optim=create_critic_optim(self, q_funcs),
             value_func=value_func,
-            value_optim=self.create_critic_optim(value_func),
+            value_optim=create_critic_optim(self, value_func),
         )
+        self._impl = self.impl_class(observation_shape, modules, config, self._device)
 
-    def create_critic(self, observation_shape: Shape) -> Any:
-        if not self._config.joint_critic:
-            return super().create_critic(observation_shape)
-        config = self._config
-        shape, factory = cast_flat_shape(observation_shape), config.critic_encoder_factory
-        n_discounts = len(config.gammas)
-        critic = JointCritic(
-            shape, factory, self._nvec, config.n_critics, config.layout, n_discounts
-        )
+    def _create_critic(self, shape: Shape) -> Any:
+        config, factory = self._config, self._config.critic_encoder_factory
+        if not config.joint_critic:
+            return create_critic(config, factory, shape, self._device)
+        size = cast_flat_shape(shape)
+        critic = JointCritic(size, factory, self._nvec, config.n_critics, config.layout)
         return critic.to(self._device)

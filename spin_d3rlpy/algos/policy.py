@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 import torch
 from d3rlpy.base import DeviceArg
 from d3rlpy.dataset import cast_flat_shape
-from d3rlpy.logging import LOG, FileAdapterFactory, LoggerAdapterFactory
-from d3rlpy.models.encoders import EncoderFactory
+from d3rlpy.logging import LOG
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.types import GymEnv, NDArray, Observation, Shape
 
-from spin_d3rlpy.algos.base import Clock, MultiDiscreteAlgo
-from spin_d3rlpy.algos.config import PolicyConfig, takes_policy_fields
-from spin_d3rlpy.algos.fit import create_run
-from spin_d3rlpy.algos.impl import MultiDiscreteImpl, PolicyImpl, PolicyModules
+from spin_d3rlpy.algos.base import Arguments, MultiDiscreteAlgo
+from spin_d3rlpy.algos.config import PolicyConfig
+from spin_d3rlpy.algos.fit import create_budget, create_run
+from spin_d3rlpy.algos.impl import PolicyImpl
+from spin_d3rlpy.algos.options import StageOptions
+from spin_d3rlpy.algos.recipes import recipe_fields, recipe_policy
+from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
 from spin_d3rlpy.asm.sampling import log_likelihood
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -29,8 +31,8 @@ from spin_d3rlpy.data.scalers import resize_scaler, scaler_from_dict, scaler_to_
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.fast.transformer import state_of
 from spin_d3rlpy.nvec import nvec_from_space, require_same_nvec
-from spin_d3rlpy.policies import Policy, PolicyFactory, create_policy
-from spin_d3rlpy.policies.factories import ASMEncoderFactory
+from spin_d3rlpy.policies import SPIN, Policy, PolicyFactory
+from spin_d3rlpy.policies.factories import ASMPolicyFactory
 from spin_d3rlpy.policies.feature_cache import (
     CachedFeatures,
     NotWorthwhileError,
@@ -42,64 +44,124 @@ from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.checkpoints import Checkpoints
 from spin_d3rlpy.training.loop import Row, Run
 
-__all__ = ["PolicyAlgo", "PolicyConfig", "PolicyImpl", "PolicyModules", "takes_policy_fields"]
-
-TConfig = TypeVar("TConfig", bound=PolicyConfig)
-TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
+TConfig = TypeVar("TConfig", bound=PolicyConfig[Any])
+TImpl = TypeVar("TImpl", bound=PolicyImpl)
 
 
-class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
-    """An objective that trains a policy.
-
-    A subclass with a name is registered for saved files; its config chooses the policy:
-
-        class SPINIQL(IQL, name="spin_iql"):
-            config_class = SPINIQLConfig
-
-    Arguments are those of `ActingAlgo`, fields of the policy among them
-    (`SPINIQL(transformer=TransformerConfig(width=64))`), and:
+@dataclasses.dataclass()
+class PolicyArguments(Arguments):
+    """What the constructor of an objective with a policy takes in addition to its config's fields.
 
     Args:
         asm: pre-trained Action Structure Model or its file, for policies made from one; without it,
             `fit` pre-trains one.
+    """
+
+    asm: ActionStructureModel | str | Path | None = None
+
+
+class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
+    """An objective that trains a policy, which is its config's field `policy`.
+
+    A named algorithm is an objective with one kind of policy:
+
+        class SPINIQL(IQL[SPIN], policy=SPIN):
+            "SPIN with implicit Q-learning."
+
+    Arguments are those of `MultiDiscreteAlgo`, and:
+
+    Args:
+        asm: see `PolicyArguments`.
 
     Raises:
-        ValueError: the encoder factory makes another kind of policy than this class's.
+        ValueError: the policy is of another kind than this class's.
+        TypeError: a field of the policy among the objective's.
     """
 
     # Networks that acting needs.
     _acts_by: frozenset[str] = frozenset({"policy", "average_policy"})
+    default_policy: Callable[[], PolicyFactory] = SPIN
+    _named: dict[type[PolicyFactory], type[PolicyAlgo[Any, Any]]]
+
+    def __init_subclass__(
+        cls,
+        name: str | None = None,
+        policy: Callable[[], PolicyFactory] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Registers an objective by its name, and its algorithm with one kind of policy."""
+        super().__init_subclass__(name=name, **kwargs)
+        if name is not None:
+            cls._named = {}
+        if policy is not None:
+            cls.default_policy = staticmethod(policy)
+            cls._named.setdefault(type(policy()), cls)
 
     def __init__(
         self,
         config: TConfig | None = None,
         device: DeviceArg = False,
         enable_ddp: bool = False,
-        asm: ActionStructureModel | str | Path | None = None,
         recipe: str = "published",
+        asm: ActionStructureModel | str | Path | None = None,
         **fields: Any,
     ) -> None:
         super().__init__(config, device, enable_ddp, recipe, **fields)
         self._asm: ActionStructureModel | None = None
         self._show_progress = True
         self._budget_of_run = Budget()
-        wanted = type(self.config_class().actor_encoder_factory)
-        if issubclass(wanted, PolicyFactory) and not isinstance(self._factory, wanted):
+        wanted = type(self.default_policy())
+        is_named = self._named.get(wanted) is not None and isinstance(self, self._named[wanted])
+        if is_named and not isinstance(self._factory, wanted):
             raise ValueError(
-                f"{type(self).__name__} needs a {wanted.__name__} as actor_encoder_factory, got "
-                f"{self._factory!r}."
+                f"{type(self).__name__} needs policy={wanted.__name__}(...), got {self._factory!r}."
             )
         if asm is not None:
             self.set_asm(asm)
 
+    @classmethod
+    def of_policy(cls, policy: PolicyFactory) -> type[PolicyAlgo[Any, Any]]:
+        """Returns the named algorithm of this objective and a policy; without one, the objective's.
+
+        Files hold the objective and the policy, not the class.
+        """
+        return cls._named.get(type(policy), cls)
+
+    @classmethod
+    def fields_of_recipe(cls, recipe: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Returns the config's fields by a recipe.
+
+        Those that are given win; a policy that is given is taken as it is.
+
+        Raises:
+            TypeError: a field of the policy among them.
+            ValueError: there is no such recipe.
+        """
+        policy = given.get("policy")
+        if policy is None:
+            policy = recipe_policy(recipe, cls.config_class, cls.default_policy())
+        if isinstance(policy, PolicyFactory):
+            known = {field.name for field in dataclasses.fields(cls.config_class)}
+            of_policy = {field.name for field in dataclasses.fields(cast(Any, policy))}
+            for name in sorted((given.keys() - known) & of_policy):
+                raise TypeError(
+                    f"{name} is a field of the policy: pass "
+                    f"policy={type(policy).__name__}({name}=...) instead of {name}=."
+                )
+            fields = recipe_fields(recipe, cls.config_class, policy)
+        else:
+            fields = {}  # the config says what is expected
+        return fields | given | {"policy": policy}
+
     @property
-    def _factory(self) -> EncoderFactory:
-        return self._config.actor_encoder_factory
+    def _factory(self) -> PolicyFactory:
+        policy: PolicyFactory = self._config.policy
+        return policy
 
     @property
     def policy(self) -> Policy:
         """The policy network; a RuntimeError if it is not built."""
-        return cast(PolicyImpl, self.require_built()).policy
+        return self.require_built().policy
 
     @property
     def imitation_rows(self) -> int | None:
@@ -107,7 +169,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return rows and self.policy.rows_per_update(rows)
 
     def create_impl(self, observation_shape: Shape, action_size: int) -> None:
-        """Builds the networks; the arguments are those of `ActingAlgo.create_impl`.
+        """Builds the networks; the arguments are those of `MultiDiscreteAlgo.create_impl`.
 
         Raises:
             NvecMismatchError: the ASM was pre-trained on observations of another length.
@@ -117,9 +179,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 f"The ASM was pre-trained on observations of length {self._asm.observation_size}, "
                 f"not {observation_shape[0]}."
             )
-        layout, factory = self._config.layout, self._factory
-        if layout is not None and isinstance(factory, PolicyFactory) and self._asm is None:
-            self._config.actor_encoder_factory = factory.with_layout(layout)
+        layout = self._config.layout
+        if layout is not None and self._asm is None:
+            self._config.policy = self._factory.with_layout(layout)
         super().create_impl(observation_shape, action_size)
         scaler, policy = self._config.observation_scaler, self.policy
         if isinstance(policy, JointPolicy) and scaler is not None and scaler.built:
@@ -129,12 +191,12 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     def _load_asm(self) -> None:
         if self._asm is not None and self._impl is not None:
             cast(Any, self.policy).load_asm(self._asm)
-            cast(PolicyImpl, self._impl).sync_average()
+            self._impl.sync_average()
 
     def create_policy(self, observation_shape: Shape) -> Policy:
-        """Returns a new policy, as the config's `actor_encoder_factory` describes it."""
-        shape = cast_flat_shape(observation_shape)
-        return create_policy(self._factory, shape, self._nvec, self._config.layout).to(self._device)
+        """Returns a new policy, as the config's `policy` describes it."""
+        size = cast_flat_shape(observation_shape)[0]
+        return self._factory.create_policy(size, self._nvec).to(self._device)
 
     def create_actor_optim(self, policy: Policy) -> OptimizerWrapper | None:
         """Returns the policy's optimizer.
@@ -155,27 +217,11 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         """Whether the policy's first stages are done (also after loading a policy)."""
         return self._impl is not None and self.policy.is_pretrained
 
-    def pretrain(
-        self,
-        dataset: Any,
-        experiment_name: str | None = None,
-        with_timestamp: bool = True,
-        logger_adapter: LoggerAdapterFactory | None = None,
-        show_progress: bool = True,
-        seconds: float | Budget | None = None,
-        clock: Clock = "wall",
-    ) -> list[Row]:
+    @takes(StageOptions)
+    def pretrain(self, *arguments: Any, **options: Any) -> list[Row]:
         """Runs the policy's first stage alone, e.g. an Action Structure Model's pre-training.
 
-        Args:
-            dataset: any dataset that `fit` accepts.
-            experiment_name: name of the log folder, to which the stage's is appended; the class's
-                name if None.
-            with_timestamp: append the time to it.
-            logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
-            show_progress: draw progress bars.
-            seconds: training time instead of the stage's number of updates, as in `fitter`.
-            clock: of `seconds`, likewise.
+        The arguments are the fields of `spin_d3rlpy.algos.options.StageOptions`.
 
         Returns:
             One row per epoch; for the metrics see `spin_d3rlpy.policies.stages`.
@@ -183,60 +229,32 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         Raises:
             ValueError: the policy has no first stage, or `seconds` and `clock` do not fit.
         """
-        budget = self._budget_of_stage(seconds, clock)
-        name = experiment_name or type(self).__name__
-        adapter = logger_adapter or FileAdapterFactory()
-        return self._train_stage(0, dataset, name, with_timestamp, adapter, show_progress, budget)
+        return self._train_stage(0, StageOptions(*arguments, **options))
 
-    def distill(
-        self,
-        dataset: Any,
-        experiment_name: str | None = None,
-        with_timestamp: bool = True,
-        logger_adapter: LoggerAdapterFactory | None = None,
-        show_progress: bool = True,
-        seconds: float | Budget | None = None,
-        clock: Clock = "wall",
-    ) -> list[Row]:
+    @takes(StageOptions)
+    def distill(self, *arguments: Any, **options: Any) -> list[Row]:
         """Trains the student of SPIN-Distill; arguments are those of `pretrain`.
 
         Raises:
             ValueError: the policy has no second stage.
             RuntimeError: there is no ASM yet.
         """
-        budget = self._budget_of_stage(seconds, clock)
-        name = experiment_name or type(self).__name__
-        adapter = logger_adapter or FileAdapterFactory()
-        return self._train_stage(1, dataset, name, with_timestamp, adapter, show_progress, budget)
+        return self._train_stage(1, StageOptions(*arguments, **options))
 
-    def _budget_of_stage(self, seconds: float | Budget | None, clock: Clock) -> Budget:
-        budget = self._budget(seconds, clock)
-        if budget is not seconds:  # a budget of the user's may be for more than this stage
+    def _train_stage(self, number: int, options: StageOptions) -> list[Row]:
+        budget = create_budget(self, options)
+        if budget is not options.seconds:  # a user's own may be for more than this stage
             budget.for_one_stage = True
-        return budget
-
-    def _train_stage(
-        self,
-        number: int,
-        dataset: Any,
-        experiment_name: str,
-        with_timestamp: bool,
-        logger_adapter: LoggerAdapterFactory,
-        show_progress: bool,
-        budget: Budget,
-    ) -> list[Row]:
-        stages = self._first_stages()
+        stages = self._factory.first_stages()
         if number >= len(stages):
             names = ", ".join(stage.name for stage in stages) or "none"
             raise ValueError(
                 f"Expected a policy with more first stages than {type(self).__name__}'s ({names})."
             )
         with budget.counting():
-            buffer = self._as_buffer(dataset)
+            buffer = self._as_buffer(options.dataset)
             self._build_with_buffer(buffer)
-        run = create_run(
-            self, experiment_name, with_timestamp, logger_adapter, show_progress, budget=budget
-        )
+        run = create_run(self, options, budget)
         return self._train_on(stages[number], self.stage_context(buffer, run))
 
     def _train_on(self, stage: Stage, context: StageContext) -> list[Row]:
@@ -247,12 +265,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             checkpoints = context.run.checkpoints
             if checkpoints is not None and checkpoints.writes:
                 save_asm(result.asm, checkpoints.folder / ASM_FILE)
-        cast(PolicyImpl, self._impl).sync_average()
+        self.require_built().sync_average()
         return result.rows
-
-    def _first_stages(self) -> Sequence[Stage]:
-        factory = self._factory
-        return factory.first_stages() if isinstance(factory, PolicyFactory) else ()
 
     def stage_context(self, buffer: DeviceReplayBuffer, run: Run) -> StageContext:
         """Returns the inputs of this algorithm's first stages.
@@ -280,15 +294,14 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None:
         if self.policy.is_pretrained:
             return
-        for stage in self._first_stages():
+        for stage in self._factory.first_stages():
             context = self.stage_context(buffer, run)  # with the model of the stage before
             if not stage.is_done(context):
                 self._train_on(stage, context)
 
     def batch_source_at(self, source: BatchSource, progress: float) -> BatchSource:
         source = super().batch_source_at(source, progress)
-        wanted = getattr(self._factory, "cache_features", False)
-        if not isinstance(source, DeviceReplayBuffer) or not wanted:
+        if not isinstance(source, DeviceReplayBuffer) or not self._factory.cache_features:
             return source  # with features already, or never
         if self.caches_features is False:
             return source
@@ -325,7 +338,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     @property
     def takes_asm(self) -> bool:
         """Whether the policy is made from an Action Structure Model."""
-        return isinstance(self._factory, ASMEncoderFactory)
+        return isinstance(self._factory, ASMPolicyFactory)
 
     def set_asm(self, asm: ActionStructureModel | str | Path) -> None:
         """Adopts a pre-trained ASM: its trunk, sizes and observation scaler.
@@ -335,8 +348,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             NvecMismatchError: action space, sizes or observation scaling differ from the config's.
         """
         config = self._config
-        factory = config.actor_encoder_factory
-        if not isinstance(factory, ASMEncoderFactory):
+        factory = self._factory
+        if not isinstance(factory, ASMPolicyFactory):
             raise ValueError(
                 f"{type(self).__name__} does not use an ASM; only SPIN's and "
                 "SPIN-Distill's policies do."
@@ -348,9 +361,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         require_same_nvec(config.nvec, asm.nvec, type(self).__name__, "the ASM")
         self._adopt_scaling(asm)
         if factory.structure != asm.config:
-            config.actor_encoder_factory = dataclasses.replace(
-                cast(Any, factory), **factory.fields_for(asm.config)
-            )
+            config.policy = dataclasses.replace(factory, **factory.fields_for(asm.config))
             if self._impl is not None:
                 raise NvecMismatchError(
                     f"{type(self).__name__} is built with other sizes than the ASM's "
@@ -430,16 +441,14 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         Raises:
             InvalidObservationError: wrong shape, or not finite.
             InvalidActionSpaceError: actions outside the action space.
-            RuntimeError: there is no ASM. Policy files of earlier versions contain only its trunk:
-                pass the ASM's file to `load_policy` or `set_asm`.
+            RuntimeError: there is no ASM.
         """
-        observations = self._check_observations(x)
+        observations = self.check_observations(x)
         actions = self._check_actions(action, len(observations))
         asm = self.asm
         if asm is None:
             raise RuntimeError(
-                "There is no ASM in this process; a policy file of an earlier version contains "
-                "only its trunk. Call set_asm with the file of its ASM, or load_policy with asm=."
+                "There is no ASM in this process. Train one with pretrain or fit, or call set_asm."
             )
         chosen = torch.as_tensor(actions, dtype=torch.int64, device=self._device)
         scores = log_likelihood(asm, self.network_input(observations), chosen)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
-from d3rlpy.base import LearnableConfig
 from d3rlpy.models.encoders import VectorEncoderFactory
+from d3rlpy.serializable_config import DynamicConfig
 
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
@@ -15,6 +15,8 @@ from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
 from spin_d3rlpy.data.weights import TrajectoryWeights
 from spin_d3rlpy.policies import AutoregressiveConfig, PolicyFactory
 from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
+
+TPolicy = TypeVar("TPolicy", bound=PolicyFactory)
 
 
 def _layers(width: int) -> VectorEncoderFactory:
@@ -56,7 +58,6 @@ def _search_changes(policy: str) -> dict[str, Any]:
         "expectile": 0.5,
         "monte_carlo_share": 0.0,
         "candidate_temperature": 1.0,
-        "pretraining": _pretraining(full_mask_share=0.0, budget_share=0.4),
     }
 
 
@@ -68,16 +69,37 @@ def _policy_changes(policy: str) -> dict[str, Any]:
     """
     if policy == "spin":
         return {"actor_learning_rate": 5e-5}
-    if policy == "saint":
+    if policy in ("saint", "autoregressive"):
         return {"imitation_batch_size": 256}
-    if policy == "autoregressive":
-        sizes = AutoregressiveConfig(state_width=128, action_width=16, lstm_width=128, n_layers=1)
-        return {"imitation_batch_size": 256, "sizes": sizes}
     return {}
 
 
+def _tuned_policy(kind: str, objective: type[Any]) -> dict[str, Any]:
+    pretraining = _pretraining()
+    if _acts_by_search(objective):
+        pretraining = _pretraining(full_mask_share=0.0, budget_share=0.4)
+    sizes = AutoregressiveConfig(state_width=128, action_width=16, lstm_width=128, n_layers=1)
+    return {
+        "encoder_factory": _layers(256),
+        "transformer": TransformerConfig(
+            width=64, n_blocks=2, head_hidden=64, dropout=0.0, attention_dropout=0.0
+        ),
+        "sizes": sizes,
+        "pretraining": (
+            pretraining,
+            RePreMPretrainingConfig(max_updates=5_000, precision="auto"),
+        ),
+        "distillation": DistillationConfig(n_updates=10_000, precision="auto"),
+        "architecture": "mlp",
+        "query_init": "mask",
+        "head_init": "asm",
+        "train_queries": False,
+        "frozen_dropout": False,
+        "cache_features": True,
+    }
+
+
 def _tuned(policy: str, objective: type[Any]) -> dict[str, Any]:
-    acts_by_search = hasattr(objective, "search_sweeps")
     return {
         "observation_scaler": ClippedStandardObservationScaler(eps=1e-3),
         "batch_size": 256,
@@ -93,34 +115,20 @@ def _tuned(policy: str, objective: type[Any]) -> dict[str, Any]:
         "monte_carlo_share": 0.2,
         "weight_ess": 0.99,
         "encoder_factory": _layers(256),
-        "actor_encoder_factory": _layers(256),
         "critic_encoder_factory": _layers(128),
         "value_encoder_factory": _layers(128),
-        "transformer": TransformerConfig(
-            width=64, n_blocks=2, head_hidden=64, dropout=0.0, attention_dropout=0.0
-        ),
-        "pretraining": (
-            _pretraining(),
-            RePreMPretrainingConfig(max_updates=5_000, precision="auto"),
-        ),
-        "distillation": DistillationConfig(n_updates=10_000, precision="auto"),
         "precision": "auto",
-        "architecture": "mlp",
-        "query_init": "mask",
-        "head_init": "asm",
-        "train_queries": False,
-        "frozen_dropout": False,
-        "cache_features": True,
         **_policy_changes(policy),
-        **(_search_changes(policy) if acts_by_search else {}),
+        **(_search_changes(policy) if _acts_by_search(objective) else {}),
     }
 
 
-def _smoke(policy: str, objective: type[Any]) -> dict[str, Any]:
-    """Settings for trying out a script in seconds; not for results."""
+def _acts_by_search(objective: type[Any]) -> bool:
+    return hasattr(objective, "search_sweeps")
+
+
+def _smoke_policy(kind: str, objective: type[Any]) -> dict[str, Any]:
     return {
-        "batch_size": 64,
-        "n_steps": 40,
         "transformer": TransformerConfig(width=16, n_blocks=1, head_hidden=16),
         "sizes": RePreMConfig(width=16, n_blocks=1, head_hidden=16),
         "pretraining": (
@@ -131,58 +139,76 @@ def _smoke(policy: str, objective: type[Any]) -> dict[str, Any]:
     }
 
 
-# By name: from the type of a policy's factory and the objective's config class to fields.
-RECIPES: dict[str, Callable[[str, type[Any]], dict[str, Any]]] = {
-    "published": lambda policy, objective: {},
-    "tuned": _tuned,
-    "smoke": _smoke,
+Values = Callable[[str, type[Any]], dict[str, Any]]
+
+
+class Recipe(NamedTuple):
+    """Values of fields, by the policy's type and the objective's config class.
+
+    A recipe is for all objectives and policies: names that one of them does not have are left out.
+    Where several classes have a field of one name, there is a tuple: one value of each type.
+    """
+
+    objective: Values
+    policy: Values
+
+
+RECIPES = {
+    "published": Recipe(lambda kind, objective: {}, lambda kind, objective: {}),
+    "tuned": Recipe(_tuned, _tuned_policy),
+    # Settings for trying out a script in seconds; not for results.
+    "smoke": Recipe(lambda kind, objective: {"batch_size": 64, "n_steps": 40}, _smoke_policy),
 }
 
 
 def recipe_fields(
-    name: str, config_class: type[Any], given: Mapping[str, Any] | None = None
+    name: str, config_class: type[Any], policy: PolicyFactory | None = None
 ) -> dict[str, Any]:
-    """Returns a recipe's values for the fields of a config and its policy's factory.
+    """Returns a recipe's values for the fields of an objective's config, without its policy's.
 
-    Fields that are `given` by the user win. All values are new objects, so that changing those of
-    one algorithm changes no other.
+    Args:
+        name: of the recipe.
+        config_class: of the objective.
+        policy: the one that it gets, if the objective has one.
 
     Raises:
-        ValueError: there is no such recipe, or it has a field that no algorithm has.
+        ValueError: there is no such recipe.
     """
+    kind = "" if policy is None else policy.get_type()
+    return _fitting(_recipe(name).objective(kind, config_class), config_class())
+
+
+def recipe_policy(name: str, config_class: type[Any], policy: TPolicy) -> TPolicy:
+    """Returns a policy of this kind with a recipe's values; arguments are `recipe_fields`'.
+
+    Raises:
+        ValueError: there is no such recipe.
+    """
+    values = _recipe(name).policy(policy.get_type(), config_class)
+    changed: TPolicy = dataclasses.replace(cast(Any, policy), **_fitting(values, policy))
+    return changed
+
+
+def _recipe(name: str) -> Recipe:
     if name not in RECIPES:
         raise ValueError(f"Expected a recipe of {', '.join(RECIPES)}; got {name!r}.")
-    given = dict(given or {})
-    default = config_class()
-    factory = given.get("actor_encoder_factory", getattr(default, "actor_encoder_factory", None))
-    values = dict(vars(default))
-    if isinstance(factory, PolicyFactory):
-        values |= vars(factory)
-        values.pop("actor_encoder_factory")
-    chosen = {}
-    policy = "" if factory is None else factory.get_type()
-    recipe = RECIPES[name](policy, config_class)
-    if unknown := recipe.keys() - _known_fields(LearnableConfig) - _known_fields(PolicyFactory):
-        raise ValueError(
-            f"The recipe {name!r} sets {', '.join(sorted(unknown))}, which no algorithm has."
-        )
-    for field, value in recipe.items():
-        if field not in values:
+    return RECIPES[name]
+
+
+def _fitting(recipe: dict[str, Any], owner: object) -> dict[str, Any]:
+    """The values for fields that the owner has, of that field's type where there are several.
+
+    All are new objects, so that changing those of one algorithm changes no other.
+    """
+    known = {field.name for field in dataclasses.fields(cast(Any, owner))}
+    fitting = {}
+    for name, value in recipe.items():
+        if name not in known:
             continue
-        # Policies have different parts by the same name: the one of the field's type.
-        options = value if isinstance(value, tuple) else (value,)
-        named = field in ("transformer", "sizes", "pretraining", "distillation")
-        fitting = [v for v in options if not named or type(v) is type(values[field])]
-        if fitting:
-            chosen[field] = fitting[0]
-    return chosen | given
-
-
-def _known_fields(base: type[Any]) -> set[str]:
-    """Names of the fields of all dataclasses below `base`."""
-    names: set[str] = set()
-    for part in base.__subclasses__():
-        if dataclasses.is_dataclass(part):
-            names |= {field.name for field in dataclasses.fields(part)}
-        names |= _known_fields(part)
-    return names
+        now = getattr(owner, name)
+        # d3rlpy's factories and scalers stand for each other; parts of this package do not.
+        is_part = dataclasses.is_dataclass(now) and not isinstance(now, DynamicConfig)
+        for option in value if isinstance(value, tuple) else (value,):
+            if not is_part or type(option) is type(now):
+                fitting[name] = option
+    return fitting

@@ -1,4 +1,4 @@
-"""An algorithm's update, recorded as a CUDA graph."""
+"""An algorithm's update, recorded as a CUDA graph, and whether it can be."""
 
 from __future__ import annotations
 
@@ -9,10 +9,44 @@ from typing import Any
 import torch
 from d3rlpy.torch_utility import TorchMiniBatch
 
-from spin_d3rlpy.algos.hooks import TrainableAlgo
 from spin_d3rlpy.algos.impl import Metrics
-from spin_d3rlpy.data.batches import BatchSource
-from spin_d3rlpy.training.graphs import GraphedStep
+from spin_d3rlpy.data.batches import BatchSource, imitation_batch
+from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch
+from spin_d3rlpy.training.graphs import GraphedStep, can_record
+
+
+def is_recorded(algo: Any) -> bool:
+    """Whether an algorithm's updates are recorded, on a source that does not forbid it."""
+    return algo.config.compile_graph is not False and _reason_of_algo(algo) is None
+
+
+def reason_against(algo: Any, source: BatchSource) -> str | None:
+    """Returns why steps on batches of `source` run one by one; None if they are recorded."""
+    if not algo.config.compile_graph:
+        return "compile_graph is False"
+    reason = _reason_of_algo(algo)
+    if reason is None and algo.overrides_update:
+        reason = "update() is overridden"
+    if reason is None and not source.is_on_one_device:
+        reason = "observations or cached features are in host memory"
+    return reason
+
+
+def is_recordable(batch: TorchMiniBatch) -> bool:
+    """Whether a recording can read copies of a batch that a user gives.
+
+    Cached features are a view into a dataset: batches of them come from `fit`, and so do those with
+    another batch for the policy.
+    """
+    return not isinstance(batch, FeatureMiniBatch) and imitation_batch(batch) is batch
+
+
+def _reason_of_algo(algo: Any) -> str | None:
+    if not can_record(algo.device):
+        return "there is no GPU"
+    if algo.enable_ddp:
+        return "several processes train one model"
+    return "updates choose actions by rules" if algo.updates_by_rules else None
 
 
 class RecordedUpdate:
@@ -22,7 +56,7 @@ class RecordedUpdate:
     so does a change of frozen parameters, of which it holds products.
     """
 
-    def __init__(self, algo: TrainableAlgo[Any, Any]) -> None:
+    def __init__(self, algo: Any) -> None:
         self._algo = algo
         self._key: Hashable = None
         self._step: GraphedStep[Metrics] | None = None
@@ -33,7 +67,8 @@ class RecordedUpdate:
         """One step on a batch that the recording itself draws."""
 
         def step() -> Metrics:
-            return self._algo.gradient_step(source.sample_transition_batch(batch_size))
+            metrics: Metrics = self._algo.gradient_step(source.sample_transition_batch(batch_size))
+            return metrics
 
         return self._step_for((source, batch_size), step)()
 

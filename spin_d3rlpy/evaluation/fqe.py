@@ -20,10 +20,10 @@ from torch import nn
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import MultiDiscreteConfig
-from spin_d3rlpy.algos.critics import squared_error
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules, mask_rule
-from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.asm.rules import OPEN, Rule
+from spin_d3rlpy.critics.base import squared_error
+from spin_d3rlpy.critics.joint import JointCritic
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.batches import BatchSource, MiniBatch, next_masks_of
 from spin_d3rlpy.errors import NotConvergedError, NvecMismatchError
@@ -195,7 +195,7 @@ class FQEImpl(MultiDiscreteImpl):
         with torch.no_grad():
             next_values = target.q_values(self._layout, batch.next_observations, next_actions)
             y = critic.members[0].scale.standardize(self.bootstrap(batch, next_values))  # (E, B)
-        return squared_error(critic.standardized(x, batch.actions)[:, 0], y)
+        return squared_error(critic.standardized(self._layout, x, batch.actions)[:, 0], y)
 
     def remember_actions(self, n_rows: int, are_fixed: bool) -> None:
         """Keeps next actions of a dataset of so many observations, if they are always the same."""
@@ -349,7 +349,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
         self.log_check = None
         index = torch.arange(min(buffer.transition_count, ROWS_TRIED), device=buffer.device)
-        batch = self._scale(buffer.transitions(index))
+        batch = self.scale(buffer.transitions(index))
         # Trying a function must not disturb the run's random numbers.
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             is_fixed = not self.compiled and self._evaluation.is_fixed(batch)
@@ -369,7 +369,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
     @torch.no_grad()
     def _compare_with_log(self, buffer: DeviceReplayBuffer) -> LogCheck:
         starts = buffer.episode_starts[:-1]
-        first = self._scale(buffer.transitions(starts))
+        first = self.scale(buffer.transitions(starts))
         critic = self._evaluation._modules.log_q_funcs
         x: Any = first.observations
         estimated = critic.q_values(self._evaluation._layout, x, first.actions).mean()
@@ -384,7 +384,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
             return 0.0
         n = min(buffer.transition_count, ROWS_OF_ERRORS)
         index = torch.linspace(0, buffer.transition_count - 1, n, device=buffer.device).long()
-        errors = self._evaluation.temporal_difference_errors(self._scale(buffer.transitions(index)))
+        errors = self._evaluation.temporal_difference_errors(self.scale(buffer.transitions(index)))
         return float(errors.mean()) / (1.0 - gamma)
 
     def _rewards(self, buffer: DeviceReplayBuffer) -> torch.Tensor:

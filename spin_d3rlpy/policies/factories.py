@@ -1,27 +1,20 @@
-"""d3rlpy encoder factories: `actor_encoder_factory` chooses the policy.
-
-Any other factory than a `PolicyFactory` creates the encoder of a factored policy.
-"""
+"""Policies as the field `policy` of an objective's config holds them."""
 
 from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, Self, cast
 
-from d3rlpy.models.encoders import EncoderFactory, register_encoder_factory
-from d3rlpy.models.torch.encoders import Encoder
-from d3rlpy.types import Shape
+from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory, make_encoder_field
+from d3rlpy.serializable_config import DynamicConfig, generate_config_registration
 
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.model import ARCHITECTURES, MLPConfig, StructureConfig, TransformerConfig
 from spin_d3rlpy.asm.pretraining import PretrainingConfig
-from spin_d3rlpy.errors import (
-    InvalidActionSpaceError,
-    NvecMismatchError,
-)
+from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.files.fields import check_fields
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from spin_d3rlpy.policies.base import FactoredPolicy, Policy, SlotOrderPolicy
@@ -39,11 +32,20 @@ from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
 from spin_d3rlpy.policies.stages import Distill, PretrainASM, PretrainTrajectories, Stage
 from spin_envs import ActionLayout
 
+
+def published_encoder() -> VectorEncoderFactory:
+    """The factored policy's hidden layers in SPIN's published code."""
+    return VectorEncoderFactory(hidden_units=[256, 256], dropout_rate=0.1)
+
+
 Architecture = Literal["transformer", "mlp", "entities"]
 
 
-class PolicyFactory(EncoderFactory):
-    """Base class of factories of policies. A new policy is a network and one of these.
+class PolicyFactory(DynamicConfig):
+    """Base class of policies as an objective's config holds them: kind, sizes, first stages.
+
+    A new policy is a network and one of these, a dataclass: `class Linear(PolicyFactory,
+    name="linear")`. d3rlpy saves its fields under this name.
 
     Args:
         cache_features: compute features that do not change once for the whole dataset.
@@ -56,35 +58,38 @@ class PolicyFactory(EncoderFactory):
         check_fields(self)
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
-        """Registers a named factory with d3rlpy, for saved files."""
+        """Registers a named policy with d3rlpy, for saved files."""
         super().__init_subclass__(**kwargs)
         if name is not None:
             cls.type_name = name
-            register_encoder_factory(cls)
+            _register_policy(cls)
 
     @classmethod
     def get_type(cls) -> str:
         return cls.type_name
 
-    def create(self, observation_shape: Shape) -> Encoder:
-        """Raises InvalidActionSpaceError: a policy's factory encodes no observations alone."""
-        raise InvalidActionSpaceError(
-            f"{type(self).__name__} chooses the policy of this package's algorithms "
-            "(actor_encoder_factory); it cannot encode observations alone. Use another encoder "
-            "factory here."
-        )
-
     @abstractmethod
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
         """Returns the policy network for observations of this length and `nvec`."""
 
-    def with_layout(self, layout: ActionLayout) -> PolicyFactory:
-        """Returns the factory of a policy that uses what is known of slots and choices."""
+    def with_layout(self, layout: ActionLayout) -> Self:
+        """Returns the policy that uses what is known of slots and choices."""
         return self
 
     def first_stages(self) -> Sequence[Stage]:
         """Returns the stages, in order, that precede training by an objective."""
         return ()
+
+
+_register_policy, _make_field = generate_config_registration(
+    PolicyFactory  # type: ignore[type-abstract]
+)
+
+
+def make_policy_field(default_factory: Callable[[], PolicyFactory]) -> Any:
+    """Returns a config field for a policy."""
+    template: Any = _make_field()
+    return dataclasses.field(default_factory=default_factory, metadata=template.metadata)
 
 
 @dataclasses.dataclass()
@@ -97,12 +102,7 @@ class _TakesFeatures(PolicyFactory):
 
     entities: EntityConfig | None = dataclasses.field(default_factory=EntityConfig, kw_only=True)
 
-    @classmethod
-    def deserialize_from_dict(cls, dict_config: dict[str, Any]) -> Any:
-        """Reads saved fields; files that do not have `entities` are of policies without."""
-        return super().deserialize_from_dict({"entities": None, **dict_config})
-
-    def with_layout(self, layout: ActionLayout) -> PolicyFactory:
+    def with_layout(self, layout: ActionLayout) -> Self:
         if self.entities is None or not layout.has_features:
             return self
         entities = dataclasses.replace(self.entities, layout=layout)
@@ -116,7 +116,31 @@ class _TakesFeatures(PolicyFactory):
 
 
 @dataclasses.dataclass()
-class SAINTEncoderFactory(_TakesFeatures, name="saint"):
+class Factored(_TakesFeatures, name="spin_factored"):
+    """Independent slots: one network of the state, without a model of how choices go together.
+
+    Args:
+        encoder_factory: d3rlpy's factory of the network; the default is SPIN's published one.
+        entities: where slots have features, of the network that takes its place. None: the policy
+            sees the flat observation.
+    """
+
+    encoder_factory: EncoderFactory = dataclasses.field(
+        default_factory=published_encoder, metadata=cast(Any, make_encoder_field()).metadata
+    )
+
+    def with_layout(self, layout: ActionLayout) -> Self:
+        return super().with_layout(layout) if can_tell_slots(layout) else self
+
+    def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
+        if (entities := self.entities_in_use) is not None:
+            return EntityPolicy(observation_size, nvec, entities, from_asm=False)
+        shape = (observation_size,)
+        return FactoredPolicy(shape, self.encoder_factory.create(shape), nvec)
+
+
+@dataclasses.dataclass()
+class SAINT(_TakesFeatures, name="saint"):
     """Transformer over slot queries, trained end to end (SAINT, as in the SPIN paper).
 
     Args:
@@ -128,7 +152,7 @@ class SAINTEncoderFactory(_TakesFeatures, name="saint"):
 
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
 
-    def with_layout(self, layout: ActionLayout) -> PolicyFactory:
+    def with_layout(self, layout: ActionLayout) -> Self:
         return super().with_layout(layout) if can_tell_slots(layout) else self
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
@@ -139,7 +163,7 @@ class SAINTEncoderFactory(_TakesFeatures, name="saint"):
 
 
 @dataclasses.dataclass()
-class ASMEncoderFactory(PolicyFactory):
+class ASMPolicyFactory(PolicyFactory):
     """Base class of the factories of policies made from an Action Structure Model.
 
     Args:
@@ -172,7 +196,7 @@ class ASMEncoderFactory(PolicyFactory):
 
 
 @dataclasses.dataclass()
-class _AnyArchitecture(ASMEncoderFactory):
+class _AnyArchitecture(ASMPolicyFactory):
     """Made from an ASM of either architecture.
 
     Args:
@@ -187,7 +211,7 @@ class _AnyArchitecture(ASMEncoderFactory):
     mlp: MLPConfig = dataclasses.field(default_factory=MLPConfig)
     entities: EntityConfig = dataclasses.field(default_factory=EntityConfig)
 
-    def with_layout(self, layout: ActionLayout) -> PolicyFactory:
+    def with_layout(self, layout: ActionLayout) -> Self:
         if not layout.has_features:
             return self
         entities = dataclasses.replace(self.entities, layout=layout)
@@ -204,7 +228,7 @@ class _AnyArchitecture(ASMEncoderFactory):
 
 
 @dataclasses.dataclass()
-class JointEncoderFactory(_AnyArchitecture, name="spin_joint"):
+class SPINJoint(_AnyArchitecture, name="spin_joint"):
     """The Action Structure Model itself, which acts by whole actions from the joint distribution.
 
     Give its `pretraining` `masking="any_order"`: only then are choices in view of any others what
@@ -240,7 +264,7 @@ class JointEncoderFactory(_AnyArchitecture, name="spin_joint"):
 
 
 @dataclasses.dataclass()
-class SPINEncoderFactory(_AnyArchitecture, name="spin"):
+class SPIN(_AnyArchitecture, name="spin"):
     """A pre-trained, frozen trunk with trained heads (SPIN, section 4.2).
 
     Args:
@@ -272,7 +296,7 @@ class SPINEncoderFactory(_AnyArchitecture, name="spin"):
                 "no train_trunk."
             )
 
-    def with_layout(self, layout: ActionLayout) -> PolicyFactory:
+    def with_layout(self, layout: ActionLayout) -> Self:
         return super().with_layout(layout) if can_tell_slots(layout) else self
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
@@ -291,7 +315,7 @@ class SPINEncoderFactory(_AnyArchitecture, name="spin"):
 
 
 @dataclasses.dataclass()
-class SPINDistillEncoderFactory(ASMEncoderFactory, name="spin_distill"):
+class SPINDistill(ASMPolicyFactory, name="spin_distill"):
     """An attention-free student of SPIN's frozen trunk (SPIN-Distill).
 
     Args:
@@ -319,7 +343,7 @@ class SPINDistillEncoderFactory(ASMEncoderFactory, name="spin_distill"):
 
 
 @dataclasses.dataclass()
-class RePreMEncoderFactory(PolicyFactory, name="reprem"):
+class RePreM(PolicyFactory, name="reprem"):
     """A frozen state encoder, pre-trained on trajectories (RePreM).
 
     It sees the flat observation, also where slots and choices have features: in its paper a state
@@ -350,7 +374,7 @@ class RePreMEncoderFactory(PolicyFactory, name="reprem"):
 
 
 @dataclasses.dataclass()
-class AutoregressiveEncoderFactory(_TakesFeatures, name="autoregressive"):
+class Autoregressive(_TakesFeatures, name="autoregressive"):
     """LSTM over slots, each conditioned on the previous ones (AR-).
 
     Args:
@@ -374,18 +398,3 @@ def can_tell_slots(layout: ActionLayout) -> bool:
     Without features of their own, such as the places of a page, all of them would choose alike.
     """
     return layout.has_features and layout.has_slot_features
-
-
-def create_policy(
-    factory: EncoderFactory,
-    observation_shape: Sequence[int],
-    nvec: Sequence[int],
-    layout: ActionLayout | None = None,
-) -> Policy:
-    """Returns the policy of an actor encoder factory; `layout` is for independent slots."""
-    if isinstance(factory, PolicyFactory):
-        return factory.create_policy(observation_shape[0], nvec)
-    if layout is not None and can_tell_slots(layout):
-        config = EntityConfig(layout=layout)
-        return EntityPolicy(observation_shape[0], nvec, config, from_asm=False)
-    return FactoredPolicy(observation_shape, factory.create(observation_shape), nvec)

@@ -20,7 +20,7 @@ from spin_d3rlpy.asm.model import (
 from spin_d3rlpy.errors import NvecMismatchError, require_one_of
 from spin_d3rlpy.nvec import SlotLayout, require_same_nvec
 from spin_d3rlpy.policies.base import IndependentPolicy, SlotFeatures
-from spin_d3rlpy.policies.reprem import RePreM, RePreMConfig, create_state_encoder
+from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMModel, create_state_encoder
 
 QueryInit = Literal["random", "mask"]
 HeadInit = Literal["random", "asm"]
@@ -40,7 +40,7 @@ class QueryFeatures(SlotFeatures):
 
     An MLP's queries are the ASM's mask tokens (weights of mask bits), so that its features are
     those of the fully masked action, shared by all slots. They are never trained. For the options
-    see `SPINEncoderFactory`.
+    see `SPIN`.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class TrajectoryFeatures(SlotFeatures):
         self.state_encoder = create_state_encoder(observation_size, config)
         self.freeze()
 
-    def load_reprem(self, model: RePreM) -> None:
+    def load_reprem(self, model: RePreMModel) -> None:
         """Copies a pre-trained model's state encoder."""
         self.state_encoder.load_state_dict(model.state_encoder.state_dict())
         self.pretrained.fill_(True)

@@ -24,7 +24,7 @@ class JointPolicy(Policy):
     """Acts by an Action Structure Model, slot after slot, each in view of those before it.
 
     It is learned in pre-training alone; no objective changes it. `greedy`, `decode` and `sample`
-    choose slots in the given order, see `JointEncoderFactory`.
+    choose slots in the given order, see `SPINJoint`.
     """
 
     pretrained: torch.Tensor  # ()

@@ -115,7 +115,7 @@ def create_state_encoder(observation_size: int, config: RePreMConfig) -> nn.Sequ
     return nn.Sequential(nn.Linear(observation_size, 2 * d), nn.GELU(), nn.Linear(2 * d, d))
 
 
-class RePreM(nn.Module):
+class RePreMModel(nn.Module):
     """Encoders and Transformer that predict hidden states and actions of a window.
 
     References:
@@ -279,7 +279,7 @@ def masked_contrastive_loss(
 
 
 def pretrain_reprem(
-    model: RePreM,
+    model: RePreMModel,
     source: TrajectorySource,
     config: RePreMPretrainingConfig,
     run: Run | None = None,

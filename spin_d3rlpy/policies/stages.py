@@ -25,7 +25,7 @@ from spin_d3rlpy.policies.features import (
     StudentFeatures,
     TrajectoryFeatures,
 )
-from spin_d3rlpy.policies.reprem import RePreM, RePreMPretrainingConfig, pretrain_reprem
+from spin_d3rlpy.policies.reprem import RePreMModel, RePreMPretrainingConfig, pretrain_reprem
 from spin_d3rlpy.training.loop import Row, Run
 
 TStageConfig = TypeVar(
@@ -184,7 +184,7 @@ class PretrainTrajectories(Stage):
         features = context.policy.features
         assert isinstance(features, TrajectoryFeatures)
         buffer, factory = context.buffer, context.factory
-        model = RePreM(buffer.observations.shape[1], buffer.nvec, factory.sizes)
+        model = RePreMModel(buffer.observations.shape[1], buffer.nvec, factory.sizes)
         model.to(torch.device(context.device))
         config = context.with_precision(factory.pretraining)
         rows = pretrain_reprem(model, buffer, config, context.run, context.transform)

@@ -13,7 +13,6 @@ from d3rlpy.preprocessing import StandardObservationScaler
 from numpy.typing import NDArray
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
-from spin_d3rlpy.algos.trust import Trust
 from spin_d3rlpy.asm import ActionStructureModel, load_asm
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -43,6 +42,7 @@ from spin_d3rlpy.policies.stages import PretrainASM
 from spin_d3rlpy.runs.policy import open_policy
 from spin_d3rlpy.runs.settings import PRETRAINED, create_algorithm
 from spin_d3rlpy.runs.training import CONFIG
+from spin_d3rlpy.search.trust import Trust
 from spin_d3rlpy.training.loop import Run
 
 REPORT = "report.html"

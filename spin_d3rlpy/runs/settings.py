@@ -10,10 +10,10 @@ from d3rlpy.serializable_config import DynamicConfig
 
 from spin_d3rlpy import algos
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
-from spin_d3rlpy.algos.recipes import recipe_fields
+from spin_d3rlpy.algos.policy import PolicyAlgo
+from spin_d3rlpy.algos.recipes import recipe_policy
 from spin_d3rlpy.evaluation.metrics import ActionMode
 from spin_d3rlpy.files.settings import check_name, check_values, create, merge
-from spin_d3rlpy.policies import PolicyFactory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,12 +104,13 @@ ASM_FIELDS = (
 
 def algorithm_names() -> list[str]:
     """Names of the trainable algorithms."""
+    classes = {name: value for name, value in vars(algos).items() if isinstance(value, type)}
     return sorted(
         name
-        for name, value in vars(algos).items()
-        if isinstance(value, type)
-        and issubclass(value, MultiDiscreteAlgo)
-        and "config_class" in vars(value)
+        for name, value in classes.items()
+        if issubclass(value, MultiDiscreteAlgo)
+        and ("default_policy" if issubclass(value, PolicyAlgo) else "config_class") in vars(value)
+        and value is not PolicyAlgo
     )
 
 
@@ -122,14 +123,13 @@ def train_settings(values: Mapping[str, Any], source: str) -> TrainSettings:
     from_asm = {*ASM_FIELDS[:4]} if settings.asm is not None else set()
     if given := sorted(from_asm & settings.fields.keys()):
         raise ValueError(f"{source}: {' and '.join(given)} are determined by the ASM; omit them.")
-    known = _known_fields(_default_config(settings.algorithm))
-    recipe = recipe_fields(settings.recipe, getattr(algos, settings.algorithm).config_class)
-    plain = {name: _to_plain(value, known[name].codec) for name, value in recipe.items()}
+    known = _known_fields(_config(settings.algorithm))
+    recipe = _known_fields(_config(settings.algorithm, settings.recipe))
+    plain = {name: _to_plain(value, known[name].codec) for name, (_, value, _) in recipe.items()}
     algo = create_algorithm(settings.algorithm, merge(plain, settings.fields))
     known = _known_fields(algo.config)
     complete = {name: _to_plain(field.value, field.codec) for name, field in known.items()}
-    policies = {name for name, field in known.items() if isinstance(field.value, PolicyFactory)}
-    left_out = {"n_steps", "nvec", *from_asm, *policies}
+    left_out = {"n_steps", "nvec", *from_asm}
     steps = settings.n_steps or algo.config.n_steps
     return dataclasses.replace(
         settings,
@@ -159,7 +159,7 @@ def create_algorithm(name: str, fields: Mapping[str, Any], device: str = "cpu:0"
     Raises ValueError for unknown names and values of other types.
     """
     source = f"fields of {name}"
-    known = _known_fields(_default_config(name))
+    known = _known_fields(_config(name))
     built = {}
     for field, value in fields.items():
         check_name(field, sorted(known), source)
@@ -170,7 +170,29 @@ def create_algorithm(name: str, fields: Mapping[str, Any], device: str = "cpu:0"
             value = _decode(codec["decoder"], value, f"{source}: {field}")
         check_values(owner, {field: value}, source)
         built[field] = value
-    return getattr(algos, name)(device=device, **built)
+    algo_class = getattr(algos, name)
+    return algo_class(device=device, **split_fields(algo_class, built))
+
+
+def split_fields(
+    algo_class: type[Any], fields: Mapping[str, Any], recipe: str = "published"
+) -> dict[str, Any]:
+    """Returns an algorithm's fields from its config's and its policy's in one mapping.
+
+    Args:
+        algo_class: of the algorithm.
+        fields: as files and the command line have them.
+        recipe: of the policy's fields that are not given.
+    """
+    fields = dict(fields)
+    if not issubclass(algo_class, PolicyAlgo):
+        return fields
+    policy: Any = fields.get("policy")
+    if policy is None:
+        policy = recipe_policy(recipe, algo_class.config_class, algo_class.default_policy())
+    names = fields.keys() & {field.name for field in dataclasses.fields(policy)}
+    of_policy = {name: fields.pop(name) for name in names}
+    return {**fields, "policy": dataclasses.replace(policy, **of_policy)}
 
 
 def _decode(decode: Callable[[Any], Any], value: Mapping[str, Any], source: str) -> Any:
@@ -185,22 +207,21 @@ def _decode(decode: Callable[[Any], Any], value: Mapping[str, Any], source: str)
 
 
 class _Known(NamedTuple):
-    """A field of an algorithm's config or of its policy's factory."""
+    """A field of an algorithm's config or of its policy."""
 
     owner: type[Any]
     value: Any
     codec: Mapping[str, Any]  # d3rlpy's, empty for plain values
 
 
-def _default_config(algorithm: str) -> Any:
+def _config(algorithm: str, recipe: str = "published") -> Any:
     check_name(algorithm, algorithm_names(), "algorithm")
-    return getattr(algos, algorithm).config_class()
+    return getattr(algos, algorithm)(recipe=recipe).config
 
 
 def _known_fields(config: Any) -> dict[str, _Known]:
-    """Returns the fields of a config and of its policy's factory by name."""
-    encoder = getattr(config, "actor_encoder_factory", None)
-    owners = [encoder, config] if isinstance(encoder, PolicyFactory) else [config]
+    """Returns the fields of a config and of its policy by name."""
+    owners = [config.policy, config] if hasattr(config, "policy") else [config]
     return {
         field.name: _Known(
             type(owner),
@@ -209,6 +230,7 @@ def _known_fields(config: Any) -> dict[str, _Known]:
         )
         for owner in owners
         for field in dataclasses.fields(owner)
+        if field.name != "policy"
     }
 
 

@@ -30,15 +30,16 @@ from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_d3rlpy.policies import (
+    SAINT,
+    SPIN,
+    Autoregressive,
     AutoregressiveConfig,
-    AutoregressiveEncoderFactory,
-    JointEncoderFactory,
-    RePreMEncoderFactory,
-    SAINTEncoderFactory,
-    SPINDistillEncoderFactory,
-    SPINEncoderFactory,
+    RePreM,
+    SPINDistill,
+    SPINJoint,
 )
 from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
+from spin_d3rlpy.runs.settings import split_fields
 
 NVEC = [3, 5, 2]
 OBSERVATION_SIZE = 7
@@ -117,11 +118,19 @@ def mostly_wrong_replay_buffer(n_episodes: int = 1500, seed: int = 0) -> ReplayB
     return ReplayBuffer(InfiniteBuffer(), episodes=episodes)
 
 
+def new_algorithm(
+    algo_class: Any, device: Any = "cpu:0", recipe: str = "published", **fields: Any
+) -> Any:
+    """Creates an algorithm from fields of its objective and of its policy."""
+    others = {name: fields.pop(name) for name in ("asm", "enable_ddp") if name in fields}
+    fields = split_fields(algo_class, fields, recipe)
+    return algo_class(device=device, recipe=recipe, **others, **fields)
+
+
 def has_field(algo_class: Any, name: str) -> bool:
-    """Whether an algorithm takes a field of this name, of its config or of its policy."""
-    config = algo_class.config_class()
-    policy = getattr(config, "actor_encoder_factory", None)
-    return name in vars(config) or (policy is not None and name in vars(policy))
+    """Whether an algorithm has a field of this name, of its config or of its policy."""
+    config = algo_class().config
+    return name in vars(config) or name in vars(getattr(config, "policy", config))
 
 
 def learning_rates(algo_class: Any, rate: float) -> dict[str, Any]:
@@ -140,8 +149,6 @@ def small_networks(algo_class: Any, width: int) -> dict[str, Any]:
     """Config fields that give critics and factored policies one small hidden layer."""
     small = VectorEncoderFactory(hidden_units=[width])
     names = ["encoder_factory", "critic_encoder_factory", "value_encoder_factory"]
-    if algo_class.__name__.startswith("Factored"):
-        names.append("actor_encoder_factory")
     return {name: small for name in names if has_field(algo_class, name)}
 
 
@@ -156,32 +163,32 @@ def tiny_policy_fields(algo_class: type) -> dict[str, Any]:
     name = algo_class.__name__
     if name.startswith("SPINDistill"):
         return {
-            "actor_encoder_factory": SPINDistillEncoderFactory(TINY, hidden_units=[13]),
+            "policy": SPINDistill(TINY, hidden_units=[13]),
             "pretraining": PretrainingConfig(batch_size=32, max_updates=5),
             "distillation": DistillationConfig(n_updates=5, batch_size=32, validation_interval=3),
         }
     if name.startswith("RePreM"):
         sizes = RePreMConfig(width=16, n_blocks=1, n_heads=2, window=4, head_hidden=11)
         return {
-            "actor_encoder_factory": RePreMEncoderFactory(sizes),
+            "policy": RePreM(sizes),
             "pretraining": RePreMPretrainingConfig(batch_size=8, max_updates=5, log_interval=3),
         }
     if name == "SPINIDQL":
         config = PretrainingConfig(masking="any_order", batch_size=32, max_updates=5)
         return {
-            "actor_encoder_factory": JointEncoderFactory(transformer=TINY),
+            "policy": SPINJoint(transformer=TINY),
             "pretraining": config,
             "n_action_samples": 3,
         }
     if name.startswith("SPIN"):
         return {
-            "actor_encoder_factory": SPINEncoderFactory(transformer=TINY),
+            "policy": SPIN(transformer=TINY),
             "pretraining": PretrainingConfig(batch_size=32, max_updates=5),
         }
     if name.startswith("SAINT"):
-        return {"actor_encoder_factory": SAINTEncoderFactory(transformer=TINY)}
+        return {"policy": SAINT(transformer=TINY)}
     if name.startswith("Autoregressive"):
-        return {"actor_encoder_factory": AutoregressiveEncoderFactory(TINY_LSTM)}
+        return {"policy": Autoregressive(TINY_LSTM)}
     return {}
 
 

@@ -26,7 +26,13 @@ from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.asm.objectives import masked
 from spin_d3rlpy.errors import InvalidCheckpointError
-from tests.algos.problems import learning_rates, optimizers, random_buffer, tiny_fields
+from tests.algos.problems import (
+    learning_rates,
+    new_algorithm,
+    optimizers,
+    random_buffer,
+    tiny_fields,
+)
 
 SMALL_DISTILLATION = DistillationConfig(n_updates=7, batch_size=32, validation_interval=3)
 TIMES = ("time", "seconds", "cpu_seconds")  # how metrics of times begin
@@ -47,7 +53,7 @@ def make(algo_class: Any, **fields: Any) -> Any:
     fields = {"batch_size": 19, **tiny_fields(algo_class), **fields}
     if algo_class is SPINIQL:
         fields["pretraining"] = PretrainingConfig(batch_size=32, max_updates=10)
-    return algo_class(**fields)
+    return new_algorithm(algo_class, **fields)
 
 
 def make_tuned(algo_class: Any = SPINIQL) -> Any:
@@ -59,7 +65,8 @@ def make_tuned(algo_class: Any = SPINIQL) -> Any:
     fields: dict[str, Any] = {}
     if algo_class is SPINDistillIQL:
         fields["distillation"] = SMALL_DISTILLATION
-    return algo_class(
+    return new_algorithm(
+        algo_class,
         recipe="tuned",
         batch_size=19,
         imitation_batch_size=23,
@@ -211,7 +218,8 @@ def train_together(rank: int, port: int, folder: Path) -> None:
     # Each process has other weights at first, and updates on its half of a batch.
     d3rlpy.seed(rank)
     sgd = d3rlpy.optimizers.SGDFactory()
-    algo = FactoredIQL(
+    algo = new_algorithm(
+        FactoredIQL,
         enable_ddp=True,
         **{**tiny_fields(FactoredIQL), **optimizers(FactoredIQL, sgd)},
         **learning_rates(FactoredIQL, 0.1),
@@ -227,7 +235,7 @@ def train_together(rank: int, port: int, folder: Path) -> None:
 
     # Both stages of SPIN, then a file that both load.
     d3rlpy.seed(10 + rank)
-    spin = SPINIQL(enable_ddp=True, batch_size=19, **tiny_fields(SPINIQL))
+    spin = new_algorithm(SPINIQL, enable_ddp=True, batch_size=19, **tiny_fields(SPINIQL))
     quiet: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
     spin.fit(random_buffer(), n_steps=3, **quiet)
     spin.save(f"{folder}/spin-{rank}.d3")

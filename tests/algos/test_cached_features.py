@@ -31,6 +31,7 @@ from tests.algos.problems import (
     OBSERVATION_SIZE,
     TINY,
     flat_parameters,
+    new_algorithm,
     random_buffer,
     tiny_fields,
 )
@@ -43,7 +44,9 @@ def make(algo_class: Any = SPINIQL, **fields: Any) -> Any:
     torch.manual_seed(1)
     asm = ActionStructureModel(OBSERVATION_SIZE, NVEC, NO_DROPOUT)
     torch.manual_seed(2)
-    return algo_class(**{"batch_size": 19, **tiny_fields(algo_class), "asm": asm, **fields})
+    return new_algorithm(
+        algo_class, **{"batch_size": 19, **tiny_fields(algo_class), "asm": asm, **fields}
+    )
 
 
 def policy_of(algo: Any) -> SlotPolicy:
@@ -80,7 +83,7 @@ def test_training_on_cached_features_equals_training_on_observations(algo_class:
 
 def test_features_are_those_of_the_network_in_evaluation_mode() -> None:
     fields: Any = tiny_fields(SPINIQL)  # with dropout
-    algo = SPINIQL(**fields)
+    algo = new_algorithm(SPINIQL, **fields)
     algo.build_with_dataset(random_buffer())
     network = features_of(algo).train()
     observations = random_buffer().observations
@@ -116,20 +119,12 @@ def test_fixed_queries_stay_and_heads_train() -> None:
 
 def test_caching_with_queries_that_always_change_is_refused() -> None:
     with pytest.raises(ValueError, match="train_queries=False"):
-        SPINIQL(cache_features=True)
+        new_algorithm(SPINIQL, cache_features=True)
 
 
 def test_a_number_of_steps_for_queries_is_refused() -> None:
     with pytest.raises(ValueError, match="train_queries to be true or false, got 5"):
-        SPINIQL(train_queries=5)  # type: ignore[arg-type]
-
-
-def test_fields_of_the_encoder_are_taken_beside_the_others() -> None:
-    algo = SPINIQL(train_queries=False, query_init="mask", transformer=TINY, batch_size=7)
-    factory: Any = algo.config.actor_encoder_factory
-    assert (factory.train_queries, factory.query_init) == (False, "mask")
-    assert factory.transformer == TINY
-    assert algo.config.batch_size == 7
+        new_algorithm(SPINIQL, train_queries=5)
 
 
 def test_what_does_not_fit_in_memory_goes_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +276,7 @@ def test_a_tuned_fit_of_six_seconds_takes_six_seconds() -> None:
         for i in range(n_episodes)
     )
     buffer = DeviceReplayBuffer(stack_episodes(episodes, [length] * n_episodes, [3] * 6))
-    algo = SPINIQL(recipe="tuned", architecture="transformer")
+    algo = new_algorithm(SPINIQL, recipe="tuned", architecture="transformer")
     began = time.monotonic()
     algo.fit(buffer, seconds=6, **QUIET)
     assert time.monotonic() - began == pytest.approx(6.0, abs=1.0)

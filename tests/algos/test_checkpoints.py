@@ -40,7 +40,7 @@ from spin_d3rlpy.training.checkpoints import (
     write_checkpoint,
 )
 from spin_d3rlpy.training.loop import Loop, Run
-from tests.algos.problems import OBSERVATION_SIZE, random_buffer, tiny_fields
+from tests.algos.problems import OBSERVATION_SIZE, new_algorithm, random_buffer, tiny_fields
 from tests.algos.runs import (
     SETTINGS,
     CrashError,
@@ -294,7 +294,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_when_it_is_logged(strategy: Any
 @pytest.mark.parametrize("checkpoints", [True, False])
 def test_pretraining_that_diverges_stops(checkpoints: bool, tmp_path: Path) -> None:
     algo = make(SPINIQL)
-    algo.config.pretraining = PretrainingConfig(
+    algo.config.policy.pretraining = PretrainingConfig(
         batch_size=32, max_updates=10, learning_rate=1e10, clip_grad_norm=1e12
     )
     with pytest.raises(DivergenceError, match="of pretraining"):
@@ -303,13 +303,14 @@ def test_pretraining_that_diverges_stops(checkpoints: bool, tmp_path: Path) -> N
 
 
 def test_a_student_that_diverges_stops() -> None:
-    algo = SPINDistillIQL(
+    algo = new_algorithm(
+        SPINDistillIQL,
         **{
             **tiny_fields(SPINDistillIQL),
             "distillation": DistillationConfig(
                 n_updates=9, batch_size=16, validation_interval=3, learning_rate=1e10
             ),
-        }
+        },
     )
     with pytest.raises(DivergenceError, match="of student"):
         algo.fit(random_buffer(), **SETTINGS)

@@ -12,9 +12,9 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import FactoredIDQL, load_policy, save_policy
-from spin_d3rlpy.algos.alike_choices import TOO_ALIKE, share_by_choice
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.data.layouts import layout_of_table
+from spin_d3rlpy.search.alike_choices import TOO_ALIKE, share_by_choice
 from spin_envs import ActionLayout
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}

@@ -14,16 +14,16 @@ from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.models.encoders import VectorEncoderFactory
 
 from spin_d3rlpy import (
+    SAINT,
     SPINIDQL,
     SPINIQL,
     DecQNConfig,
     FactoredBC,
     FactoredIQL,
+    RePreM,
     RePreMConfig,
-    RePreMEncoderFactory,
     RePreMIQL,
     RePreMPretrainingConfig,
-    SAINTEncoderFactory,
     SPINDistillIQL,
 )
 from spin_d3rlpy.asm import MLPConfig, PretrainingConfig, TransformerConfig
@@ -41,6 +41,7 @@ from tests.algos.problems import (
     has_field,
     learning_rates,
     mostly_wrong_replay_buffer,
+    new_algorithm,
     random_buffer,
     random_replay_buffer,
     small_networks,
@@ -62,7 +63,7 @@ def fit(algo: Any, dataset: Any, n_steps: int = 4, **kwargs: Any) -> Any:
 
 def make(algo_class: Any, **fields: Any) -> Any:
     d3rlpy.seed(1)
-    return algo_class(**{"batch_size": 19, **tiny_fields(algo_class), **fields})
+    return new_algorithm(algo_class, **{"batch_size": 19, **tiny_fields(algo_class), **fields})
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_policies_have_dropout_in_training_only(algo_class: Any, observations: n
     fields: dict[str, Any] = {}
     if algo_class.__name__.startswith("Factored"):
         encoder = VectorEncoderFactory(hidden_units=[32], dropout_rate=0.5)
-        fields["actor_encoder_factory"] = encoder
+        fields["policy"] = encoder
     algo = make(algo_class, **fields)
     algo.build_with_dataset(random_buffer())
     x = torch.from_numpy(observations)
@@ -190,7 +191,7 @@ def learner(algo_class: Any, **fields: Any) -> Any:
         width=32, n_blocks=1, head_hidden=32, dropout=0.0, attention_dropout=0.0
     )
     if algo_class.__name__.startswith("SAINT"):
-        fields["actor_encoder_factory"] = SAINTEncoderFactory(still)
+        fields["policy"] = SAINT(still)
     if has_field(algo_class, "action_flexibility"):
         fields["action_flexibility"] = 0.1
     if has_field(algo_class, "alpha"):
@@ -206,7 +207,7 @@ def learner(algo_class: Any, **fields: Any) -> Any:
     if algo_class is RePreMIQL:
         fields["sizes"] = RePreMConfig(width=32, n_blocks=1, window=2, head_hidden=32, dropout=0)
         fields["pretraining"] = RePreMPretrainingConfig(max_updates=100)
-        fields["actor_encoder_factory"] = RePreMEncoderFactory()
+        fields["policy"] = RePreM()
     return make(
         algo_class,
         **{**learning_rates(algo_class, 3e-3), **small_networks(algo_class, 32), **fields},

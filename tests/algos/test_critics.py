@@ -4,7 +4,8 @@ import pytest
 import torch
 from d3rlpy.models.encoders import VectorEncoderFactory
 
-from spin_d3rlpy.algos.critics import FactoredCritic, ValueFunction
+from spin_d3rlpy.critics.base import ValueFunction
+from spin_d3rlpy.critics.factored import FactoredCritic
 from spin_d3rlpy.fast.precision import autocast
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.training.averages import polyak_update

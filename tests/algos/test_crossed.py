@@ -22,7 +22,7 @@ from spin_d3rlpy.data.masks import pack
 from spin_d3rlpy.policies.reprem import RePreMPretrainingConfig
 from spin_envs import ActionLayout
 from tests.algos.conformance import networks, same
-from tests.algos.problems import OBSERVATION_SIZE, random_buffer, small_networks
+from tests.algos.problems import OBSERVATION_SIZE, new_algorithm, random_buffer, small_networks
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 NVEC = [4, 4, 4]
@@ -104,7 +104,7 @@ def test_features_of_the_package_hold_together(
     def make() -> Any:
         torch.manual_seed(0)
         fields = {**small_tuned(algo_class), "layout": layout, "rules": [all_different(4)]}
-        return algo_class(recipe="tuned", **fields)
+        return new_algorithm(algo_class, recipe="tuned", **fields)
 
     whole = make()
     whole.fit(buffer, n_steps=4, **QUIET)

@@ -22,6 +22,7 @@ from tests.algos.problems import (
     ALGORITHMS,
     OBSERVATION_SIZE,
     has_field,
+    new_algorithm,
     optimizers,
     random_buffer,
     random_replay_buffer,
@@ -61,7 +62,7 @@ def make(algo_class: Any, compile_graph: bool = False, **fields: Any) -> Any:
     }
     if has_field(algo_class, "pretraining"):
         fields["pretraining"] = dataclasses.replace(fields["pretraining"], max_updates=8)
-    return algo_class(device="cuda:0", compile_graph=compile_graph, **fields)
+    return new_algorithm(algo_class, device="cuda:0", compile_graph=compile_graph, **fields)
 
 
 def fit(algo: Any, n_steps: int = STEPS, **settings: Any) -> Any:

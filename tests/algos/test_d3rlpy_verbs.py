@@ -56,6 +56,7 @@ from tests.algos.problems import (
     each_algorithm,
     has_field,
     learning_rates,
+    new_algorithm,
     random_buffer,
     random_replay_buffer,
     tiny_fields,
@@ -70,7 +71,7 @@ OBSERVATIONS = np.random.default_rng(2).normal(size=(11, OBSERVATION_SIZE)).asty
 
 def make(algo_class: Any, seed: int = 1, **fields: Any) -> Any:
     d3rlpy.seed(seed)
-    return algo_class(**{"batch_size": 19, **tiny_fields(algo_class), **fields})
+    return new_algorithm(algo_class, **{"batch_size": 19, **tiny_fields(algo_class), **fields})
 
 
 def built(algo_class: Any, seed: int = 1, **fields: Any) -> Any:
@@ -425,7 +426,7 @@ def test_a_policy_of_another_kind_or_size_is_not_copied() -> None:
     factored = built(FactoredIQL)
     with pytest.raises(ValueError, match="with a SlotPolicy as policy, got FactoredPolicy"):
         built(SPINIQL, **tiny_fields(SPINIQL)).copy_policy_from(factored)
-    wider = make(FactoredIQL, actor_encoder_factory=VectorEncoderFactory([17]))
+    wider = make(FactoredIQL, policy=VectorEncoderFactory([17]))
     wider.build_with_dataset(random_buffer())
     with pytest.raises(ValueError, match="has other sizes"):
         wider.copy_policy_from(factored)

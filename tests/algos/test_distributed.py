@@ -15,7 +15,7 @@ from spin_d3rlpy import SPINIQL, FactoredIQL
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.training.checkpoints import Checkpoints
 from spin_d3rlpy.training.distributed import Processes
-from tests.algos.problems import random_buffer, tiny_fields
+from tests.algos.problems import new_algorithm, random_buffer, tiny_fields
 from tests.algos.runs import (
     assert_equal,
     shared_run_that_goes_on,
@@ -101,6 +101,6 @@ def test_checkpoints_of_another_number_of_processes_are_refused(tmp_path: Path) 
 
 
 def test_ddp_without_a_process_group_is_an_error() -> None:
-    algo = FactoredIQL(enable_ddp=True, **tiny_fields(FactoredIQL))
+    algo = new_algorithm(FactoredIQL, enable_ddp=True, **tiny_fields(FactoredIQL))
     with pytest.raises(RuntimeError, match="torchrun"):
         algo.build_with_dataset(random_buffer())

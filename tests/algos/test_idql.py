@@ -11,6 +11,7 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import (
+    BC,
     SAINTIDQL,
     SPINBC,
     SPINIDQL,
@@ -23,16 +24,16 @@ from spin_d3rlpy import (
     relabel,
     save_policy,
 )
-from spin_d3rlpy.algos.joint_critics import JointCritic
 from spin_d3rlpy.asm import MLPConfig, PretrainingConfig
 from spin_d3rlpy.asm.rules import all_different
+from spin_d3rlpy.critics.joint import JointCritic
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.errors import NoAllowedChoiceError
 from spin_d3rlpy.nvec import SlotLayout
-from spin_d3rlpy.policies import JointEncoderFactory
+from spin_d3rlpy.policies import SPINJoint
 from spin_d3rlpy.policies.joint import JointPolicy
-from tests.algos.problems import NVEC, OBSERVATION_SIZE, random_buffer, tiny_fields
+from tests.algos.problems import NVEC, OBSERVATION_SIZE, new_algorithm, random_buffer, tiny_fields
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 STATES = np.random.default_rng(3).normal(size=(6, OBSERVATION_SIZE)).astype(np.float32)
@@ -53,7 +54,7 @@ def two_modes(n: int = 4000) -> DeviceReplayBuffer:
 
 def trained(algo_class: Any, buffer: DeviceReplayBuffer, **fields: Any) -> Any:
     torch.manual_seed(0)
-    algo = algo_class(batch_size=64, critic_learning_rate=3e-3, **fields)
+    algo = new_algorithm(algo_class, batch_size=64, critic_learning_rate=3e-3, **fields)
     algo.fit(buffer, n_steps=300, **QUIET)
     return algo
 
@@ -107,7 +108,7 @@ def test_a_joint_critic_values_what_no_sum_of_parts_does() -> None:
 def test_several_candidates_have_the_values_of_each() -> None:
     torch.manual_seed(0)
     layout = SlotLayout(NVEC)
-    algo = FactoredIQL(joint_critic=True, **tiny_fields(FactoredIQL))
+    algo = new_algorithm(FactoredIQL, joint_critic=True, **tiny_fields(FactoredIQL))
     algo.build_with_dataset(random_buffer())
     critic = cast(Any, algo.impl).q_function
     assert isinstance(critic, JointCritic)
@@ -120,7 +121,7 @@ def test_several_candidates_have_the_values_of_each() -> None:
 
 
 def test_predict_takes_the_best_candidate_and_is_a_function() -> None:
-    algo = SPINIDQL(**{**tiny_fields(SPINIDQL), "n_action_samples": 8})
+    algo = new_algorithm(SPINIDQL, **{**tiny_fields(SPINIDQL), "n_action_samples": 8})
     algo.fit(random_buffer(), n_steps=3, **QUIET)
     assert np.array_equal(algo.predict(STATES), algo.predict(STATES))
     assert np.array_equal(algo.predict(STATES)[:2], algo.predict(STATES[:2]))
@@ -138,7 +139,9 @@ def test_a_temperature_spreads_sampled_actions() -> None:
     draws = []
     for temperature in (0.0, 1e6):
         torch.manual_seed(0)
-        algo = FactoredIDQL(**fields, n_action_samples=64, value_temperature=temperature)
+        algo = new_algorithm(
+            FactoredIDQL, **fields, n_action_samples=64, value_temperature=temperature
+        )
         algo.fit(random_buffer(), n_steps=2, **QUIET)
         states = np.repeat(STATES[:1], 100, 0)
         draws.append(len({tuple(a) for a in algo.sample_action(states).tolist()}))
@@ -147,7 +150,7 @@ def test_a_temperature_spreads_sampled_actions() -> None:
 
 def test_candidates_of_temperature_zero_are_the_greedy_action() -> None:
     torch.manual_seed(0)
-    algo = SPINIDQL(**tiny_fields(SPINIDQL), candidate_temperature=0.0)
+    algo = new_algorithm(SPINIDQL, **tiny_fields(SPINIDQL), candidate_temperature=0.0)
     algo.fit(random_buffer(), n_steps=2, **QUIET)
     impl: Any = algo.impl
     scaler = algo.config.observation_scaler
@@ -182,7 +185,7 @@ def test_joint_log_prob_and_greedy_follow_the_slots() -> None:
 
 
 def test_nothing_of_the_model_is_trained_further(tmp_path: Path) -> None:
-    algo: Any = SPINIDQL(**tiny_fields(SPINIDQL))
+    algo: Any = new_algorithm(SPINIDQL, **tiny_fields(SPINIDQL))
     algo.pretrain(random_buffer(), show_progress=False, logger_adapter=NoopAdapterFactory())
     before = {k: v.clone() for k, v in algo.asm.state_dict().items()}
     metrics = algo.fit(random_buffer(), n_steps=3, **QUIET)[-1][1]
@@ -200,7 +203,7 @@ def test_nothing_of_the_model_is_trained_further(tmp_path: Path) -> None:
 
 
 def test_objectives_that_train_their_policy_refuse_it() -> None:
-    algo = FactoredBC(actor_encoder_factory=JointEncoderFactory(architecture="mlp"))
+    algo = BC(policy=SPINJoint(architecture="mlp"))
     with pytest.raises(ValueError, match=r"trains its policy.*JointPolicy.*IDQL"):
         algo.fit(random_buffer(), n_steps=1, **QUIET)
 
@@ -223,7 +226,7 @@ def test_a_student_learns_the_chosen_actions(tmp_path: Path) -> None:
     session = runtime.InferenceSession(str(tmp_path / "student.onnx"))
     (actions,) = session.run(None, {session.get_inputs()[0].name: states})
     assert np.array_equal(actions, student.predict(states))
-    spin = SPINBC(asm=teacher.asm, architecture="mlp", mlp=MLPConfig(width=32))
+    spin = new_algorithm(SPINBC, asm=teacher.asm, architecture="mlp", mlp=MLPConfig(width=32))
     spin.fit(taught, n_steps=2, **QUIET)  # heads on the same model
 
 
@@ -244,7 +247,7 @@ class RuledTeacher:
 def test_a_student_of_a_rule_abiding_teacher_keeps_the_rule_if_asked_to(algo_class: Any) -> None:
     taught = relabel(random_buffer([4, 4, 4]), teacher := RuledTeacher())
     torch.manual_seed(0)
-    student = algo_class(**{**tiny_fields(algo_class), "actor_learning_rate": 3e-3})
+    student = new_algorithm(algo_class, **{**tiny_fields(algo_class), "actor_learning_rate": 3e-3})
     student.fit(taught, n_steps=100, **QUIET)
     states = np.random.default_rng(2).normal(size=(1000, OBSERVATION_SIZE)).astype(np.float32)
 
@@ -283,7 +286,7 @@ def test_conditions_that_were_not_in_the_data_are_kept() -> None:
     with pytest.raises(ValueError, match="a mask or a rule"):
         algo.predict_with(states, allowed=cast(Any, "all"))
     assert np.array_equal(algo.predict_with(states), algo.predict(states))
-    other = FactoredIDQL(**tiny_fields(FactoredIDQL))
+    other = new_algorithm(FactoredIDQL, **tiny_fields(FactoredIDQL))
     other.build_with_dataset(random_buffer())
     with pytest.raises(ValueError, match="FactoredPolicy cannot choose in view of"):
         other.predict_with(STATES)

@@ -16,7 +16,7 @@ from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
 
 from spin_d3rlpy import SPINIDQL, SPINIQL, FactoredBC, FactoredIQL, load_policy, save_policy
 from spin_d3rlpy.algos.actor_critic import weights_of_sample_size
-from spin_d3rlpy.algos.recipes import RECIPES, recipe_fields
+from spin_d3rlpy.algos.recipes import RECIPES, Recipe, recipe_fields
 from spin_d3rlpy.asm import MLPConfig, PretrainingConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.weights import TrajectoryWeights
@@ -25,6 +25,7 @@ from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,
     each_algorithm,
+    new_algorithm,
     random_buffer,
     random_replay_buffer,
     tiny_fields,
@@ -43,12 +44,12 @@ def tuned(algo_class: Any, **fields: Any) -> Any:
             masking="any_order", ema_decay=0.9, lr_schedule="linear", batch_size=32, max_updates=5
         )
         given = {"mlp": MLPConfig(width=16), "pretraining": config}
-    elif "actor_encoder_factory" in small:
-        given["actor_encoder_factory"] = small["actor_encoder_factory"]
+    elif "policy" in small:
+        given["policy"] = small["policy"]
     sizes = {"batch_size": 19, "imitation_batch_size": 23}
     names = {f.name for f in dataclasses.fields(algo_class.config_class)}
     sizes = {k: v for k, v in sizes.items() if k in names}
-    return algo_class(recipe="tuned", **{**given, **sizes, **fields})
+    return new_algorithm(algo_class, recipe="tuned", **{**given, **sizes, **fields})
 
 
 @pytest.mark.parametrize("kind", ["one episode", "constant rewards", "duplicate episodes"])
@@ -113,18 +114,27 @@ def test_unknown_recipes_and_two_sources_are_refused() -> None:
 def test_changing_an_algorithms_recipe_changes_no_other(algo_class: Any) -> None:
     first = algo_class(recipe="tuned").config
     unchanged = repr(algo_class(recipe="tuned").config)
-    if hasattr(first, "pretraining"):
-        first.pretraining.max_updates = 7
-    if hasattr(first, "sizes"):
-        first.sizes.n_layers = 9
+    policy: Any = getattr(first, "policy", None)
+    if hasattr(policy, "pretraining"):
+        policy.pretraining.max_updates = 7
+    if hasattr(policy, "sizes"):
+        policy.sizes.n_layers = 9
     first.imitation_weights.temperature = 3.0
     assert repr(algo_class(recipe="tuned").config) == unchanged
 
 
-def test_a_recipes_unknown_field_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RECIPES, "misspelled", lambda *_: {"batch_size": 64, "ema_dcay": 0.9})
-    with pytest.raises(ValueError, match="'misspelled' sets ema_dcay, which no algorithm has"):
-        FactoredIQL(recipe="misspelled")
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+def test_every_name_in_a_recipe_is_a_field_of_an_algorithm(recipe: Recipe) -> None:
+    configs = [algo_class().config for algo_class in ALGORITHMS]
+    known: set[str] = set()
+    of_policies: set[str] = set()
+    for config in configs:
+        known |= vars(config).keys()
+        of_policies |= vars(config.policy).keys() if hasattr(config, "policy") else set()
+    for config in configs:
+        kind = config.policy.get_type() if hasattr(config, "policy") else ""
+        assert recipe.objective(kind, type(config)).keys() <= known
+        assert recipe.policy(kind, type(config)).keys() <= of_policies
 
 
 @pytest.mark.parametrize("wanted", ["bfloat16", "float32"])
@@ -138,10 +148,11 @@ def test_the_algorithms_precision_is_that_of_its_stages(
         return []
 
     monkeypatch.setattr("spin_d3rlpy.policies.stages.pretrain", train)
-    algo = SPINIQL(precision=wanted, **tiny_fields(SPINIQL))
+    algo = new_algorithm(SPINIQL, precision=wanted, **tiny_fields(SPINIQL))
     algo.pretrain(random_buffer(), show_progress=False, logger_adapter=NoopAdapterFactory())
-    own = SPINIQL(precision="float32", **tiny_fields(SPINIQL))
-    own.config.pretraining = dataclasses.replace(own.config.pretraining, precision="auto")
+    own = new_algorithm(SPINIQL, precision="float32", **tiny_fields(SPINIQL))
+    policy = own.config.policy
+    policy.pretraining = dataclasses.replace(policy.pretraining, precision="auto")
     own.pretrain(random_buffer(), show_progress=False, logger_adapter=NoopAdapterFactory())
     assert used == [wanted, "auto"]
 

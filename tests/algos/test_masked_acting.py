@@ -32,7 +32,7 @@ from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.masks import first_forbidden, is_choice, mask_of_info, pack
 from spin_d3rlpy.errors import NoAllowedChoiceError
-from tests.algos.problems import NVEC, OBSERVATION_SIZE, random_buffer, tiny_fields
+from tests.algos.problems import NVEC, OBSERVATION_SIZE, new_algorithm, random_buffer, tiny_fields
 from tests.data.test_masks import MaskedEnv
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
@@ -66,7 +66,7 @@ def masked_buffer(nvec: list[int] | None = None) -> DeviceReplayBuffer:
 
 def fitted(algo_class: Any, buffer: DeviceReplayBuffer, **fields: Any) -> Any:
     torch.manual_seed(0)
-    algo = algo_class(**{**tiny_fields(algo_class), **fields})
+    algo = new_algorithm(algo_class, **{**tiny_fields(algo_class), **fields})
     algo.fit(buffer, n_steps=3, **QUIET)
     return algo
 
@@ -132,7 +132,7 @@ class ShortEnv(StrictEnv):
 def test_evaluators_give_a_policy_the_masks_of_the_environment(
     mode: Any, env_class: Any, form: str
 ) -> None:
-    algo = FactoredBC(**tiny_fields(FactoredBC))
+    algo = new_algorithm(FactoredBC, **tiny_fields(FactoredBC))
     algo.build_with_env(env_class())
     envs = SyncVectorEnv([lambda: env_class(form)] * 4)
     returns = LockstepEvaluator(envs, n_trials=6, seed=0, mode=mode).returns(algo)

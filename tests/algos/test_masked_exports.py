@@ -25,10 +25,10 @@ from spin_d3rlpy import (
     MultiDiscreteFQE,
 )
 from spin_d3rlpy._compat import quiet_tracing
-from spin_d3rlpy.algos.trust import Search, Trust
 from spin_d3rlpy.asm.rules import all_different
-from spin_d3rlpy.policies import JointEncoderFactory
+from spin_d3rlpy.policies import SPINJoint
 from spin_d3rlpy.policies.base import Policy
+from spin_d3rlpy.search.trust import Search, Trust
 from tests.algos.problems import NVEC, TINY, random_buffer, tiny_fields
 from tests.algos.test_masked_acting import (
     QUIET,
@@ -137,9 +137,7 @@ def test_a_search_in_a_file_keeps_masks(extension: str, tmp_path: Path) -> None:
 def test_a_structure_model_in_a_file_chooses_its_surest_allowed_slot_first(
     order: Any, tmp_path: Path
 ) -> None:
-    fields = tiny_fields(SPINIDQL) | {
-        "actor_encoder_factory": JointEncoderFactory(transformer=TINY, order=order)
-    }
+    fields = tiny_fields(SPINIDQL) | {"policy": SPINJoint(transformer=TINY, order=order)}
     algo = fitted(SPINIDQL, masked_buffer(), **fields)
     act = exported(algo, tmp_path / "policy.pt")
     assert np.array_equal(act(STATES, MASKS), algo.predict_masked(STATES, MASKS))

@@ -11,7 +11,7 @@ import torch
 from d3rlpy import load_learnable
 from d3rlpy.logging import NoopAdapterFactory
 
-from spin_d3rlpy import SPINIQL, SPINDistillIQL, SPINEncoderFactory, load_policy, save_policy
+from spin_d3rlpy import SPIN, SPINIQL, SPINDistillIQL, load_policy, save_policy
 from spin_d3rlpy.asm import ActionStructureModel, MLPConfig, PretrainingConfig, save_asm
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.policies import SlotPolicy
@@ -22,6 +22,7 @@ from tests.algos.problems import (
     OBSERVATION_SIZE,
     TINY,
     flat_parameters,
+    new_algorithm,
     random_buffer,
     tiny_fields,
 )
@@ -35,7 +36,7 @@ def make(**fields: Any) -> Any:
     torch.manual_seed(1)
     pretraining = PretrainingConfig(masking="any_order", batch_size=32, max_updates=5)
     given = {"architecture": "mlp", "mlp": SIZES, "head_init": "asm", "pretraining": pretraining}
-    return SPINIQL(**{"batch_size": 19, **tiny_fields(SPINIQL), **given, **fields})
+    return new_algorithm(SPINIQL, **{"batch_size": 19, **tiny_fields(SPINIQL), **given, **fields})
 
 
 def policy_of(algo: Any) -> SlotPolicy:
@@ -109,7 +110,7 @@ def test_what_caching_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match="no train_trunk"):
         make(cache_features=True, train_trunk=True)
     with pytest.raises(ValueError, match="'transformer' or 'mlp'"):
-        SPINEncoderFactory(architecture="mixer")  # type: ignore[arg-type]
+        SPIN(architecture="mixer")  # type: ignore[arg-type]
 
 
 def test_saved_policies_act_the_same(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_saved_policies_act_the_same(tmp_path: Path) -> None:
     d3: Any = load_learnable(str(tmp_path / "algo.d3"))
     own: Any = load_policy(tmp_path / "policy.safetensors")
     for loaded in (d3, own):
-        assert loaded.config.actor_encoder_factory.structure == SIZES
+        assert loaded.config.policy.structure == SIZES
         np.testing.assert_array_equal(loaded.predict(x), algo.predict(x))
 
 
@@ -129,8 +130,8 @@ def test_an_asms_file_brings_its_architecture(tmp_path: Path) -> None:
     path = tmp_path / "asm.safetensors"
     save_asm(ActionStructureModel(OBSERVATION_SIZE, NVEC, SIZES), path)
     algo: Any = SPINIQL(asm=path)
-    assert algo.config.actor_encoder_factory.structure == SIZES
+    assert algo.config.policy.structure == SIZES
     algo = make(asm=ActionStructureModel(OBSERVATION_SIZE, NVEC, TINY))
-    assert algo.config.actor_encoder_factory.structure == TINY
+    assert algo.config.policy.structure == TINY
     with pytest.raises(NvecMismatchError, match="needs an ASM with a Transformer"):
         SPINDistillIQL(asm=path)

@@ -15,7 +15,7 @@ from d3rlpy.preprocessing import StandardObservationScaler
 
 from spin_d3rlpy import SPINIQL, FactoredBC, PretrainingConfig, TransformerConfig
 from spin_d3rlpy.algos.notebook_logs import is_notebook, only_warnings
-from tests.algos.problems import random_buffer
+from tests.algos.problems import new_algorithm, random_buffer
 
 
 def shell(**parts: Any) -> Any:
@@ -89,7 +89,8 @@ def test_the_line_of_parameters_says_what_is_not_a_default(
             lines.append(parts["params"])
 
     monkeypatch.setattr(LOG, "info", info)
-    algo = SPINIQL(
+    algo = new_algorithm(
+        SPINIQL,
         batch_size=19,
         transformer=TransformerConfig(width=16, n_blocks=1),
         pretraining=PretrainingConfig(max_updates=1),
@@ -100,7 +101,7 @@ def test_the_line_of_parameters_says_what_is_not_a_default(
     assert line["batch_size"] == 19
     assert line["nvec"] == "[3, 5, 2]"
     assert line["observation_scaler"] == "standard"
-    factory = line["actor_encoder_factory"]["params"]
+    factory = line["policy"]["params"]
     assert factory["transformer"] == {"width": 16, "n_blocks": 1}
     assert factory["pretraining"] == {"max_updates": 1}
     assert len(str(line)) < 400

@@ -10,14 +10,14 @@ from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import FactoredIQL
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidObservationError
-from tests.algos.problems import OBSERVATION_SIZE, random_buffer, tiny_fields
+from tests.algos.problems import OBSERVATION_SIZE, new_algorithm, random_buffer, tiny_fields
 
 STATES = np.random.default_rng(0).integers(-9, 9, (12, OBSERVATION_SIZE)).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
 def algo() -> Any:
-    algo = FactoredIQL(**tiny_fields(FactoredIQL))
+    algo = new_algorithm(FactoredIQL, **tiny_fields(FactoredIQL))
     algo.fit(random_buffer(), n_steps=2, logger_adapter=NoopAdapterFactory(), show_progress=False)
     return algo
 

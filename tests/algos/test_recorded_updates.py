@@ -38,6 +38,7 @@ from tests.algos.problems import (
     each_algorithm,
     has_field,
     learning_rates,
+    new_algorithm,
     optimizers,
     random_buffer,
     random_replay_buffer,
@@ -81,7 +82,7 @@ def make(algo_class: Any, compile_graph: bool = True, **fields: Any) -> Any:
         fields["pretraining"] = dataclasses.replace(
             fields["pretraining"], max_updates=6, learning_rate=RATE
         )
-    return algo_class(compile_graph=compile_graph, **fields)
+    return new_algorithm(algo_class, compile_graph=compile_graph, **fields)
 
 
 def built(algo_class: Any, compile_graph: bool = True, **fields: Any) -> Any:

@@ -44,7 +44,7 @@ from spin_d3rlpy.errors import (
     UntrustedRuleError,
 )
 from spin_d3rlpy.evaluation.probabilities import SampledPolicy
-from tests.algos.problems import OBSERVATION_SIZE, random_buffer, tiny_fields
+from tests.algos.problems import OBSERVATION_SIZE, new_algorithm, random_buffer, tiny_fields
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 NVEC = [4, 4, 4]
@@ -59,7 +59,7 @@ WAYS = [
 
 def fitted(algo_class: Any, buffer: Any = None, **fields: Any) -> Any:
     torch.manual_seed(0)
-    algo = algo_class(**{**tiny_fields(algo_class), **fields})
+    algo = new_algorithm(algo_class, **{**tiny_fields(algo_class), **fields})
     algo.fit(random_buffer(NVEC) if buffer is None else buffer, n_steps=3, **QUIET)
     return algo
 
@@ -244,7 +244,8 @@ def test_a_config_keeps_rules_as_json(rule: Any) -> None:
     assert again.rules == config.rules == [rule]
     assert as_named_rule(json.loads(json.dumps(rule.to_dict()))) == rule
     partial = torch.tensor([[-1, -1, -1], [0, 3, -1]])
-    assert torch.equal(again.rule(partial), rule(partial))
+    kept: Any = again.rule
+    assert torch.equal(kept(partial), rule(partial))
 
 
 def test_without_rules_a_config_says_nothing() -> None:

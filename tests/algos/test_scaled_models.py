@@ -17,7 +17,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler, scaler_to_dict
 from spin_d3rlpy.errors import InvalidObservationError
 from spin_d3rlpy.evaluation.probabilities import BehaviorProbabilities
-from tests.algos.problems import random_buffer, tiny_fields
+from tests.algos.problems import new_algorithm, random_buffer, tiny_fields
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 SCALERS: list[Any] = [
@@ -36,7 +36,7 @@ def shifted_buffer() -> DeviceReplayBuffer:
 
 def fitted(algo_class: Any, scaler: Any) -> Any:
     torch.manual_seed(0)
-    algo = algo_class(**tiny_fields(algo_class), observation_scaler=scaler)
+    algo = new_algorithm(algo_class, **tiny_fields(algo_class), observation_scaler=scaler)
     algo.fit(shifted_buffer(), n_steps=2, **QUIET)
     return algo
 

@@ -25,18 +25,18 @@ from spin_d3rlpy import (
     save_policy,
 )
 from spin_d3rlpy.algos import idql
-from spin_d3rlpy.algos.joint_critics import JointCritic
-from spin_d3rlpy.algos.search import ascend
-from spin_d3rlpy.algos.trust import Search, Trust, TrustSwitch, measure_trust
 from spin_d3rlpy.asm.rules import all_different
+from spin_d3rlpy.critics.joint import JointCritic
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
 from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.weights import completed_returns, returns_to_go
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import IndependentConditionals
+from spin_d3rlpy.search.ascent import ascend
+from spin_d3rlpy.search.trust import Search, Trust, TrustSwitch, measure_trust
 from spin_envs import ActionLayout
-from tests.algos.problems import tiny_fields
+from tests.algos.problems import new_algorithm, tiny_fields
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 
@@ -286,12 +286,12 @@ def sure() -> Trust:
 
 def test_few_episodes_do_not_make_trust() -> None:
     buffer = logged(lambda s, a: a[:, 0] - 1.0, n=4)
-    algo = SPINIDQL(**search_fields(SPINIDQL))
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL))
     algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
     assert algo.trust is not None
     assert (algo.trust.states, algo.trust.acts_by) == (20, "imitation")
     assert "too few" in str(algo.trust)
-    algo = SPINIDQL(**search_fields(SPINIDQL))
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL))
     algo.fit(buffer.select([0]), n_steps=2, n_steps_per_epoch=2, **QUIET)
     assert algo.trust == Trust((Search(0.99, 0.02),), (0.0,), (0.0,), (0.0,), 0)
     assert algo.trust.acts_by == "imitation"
@@ -299,7 +299,7 @@ def test_few_episodes_do_not_make_trust() -> None:
 
 def test_data_that_never_tried_anything_else_are_named(capsys: Any) -> None:
     buffer = logged(lambda s, a: a[:, 0].astype(np.float32))
-    algo = SPINIDQL(**search_fields(SPINIDQL))
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL))
     algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
     assert algo.trust is not None
     assert algo.trust.alternatives == pytest.approx(3.0, abs=0.3)  # three choices, drawn at random
@@ -307,7 +307,7 @@ def test_data_that_never_tried_anything_else_are_named(capsys: Any) -> None:
     capsys.readouterr()
     same = buffer.with_actions((buffer.observations_at(buffer.observation_index)[:, :2] > 0) * 1)
     pretraining = PretrainingConfig(max_updates=300, batch_size=256, learning_rate=1e-2)
-    algo = SPINIDQL(**search_fields(SPINIDQL) | {"pretraining": pretraining})
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL) | {"pretraining": pretraining})
     algo.fit(same, n_steps=2, n_steps_per_epoch=2, **QUIET)
     assert algo.trust is not None
     assert 1.0 < algo.trust.alternatives < 1.2
@@ -330,7 +330,9 @@ def test_a_search_looks_as_far_ahead_as_pays() -> None:
 
     buffer = logged(rewards, n=100)
     fields = search_fields(FactoredIDQL) | {"n_action_samples": 4, "short_gammas": [0.0]}
-    algo = FactoredIDQL(**fields, gamma=0.5, critic_learning_rate=3e-3, expectile=0.5)
+    algo = new_algorithm(
+        FactoredIDQL, **fields, gamma=0.5, critic_learning_rate=3e-3, expectile=0.5
+    )
     algo.fit(buffer, n_steps=600, n_steps_per_epoch=600, **QUIET)
     assert algo.trust is not None
     assert algo.trust.searches == (Search(0.5, 0.02), Search(0.0, 0.02))
@@ -358,10 +360,10 @@ def test_returns_that_a_log_cuts_off_are_completed() -> None:
 
 def test_discounts_are_unused_where_nothing_chooses_among_them() -> None:
     fields: dict[str, Any] = search_fields(SPINIDQL) | {"short_gammas": [0.0]}
-    assert SPINIDQL(**fields).config.gammas == (0.99, 0.0)
-    assert SPINIDQL(**fields | {"held_out_share": 0.0}).config.gammas == (0.99,)
+    assert new_algorithm(SPINIDQL, **fields).config.gammas == (0.99, 0.0)
+    assert new_algorithm(SPINIDQL, **fields | {"held_out_share": 0.0}).config.gammas == (0.99,)
     fields |= {"joint_critic": False, "search_sweeps": 0}
-    assert SPINIDQL(**fields).config.gammas == (0.99,)
+    assert new_algorithm(SPINIDQL, **fields).config.gammas == (0.99,)
 
 
 def test_all_discounts_are_compared_with_all_supports() -> None:
@@ -370,10 +372,12 @@ def test_all_discounts_are_compared_with_all_supports() -> None:
         "stricter_supports": [0.1],
     }
     searches = [Search(0.99, 0.02), Search(0.99, 0.1), Search(0.0, 0.02), Search(0.0, 0.1)]
-    assert SPINIDQL(**fields).config.searches == searches
-    assert SPINIDQL(**fields | {"held_out_share": 0.0}).config.searches == searches[:1]
+    assert new_algorithm(SPINIDQL, **fields).config.searches == searches
+    assert (
+        new_algorithm(SPINIDQL, **fields | {"held_out_share": 0.0}).config.searches == searches[:1]
+    )
     # Candidates are samples, whatever their support.
-    sampled = SPINIDQL(**fields | {"search_sweeps": 0}).config.searches
+    sampled = new_algorithm(SPINIDQL, **fields | {"search_sweeps": 0}).config.searches
     assert sampled == [searches[0], searches[2]]
 
 
@@ -388,7 +392,7 @@ def test_all_discounts_are_compared_with_all_supports() -> None:
 )
 def test_discounts_and_supports_are_checked(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SPINIDQL(**search_fields(SPINIDQL) | fields)
+        new_algorithm(SPINIDQL, **search_fields(SPINIDQL) | fields)
 
 
 def search_fields(algo_class: Any) -> dict[str, Any]:
@@ -400,7 +404,7 @@ def test_a_run_holds_out_episodes_measures_trust_and_keeps_it_with_the_policy(
     tmp_path: Any,
 ) -> None:
     buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
-    algo = SPINIDQL(**search_fields(SPINIDQL), gamma=0.0)
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL), gamma=0.0)
     algo.fit(buffer, n_steps=30, n_steps_per_epoch=30, **QUIET)
     trust = algo.trust
     assert trust is not None
@@ -441,7 +445,7 @@ def test_searches_that_all_lack_a_number_are_not_trusted() -> None:
 
 
 def test_critics_do_not_choose_before_they_were_tested() -> None:
-    algo = SPINIDQL(**search_fields(SPINIDQL), gamma=0.0)
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL), gamma=0.0)
     algo.build_with_dataset(logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32)))
     impl: Any = algo.impl
     x = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
@@ -451,7 +455,7 @@ def test_critics_do_not_choose_before_they_were_tested() -> None:
 
 def test_the_user_decides_whether_to_search(tmp_path: Any) -> None:
     buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
-    algo = SPINIDQL(**search_fields(SPINIDQL), gamma=0.0)
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL), gamma=0.0)
     algo.fit(buffer, n_steps=5, n_steps_per_epoch=5, **QUIET)
     impl: Any = algo.impl
     x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
@@ -475,7 +479,7 @@ def test_the_user_decides_whether_to_search(tmp_path: Any) -> None:
 def test_untrusted_critics_do_not_choose() -> None:
     torch.manual_seed(0)  # a search starts from the best of three samples, not from the likeliest
     buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
-    algo = SPINIDQL(**search_fields(SPINIDQL), gamma=0.0)
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL), gamma=0.0)
     algo.fit(buffer, n_steps=5, n_steps_per_epoch=5, **QUIET)
     impl: Any = algo.impl
     x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
@@ -501,7 +505,7 @@ def test_untrusted_critics_do_not_choose() -> None:
 def test_the_search_keeps_to_the_support_that_trust_chose(monkeypatch: Any, tmp_path: Any) -> None:
     buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
     fields = search_fields(SPINIDQL) | {"stricter_supports": [0.1, 0.5], "gamma": 0.0}
-    algo = SPINIDQL(**fields)
+    algo = new_algorithm(SPINIDQL, **fields)
     algo.fit(buffer, n_steps=5, n_steps_per_epoch=5, **QUIET)
     assert algo.trust is not None
     assert [search.support for search in algo.trust.searches] == [0.02, 0.1, 0.5]
@@ -526,7 +530,7 @@ def test_a_search_learns_what_goes_together_from_random_data() -> None:
     """Random actions, paid where both slots agree: imitation gets a third, the search all."""
     buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32), n=100)
     fields = search_fields(FactoredIDQL) | {"n_action_samples": 4}
-    algo = FactoredIDQL(**fields, gamma=0.0, critic_learning_rate=3e-3)
+    algo = new_algorithm(FactoredIDQL, **fields, gamma=0.0, critic_learning_rate=3e-3)
     algo.fit(buffer, n_steps=600, n_steps_per_epoch=600, **QUIET)
     assert algo.trust is not None
     assert algo.trust.acts_by == "search"
@@ -541,14 +545,14 @@ def test_a_search_learns_what_goes_together_from_random_data() -> None:
 def test_settings_of_the_search_are_checked(field: str, value: float) -> None:
     fields: dict[str, Any] = {field: value}
     with pytest.raises(ValueError, match=f"Expected {field}"):
-        SPINIDQL(joint_critic=True, **fields)
+        new_algorithm(SPINIDQL, joint_critic=True, **fields)
     with pytest.raises(ValueError, match="joint_critic True with search_sweeps"):
         SPINIDQL(search_sweeps=1)
 
 
 def test_milliseconds_are_checked_and_kept() -> None:
     buffer = logged(lambda s, a: a[:, 0].astype(np.float32))
-    algo = SPINIDQL(**search_fields(SPINIDQL))
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL))
     algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
     x = np.zeros((4, 3), np.float32)
     with pytest.raises(ValueError, match="milliseconds above 0"):
@@ -560,7 +564,7 @@ def test_states_in_parts_get_the_actions_that_they_get_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
-    algo = SPINIDQL(**search_fields(SPINIDQL), gamma=0.0)
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL), gamma=0.0)
     algo.fit(buffer, n_steps=20, n_steps_per_epoch=20, **QUIET)
     impl: Any = algo.impl
     impl.modules.trust.trust = sure()
@@ -604,7 +608,7 @@ def test_the_search_leaves_a_state_without_choices_and_goes_on_in_others() -> No
 @pytest.mark.parametrize("extension", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_exported_files_search_too(extension: str, layout: str, tmp_path: Any) -> None:
     buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
-    algo = SPINIDQL(**search_fields(SPINIDQL), gamma=0.0, layout=LAYOUTS[layout])
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL), gamma=0.0, layout=LAYOUTS[layout])
     algo.fit(buffer, n_steps=20, n_steps_per_epoch=20, **QUIET)
     impl: Any = algo.impl
     impl.modules.trust.trust = sure()

@@ -13,10 +13,10 @@ import torch
 from d3rlpy.logging import FileAdapterFactory, NoopAdapterFactory
 from d3rlpy.preprocessing import MinMaxObservationScaler, StandardObservationScaler
 
-from spin_d3rlpy import SPINIQL, SAINTEncoderFactory, SPINEncoderFactory, load_asm, save_asm
+from spin_d3rlpy import SPIN, SPINIQL, load_asm, save_asm
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, TransformerConfig
 from spin_d3rlpy.data.scalers import scaler_from_dict, scaler_to_dict
-from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
+from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.policies import SlotPolicy
 from spin_d3rlpy.policies.features import QueryFeatures
 from tests.algos.problems import (
@@ -24,6 +24,7 @@ from tests.algos.problems import (
     OBSERVATION_SIZE,
     TINY,
     flat_parameters,
+    new_algorithm,
     random_buffer,
     tiny_fields,
 )
@@ -38,7 +39,8 @@ def make_asm(nvec: list[int] | None = None, config: TransformerConfig = TINY) ->
 
 def make(**fields: Any) -> SPINIQL:
     torch.manual_seed(1)
-    return SPINIQL(**{"batch_size": 19, **tiny_fields(SPINIQL), **fields})
+    algo: SPINIQL = new_algorithm(SPINIQL, **{"batch_size": 19, **tiny_fields(SPINIQL), **fields})
+    return algo
 
 
 def policy_of(algo: SPINIQL) -> SlotPolicy:
@@ -196,8 +198,8 @@ def test_pretraining_is_logged_and_saved(tmp_path: Path) -> None:
 
 def test_queries_and_heads_can_start_from_the_asm() -> None:
     asm = make_asm()
-    factory = SPINEncoderFactory(transformer=TINY, query_init="mask", head_init="asm")
-    algo = make(asm=asm, actor_encoder_factory=factory)
+    factory = SPIN(transformer=TINY, query_init="mask", head_init="asm")
+    algo = make(asm=asm, policy=factory)
     algo.build_with_dataset(random_buffer())
     policy = policy_of(algo)
     assert torch.equal(features_of(algo).queries.weight, asm.mask_embeddings)
@@ -208,15 +210,15 @@ def test_queries_and_heads_can_start_from_the_asm() -> None:
 
 def test_unknown_initialization_is_refused() -> None:
     with pytest.raises(ValueError, match="query_init to be 'random' or 'mask'"):
-        SPINEncoderFactory(transformer=TINY, query_init="zeros")  # type: ignore[arg-type]
+        SPIN(transformer=TINY, query_init="zeros")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="head_init to be 'random' or 'asm'"):
-        SPINEncoderFactory(transformer=TINY, head_init="zeros")  # type: ignore[arg-type]
+        SPIN(transformer=TINY, head_init="zeros")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("frozen_dropout", [True, False])
 def test_dropout_of_the_frozen_trunk_is_a_switch(frozen_dropout: bool) -> None:
-    factory = SPINEncoderFactory(transformer=TINY, frozen_dropout=frozen_dropout)
-    algo = make(asm=make_asm(), actor_encoder_factory=factory)
+    factory = SPIN(transformer=TINY, frozen_dropout=frozen_dropout)
+    algo = make(asm=make_asm(), policy=factory)
     algo.build_with_dataset(random_buffer())
     features = features_of(algo)
     observations = torch.randn(4, OBSERVATION_SIZE)
@@ -253,10 +255,3 @@ def test_algorithms_that_are_given_one_scaler_have_their_own() -> None:
     own = [vars(algo.config)["observation_scaler"] for algo in algos]
     assert own[0] is not own[1]
     assert np.array_equal(np.asarray(own[0].mean), np.asarray(own[1].mean))
-
-
-@pytest.mark.parametrize("factory_class", [SPINEncoderFactory, SAINTEncoderFactory])
-def test_policies_are_no_encoders_of_stock_algorithms(factory_class: Any) -> None:
-    algo = d3rlpy.algos.DQNConfig(encoder_factory=factory_class()).create()
-    with pytest.raises(InvalidActionSpaceError, match="actor_encoder_factory"):
-        algo.create_impl((OBSERVATION_SIZE,), 6)

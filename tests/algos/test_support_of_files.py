@@ -11,14 +11,14 @@ from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import SPINIDQL, SPINIQL, SPINDistillIQL, load_policy, save_policy
 from spin_d3rlpy.asm import save_asm
-from tests.algos.problems import NVEC, OBSERVATION_SIZE, random_buffer, tiny_fields
+from tests.algos.problems import NVEC, OBSERVATION_SIZE, new_algorithm, random_buffer, tiny_fields
 
 STATES = np.random.default_rng(3).normal(size=(6, OBSERVATION_SIZE)).astype(np.float32)
 ACTIONS = np.tile([m - 1 for m in NVEC], (6, 1))
 
 
 def trained(algo_class: Any) -> Any:
-    algo = algo_class(**tiny_fields(algo_class))
+    algo = new_algorithm(algo_class, **tiny_fields(algo_class))
     algo.fit(random_buffer(), n_steps=2, logger_adapter=NoopAdapterFactory(), show_progress=False)
     return algo
 

@@ -12,10 +12,19 @@ import torch
 from d3rlpy.logging import FileAdapterFactory, NoopAdapterFactory
 
 import spin_d3rlpy
-from spin_d3rlpy import SPINIDQL, SPINIQL, RePreMIQL, SPINDistillIQL
+from spin_d3rlpy import (
+    IQL,
+    SAINT,
+    SPINIDQL,
+    SPINIQL,
+    IQLConfig,
+    RePreMIQL,
+    SPINDistill,
+    SPINDistillIQL,
+)
 from spin_d3rlpy.asm import ActionStructureModel
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.policies import SlotPolicy, SPINEncoderFactory
+from spin_d3rlpy.policies import SPIN, SlotPolicy
 from spin_d3rlpy.policies.features import QueryFeatures
 from spin_d3rlpy.policies.reprem import pretrain_reprem
 from spin_d3rlpy.training.budget import Budget
@@ -24,6 +33,7 @@ from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,
     TINY,
+    new_algorithm,
     random_buffer,
     random_replay_buffer,
     tiny_fields,
@@ -50,19 +60,17 @@ def test_every_objective_trains_saves_and_loads(algo_class: Any, tmp_path: Path)
     assert loaded.predict(STATES).tolist() == algo.predict(STATES).tolist()
 
 
-def test_configs_take_the_fields_of_their_policies() -> None:
-    for name in ("SPINIQL", "SPINBC", "SAINTBCQ", "SPINDistillIQL"):
-        config: Any = getattr(spin_d3rlpy, f"{name}Config")(transformer=TINY, batch_size=7)
-        assert config.actor_encoder_factory.transformer == TINY
-        algo = config.create()
-        assert (algo.config.actor_encoder_factory.transformer, algo.batch_size) == (TINY, 7)
-    config_class: Any = spin_d3rlpy.SPINIQLConfig
-    spin = config_class(actor_encoder_factory=SPINEncoderFactory(TINY), train_queries=False)
-    assert spin.actor_encoder_factory == SPINEncoderFactory(TINY, train_queries=False)
-    changed = spin_d3rlpy.SPINIQL(spin, query_init="mask").config.actor_encoder_factory
-    assert changed == SPINEncoderFactory(TINY, train_queries=False, query_init="mask")
+def test_a_config_creates_the_named_algorithm_of_its_policy() -> None:
+    policy = SPIN(TINY, train_queries=False)
+    config = IQLConfig(batch_size=7, policy=policy)
+    algo = config.create()
+    assert type(algo) is SPINIQL
+    assert (algo.config.policy, algo.batch_size) == (policy, 7)
+    assert type(IQLConfig(policy=SPINDistill(TINY)).create()) is SPINDistillIQL
+    # The objective alone takes any policy.
+    assert IQL(config=IQLConfig(policy=SAINT(TINY))).config.policy == SAINT(TINY)
     with pytest.raises(TypeError, match="unexpected keyword argument 'widht'"):
-        config_class(widht=3)
+        SPIN(widht=3)  # type: ignore[call-arg]
 
 
 def parameters(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -93,7 +101,7 @@ def test_the_student_is_taught_the_asms_features(query_init: str) -> None:
     fields = {**tiny_fields(SPINDistillIQL), "query_init": query_init, "hidden_units": [64]}
     fields["distillation"].n_updates = 300
     fields["distillation"].learning_rate = 3e-3
-    algo = SPINDistillIQL(asm=asm, **fields)
+    algo = new_algorithm(SPINDistillIQL, asm=asm, **fields)
     data = DeviceReplayBuffer.from_replay_buffer(random_replay_buffer(100, 40), NVEC)
     records = algo.distill(data, show_progress=False, logger_adapter=NoopAdapterFactory())
     assert records[-1]["unexplained"] < 0.3
@@ -176,9 +184,11 @@ def test_a_run_that_crashes_in_any_stage_ends_like_an_uninterrupted_one(
         assert_equal(expected, outcome(again, fit(again, folder, checkpoint_interval=1)))
 
 
-def test_an_encoder_factory_of_another_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match="SPINDistillIQL needs a SPINDistillEncoderFactory"):
-        SPINDistillIQL(actor_encoder_factory=SPINEncoderFactory())  # type: ignore[arg-type]
+def test_a_policy_of_another_kind_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"SPINDistillIQL needs policy=SPINDistill\(...\), got SPIN"
+    ):
+        SPINDistillIQL(policy=SPIN())
 
 
 @pytest.mark.parametrize("algo_class", [SPINIQL, SPINIDQL, RePreMIQL])
@@ -186,7 +196,7 @@ def test_a_first_stage_is_trained_for_a_given_time(algo_class: Any) -> None:
     fields = {**tiny_fields(algo_class), "compile_graph": False}
     updates = []
     for seconds in (0.1, 0.4):
-        algo = algo_class(**fields)
+        algo = new_algorithm(algo_class, **fields)
         rows = algo.pretrain(
             random_buffer(),
             seconds=seconds,
@@ -200,7 +210,7 @@ def test_a_first_stage_is_trained_for_a_given_time(algo_class: Any) -> None:
 
 
 def test_a_students_time_is_all_its_own() -> None:
-    algo = SPINDistillIQL(**tiny_fields(SPINDistillIQL))
+    algo = new_algorithm(SPINDistillIQL, **tiny_fields(SPINDistillIQL))
     options: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
     budget = Budget(0.3, WorkClock())
     algo.pretrain(random_buffer(), seconds=budget, **options)

@@ -35,6 +35,7 @@ from tests.algos.problems import (
     OBSERVATION_SIZE,
     has_field,
     learning_rates,
+    new_algorithm,
     optimizers,
     random_buffer,
     small_networks,
@@ -262,7 +263,7 @@ FORMULAS: dict[Any, Callable[[Plain, Rows], dict[str, float]]] = {
 
 def make(algo_class: Any, decomposition: str) -> Any:
     torch.manual_seed(7)
-    wanted = {
+    wanted: dict[str, Any] = {
         "gamma": GAMMA,
         "tau": POLYAK,
         "expectile": EXPECTILE,
@@ -274,7 +275,8 @@ def make(algo_class: Any, decomposition: str) -> Any:
         "decomposition": decomposition,
         "observation_scaler": None,
     }
-    algo = algo_class(
+    algo = new_algorithm(
+        algo_class,
         **small_networks(algo_class, 13),
         **optimizers(algo_class, SGDFactory()),
         **learning_rates(algo_class, LR),
@@ -365,7 +367,7 @@ def all_actions() -> torch.Tensor:
 def autoregressive(algo_class: Any, n_action_samples: int) -> tuple[Any, torch.Tensor, Any]:
     """Returns an algorithm, states, and every action's target values, `(E, 30, B)`."""
     torch.manual_seed(8)
-    algo = algo_class(n_action_samples=n_action_samples, **tiny_fields(algo_class))
+    algo = new_algorithm(algo_class, n_action_samples=n_action_samples, **tiny_fields(algo_class))
     algo.build_with_dataset(random_buffer())
     modules = algo.impl.modules
     modules.set_eval()

@@ -43,10 +43,11 @@ from spin_d3rlpy.data.weights import TrajectoryWeights
 from spin_d3rlpy.errors import NoAllowedChoiceError
 from spin_d3rlpy.policies.base import FactoredPolicy
 from spin_d3rlpy.policies.entities import EntityPolicy
-from spin_d3rlpy.policies.factories import JointEncoderFactory
+from spin_d3rlpy.policies.factories import SPINJoint
 from spin_d3rlpy.policies.features import SlotPolicy
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_envs import ActionLayout
+from tests.algos.problems import new_algorithm
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 
@@ -170,7 +171,8 @@ def test_it_learns_choices_that_exclude_each_other_and_acts_on_more(order: Any) 
     pretraining = PretrainingConfig(
         masking="any_order", batch_size=256, max_updates=400, learning_rate=1e-2
     )
-    algo = SPINIDQL(
+    algo = new_algorithm(
+        SPINIDQL,
         pretraining=pretraining,
         order=order,
         entropy_bound=None if order == "slots" else 0.5,
@@ -212,8 +214,8 @@ def test_policies_use_the_layout_unless_told_otherwise(tmp_path: Path) -> None:
     for algo in (
         FactoredIQL(),
         FactoredBC(),
-        SPINBC(pretraining=pretraining, train_queries=False),
-        SPINIDQL(pretraining=pretraining, joint_critic=True),
+        new_algorithm(SPINBC, pretraining=pretraining, train_queries=False),
+        new_algorithm(SPINIDQL, pretraining=pretraining, joint_critic=True),
     ):
         algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
         policy: Any = algo.policy
@@ -232,7 +234,7 @@ def test_policies_use_the_layout_unless_told_otherwise(tmp_path: Path) -> None:
 def test_only_the_last_layers_of_a_spin_policy_are_trained() -> None:
     buffer = assignments(4, 4)
     pretraining = PretrainingConfig(masking="any_order", max_updates=2, batch_size=8)
-    algo = SPINBC(pretraining=pretraining, train_queries=False)
+    algo = new_algorithm(SPINBC, pretraining=pretraining, train_queries=False)
     algo.fit(buffer, n_steps=3, n_steps_per_epoch=3, **QUIET)
     asm, policy = algo.asm, algo.policy
     assert isinstance(policy, EntityPolicy)
@@ -512,12 +514,12 @@ def test_a_file_chooses_several_slots_a_pass_too(extension: str, tmp_path: Path)
 
 
 def test_slots_are_chosen_in_their_order_where_choices_have_no_features() -> None:
-    policy = JointEncoderFactory(architecture="mlp").create_policy(3, [4, 4])
+    policy = SPINJoint(architecture="mlp").create_policy(3, [4, 4])
     assert policy.order == "slots"
     with pytest.raises(ValueError, match="slots_per_pass"):
-        JointEncoderFactory(slots_per_pass=0)
+        SPINJoint(slots_per_pass=0)
     with pytest.raises(ValueError, match="order"):
-        JointEncoderFactory(order="surest")  # type: ignore[arg-type]
+        SPINJoint(order="surest")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("algorithm", [FactoredIQL, SAINTIQL, SPINIQL])
@@ -575,7 +577,7 @@ def test_features_of_pairs_are_learned_from(algorithm: Any, tmp_path: Path) -> N
         torch.manual_seed(0)
         algo = algorithm(recipe="tuned", layout=layout, trajectory_weights=alike)
         if algorithm is SPINIDQL:
-            algo.config.pretraining.max_updates = 150
+            algo.config.policy.pretraining.max_updates = 150
         algo.fit(data, n_steps=150 if algorithm is FactoredBC else 1, **QUIET)
         shares[name] = (algo.predict(x.numpy()) == best).mean()
         if name == "pairs":

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from spin_d3rlpy import SPINIQL, SPINEncoderFactory, save_asm
+from spin_d3rlpy import SPIN, SPINIQL, save_asm
 from spin_d3rlpy.asm import ActionStructureModel, load_asm, load_published_asm
 from spin_d3rlpy.errors import InvalidCheckpointError
 from tests.algos.problems import OBSERVATION_SIZE, random_buffer
@@ -159,7 +159,7 @@ def test_an_imported_model_is_saved_and_used_like_any_other(
     asm = load(checkpoint)
     save_asm(asm, tmp_path / "asm.safetensors")
     again = load_asm(tmp_path / "asm.safetensors")
-    algo = SPINIQL(asm=again, actor_encoder_factory=SPINEncoderFactory())
+    algo = SPINIQL(asm=again, policy=SPIN())
     algo.build_with_dataset(random_buffer())
     assert algo.is_pretrained
     assert algo.impl is not None

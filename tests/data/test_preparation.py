@@ -31,6 +31,7 @@ from spin_d3rlpy.data.logs import read_states
 from spin_d3rlpy.data.preparation import Missing, TablePreparation
 from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.runs.decide import decide_table
+from tests.algos.problems import new_algorithm
 
 CSV = """patient,seen,ward,smoker,pulse,drug,dose,reward,status
 a,2024-03-01,north,yes,60,none,0,1,alive
@@ -260,7 +261,8 @@ def test_the_shell_names_a_policys_choices_with_support_and_value(
 ) -> None:
     (tmp_path / "new.csv").write_text(NEW)
     log = from_table(path, **READING, missing="mean")
-    algo = SPINIQL(
+    algo = new_algorithm(
+        SPINIQL,
         transformer=TransformerConfig(width=8, n_blocks=1, n_heads=2),
         pretraining=PretrainingConfig(max_updates=2),
     )

@@ -19,7 +19,7 @@ from d3rlpy.preprocessing import (
 from spin_d3rlpy import FactoredIQL
 from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler, fit_scaler
 from spin_d3rlpy.errors import InvalidDatasetError
-from tests.algos.problems import random_buffer, tiny_fields
+from tests.algos.problems import new_algorithm, random_buffer, tiny_fields
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 
@@ -38,7 +38,7 @@ def test_a_constant_feature_is_scaled_to_a_number(scaler_class: Any, value: floa
     assert torch.isfinite(scaled).all()
     assert scaled[:, 2].unique().numel() == 1
     assert (scaled[:, 0].std() > 0.1) & (scaled.abs().max() <= 12.0)
-    algo = FactoredIQL(**tiny_fields(FactoredIQL), observation_scaler=scaler_class())
+    algo = new_algorithm(FactoredIQL, **tiny_fields(FactoredIQL), observation_scaler=scaler_class())
     algo.fit(buffer, n_steps=2, **QUIET)
     assert np.isfinite(
         algo.predict_value(buffer.observations[:3].numpy(), np.zeros((3, 3), int))
@@ -50,7 +50,9 @@ def test_rewards_that_are_all_equal_cannot_be_divided_by_how_much_they_vary(scal
     buffer = random_buffer()
     buffer.rewards.fill_(0.0)
     with pytest.raises(InvalidDatasetError, match=r"RewardScaler makes rewards.*another scaler"):
-        FactoredIQL(**tiny_fields(FactoredIQL), reward_scaler=scaler).fit(buffer, n_steps=1)
-    FactoredIQL(**tiny_fields(FactoredIQL), reward_scaler=StandardRewardScaler()).fit(
-        buffer, n_steps=1, **QUIET
-    )
+        new_algorithm(FactoredIQL, **tiny_fields(FactoredIQL), reward_scaler=scaler).fit(
+            buffer, n_steps=1
+        )
+    new_algorithm(
+        FactoredIQL, **tiny_fields(FactoredIQL), reward_scaler=StandardRewardScaler()
+    ).fit(buffer, n_steps=1, **QUIET)

@@ -9,7 +9,7 @@ import pytest
 
 from spin_d3rlpy import SPINIDQL, from_table, save_dataset
 from spin_d3rlpy.data import DeviceReplayBuffer
-from tests.algos.problems import tiny_fields
+from tests.algos.problems import new_algorithm, tiny_fields
 
 # Two porters choose among two beds and waiting; beds are in wards of words.
 TABLE: dict[str, list[Any]] = {
@@ -69,7 +69,7 @@ def test_names_of_pairs_become_numbers() -> None:
 
 def test_an_algorithm_uses_it_and_a_saved_dataset_keeps_it() -> None:
     buffer = read(LAYOUT)
-    algo = SPINIDQL(**tiny_fields(SPINIDQL))
+    algo = new_algorithm(SPINIDQL, **tiny_fields(SPINIDQL))
     algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, show_progress=False)
     assert algo.config.layout == buffer.layout
     save_dataset(buffer, "user/porters-v0")

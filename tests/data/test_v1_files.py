@@ -13,7 +13,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from spin_d3rlpy import FactoredBC
 from spin_d3rlpy.data import as_device_buffer
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
-from tests.algos.problems import tiny_fields
+from tests.algos.problems import new_algorithm, tiny_fields
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 N = 30
@@ -45,7 +45,7 @@ def test_a_file_of_version_1_is_read_and_trained_on(as_text: bool, tmp_path: Pat
     np.testing.assert_array_equal(buffer.rewards.numpy(), ARRAYS["rewards"])
     states = buffer.observations[buffer.observation_index].numpy()
     np.testing.assert_array_equal(states, ARRAYS["observations"])
-    algo = FactoredBC(**tiny_fields(FactoredBC), nvec=[3, 2])
+    algo = new_algorithm(FactoredBC, **tiny_fields(FactoredBC), nvec=[3, 2])
     algo.fit(given, n_steps=2, **QUIET)
     assert algo.predict(ARRAYS["observations"]).shape == (N, 2)
 

@@ -33,7 +33,14 @@ from spin_d3rlpy.evaluation.probabilities import (
     SampledPolicy,
 )
 from spin_d3rlpy.evaluation.slates import SlateEstimator, slate_value
-from tests.algos.problems import NVEC, OBSERVATION_SIZE, TINY, random_buffer, tiny_fields
+from tests.algos.problems import (
+    NVEC,
+    OBSERVATION_SIZE,
+    TINY,
+    new_algorithm,
+    random_buffer,
+    tiny_fields,
+)
 from tests.measure.slates import NVEC as SLATE_NVEC
 from tests.measure.slates import Slates
 
@@ -197,7 +204,7 @@ def test_observations_are_scaled_as_the_model_was_trained() -> None:
 
 def built(algo_class: Any) -> Any:
     torch.manual_seed(0)
-    algo = algo_class(**tiny_fields(algo_class))
+    algo = new_algorithm(algo_class, **tiny_fields(algo_class))
     algo.build_with_dataset(random_buffer())
     return algo
 

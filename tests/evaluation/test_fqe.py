@@ -12,7 +12,7 @@ from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import FactoredBC, MultiDiscreteFQE, MultiDiscreteFQEConfig
 from spin_d3rlpy.errors import NotConvergedError
-from tests.algos.problems import tiny_fields
+from tests.algos.problems import new_algorithm, tiny_fields
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 NVEC = [3, 2]
@@ -147,7 +147,7 @@ def test_a_fixed_policy_acts_once_in_each_state_and_a_random_one_each_time() -> 
 
 def test_an_algorithms_actions_are_kept_only_where_they_are_always_the_same() -> None:
     problem = chain(0.9, 0.0, steps=300)
-    algo = FactoredBC(**tiny_fields(FactoredBC), nvec=NVEC)
+    algo = new_algorithm(FactoredBC, **tiny_fields(FactoredBC), nvec=NVEC)
     algo.fit(problem.dataset, n_steps=2, **QUIET)
     modes: list[tuple[Any, bool]] = [("greedy", True), ("sample", False)]
     for mode, kept in modes:

@@ -38,7 +38,7 @@ from spin_d3rlpy.evaluation.probabilities import (
     SampledPolicy,
 )
 from spin_d3rlpy.evaluation.slates import slate_value
-from spin_d3rlpy.policies import JointEncoderFactory
+from spin_d3rlpy.policies import SPINJoint
 from tests.algos.problems import NVEC, OBSERVATION_SIZE, TINY, random_buffer, tiny_fields
 
 ALL_ACTIONS = np.array(list(itertools.product(*map(range, NVEC))))
@@ -130,7 +130,7 @@ class StructureModel(FactoredBC):
 
 
 def joint(order: Any = "slots") -> StructureModel:
-    return StructureModel(actor_encoder_factory=JointEncoderFactory(transformer=TINY, order=order))
+    return StructureModel(policy=SPINJoint(transformer=TINY, order=order))
 
 
 def built(policy: Any) -> Any:

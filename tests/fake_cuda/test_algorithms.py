@@ -37,6 +37,7 @@ from tests.algos.problems import (
     OBSERVATION_SIZE,
     TINY,
     has_field,
+    new_algorithm,
     random_buffer,
     random_replay_buffer,
     tiny_fields,
@@ -64,7 +65,7 @@ def make(algo_class: Any, **fields: Any) -> Any:
         fields["pretraining"] = dataclasses.replace(
             fields["pretraining"], max_updates=6, precision=precision
         )
-    return algo_class(device=GPU, **fields)
+    return new_algorithm(algo_class, device=GPU, **fields)
 
 
 def fit(algo: Any, n_steps: int = STEPS, **settings: Any) -> Any:

@@ -11,7 +11,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from torch import nn
 
 from spin_d3rlpy import FactoredIQL
-from tests.algos.problems import random_buffer, tiny_fields
+from tests.algos.problems import new_algorithm, random_buffer, tiny_fields
 from tests.fake_cuda import stubs
 from tests.fake_cuda.machine import GPU, FakeGPU
 
@@ -46,8 +46,12 @@ MIXES: dict[str, Fault] = {
 
 
 def fit_with(fault: Fault, compile_graph: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    algo: Any = FactoredIQL(
-        device=GPU, batch_size=19, compile_graph=compile_graph, **tiny_fields(FactoredIQL)
+    algo: Any = new_algorithm(
+        FactoredIQL,
+        device=GPU,
+        batch_size=19,
+        compile_graph=compile_graph,
+        **tiny_fields(FactoredIQL),
     )
     algo.build_with_dataset(random_buffer())
     update = algo.impl.compute_update

@@ -11,9 +11,10 @@ import torch
 from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
 from torch import nn
 
-from spin_d3rlpy.algos.critics import FactoredCritic, ValueFunction, expectile_loss, squared_error
 from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
 from spin_d3rlpy.asm.objectives.masked import mask_actions
+from spin_d3rlpy.critics.base import ValueFunction, expectile_loss, squared_error
+from spin_d3rlpy.critics.factored import FactoredCritic
 from spin_d3rlpy.fast import losses, switch
 from spin_d3rlpy.fast.mlp import linear_layers
 from spin_d3rlpy.fast.precision import autocast, backward

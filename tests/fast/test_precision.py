@@ -17,6 +17,7 @@ from tests.algos.problems import (
     NVEC,
     OBSERVATION_SIZE,
     each_algorithm,
+    new_algorithm,
     random_buffer,
     tiny_fields,
 )
@@ -141,7 +142,7 @@ def test_losses_in_bfloat16_are_those_in_float32_within_two_percent(algo_class: 
     losses = []
     for name in ("float32", "bfloat16"):
         torch.manual_seed(0)
-        algo = algo_class(nvec=NVEC, precision=name, **tiny_fields(algo_class))
+        algo = new_algorithm(algo_class, nvec=NVEC, precision=name, **tiny_fields(algo_class))
         algo.build_with_dataset(random_buffer())
         torch.manual_seed(1)
         batch = random_buffer().sample_transition_batch(200)
@@ -165,7 +166,7 @@ def test_rows_of_products_are_counted_not_observations(
         counted.append(n_rows)
         return contextlib.nullcontext()
 
-    algo = algo_class(**tiny_fields(algo_class))
+    algo = new_algorithm(algo_class, **tiny_fields(algo_class))
     algo.build_with_dataset(random_buffer())
     monkeypatch.setattr("spin_d3rlpy.algos.acting.fast_products", products)
     observations = np.zeros((5, OBSERVATION_SIZE), np.float32)
@@ -176,7 +177,7 @@ def test_rows_of_products_are_counted_not_observations(
 
 
 def test_values_of_many_rows_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    algo = SPINIQL(**tiny_fields(SPINIQL))
+    algo = new_algorithm(SPINIQL, **tiny_fields(SPINIQL))
     algo.build_with_dataset(random_buffer())
     n = 2 * precision.MANY_ROWS
     observations = np.random.default_rng(0).normal(size=(n, OBSERVATION_SIZE)).astype(np.float32)

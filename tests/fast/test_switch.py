@@ -9,7 +9,7 @@ import spin_d3rlpy
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm import TransformerConfig
 from spin_d3rlpy.fast import transformer
-from tests.algos.problems import NVEC, random_buffer, tiny_fields
+from tests.algos.problems import NVEC, new_algorithm, random_buffer, tiny_fields
 from tests.subprocesses import run_python
 
 ASK = "from spin_d3rlpy import fast; print(fast.is_on())"
@@ -27,7 +27,7 @@ def test_is_on_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_fast_is_called_in_plain_updates_nor_exported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    algo = spin_d3rlpy.SPINIQL(nvec=NVEC, **tiny_fields(spin_d3rlpy.SPINIQL))
+    algo = new_algorithm(spin_d3rlpy.SPINIQL, nvec=NVEC, **tiny_fields(spin_d3rlpy.SPINIQL))
     algo.build_with_dataset(random_buffer())
     batch = random_buffer().sample_transition_batch(5)
 
@@ -51,11 +51,11 @@ def test_plain_updates_are_the_same(policy: str) -> None:
     for plainly in (False, True):
         fields: dict[str, Any] = tiny_fields(algo_class)
         if policy in ("SPIN", "SAINT"):
-            fields["actor_encoder_factory"].transformer = TransformerConfig(
+            fields["policy"].transformer = TransformerConfig(
                 width=16, n_blocks=2, n_heads=2, head_hidden=11, dropout=0.0, attention_dropout=0.0
             )
         torch.manual_seed(0)
-        algo = algo_class(nvec=NVEC, **fields)
+        algo = new_algorithm(algo_class, nvec=NVEC, **fields)
         algo.build_with_dataset(random_buffer())
         torch.manual_seed(1)
         batches = [random_buffer().sample_transition_batch(50) for _ in range(4)]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import spin_d3rlpy
-from spin_d3rlpy import SPINIDQL, SPINIDQLConfig, load_policy, save_policy
+from spin_d3rlpy import SPINIDQL, IDQLConfig, load_policy, save_policy
 from spin_d3rlpy.algos.config import MultiDiscreteConfig
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
@@ -25,13 +25,13 @@ from spin_d3rlpy.files.fields import OTHERS, RANGES, Interval
 from spin_d3rlpy.files.settings import create
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig
 from spin_d3rlpy.policies.factories import (
-    JointEncoderFactory,
-    SPINDistillEncoderFactory,
-    SPINEncoderFactory,
+    SPIN,
+    SPINDistill,
+    SPINJoint,
 )
 from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
 from spin_d3rlpy.runs.settings import TrainSettings
-from tests.algos.problems import ALGORITHMS, NVEC, tiny_fields
+from tests.algos.problems import ALGORITHMS, NVEC, new_algorithm, tiny_fields
 from tests.saved_files import read_saved, write_saved
 
 PARTS = [
@@ -44,9 +44,9 @@ PARTS = [
     AutoregressiveConfig,
     RePreMConfig,
     RePreMPretrainingConfig,
-    SPINEncoderFactory,
-    JointEncoderFactory,
-    SPINDistillEncoderFactory,
+    SPIN,
+    SPINJoint,
+    SPINDistill,
     MultiDiscreteFQEConfig,
 ]
 CONFIGS: list[Any] = [*(algo.config_class for algo in ALGORITHMS), *PARTS]
@@ -104,7 +104,7 @@ def test_an_interval_has_what_lies_between_its_ends(
 
 
 def test_numbers_of_numpy_and_tuples_are_taken() -> None:
-    config = SPINIDQLConfig(
+    config = IDQLConfig(
         batch_size=np.int64(32),  # type: ignore[arg-type]
         gamma=np.float32(0.5),  # type: ignore[arg-type]
         short_gammas=(0.25, 0),  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def test_settings_name_where_a_number_stands() -> None:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    algo = SPINIDQL(nvec=NVEC, **tiny_fields(SPINIDQL))
+    algo = new_algorithm(SPINIDQL, nvec=NVEC, **tiny_fields(SPINIDQL))
     algo.create_impl((7,), 0)
     path = tmp_path_factory.mktemp("saved") / "policy.safetensors"
     save_policy(algo, path)
@@ -151,7 +151,7 @@ def changed(path: Path, folder: Path, *names: str, value: Any) -> Path:
     return copy
 
 
-FACTORY = ("actor_encoder_factory", "params")
+FACTORY = ("policy", "params")
 
 
 @pytest.mark.parametrize(

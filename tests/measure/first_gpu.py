@@ -40,7 +40,14 @@ from spin_d3rlpy.policies import base as policies
 from spin_d3rlpy.runs.machine import describe_machine
 from spin_d3rlpy.runs.settings import train_settings
 from spin_d3rlpy.runs.training import run_training
-from tests.algos.problems import ALGORITHMS, has_field, optimizers, random_buffer, tiny_fields
+from tests.algos.problems import (
+    ALGORITHMS,
+    has_field,
+    new_algorithm,
+    optimizers,
+    random_buffer,
+    tiny_fields,
+)
 from tests.measure import speed
 
 DATASET = "spin/cheetah-run-b3/medium-expert-v0"
@@ -158,7 +165,7 @@ def _built(algo_class: Any, device: str, **fields: Any) -> Any:
     d3rlpy.seed(1)
     # With the usual epsilon, gradients that are zero but for rounding become whole steps.
     common = {**tiny_fields(algo_class), **optimizers(algo_class, AdamFactory(eps=1e-3))}
-    algo = algo_class(device=device, batch_size=19, **{**common, **fields})
+    algo = new_algorithm(algo_class, device=device, batch_size=19, **{**common, **fields})
     algo.build_with_dataset(random_buffer())
     return algo
 

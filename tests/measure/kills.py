@@ -35,6 +35,7 @@ from spin_d3rlpy.evaluation.metrics import LockstepEvaluator
 from spin_d3rlpy.files.atomic import atomic_write
 from spin_d3rlpy.files.results import format_table, write_csv
 from spin_d3rlpy.runs.machine import describe_machine
+from tests.algos.problems import new_algorithm
 
 OUTCOME = "outcome.json"
 ACTUATORS = 3
@@ -127,8 +128,10 @@ def train(folder: Path, doing: Any) -> None:
         doing.value = b"updates"
 
     d3rlpy.seed(0)
-    algo = SPINIQL(recipe="tuned", batch_size=32, imitation_batch_size=64, mlp=MLPConfig(width=16))
-    algo.config.pretraining.batch_size, algo.config.pretraining.max_updates = 64, 40
+    algo = new_algorithm(
+        SPINIQL, recipe="tuned", batch_size=32, imitation_batch_size=64, mlp=MLPConfig(width=16)
+    )
+    algo.config.policy.pretraining.batch_size, algo.config.policy.pretraining.max_updates = 64, 40
     trained = any((folder / "checkpoints").glob("training_*.ckpt"))
     doing.value = b"training" if trained else b"pre-training"
     results = algo.fit(
@@ -137,7 +140,7 @@ def train(folder: Path, doing: Any) -> None:
         n_steps_per_epoch=10,
         logger_adapter=NoopAdapterFactory(),
         show_progress=False,
-        evaluators={"return": evaluate},  # type: ignore[dict-item]
+        evaluators={"return": evaluate},
         callback=update,
         checkpoint_dir=folder / "checkpoints",
         resume=True,

@@ -34,8 +34,9 @@ from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.loader import open_local
 from spin_d3rlpy.files.results import format_table, write_csv
-from spin_d3rlpy.policies import SPINEncoderFactory
+from spin_d3rlpy.policies import SPIN
 from spin_d3rlpy.runs.machine import describe_machine
+from tests.algos.problems import new_algorithm
 from tests.measure.process_memory import array_bytes, resident_bytes
 
 # What the processes that are measured run.
@@ -105,9 +106,10 @@ def measure(way: str, folder: Path) -> dict[str, Any]:
         }
         d3rlpy.seed(0)
         transformer = TransformerConfig(width=64, n_blocks=1, head_hidden=64)
-        SPINIQL(
+        new_algorithm(
+            SPINIQL,
             observation_scaler=StandardObservationScaler(),
-            actor_encoder_factory=SPINEncoderFactory(transformer=transformer),
+            policy=SPIN(transformer=transformer),
             pretraining=PretrainingConfig(batch_size=256, max_updates=N_PRETRAINING),
         ).fit(buffer, checkpoint_dir=checkpoints / "spin", **common)
         FactoredIQL().fit(buffer, checkpoint_dir=checkpoints / "factored", **common)

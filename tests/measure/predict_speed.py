@@ -48,7 +48,7 @@ def trained(buffer: DeviceReplayBuffer, sweeps: int) -> SPINIDQL:
     """Returns an algorithm after a few steps on a buffer."""
     torch.manual_seed(0)
     algo = SPINIDQL(recipe="tuned", search_sweeps=sweeps, held_out_share=0.0)
-    algo.config.actor_encoder_factory.pretraining.max_updates = 20
+    algo.config.policy.pretraining.max_updates = 20
     algo.fit(buffer, n_steps=20, logger_adapter=NoopAdapterFactory(), show_progress=False)
     return algo
 

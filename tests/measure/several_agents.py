@@ -24,6 +24,7 @@ from scipy.optimize import linear_sum_assignment
 from spin_d3rlpy import SPINIDQL, FactoredBC, FactoredIQL, LockstepEvaluator, collect
 from spin_d3rlpy.files.results import format_table, write_csv
 from spin_envs import joint_action
+from tests.algos.problems import new_algorithm
 
 AGENTS = 5
 NOISE = 0.3  # share of random choices in the log
@@ -85,14 +86,16 @@ _ALIKE: dict[str, Any] = {"trajectory_weights": None}
 _ALONE: dict[str, Any] = {"search_sweeps": 0, "n_action_samples": 1, "held_out_share": 0.0}
 METHODS: dict[str, Callable[[], Any]] = {
     "SPINIDQL": lambda: SPINIDQL(recipe="tuned"),
-    "SPINIDQL, imitation alone": lambda: _alone(SPINIDQL(recipe="tuned", **_ALONE, **_ALIKE)),
+    "SPINIDQL, imitation alone": lambda: _alone(
+        new_algorithm(SPINIDQL, recipe="tuned", **_ALONE, **_ALIKE)
+    ),
     "FactoredIQL": lambda: FactoredIQL(recipe="tuned"),
-    "FactoredBC": lambda: FactoredBC(recipe="tuned", **_ALIKE),
+    "FactoredBC": lambda: new_algorithm(FactoredBC, recipe="tuned", **_ALIKE),
 }
 
 
 def _alone(algo: SPINIDQL) -> SPINIDQL:
-    algo.config.actor_encoder_factory.pretraining.budget_share = 0.99
+    algo.config.policy.pretraining.budget_share = 0.99
     return algo
 
 

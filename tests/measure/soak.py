@@ -147,7 +147,7 @@ def measure(recipe: str, size: int | None) -> None:
     buffer, env = load_dataset(DATASET, size=size)
     env.close()
     algo = SPINIQL(recipe=recipe)
-    algo.config.pretraining.max_updates = 1
+    algo.config.policy.pretraining.max_updates = 1
     epoch_steps = EPOCH_STEPS[recipe]
     times: list[float] = []
     algo.fit(

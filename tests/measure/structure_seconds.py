@@ -24,6 +24,7 @@ from spin_d3rlpy.files.settings import check_name
 from spin_d3rlpy.policies.stages import PretrainASM
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.loop import Run
+from tests.algos.problems import new_algorithm
 
 SMALL = TransformerConfig(width=64, n_blocks=2, head_hidden=64, dropout=0.0, attention_dropout=0.0)
 WARM: dict[str, Any] = {"query_init": "mask", "head_init": "asm"}
@@ -49,8 +50,8 @@ def measure(
     """Pre-trains one model for so many CPU seconds and returns its row."""
     recipe, fields, changes = MODELS[model]
     d3rlpy.seed(0)
-    algo = SPINBC(recipe=recipe, **fields)
-    factory: Any = algo.config.actor_encoder_factory
+    algo = new_algorithm(SPINBC, recipe=recipe, **fields)
+    factory: Any = algo.config.policy
     factory.pretraining = dataclasses.replace(factory.pretraining, budget_share=1.0, **changes)
     algo.build_with_dataset(training)
     run = Run(False, budget=Budget(seconds, time.process_time))

@@ -4,13 +4,14 @@ import dataclasses
 
 import torch
 
-from spin_d3rlpy import SPINEncoderFactory
-from spin_d3rlpy.algos.config import PolicyConfig, encoder_field, takes_policy_fields
-from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyImpl, PolicyModules
+from spin_d3rlpy import SPIN
+from spin_d3rlpy.algos.config import PolicyConfig, TPolicy
+from spin_d3rlpy.algos.impl import PolicyImpl, PolicyModules
+from spin_d3rlpy.algos.policy import PolicyAlgo
 
 
 @dataclasses.dataclass()
-class GoodBCConfig(PolicyConfig):
+class GoodBCConfig(PolicyConfig[TPolicy]):
     """Behavior cloning of rewarded actions; its equation, fields and source belong here."""
 
 
@@ -21,31 +22,20 @@ class GoodBCImpl(PolicyImpl):
         """One step of the policy."""
         good = (batch.rewards >= batch.rewards.mean()).squeeze(-1)
         loss = -torch.where(good, self.log_prob(batch), 0.0).mean()
-        self.minimize(loss, self._modules.actor_optim)
-        return {"loss": loss.detach()}
+        return {"loss": self.minimize(loss, self._modules.actor_optim)}
 
 
-class GoodBC(PolicyAlgo[GoodBCImpl, GoodBCConfig]):
-    """The objective, for any policy."""
+class GoodBC(PolicyAlgo[GoodBCImpl, GoodBCConfig[TPolicy]], name="outside_good_bc"):
+    """The objective, for any policy: `GoodBC(policy=SAINT())`. Files have its name."""
 
-    config_class: type[GoodBCConfig] = GoodBCConfig
+    config_class = GoodBCConfig
 
     def inner_create_impl(self, observation_shape, action_size):
-        """Builds network and optimizer."""
+        """Builds networks and optimizers."""
         policy = self.create_policy(observation_shape)
         modules = PolicyModules(policy=policy, actor_optim=self.create_actor_optim(policy))
         self._impl = GoodBCImpl(observation_shape, modules, self._config, self._device)
 
 
-@takes_policy_fields
-@dataclasses.dataclass()
-class SPINGoodBCConfig(GoodBCConfig):
-    """The objective's config with SPIN's policy."""
-
-    actor_encoder_factory: SPINEncoderFactory = encoder_field(SPINEncoderFactory)
-
-
-class SPINGoodBC(GoodBC, name="outside_spin_good_bc"):
-    """A policy for the objective."""
-
-    config_class = SPINGoodBCConfig
+class SPINGoodBC(GoodBC[SPIN], policy=SPIN):
+    """A name for the objective with one kind of policy."""

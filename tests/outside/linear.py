@@ -1,15 +1,12 @@
 """A policy: independent slots, one linear map from the state to all slots' logits."""
 
 import dataclasses
-from typing import NoReturn
 
-from d3rlpy.models.encoders import register_encoder_factory
 from torch import nn
 
-from spin_d3rlpy.algos import IQL, IQLConfig
-from spin_d3rlpy.algos.config import encoder_field, takes_policy_fields
+from spin_d3rlpy import IQL, PolicyFactory
 from spin_d3rlpy.nvec import SlotLayout
-from spin_d3rlpy.policies import IndependentPolicy, PolicyFactory
+from spin_d3rlpy.policies import IndependentPolicy
 
 
 class LinearPolicy(IndependentPolicy):
@@ -26,8 +23,8 @@ class LinearPolicy(IndependentPolicy):
 
 
 @dataclasses.dataclass()
-class LinearFactory(PolicyFactory):
-    """Its saved fields, which users can set: `LinearIQL(scale=2.0)`."""
+class Linear(PolicyFactory, name="outside_linear"):
+    """Its fields, which users set: `LinearIQL(policy=Linear(scale=2.0))`. Files have its name."""
 
     scale: float = 1.0
 
@@ -35,28 +32,6 @@ class LinearFactory(PolicyFactory):
         """Returns the network."""
         return LinearPolicy(observation_size, nvec, self.scale)
 
-    def create(self, observation_shape) -> NoReturn:
-        """Stock d3rlpy algorithms ask for an encoder, which this policy has not."""
-        raise NotImplementedError("LinearFactory makes policies of spin-d3rlpy only.")
 
-    @staticmethod
-    def get_type():
-        """Name under which d3rlpy saves it."""
-        return "outside_linear"
-
-
-register_encoder_factory(LinearFactory)
-
-
-@takes_policy_fields
-@dataclasses.dataclass()
-class LinearIQLConfig(IQLConfig):
-    """IQL's config with the policy."""
-
-    actor_encoder_factory: LinearFactory = encoder_field(LinearFactory)
-
-
-class LinearIQL(IQL, name="outside_linear_iql"):
-    """Two classes per objective."""
-
-    config_class = LinearIQLConfig
+class LinearIQL(IQL[Linear], policy=Linear):
+    """A name for an objective with this policy."""

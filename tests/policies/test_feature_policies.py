@@ -37,6 +37,7 @@ from spin_d3rlpy.asm.scorers import score_all
 from spin_d3rlpy.policies import AutoregressivePolicy, Policy, SlotPolicy
 from spin_d3rlpy.policies.entities import AttendingPolicy, EntityOrderPolicy
 from spin_envs import ActionLayout
+from tests.algos.problems import new_algorithm
 from tests.asm.test_entities import assignments, permuted
 from tests.asm.test_slot_scorer import agents
 from tests.asm.test_slot_scorer import layout as layout_of_agents
@@ -234,7 +235,7 @@ def test_algorithms_use_the_layout(
     save_policy(algo, tmp_path / "policy.safetensors")
     loaded = load_policy(tmp_path / "policy.safetensors")
     np.testing.assert_array_equal(loaded.predict(x), algo.predict(x))
-    assert loaded.config.actor_encoder_factory == algo.config.actor_encoder_factory
+    assert loaded.config.policy == algo.config.policy
 
 
 @pytest.mark.parametrize("algo_class", [SAINTBC, AutoregressiveBC])
@@ -303,7 +304,7 @@ def test_a_layout_without_features_changes_nothing(
         {"entities": None},
     ):
         d3rlpy.seed(1)
-        algo = algo_class(recipe="smoke", **fields)
+        algo = new_algorithm(algo_class, recipe="smoke", **fields)
         algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
         assert isinstance(algo.policy, policy_class)
         weights.append(torch.cat([p.flatten() for p in algo.policy.parameters()]))
@@ -313,13 +314,13 @@ def test_a_layout_without_features_changes_nothing(
 
 @pytest.mark.parametrize("algo_class", [SAINTBC, AutoregressiveBC])
 def test_files_from_before_features_act_as_before(algo_class: Any, tmp_path: Path) -> None:
-    algo = algo_class(recipe="smoke", entities=None)
+    algo = new_algorithm(algo_class, recipe="smoke", entities=None)
     algo.fit(assignments(4, 2), n_steps=2, n_steps_per_epoch=2, **QUIET)
     assert algo.config.layout.has_features
     path = tmp_path / "policy.safetensors"
     save_policy(algo, path)
     header, weights = read_saved(path)
-    del header["algorithm"]["config"]["params"]["actor_encoder_factory"]["params"]["entities"]
+    del header["algorithm"]["config"]["params"]["policy"]["params"]["entities"]
     assert "entities" not in json.dumps(header)
     write_saved(path, header, weights)
     x = np.random.default_rng(0).random((11, 20)).astype(np.float32)
@@ -328,12 +329,12 @@ def test_files_from_before_features_act_as_before(algo_class: Any, tmp_path: Pat
 
 def test_the_recipe_keeps_the_sizes_that_are_given() -> None:
     sizes = EntityConfig(width=5)
-    algo = SAINTBC(recipe="tuned", entities=sizes)
+    algo = new_algorithm(SAINTBC, recipe="tuned", entities=sizes)
     algo.build_with_dataset(assignments(4, 2))
     layout = assignments(4, 1).layout
     assert layout is not None
-    assert algo.config.entities == dataclasses.replace(sizes, layout=layout)
-    assert algo.config.transformer.width == 64
+    assert algo.config.policy.entities == dataclasses.replace(sizes, layout=layout)
+    assert algo.config.policy.transformer.width == 64
 
 
 @pytest.mark.parametrize("algo_class", [SAINTBC, AutoregressiveBC])

@@ -7,23 +7,23 @@ import itertools
 
 import pytest
 import torch
-from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory
+from d3rlpy.models.encoders import VectorEncoderFactory
 
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm import MLPConfig, TransformerConfig
-from spin_d3rlpy.errors import InvalidActionSpaceError
 from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import (
+    SAINT,
+    SPIN,
+    Autoregressive,
     AutoregressiveConfig,
-    AutoregressiveEncoderFactory,
     AutoregressivePolicy,
+    Factored,
     IndependentPolicy,
     Policy,
-    SAINTEncoderFactory,
+    PolicyFactory,
     SlotPolicy,
-    SPINEncoderFactory,
     autoregressive,
-    create_policy,
 )
 from spin_d3rlpy.policies.features import QueryFeatures
 
@@ -31,19 +31,19 @@ NVEC = [3, 4, 2]
 TINY = TransformerConfig(width=8, n_blocks=1, n_heads=2, head_hidden=8)
 SMALL_LSTM = AutoregressiveConfig(state_width=7, action_width=5, lstm_width=13)
 FACTORIES = [
-    VectorEncoderFactory(hidden_units=[16]),
-    SAINTEncoderFactory(transformer=TINY),
-    SPINEncoderFactory(transformer=TINY),
-    SPINEncoderFactory(architecture="mlp", mlp=MLPConfig(width=9)),
-    AutoregressiveEncoderFactory(SMALL_LSTM),
+    Factored(VectorEncoderFactory(hidden_units=[16])),
+    SAINT(transformer=TINY),
+    SPIN(transformer=TINY),
+    SPIN(architecture="mlp", mlp=MLPConfig(width=9)),
+    Autoregressive(SMALL_LSTM),
 ]
 
 
 @pytest.fixture(params=FACTORIES, ids=lambda f: f.get_type())
 def policy(request: pytest.FixtureRequest) -> Policy:
-    factory: EncoderFactory = request.param
+    factory: PolicyFactory = request.param
     torch.manual_seed(0)
-    policy = create_policy(factory, (5,), NVEC).eval()
+    policy = factory.create_policy(5, NVEC).eval()
     with torch.no_grad():
         for p in policy.parameters():  # far from uniform
             p.mul_(2.0)
@@ -138,15 +138,10 @@ def test_autoregressive_greedy_decoding_is_not_the_joint_mode() -> None:
     assert policy.greedy(torch.ones(1, 1))[0, 0] == 0
 
 
-def test_autoregressive_factory_is_no_encoder() -> None:
-    with pytest.raises(InvalidActionSpaceError, match="actor_encoder_factory"):
-        AutoregressiveEncoderFactory().create((5,))
-
-
 @pytest.mark.parametrize("factory", FACTORIES, ids=lambda f: f.get_type())
 @pytest.mark.parametrize("nvec", [[1000, 2], [3] * 64, [7], [1, 4]])
-def test_large_and_odd_action_spaces(factory: EncoderFactory, nvec: list[int]) -> None:
-    policy = create_policy(factory, (5,), nvec).eval()
+def test_large_and_odd_action_spaces(factory: PolicyFactory, nvec: list[int]) -> None:
+    policy = factory.create_policy(5, nvec).eval()
     observations = torch.randn(3, 5)
     for actions in (policy.greedy(observations), policy.sample(observations)):
         assert actions.shape == (3, len(nvec))

@@ -9,8 +9,8 @@ from spin_d3rlpy.data.episodes import StackedEpisodes
 from spin_d3rlpy.fast.precision import Precision
 from spin_d3rlpy.policies.reprem import (
     Gate,
-    RePreM,
     RePreMConfig,
+    RePreMModel,
     RePreMPretrainingConfig,
     contrastive_loss,
     masked_contrastive_loss,
@@ -73,7 +73,7 @@ def test_windows_are_consecutive_steps_of_one_episode() -> None:
 
 def test_hidden_tokens_and_those_past_the_end_do_not_influence_predictions() -> None:
     torch.manual_seed(0)
-    model = RePreM(2, NVEC, SMALL).eval()
+    model = RePreMModel(2, NVEC, SMALL).eval()
     observations, actions = torch.randn(3, 4, 2), torch.randint(2, (3, 4, 2))
     hidden = torch.zeros(3, 4, 2, dtype=torch.bool)
     hidden[:, 1, 0] = hidden[:, 2, 1] = True
@@ -116,7 +116,7 @@ def test_what_is_hidden_is_told_from_its_kind_in_the_whole_batch() -> None:
 
 def test_learns_to_predict_states_from_their_neighbours() -> None:
     torch.manual_seed(0)
-    model = RePreM(2, NVEC, SMALL)
+    model = RePreMModel(2, NVEC, SMALL)
     config = RePreMPretrainingConfig(
         batch_size=64, learning_rate=3e-3, n_epochs=999, max_updates=150, log_interval=50
     )
@@ -137,7 +137,7 @@ def test_pretraining_in_bfloat16_learns_the_same() -> None:
         config = RePreMPretrainingConfig(batch_size=32, max_updates=5, log_interval=5)
         config.precision = precision
         [record] = pretrain_reprem(
-            RePreM(2, NVEC, SMALL), buffer([30, 40]), config, Run(show_progress=False)
+            RePreMModel(2, NVEC, SMALL), buffer([30, 40]), config, Run(show_progress=False)
         )
         losses.append(record["loss"])
     assert losses[0] != losses[1]

@@ -27,7 +27,6 @@ from spin_d3rlpy import (
     save_asm,
     save_dataset,
 )
-from spin_d3rlpy.algos.trust import Search, Trust
 from spin_d3rlpy.asm.rules import all_different, within_budget
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.errors import InvalidActionSpaceError, UntrustedRuleError
@@ -44,6 +43,7 @@ from spin_d3rlpy.runs.report import ReportSettings, RunReport, measure_run
 from spin_d3rlpy.runs.report_page import doubts, sentence, write_page, write_report
 from spin_d3rlpy.runs.settings import train_settings
 from spin_d3rlpy.runs.training import run_training
+from spin_d3rlpy.search.trust import Search, Trust
 
 QUICK = ReportSettings(fqe_steps=2, model_updates=4, n_examples=3)
 NAME = "clinic/log-v0"

@@ -18,7 +18,7 @@ from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.checkpoints import Checkpoints
 from spin_d3rlpy.training.loop import Loop, Metrics, Run
 from spin_d3rlpy.training.work import WorkClock
-from tests.algos.problems import random_buffer, tiny_fields
+from tests.algos.problems import new_algorithm, random_buffer, tiny_fields
 
 
 class Clock:
@@ -263,7 +263,7 @@ def test_moving_the_dataset_and_caching_features_count(monkeypatch: pytest.Monke
         "spin_d3rlpy.algos.policy.compute_features", slow(feature_cache.compute_features)
     )
     fields: dict[str, Any] = {"train_queries": False, "cache_features": True}
-    algo = SPINIQL(**{**tiny_fields(SPINIQL), **fields})
+    algo = new_algorithm(SPINIQL, **{**tiny_fields(SPINIQL), **fields})
     budget = Budget(1.0, clock, n_epochs=1)
     quiet: dict[str, Any] = {"show_progress": False, "logger_adapter": NoopAdapterFactory()}
     algo.fit(random_buffer(), seconds=budget, **quiet)

@@ -22,7 +22,7 @@ from spin_d3rlpy.training import budget as budget_file
 from spin_d3rlpy.training import work
 from spin_d3rlpy.training.budget import Budget, StageTime
 from spin_d3rlpy.training.work import StepWork, WorkClock
-from tests.algos.problems import random_buffer, tiny_fields
+from tests.algos.problems import new_algorithm, random_buffer, tiny_fields
 from tests.algos.runs import make_tuned
 
 QUIET: dict[str, Any] = {"show_progress": False, "logger_adapter": NoopAdapterFactory()}
@@ -170,7 +170,7 @@ def test_counting_all_steps_makes_no_difference_where_they_are_alike(
         monkeypatch.setattr(work, "COUNTED_EVERY", every)
         d3rlpy.seed(0)
         budget = Budget(None, WorkClock())
-        algo = FactoredIQL(**tiny_fields(FactoredIQL))
+        algo = new_algorithm(FactoredIQL, **tiny_fields(FactoredIQL))
         algo.fit(random_buffer(), n_steps=90, seconds=budget, **QUIET)
         totals.append(budget.spent)
     assert totals[0] == totals[1] > 0.0
@@ -195,7 +195,7 @@ def steps_in(slowness: float, make: Callable[[], Any], seconds: float) -> tuple[
 
 @pytest.mark.parametrize(
     ("make", "seconds"),
-    [(make_tuned, 2.0), (lambda: FactoredIQL(**tiny_fields(FactoredIQL)), 0.5)],
+    [(make_tuned, 2.0), (lambda: new_algorithm(FactoredIQL, **tiny_fields(FactoredIQL)), 0.5)],
     ids=["SPIN", "F"],
 )
 def test_as_many_steps_on_slow_machines(make: Callable[[], Any], seconds: float) -> None:
@@ -242,7 +242,9 @@ def test_features_that_are_cached_in_a_step_count(monkeypatch: pytest.MonkeyPatc
     clocks = []
     for cached in (True, False):
         d3rlpy.seed(0)
-        algo = SPINIQL(**{**tiny_fields(SPINIQL), "train_queries": False, "cache_features": cached})
+        algo = new_algorithm(
+            SPINIQL, **{**tiny_fields(SPINIQL), "train_queries": False, "cache_features": cached}
+        )
         algo.fit(random_buffer(), n_steps=1, seconds=(budget := Budget(None, WorkClock())), **QUIET)
         clocks.append((budget.clock, algo.caches_features))
     assert clocks[0][1] is True

@@ -26,6 +26,7 @@ from spin_d3rlpy.asm.entities import (
     encoder_of_choices,
     linear_of,
 )
+from spin_d3rlpy.critics.base import ActionCritic, Gammas, ReturnScale
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import SlotLayout
@@ -33,7 +34,6 @@ from spin_envs import ActionLayout
 
 # Weight (1, H) and bias (1,) of a linear output.
 Output: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-Gammas: TypeAlias = Sequence[float]
 
 
 class ActionSums(Protocol):
@@ -343,35 +343,6 @@ def _rows_of(table: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
     return expanded.gather(-2, actions[..., None].expand(*actions.shape, table.shape[-1]))
 
 
-class ReturnScale(nn.Module):
-    """Mean and standard deviation of returns by each of G discounts.
-
-    Networks predict standardized returns, so that discounts count alike in a loss.
-    """
-
-    mean: torch.Tensor  # (G,)
-    std: torch.Tensor  # (G,)
-
-    def __init__(self, n_discounts: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(n_discounts))
-        self.register_buffer("std", torch.ones(n_discounts))
-
-    def fit(self, returns: torch.Tensor) -> None:
-        """Takes both from returns `(G, n)`; those that do not vary are only shifted."""
-        self.mean.copy_(returns.mean(1))
-        std = returns.std(1)
-        self.std.copy_(torch.where(std > 1e-6, std, 1.0))
-
-    def standardize(self, returns: torch.Tensor) -> torch.Tensor:
-        """Maps returns `(G, B)` to what networks predict."""
-        return (returns - self.mean[:, None]) / self.std[:, None]
-
-    def restore(self, standardized: torch.Tensor) -> torch.Tensor:
-        """Maps predictions `(G, B)` to returns."""
-        return standardized * self.std[:, None] + self.mean[:, None]
-
-
 class JointQFunction(nn.Module):
     """Maps observations and whole actions to values: `head(encoder(relu(norm(sums))))`.
 
@@ -443,10 +414,8 @@ class JointQFunction(nn.Module):
         return hidden
 
 
-class JointCritic(nn.ModuleList):
+class JointCritic(ActionCritic):
     """An ensemble of E functions `Q(s, a)`, which can value how choices go together.
-
-    A `ModuleList` because d3rlpy copies and exports Q functions as one.
 
     Args:
         observation_shape: shape of one observation.
@@ -487,13 +456,6 @@ class JointCritic(nn.ModuleList):
         )
 
     def fit_scale(self, buffer: DeviceReplayBuffer, rewards: torch.Tensor, gammas: Gammas) -> None:
-        """Standardizes values by the returns of a dataset.
-
-        Args:
-            buffer: the dataset.
-            rewards: its rewards `(n,)`, scaled as in training.
-            gammas: the G discounts.
-        """
         returns = buffer.completed_returns(rewards, gammas)
         for q in self.members:
             q.scale.fit(returns)
@@ -503,26 +465,29 @@ class JointCritic(nn.ModuleList):
         """The E functions."""
         return cast("list[JointQFunction]", list(self))
 
+    @property
+    def scale(self) -> ReturnScale:
+        return self.members[0].scale
+
     def q_values(
         self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
     ) -> torch.Tensor:
-        """Returns `Q_e(s, a)`, `(E, [A,] B)`, for actions `([A,] B, N)`, in units of returns."""
         assert isinstance(observations, torch.Tensor)
         values: Any = [q(observations, actions.long()) for q in self.members]
         return torch.stack(values)
 
     def values_by(
-        self, discount: int, observations: torch.Tensor, actions: torch.Tensor
+        self, discount: int, layout: SlotLayout, observations: torch.Tensor, actions: torch.Tensor
     ) -> torch.Tensor:
-        """Returns `Q_e(s, a)` by the discount of a number, as `q_values` does by the acting one."""
         by = torch.tensor([discount], device=observations.device)
         values = [
             q.values(q.open(observations).total(actions.long()), q.output(by)) for q in self.members
         ]
         return torch.stack(values)
 
-    def standardized(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """Returns values by all discounts of actions `(B, N)`, standardized, `(E, G, B)`."""
+    def standardized(
+        self, layout: SlotLayout, observations: torch.Tensor, actions: torch.Tensor
+    ) -> torch.Tensor:
         values: Any = [
             q.standardized(q.open(observations).total(actions.long())) for q in self.members
         ]
@@ -533,7 +498,6 @@ class JointCritic(nn.ModuleList):
         """Number of the discount that `q_values` are by."""
         return int(self.members[0].acts_by)
 
-    @acts_by.setter
-    def acts_by(self, discount: int) -> None:
+    def act_by(self, discount: int) -> None:
         for q in self.members:
             q.acts_by.fill_(discount)

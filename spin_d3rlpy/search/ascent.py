@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import torch
 
 from spin_d3rlpy._compat import is_exporting
-from spin_d3rlpy.algos.joint_critics import JointQFunction
 from spin_d3rlpy.asm.rules import OPEN, Rule
+from spin_d3rlpy.critics.joint import JointQFunction
 from spin_d3rlpy.nvec import replace_slot
 from spin_d3rlpy.policies.base import Conditionals
 

@@ -12,6 +12,7 @@ from d3rlpy.types import TorchObservation
 from torch import nn
 
 from spin_d3rlpy import fast
+from spin_d3rlpy.critics.base import ActionCritic
 from spin_d3rlpy.errors import require_one_of
 from spin_d3rlpy.fast.precision import in_float32, outputs_of
 from spin_d3rlpy.nvec import SlotLayout
@@ -46,10 +47,8 @@ class FactoredQFunction(nn.Module):
         )
 
 
-class FactoredCritic(nn.ModuleList):
+class FactoredCritic(ActionCritic):
     """An ensemble of E factored Q functions, with `Q(s, a) = combine_i U_i(s, a_i)`.
-
-    A `ModuleList` because d3rlpy copies and exports Q functions as one.
 
     Args:
         observation_shape: shape of one observation.
@@ -101,51 +100,3 @@ class FactoredCritic(nn.ModuleList):
         members = cast("list[FactoredQFunction]", list(self))
         values = torch.stack([q.sum_of(observations, outputs) for q in members])
         return values if self.decomposition == "sum" else values / layout.n_slots
-
-
-class ValueFunction(nn.Module):
-    """Maps observations `(B, obs)` to state values `(B,)`, or `(G, B)` by several discounts.
-
-    Args:
-        observation_shape: shape of one observation.
-        encoder_factory: d3rlpy factory of the hidden layers.
-        n_discounts: discounts (G) by which states are valued.
-    """
-
-    def __init__(
-        self,
-        observation_shape: Sequence[int],
-        encoder_factory: EncoderFactory,
-        n_discounts: int = 1,
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder_factory.create(observation_shape)
-        width = compute_output_size([observation_shape], self.encoder)
-        self.head = nn.Linear(width, n_discounts)
-
-    def forward(self, observations: TorchObservation) -> torch.Tensor:
-        """Returns state values `(B,)`, or `(G, B)` of more than one discount."""
-        values = outputs_of([(self.encoder, self.head)], observations).squeeze(0)  # (B, G)
-        return values[:, 0] if values.shape[1] == 1 else values.T
-
-
-def expectile_loss(u: torch.Tensor, expectile: float) -> torch.Tensor:
-    """Mean of `|expectile - 1(u < 0)| u^2` (IQL, Kostrikov et al. 2021, equation 5)."""
-    if fast.switch.counts_launches(u):
-        return fast.losses.expectile(u, expectile)
-    weight = (expectile - (u < 0).to(u.dtype)).abs()
-    return (weight * u.square()).mean()
-
-
-def squared_error(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean over rows of the squared error of values `(E, B)`, added over the ensemble."""
-    error = values - targets
-    if fast.switch.counts_launches(error):
-        return fast.losses.squared_error(error, 1.0 / error.shape[1])
-    return error.square().mean(1).sum()
-
-
-def best_of(actions: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Returns of A actions `(A, B, N)` those of the largest least value `(E, A, B)`, `(B, N)`."""
-    best = values.amin(0).argmax(0)[None, :, None].expand(-1, -1, actions.shape[-1])
-    return actions.gather(0, best)[0]

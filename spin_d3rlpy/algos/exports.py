@@ -1,0 +1,54 @@
+"""Greedy policies as TorchScript and ONNX files, which run without d3rlpy and this package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from d3rlpy.logging import LOG
+
+from spin_d3rlpy._compat import export_onnx, export_torchscript
+from spin_d3rlpy.algos.files import copy_to
+from spin_d3rlpy.files.atomic import write_bytes
+
+
+def export_policy(algo: Any, fname: str, masks: bool) -> None:
+    """Writes a built algorithm's greedy policy; see `MultiDiscreteAlgo.save_policy`.
+
+    Raises:
+        Exception: those that it documents.
+    """
+    if torch.device(algo.impl.device).type != "cpu":  # files would hold the device's name
+        export_policy(copy_to(algo, "cpu:0"), fname, masks)
+    elif fname.endswith(".onnx"):
+        _export_onnx(algo, fname, masks)
+    elif fname.endswith(".pt"):
+        if functions := _functions_of_rules(algo):
+            raise ValueError(
+                f"TorchScript would repeat what the rule {functions[0]} did for one example. "
+                "Write a file ending in .onnx, which follows tensor operations, or in "
+                ".safetensors (spin_d3rlpy.save_policy)."
+            )
+        write_bytes(fname, export_torchscript(algo, masks))
+    else:
+        raise ValueError(f"Expected a file name ending in .pt or .onnx, got {fname!r}.")
+
+
+def _export_onnx(algo: Any, fname: str, masks: bool) -> None:
+    LOG.info("Writing ONNX, in seconds; in minutes if the policy searches slot by slot")
+    try:
+        content = export_onnx(algo, masks)
+    except torch.onnx.errors.OnnxExporterError as error:
+        if functions := _functions_of_rules(algo):
+            raise ValueError(
+                f"A rule among {functions} cannot be exported to ONNX: it does more than "
+                "tensor operations, such as asking for a number. Rewrite it, or keep the "
+                "policy as .safetensors (spin_d3rlpy.save_policy)."
+            ) from error
+        raise
+    write_bytes(fname, content)
+
+
+def _functions_of_rules(algo: Any) -> list[str]:
+    rule = algo.config.rule
+    return [] if rule is None else list(rule.functions)

@@ -1,0 +1,1 @@
+"""Critics: action values of slots or of whole actions, and state values."""
