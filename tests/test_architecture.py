@@ -272,7 +272,7 @@ STEP_ENVIRONMENTS = {
     "envs/spin_envs/joint_action.py",
     "envs/spin_envs/copies.py",  # a few steps, to compare an environment with its copy
     "spin_d3rlpy/_compat.py",
-    "spin_d3rlpy/data/playing.py",  # replays recorded actions, and stops where they do not fit
+    "spin_d3rlpy/data/minari/playing.py",  # replays recorded actions
     "spin_d3rlpy/data/online.py",  # a user's environment and function, of one state at a time
     "spin_d3rlpy/runs/play.py",  # a video, with a picture between steps
 }

@@ -32,12 +32,12 @@ from minari.storage import get_dataset_path
 from spin_d3rlpy import FactoredIQL, load_policy, save_policy
 from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer, load_dataset
-from spin_d3rlpy.data.environments import check_spec, texts_with_colons
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
-from spin_d3rlpy.data.importer import _read_transitions
+from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.loader import open_local
-from spin_d3rlpy.data.remote import pull_dataset
-from spin_d3rlpy.data.specs import is_dataset_name
+from spin_d3rlpy.data.minari.environments import check_spec, texts_with_colons
+from spin_d3rlpy.data.minari.importer import _read_transitions
+from spin_d3rlpy.data.minari.remote import pull_dataset
+from spin_d3rlpy.data.minari.specs import is_dataset_name
 from spin_d3rlpy.errors import (
     DatasetNotFoundError,
     InvalidCheckpointError,

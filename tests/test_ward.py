@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.data.loader import as_device_buffer
-from spin_d3rlpy.data.logs import read_states
+from spin_d3rlpy.data.tables.from_table import read_states
 from spin_d3rlpy.runs.policy import open_policy
 from spin_d3rlpy.runs.report import ReportSettings
 from tests.cli.commands import spin_arguments

@@ -16,7 +16,7 @@ from ward import (
 )
 
 from spin_d3rlpy import DeviceReplayBuffer, from_table
-from spin_d3rlpy.data.logs import read_states
+from spin_d3rlpy.data.tables.from_table import read_states
 
 
 def read_log(table: Any) -> DeviceReplayBuffer:

@@ -26,7 +26,7 @@ from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.rules import RowMask, Rule, product_part
 from spin_d3rlpy.critics.base import ValueFunction
 from spin_d3rlpy.critics.factored import combine_slots
-from spin_d3rlpy.data.batches import imitation_batch, masks_of
+from spin_d3rlpy.data.buffer.batches import imitation_batch, masks_of
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.feature_cache import policy_input
 from spin_d3rlpy.training.averages import polyak_update

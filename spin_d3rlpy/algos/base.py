@@ -44,12 +44,12 @@ from spin_d3rlpy.asm.conditions import as_mask
 from spin_d3rlpy.asm.rule_files import check_rules
 from spin_d3rlpy.asm.rules import RowMask, Rule
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
-from spin_d3rlpy.data.batches import BatchSource, imitation_batch
+from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch
 from spin_d3rlpy.data.layouts import layout_of
-from spin_d3rlpy.data.logs import Columns, read_states
 from spin_d3rlpy.data.online import create_replay_buffer
-from spin_d3rlpy.data.preparation import TablePreparation
 from spin_d3rlpy.data.scalers import fit_scaler
+from spin_d3rlpy.data.tables.from_table import Columns, read_states
+from spin_d3rlpy.data.tables.preparation import TablePreparation
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     InvalidDatasetError,

@@ -16,7 +16,7 @@ from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.conditions import ArrayLike
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.batches import BatchSource, imitation_batch
+from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch
 from spin_d3rlpy.policies.conditioned import greedy_with
 
 

@@ -23,7 +23,7 @@ from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.critics.base import best_of
 from spin_d3rlpy.critics.factored import FactoredCritic, combine_slots
-from spin_d3rlpy.data.batches import imitation_batch, next_masks_of
+from spin_d3rlpy.data.buffer.batches import imitation_batch, next_masks_of
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.base import candidate_noise, keep_supported
 from spin_d3rlpy.policies.feature_cache import next_policy_input

@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 
 from spin_d3rlpy.asm.rule_files import as_named_rule, rule_of
 from spin_d3rlpy.asm.rules import NamedRule
-from spin_d3rlpy.data.weights import TrajectoryWeights
+from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
 from spin_d3rlpy.errors import shown
 from spin_d3rlpy.fast.precision import Precision
 from spin_d3rlpy.files.fields import check_fields

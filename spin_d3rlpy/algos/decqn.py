@@ -28,7 +28,7 @@ from spin_d3rlpy.algos.impl import best_choices, mask_rule
 from spin_d3rlpy.asm.rules import Rule, product_part
 from spin_d3rlpy.critics.base import ValueFunction, expectile_loss
 from spin_d3rlpy.critics.factored import Decomposition, FactoredCritic, combine_slots
-from spin_d3rlpy.data.batches import imitation_batch, next_masks_of
+from spin_d3rlpy.data.buffer.batches import imitation_batch, next_masks_of
 from spin_d3rlpy.data.scalers import standardized_states
 from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.policies.base import keep_supported

@@ -17,8 +17,8 @@ from torch import nn
 from spin_d3rlpy.algos.config import SCALERS, MultiDiscreteConfig
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.rule_files import trusted_rules
-from spin_d3rlpy.data.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.data.scalers import scaler_to_dict
+from spin_d3rlpy.data.tables.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError, shown
 from spin_d3rlpy.files.atomic import write_bytes
 from spin_d3rlpy.files.fields import LARGEST

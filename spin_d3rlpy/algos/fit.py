@@ -25,7 +25,7 @@ from spin_d3rlpy.algos.impl import MultiDiscreteImpl
 from spin_d3rlpy.algos.notebook_logs import BriefLogger, NotebookLogger, is_notebook
 from spin_d3rlpy.algos.options import FitOptions, RunOptions
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.batches import BatchSource
+from spin_d3rlpy.data.buffer.batches import BatchSource
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.files.locks import exclusive_folder
 from spin_d3rlpy.training.budget import Budget

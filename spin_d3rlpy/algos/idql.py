@@ -39,7 +39,7 @@ from spin_d3rlpy.critics.base import (
 )
 from spin_d3rlpy.critics.joint import JointCritic
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.batches import BatchSource, imitation_batch
+from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
 from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.nvec import gumbel_noise

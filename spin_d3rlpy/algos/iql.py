@@ -25,7 +25,7 @@ from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
 from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.critics.base import ValueFunction, expectile_loss
 from spin_d3rlpy.critics.joint import JointCritic
-from spin_d3rlpy.data.batches import imitation_batch
+from spin_d3rlpy.data.buffer.batches import imitation_batch
 from spin_d3rlpy.training.averages import polyak_update
 
 

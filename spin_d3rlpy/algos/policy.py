@@ -25,7 +25,7 @@ from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
 from spin_d3rlpy.asm.sampling import log_likelihood
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.batches import BatchSource
+from spin_d3rlpy.data.buffer.batches import BatchSource
 from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.scalers import resize_scaler, scaler_from_dict, scaler_to_dict
 from spin_d3rlpy.errors import NvecMismatchError

@@ -11,8 +11,8 @@ from d3rlpy.serializable_config import DynamicConfig
 
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
+from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
 from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
-from spin_d3rlpy.data.weights import TrajectoryWeights
 from spin_d3rlpy.policies import AutoregressiveConfig, PolicyFactory
 from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
 

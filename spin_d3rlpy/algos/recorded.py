@@ -10,7 +10,7 @@ import torch
 from d3rlpy.torch_utility import TorchMiniBatch
 
 from spin_d3rlpy.algos.impl import Metrics
-from spin_d3rlpy.data.batches import BatchSource, imitation_batch
+from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch
 from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch
 from spin_d3rlpy.training.graphs import GraphedStep, can_record
 

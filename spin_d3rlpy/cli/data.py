@@ -34,7 +34,7 @@ def list_datasets(json: Json = False) -> None:
 def build(name: Dataset, size: Size = None, jobs: Jobs = None, json: Json = False) -> None:
     """Build a dataset, resuming a stopped build; reports a dataset that exists."""
     from spin_d3rlpy.data.loader import open_dataset
-    from spin_d3rlpy.data.staging import dataset_bytes
+    from spin_d3rlpy.data.minari.staging import dataset_bytes
 
     dataset = open_dataset(name, size=size, jobs=jobs)
     seconds = dataset.storage.metadata.get("build_seconds")
@@ -59,7 +59,7 @@ def import_(
     json: Json = False,
 ) -> None:
     """Import published pickled transitions; nothing in the file is executed."""
-    from spin_d3rlpy.data.importer import import_published, published_files
+    from spin_d3rlpy.data.minari.importer import import_published, published_files
 
     files = published_files(path)
     if name is not None and len(files) > 1:
@@ -216,7 +216,7 @@ def push(
 ) -> None:
     """Share a dataset with its card: MINARI_REMOTE=hf://<user or organization>, HF_TOKEN."""
     from spin_d3rlpy.data.loader import open_local
-    from spin_d3rlpy.data.remote import push_dataset
+    from spin_d3rlpy.data.minari.remote import push_dataset
 
     typer.echo(f"{name} is at {push_dataset(open_local(name), license)}")
 
@@ -224,7 +224,7 @@ def push(
 @command(app, "MINARI_REMOTE=hf://me spin-d3rlpy data pull spin/cheetah-run-b3/medium-v0")
 def pull(name: Dataset) -> None:
     """Download a shared dataset from MINARI_REMOTE; reports a dataset that exists."""
-    from spin_d3rlpy.data.remote import pull_dataset
+    from spin_d3rlpy.data.minari.remote import pull_dataset
 
     typer.echo(f"{name} {'downloaded' if pull_dataset(name) else 'exists on this machine'}")
 
@@ -247,8 +247,8 @@ def check(
     json: Json = False,
 ) -> None:
     """Check a dataset's arrays, record and alignment; exit code 1 if something is wrong."""
-    from spin_d3rlpy.data.check import check_dataset
     from spin_d3rlpy.data.loader import open_local
+    from spin_d3rlpy.data.minari.check import check_dataset
     from spin_d3rlpy.runs.plots import plot_returns
 
     report = check_dataset(open_local(name, trust), None if replay_all else episodes, trust)

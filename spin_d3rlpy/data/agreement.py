@@ -18,8 +18,8 @@ from gymnasium.spaces.utils import flatten, flatten_space
 from gymnasium.wrappers import FlattenObservation, TransformObservation
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.buffer import DeviceReplayBuffer
-from spin_d3rlpy.data.masks import INFO
+from spin_d3rlpy.data.buffer.device_buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.buffer.masks import INFO
 from spin_d3rlpy.errors import InvalidDatasetError
 from spin_envs.copies import as_it_was
 

@@ -16,14 +16,14 @@ from minari import MinariDataset
 from minari.storage import get_dataset_path
 
 from spin_d3rlpy.data.agreement import check_observations, flattened
-from spin_d3rlpy.data.buffer import DeviceReplayBuffer
-from spin_d3rlpy.data.builder import build_dataset
-from spin_d3rlpy.data.environments import make_environment, open_minari
+from spin_d3rlpy.data.buffer.device_buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.layouts import layout_of
-from spin_d3rlpy.data.remote import pull_dataset
-from spin_d3rlpy.data.sources import largest_choices
-from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name, parse_name
-from spin_d3rlpy.data.staging import is_complete
+from spin_d3rlpy.data.minari.builder import build_dataset
+from spin_d3rlpy.data.minari.environments import make_environment, open_minari
+from spin_d3rlpy.data.minari.remote import pull_dataset
+from spin_d3rlpy.data.minari.sources import largest_choices
+from spin_d3rlpy.data.minari.specs import NAMESPACE, is_dataset_name, parse_name
+from spin_d3rlpy.data.minari.staging import is_complete
 from spin_d3rlpy.data.v1_files import is_v1_file, read_v1
 from spin_d3rlpy.errors import (
     DatasetNotFoundError,

@@ -11,10 +11,10 @@ from d3rlpy.dataset import EpisodeBase, FIFOBuffer, ReplayBuffer
 from numpy.typing import NDArray
 
 from spin_d3rlpy._compat import DiscreteView, keep_whole_episodes
-from spin_d3rlpy.data.buffer import DeviceReplayBuffer
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.buffer.device_buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.buffer.masks import Bits, is_choice, mask_of_info, pack
 from spin_d3rlpy.data.layouts import layout_of
-from spin_d3rlpy.data.masks import Bits, is_choice, mask_of_info, pack
 from spin_d3rlpy.errors import InvalidDatasetError
 from spin_d3rlpy.nvec import choices_of, nvec_from_space
 from spin_d3rlpy.training.progress import progress_bar, warn_of_interrupt

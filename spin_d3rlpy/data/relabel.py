@@ -10,7 +10,7 @@ import torch
 from d3rlpy.dataset import ReplayBufferBase
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.buffer.device_buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.loader import DatasetLike, as_device_buffer
 from spin_d3rlpy.nvec import as_choices
 from spin_d3rlpy.training.progress import progress_bar

@@ -25,7 +25,7 @@ from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.critics.base import squared_error
 from spin_d3rlpy.critics.joint import JointCritic
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.batches import BatchSource, MiniBatch, next_masks_of
+from spin_d3rlpy.data.buffer.batches import BatchSource, MiniBatch, next_masks_of
 from spin_d3rlpy.errors import NotConvergedError, NvecMismatchError
 from spin_d3rlpy.evaluation.log_check import LogCheck
 from spin_d3rlpy.evaluation.metrics import ActionMode

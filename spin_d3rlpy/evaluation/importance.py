@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.source_rows import RowValues
+from spin_d3rlpy.data.buffer.source_rows import RowValues
 from spin_d3rlpy.errors import InvalidDatasetError, require_one_of
 from spin_d3rlpy.evaluation.estimates import Estimate, WeightedGains, summarize
 from spin_d3rlpy.evaluation.probabilities import ActionProbabilities, Masks, with_masks

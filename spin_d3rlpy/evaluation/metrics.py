@@ -14,7 +14,7 @@ from d3rlpy.logging import LOG
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.masks import INFO, mask_of_info
+from spin_d3rlpy.data.buffer.masks import INFO, mask_of_info
 from spin_d3rlpy.evaluation.against_data import compare_with_data
 from spin_d3rlpy.nvec import actions_of, nvec_from_space, require_same_nvec
 from spin_envs.copies import copies_of, remember, restore

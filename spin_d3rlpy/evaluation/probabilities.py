@@ -23,7 +23,7 @@ from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.asm.conditions import as_mask, require_a_choice
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.sampling import in_parts, log_prob, sample, slot_log_probs
-from spin_d3rlpy.data.masks import forbidden_choices
+from spin_d3rlpy.data.buffer.masks import forbidden_choices
 from spin_d3rlpy.data.scalers import scaler_from_dict
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.nvec import SlotLayout, as_choices

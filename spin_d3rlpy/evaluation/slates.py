@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.masks import forbidden_choices
+from spin_d3rlpy.data.buffer.masks import forbidden_choices
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, require_one_of
 from spin_d3rlpy.evaluation.estimates import Estimate, WeightedGains, summarize
 from spin_d3rlpy.evaluation.importance import clip_weights

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from spin_d3rlpy.data.workers import default_jobs
+from spin_d3rlpy.data.minari.workers import default_jobs
 from spin_d3rlpy.experiments.job import LOG
 from spin_d3rlpy.experiments.worker import work
 

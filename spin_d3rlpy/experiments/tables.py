@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from spin_d3rlpy.data.specs import parse_name
+from spin_d3rlpy.data.minari.specs import parse_name
 from spin_d3rlpy.experiments.catalog import BenchSettings
 from spin_d3rlpy.experiments.grid import is_done
 from spin_d3rlpy.experiments.job import RESULT, RUN, Job

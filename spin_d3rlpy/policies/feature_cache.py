@@ -14,8 +14,8 @@ import torch
 from d3rlpy.torch_utility import TorchMiniBatch
 
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.batches import MiniBatch
-from spin_d3rlpy.data.episodes import mapped_array
+from spin_d3rlpy.data.buffer.batches import MiniBatch
+from spin_d3rlpy.data.buffer.episodes import mapped_array
 from spin_d3rlpy.fast.precision import Precision, autocast
 from spin_d3rlpy.files.untrusted import available_memory
 from spin_d3rlpy.policies.base import SlotFeatures

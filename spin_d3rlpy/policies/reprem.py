@@ -174,9 +174,14 @@ class Windows(NamedTuple):
 class TrajectorySource(Protocol):
     """Source of windows, such as `spin_d3rlpy.data.DeviceReplayBuffer`."""
 
-    actions: torch.Tensor  # (n, N)
-    observation_index: torch.Tensor  # (n,) row of each step's observation
-    episode_starts: torch.Tensor  # (episodes + 1,) first step of each episode, and n
+    @property
+    def actions(self) -> torch.Tensor: ...  # (n, N)
+
+    @property
+    def observation_index(self) -> torch.Tensor: ...  # (n,) row of each step's observation
+
+    @property
+    def episode_starts(self) -> torch.Tensor: ...  # (episodes + 1,) first steps, and n
 
     @property
     def transition_count(self) -> int: ...  # number of steps (n)

@@ -15,7 +15,7 @@ from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.asm.conditions import checked_rule
 from spin_d3rlpy.asm.rules import OPEN, Rule
-from spin_d3rlpy.data.logs import read_states
+from spin_d3rlpy.data.tables.from_table import read_states
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 
 SUPPORT = "support"

@@ -15,7 +15,7 @@ import gymnasium
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.files import load_policy
 from spin_d3rlpy.asm.rule_files import trusted_rules
-from spin_d3rlpy.data.environments import texts_with_colons
+from spin_d3rlpy.data.minari.environments import texts_with_colons
 from spin_d3rlpy.evaluation.metrics import ActingAlgo
 from spin_d3rlpy.files.results import read_json
 from spin_d3rlpy.nvec import nvec_from_space, require_same_nvec

@@ -16,9 +16,9 @@ from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.asm import ActionStructureModel, load_asm
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.buffer.masks import forbidden_choices
 from spin_d3rlpy.data.loader import open_dataset
-from spin_d3rlpy.data.masks import forbidden_choices
-from spin_d3rlpy.data.preparation import TablePreparation
+from spin_d3rlpy.data.tables.preparation import TablePreparation
 from spin_d3rlpy.errors import require_fields, shown
 from spin_d3rlpy.evaluation.decisions import (
     Comparison,

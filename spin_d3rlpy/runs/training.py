@@ -22,8 +22,8 @@ from d3rlpy.logging import NoopAdapterFactory
 from spin_d3rlpy.algos.files import save_policy
 from spin_d3rlpy.asm import save_asm
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
-from spin_d3rlpy.data.environments import is_unregistered
 from spin_d3rlpy.data.loader import open_dataset
+from spin_d3rlpy.data.minari.environments import is_unregistered
 from spin_d3rlpy.evaluation.against_data import compare_with_data
 from spin_d3rlpy.evaluation.metrics import (
     ActingAlgo,

@@ -15,7 +15,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from spin_d3rlpy import SPINAWAC, SPINBC, SPINBCQ, SPINIQL
 from spin_d3rlpy.asm import ActionStructureModel
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.fast.precision import autocast
 from spin_d3rlpy.files.untrusted import available_memory
 from spin_d3rlpy.policies import SlotPolicy, feature_cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.masks import pack
+from spin_d3rlpy.data.buffer.masks import pack
 from spin_d3rlpy.policies.reprem import RePreMPretrainingConfig
 from spin_envs import ActionLayout
 from tests.algos.conformance import networks, same
@@ -59,7 +60,8 @@ def masked_buffer() -> DeviceReplayBuffer:
     masks = np.arange(4) != rng.integers(4, size=(len(buffer.observations), 3, 1))
     rows = buffer.observation_index.numpy()
     masks[rows[:, None], np.arange(3), actions] = True
-    buffer.masks = torch.from_numpy(pack(masks, NVEC))
+    bits = torch.from_numpy(pack(masks, NVEC))
+    buffer.stored = dataclasses.replace(buffer.stored, masks=bits)
     return buffer
 
 

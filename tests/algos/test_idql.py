@@ -28,7 +28,7 @@ from spin_d3rlpy.asm import MLPConfig, PretrainingConfig
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.critics.joint import JointCritic
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.episodes import StackedEpisodes
+from spin_d3rlpy.data.buffer.episodes import StackedEpisodes
 from spin_d3rlpy.errors import NoAllowedChoiceError
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies import SPINJoint

@@ -19,7 +19,7 @@ from spin_d3rlpy.algos.actor_critic import weights_of_sample_size
 from spin_d3rlpy.algos.recipes import RECIPES, Recipe, recipe_fields
 from spin_d3rlpy.asm import MLPConfig, PretrainingConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.weights import TrajectoryWeights
+from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
 from tests.algos.problems import (
     ALGORITHMS,
     NVEC,

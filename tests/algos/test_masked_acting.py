@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -30,7 +31,7 @@ from spin_d3rlpy import (
 )
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.masks import first_forbidden, is_choice, mask_of_info, pack
+from spin_d3rlpy.data.buffer.masks import first_forbidden, is_choice, mask_of_info, pack
 from spin_d3rlpy.errors import NoAllowedChoiceError
 from tests.algos.problems import NVEC, OBSERVATION_SIZE, new_algorithm, random_buffer, tiny_fields
 from tests.data.test_masks import MaskedEnv
@@ -60,7 +61,8 @@ def masked_buffer(nvec: list[int] | None = None) -> DeviceReplayBuffer:
     masks = possible_masks(len(buffer.observations), nvec)
     rows, actions = buffer.observation_index.numpy(), buffer.actions.numpy().astype(np.int64)
     masks[rows[:, None], np.arange(len(nvec)), actions] = True
-    buffer.masks = torch.from_numpy(pack(masks, nvec))
+    bits = torch.from_numpy(pack(masks, nvec))
+    buffer.stored = dataclasses.replace(buffer.stored, masks=bits)
     return buffer
 
 

@@ -28,9 +28,9 @@ from spin_d3rlpy.algos import idql
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.critics.joint import JointCritic
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.buffer.weights import completed_returns, returns_to_go
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
-from spin_d3rlpy.data.weights import completed_returns, returns_to_go
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import IndependentConditionals
 from spin_d3rlpy.search.ascent import ascend

@@ -37,9 +37,9 @@ from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.asm.sampling import slot_log_probs
 from spin_d3rlpy.asm.surest import CONSIDERED, choose_surest
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
 from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
-from spin_d3rlpy.data.weights import TrajectoryWeights
 from spin_d3rlpy.errors import NoAllowedChoiceError
 from spin_d3rlpy.policies.base import FactoredPolicy
 from spin_d3rlpy.policies.entities import EntityPolicy

@@ -14,7 +14,7 @@ from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.sampling import slot_log_probs
 from spin_d3rlpy.asm.slot_scorer import SlotScorer
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.policies.entities import EntityPolicy
 from spin_envs import ActionLayout
 

@@ -21,8 +21,9 @@ from minari.storage import get_dataset_path
 from numpy.typing import NDArray
 
 import spin_envs.behavior
-from spin_d3rlpy.data import build_dataset, check, parse_name, staging, workers
-from spin_d3rlpy.data.playing import answer
+from spin_d3rlpy.data import build_dataset, parse_name
+from spin_d3rlpy.data.minari import check, staging, workers
+from spin_d3rlpy.data.minari.playing import answer
 
 MIX = "spin/cheetah-run-b3/random-medium-expert-v0"
 Workers = workers.Workers

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spin_d3rlpy import load_dataset
-from spin_d3rlpy.data.check import check_dataset
+from spin_d3rlpy.data.minari.check import check_dataset
 from spin_envs.cone import ConeRules
 
 

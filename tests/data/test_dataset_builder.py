@@ -20,8 +20,9 @@ from gymnasium.spaces import MultiDiscrete
 from minari import MinariDataset
 
 from spin_d3rlpy import __file__ as package_file
-from spin_d3rlpy.data import build_dataset, builder, load_dataset, parse_name, playing, workers
-from spin_d3rlpy.data.playing import Chunk
+from spin_d3rlpy.data import build_dataset, load_dataset, parse_name
+from spin_d3rlpy.data.minari import builder, playing, workers
+from spin_d3rlpy.data.minari.playing import Chunk
 from spin_envs.behavior import load_behavior_policy
 from spin_envs.errors import MissingDependencyError
 from spin_envs.rollout import EpisodeRecord

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from spin_d3rlpy import load_dataset
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.data import DeviceReplayBuffer, build_dataset, parse_name
-from spin_d3rlpy.data.check import check_dataset
 from spin_d3rlpy.data.loader import open_local
+from spin_d3rlpy.data.minari.check import check_dataset
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError
 
 MIX = "spin/cheetah-run-b3/random-medium-expert-v0"

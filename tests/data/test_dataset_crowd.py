@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import minari
 import pytest
 
-from spin_d3rlpy.data import loader, remote
-from spin_d3rlpy.data.check import check_dataset
+from spin_d3rlpy.data import loader
 from spin_d3rlpy.data.loader import open_local
-from spin_d3rlpy.data.staging import is_complete
+from spin_d3rlpy.data.minari import remote
+from spin_d3rlpy.data.minari.check import check_dataset
+from spin_d3rlpy.data.minari.staging import is_complete
 from tests.data import crowd
 from tests.subprocesses import run_processes
 

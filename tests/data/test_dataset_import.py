@@ -25,9 +25,9 @@ from typer.testing import CliRunner
 
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.data import load_dataset
-from spin_d3rlpy.data.check import check_dataset
-from spin_d3rlpy.data.importer import episode_edges, import_published
-from spin_d3rlpy.data.restricted_pickle import load_restricted, plain
+from spin_d3rlpy.data.minari.check import check_dataset
+from spin_d3rlpy.data.minari.importer import episode_edges, import_published
+from spin_d3rlpy.data.minari.restricted_pickle import load_restricted, plain
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
 
 MAZE = "spin/maze-a3/medium-published-v0"

@@ -23,7 +23,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 kernels = {i["architecture"] for i in threadpool_info() if i["internal_api"] == "openblas"}
 from spin_d3rlpy.data import build_dataset, parse_name
-from spin_d3rlpy.data.check import check_dataset
+from spin_d3rlpy.data.minari.check import check_dataset
 from spin_d3rlpy.data.loader import open_local
 spec = parse_name("spin/humanoid-stand-b3/medium-expert-v0", 2000)
 build_dataset(spec, jobs=1, progress=False)

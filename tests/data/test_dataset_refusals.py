@@ -12,7 +12,7 @@ from d3rlpy.dataset import Episode, InfiniteBuffer, MixedReplayBuffer, ReplayBuf
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 
 NVEC = [3, 5]

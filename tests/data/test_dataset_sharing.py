@@ -25,9 +25,9 @@ from typer.testing import CliRunner
 
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.data import load_dataset
-from spin_d3rlpy.data.check import check_dataset
 from spin_d3rlpy.data.loader import open_local
-from spin_d3rlpy.data.remote import dataset_card, pull_dataset, push_dataset
+from spin_d3rlpy.data.minari.check import check_dataset
+from spin_d3rlpy.data.minari.remote import dataset_card, pull_dataset, push_dataset
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, RemoteError
 from spin_envs import MissingDependencyError
 

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer, load_dataset
-from spin_d3rlpy.data.check import check_dataset
 from spin_d3rlpy.data.loader import open_local
+from spin_d3rlpy.data.minari.check import check_dataset
 from spin_d3rlpy.errors import InvalidDatasetError
 from spin_d3rlpy.runs.settings import TrainSettings
 from spin_d3rlpy.runs.training import run_training

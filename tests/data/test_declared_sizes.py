@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from minari.dataset.minari_storage import MinariStorage
 
-from spin_d3rlpy.data import environments, importer, sources
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.minari import environments, importer, sources
 from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError
 from spin_d3rlpy.files import untrusted
 from spin_d3rlpy.training.checkpoints import read_checkpoint

@@ -21,7 +21,7 @@ from minari import MinariDataset
 
 from spin_d3rlpy import FactoredBC
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.check import check_dataset
+from spin_d3rlpy.data.minari.check import check_dataset
 
 NVEC = [3, 5]
 Make = Callable[..., Any]

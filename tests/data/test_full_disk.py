@@ -18,9 +18,10 @@ import minari
 import numpy as np
 import pytest
 
-from spin_d3rlpy.data import build_dataset, builder, load_dataset, parse_name, remote, staging
-from spin_d3rlpy.data.importer import import_published
-from spin_d3rlpy.data.workers import WorkerEndedError
+from spin_d3rlpy.data import build_dataset, load_dataset, parse_name
+from spin_d3rlpy.data.minari import builder, remote, staging
+from spin_d3rlpy.data.minari.importer import import_published
+from spin_d3rlpy.data.minari.workers import WorkerEndedError
 from spin_d3rlpy.errors import DatasetWriteError
 from tests.subprocesses import import_path
 
@@ -31,7 +32,7 @@ import contextlib, io, json, resource, sys
 from pathlib import Path
 import numpy as np
 from spin_d3rlpy.data import build_dataset, from_table, parse_name, save_dataset
-from spin_d3rlpy.data.importer import import_published
+from spin_d3rlpy.data.minari.importer import import_published
 from spin_d3rlpy.errors import DatasetWriteError
 rows = np.arange(8000)
 table = {"x": rows, "a": rows % 2, "r": rows, "e": rows // 1000}

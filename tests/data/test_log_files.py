@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from spin_d3rlpy import from_table
-from spin_d3rlpy.data import csv_files
+from spin_d3rlpy.data.tables import csv_files
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 
 HEADER = "patient,pulse,drug,reward,status,note"

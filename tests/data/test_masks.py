@@ -15,8 +15,8 @@ from gymnasium.spaces import Box, Dict, MultiDiscrete
 
 from spin_d3rlpy import FactoredBCQ, collect, from_table, load_dataset, save_dataset
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.masks import BITS_KEY, bytes_of, mask_of_info, pack, unpack
-from spin_d3rlpy.data.staging import episode_buffer, staged_dataset, write_episodes
+from spin_d3rlpy.data.buffer.masks import BITS_KEY, bytes_of, mask_of_info, pack, unpack
+from spin_d3rlpy.data.minari.staging import episode_buffer, staged_dataset, write_episodes
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 
 NVEC = [3, 5, 2]

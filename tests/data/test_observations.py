@@ -16,7 +16,7 @@ from gymnasium.spaces import (
     flatten,
 )
 
-from spin_d3rlpy.data.sources import flatten_observations
+from spin_d3rlpy.data.minari.sources import flatten_observations
 from spin_d3rlpy.errors import InvalidDatasetError
 
 SPACE = Dict(

@@ -27,8 +27,8 @@ from spin_d3rlpy import (
 )
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.logs import read_states
-from spin_d3rlpy.data.preparation import Missing, TablePreparation
+from spin_d3rlpy.data.tables.from_table import read_states
+from spin_d3rlpy.data.tables.preparation import Missing, TablePreparation
 from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.runs.decide import decide_table
 from tests.algos.problems import new_algorithm

@@ -26,8 +26,8 @@ from spin_d3rlpy import (
 )
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.logs import read_states
 from spin_d3rlpy.data.scalers import fit_scaler
+from spin_d3rlpy.data.tables.from_table import read_states
 
 READING: dict[str, Any] = {
     "observations": ["seconds", "pulse"],

@@ -11,7 +11,7 @@ import torch
 
 from spin_d3rlpy import from_table, importance_sampling
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.source_rows import RowValues
+from spin_d3rlpy.data.buffer.source_rows import RowValues
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError
 from tests.algos.problems import random_buffer
 

@@ -12,8 +12,8 @@ import pytest
 
 from spin_d3rlpy import from_table
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.columns import as_column
-from spin_d3rlpy.data.logs import read_states
+from spin_d3rlpy.data.tables.columns import as_column
+from spin_d3rlpy.data.tables.from_table import read_states
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 
 READING: dict[str, Any] = {"observations": ["s"], "actions": ["a"], "reward": "r", "episode": "e"}

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from spin_d3rlpy import FactoredBC, from_table, load_policy, save_dataset, save_policy
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.logs import read_states
-from spin_d3rlpy.data.preparation import TablePreparation
-from spin_d3rlpy.data.texts import EMPTY
+from spin_d3rlpy.data.tables.from_table import read_states
+from spin_d3rlpy.data.tables.preparation import TablePreparation
+from spin_d3rlpy.data.tables.texts import EMPTY
 from spin_d3rlpy.errors import SpinError
 
 READING: dict[str, Any] = {"actions": ["a"], "reward": "r", "episode": "e", "nvec": [2]}

@@ -13,8 +13,8 @@ from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
 
 from spin_d3rlpy import SPINIQL
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.batches import imitation_batch
-from spin_d3rlpy.data.weights import TrajectoryWeights, persistence
+from spin_d3rlpy.data.buffer.batches import imitation_batch
+from spin_d3rlpy.data.buffer.weights import TrajectoryWeights, persistence
 
 GAMMA = 0.9
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy import with_rewards
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.episodes import StackedEpisodes
+from spin_d3rlpy.data.buffer.episodes import StackedEpisodes
 from spin_envs import make_batch
 from spin_envs.rewards import DOMAINS, REWARDS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -22,8 +23,8 @@ from spin_d3rlpy import (
 )
 from spin_d3rlpy.algos.bc import BCImpl
 from spin_d3rlpy.algos.impl import PolicyModules
-from spin_d3rlpy.data.episodes import StackedEpisodes
-from spin_d3rlpy.data.masks import forbidden_choices, is_choice, pack
+from spin_d3rlpy.data.buffer.episodes import StackedEpisodes
+from spin_d3rlpy.data.buffer.masks import forbidden_choices, is_choice, pack
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     InvalidDatasetError,
@@ -263,7 +264,7 @@ def test_importance_sampling_gives_the_enumerated_value(
     assert found.mean_weight == pytest.approx(1.0, abs=1e-4)
     # Without masks the policy would be estimated to do what it cannot.
     without = DeviceReplayBuffer.select(log, range(log.size()))
-    without.masks = None
+    without.stored = dataclasses.replace(without.stored, masks=None)
     free = importance_sampling(without, who, known(log), weighting=weighting, gamma=GAMMA)
     assert abs(free.mean_weight - 1.0) > 0.05
 

@@ -11,7 +11,7 @@ import pytest
 
 from spin_d3rlpy import algos
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.episodes import StackedEpisodes
+from spin_d3rlpy.data.buffer.episodes import StackedEpisodes
 from spin_d3rlpy.errors import DatasetNotFoundError
 from spin_d3rlpy.experiments import grid, worker
 from spin_d3rlpy.experiments.catalog import EXPERIMENTS, BenchSettings

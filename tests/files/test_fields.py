@@ -18,7 +18,7 @@ from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.model import MLPConfig
-from spin_d3rlpy.data.weights import TrajectoryWeights
+from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.evaluation.fqe import MultiDiscreteFQEConfig
 from spin_d3rlpy.files.fields import OTHERS, RANGES, Interval

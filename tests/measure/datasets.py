@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import minari
 import typer
 
-from spin_d3rlpy.data.specs import LEVELS, NAMESPACE
-from spin_d3rlpy.data.staging import dataset_bytes
+from spin_d3rlpy.data.minari.specs import LEVELS, NAMESPACE
+from spin_d3rlpy.data.minari.staging import dataset_bytes
 from spin_d3rlpy.files.results import format_table, write_csv
 from spin_envs import normalized_score, reference_scores
 from spin_envs.tasks import TASK_NAME_PATTERN, BenchmarkTask

@@ -30,7 +30,7 @@ from spin_d3rlpy.algos import SPINIQL
 from spin_d3rlpy.algos.fit import BEST_FILE
 from spin_d3rlpy.asm import MLPConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.episodes import StackedEpisodes
+from spin_d3rlpy.data.buffer.episodes import StackedEpisodes
 from spin_d3rlpy.evaluation.metrics import LockstepEvaluator
 from spin_d3rlpy.files.atomic import atomic_write
 from spin_d3rlpy.files.results import format_table, write_csv

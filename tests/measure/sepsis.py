@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 
 Floats = NDArray[np.float64]
 

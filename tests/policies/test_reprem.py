@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.episodes import StackedEpisodes
+from spin_d3rlpy.data.buffer.episodes import StackedEpisodes
 from spin_d3rlpy.fast.precision import Precision
 from spin_d3rlpy.policies.reprem import (
     Gate,

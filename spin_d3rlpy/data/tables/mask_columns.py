@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.cells import is_empty, read_flags
-from spin_d3rlpy.data.columns import Column, Name
-from spin_d3rlpy.data.masks import Bits, first_forbidden, is_choice, pack
+from spin_d3rlpy.data.buffer.masks import Bits, first_forbidden, is_choice, pack
+from spin_d3rlpy.data.tables.cells import is_empty, read_flags
+from spin_d3rlpy.data.tables.columns import Column, Name
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError, shown
 
 

@@ -12,10 +12,10 @@ from minari import MinariDataset
 from minari.namespace import create_namespace, list_local_namespaces, namespace_hierarchy
 from minari.storage.remotes import get_cloud_storage
 
-from spin_d3rlpy.data.check import check_dataset
-from spin_d3rlpy.data.environments import open_minari
-from spin_d3rlpy.data.specs import is_dataset_name
-from spin_d3rlpy.data.staging import explained_full_disk, staged_dataset
+from spin_d3rlpy.data.minari.check import check_dataset
+from spin_d3rlpy.data.minari.environments import open_minari
+from spin_d3rlpy.data.minari.specs import is_dataset_name
+from spin_d3rlpy.data.minari.staging import explained_full_disk, staged_dataset
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError, RemoteError
 from spin_d3rlpy.files.hub import hub_errors, require_token
 

@@ -13,16 +13,29 @@ from d3rlpy.dataset import ReplayBufferBase
 from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.buffer import DeviceReplayBuffer
-from spin_d3rlpy.data.cells import is_empty, read_flags, read_numbers
-from spin_d3rlpy.data.choice_values import Values, read_choices
-from spin_d3rlpy.data.columns import Bools, Column, Name
-from spin_d3rlpy.data.environments import storable_spec
-from spin_d3rlpy.data.episodes import StackedEpisodes, action_dtype, no_transitions
+from spin_d3rlpy.data.buffer.device_buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.buffer.episodes import StackedEpisodes, action_dtype, no_transitions
+from spin_d3rlpy.data.buffer.masks import Bits, open_where_empty
+from spin_d3rlpy.data.buffer.source_rows import SourceRows
 from spin_d3rlpy.data.layouts import KEY as LAYOUT_KEY
 from spin_d3rlpy.data.layouts import layout_of_table
 from spin_d3rlpy.data.loader import as_device_buffer
-from spin_d3rlpy.data.log_rows import (
+from spin_d3rlpy.data.minari.environments import storable_spec
+from spin_d3rlpy.data.minari.specs import NAMESPACE, is_dataset_name
+from spin_d3rlpy.data.minari.staging import episode_buffer, staged_dataset, write_episodes
+from spin_d3rlpy.data.rounding import ColumnRounding
+from spin_d3rlpy.data.tables.arguments import (
+    TableArguments,
+    choice_lists,
+    name_of,
+    names_of,
+    sizes_of,
+    values_of,
+)
+from spin_d3rlpy.data.tables.cells import is_empty, read_flags, read_numbers
+from spin_d3rlpy.data.tables.choice_values import Values, read_choices
+from spin_d3rlpy.data.tables.columns import Bools, Column, Name
+from spin_d3rlpy.data.tables.log_rows import (
     EpisodeIds,
     LastStep,
     Steps,
@@ -31,23 +44,16 @@ from spin_d3rlpy.data.log_rows import (
     report,
     rows_of_episodes,
 )
-from spin_d3rlpy.data.mask_columns import mask_columns, masks_of_rows, require_allowed
-from spin_d3rlpy.data.masks import Bits, open_where_empty
-from spin_d3rlpy.data.preparation import KEY, EpisodeRows, Missing, TablePreparation, learn_column
-from spin_d3rlpy.data.rounding import ColumnRounding
-from spin_d3rlpy.data.source_rows import SourceRows
-from spin_d3rlpy.data.specs import NAMESPACE, is_dataset_name
-from spin_d3rlpy.data.staging import episode_buffer, staged_dataset, write_episodes
-from spin_d3rlpy.data.table_arguments import (
-    TableArguments,
-    choice_lists,
-    name_of,
-    names_of,
-    sizes_of,
-    values_of,
+from spin_d3rlpy.data.tables.mask_columns import mask_columns, masks_of_rows, require_allowed
+from spin_d3rlpy.data.tables.preparation import (
+    KEY,
+    EpisodeRows,
+    Missing,
+    TablePreparation,
+    learn_column,
 )
-from spin_d3rlpy.data.tables import Columns as Columns
-from spin_d3rlpy.data.tables import Table, open_table, reading
+from spin_d3rlpy.data.tables.reading import Columns as Columns
+from spin_d3rlpy.data.tables.reading import Table, open_table, reading
 from spin_d3rlpy.errors import (
     DatasetNotFoundError,
     InvalidDatasetError,

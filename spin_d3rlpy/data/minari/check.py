@@ -16,14 +16,14 @@ import numpy as np
 from minari import MinariDataset
 from numpy.typing import NDArray
 
+from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.coverage import Coverage, CoverageCounter
-from spin_d3rlpy.data.environments import make_environment
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
-from spin_d3rlpy.data.playing import Step, replay
-from spin_d3rlpy.data.records import is_close, misplaced_end, record_problems
-from spin_d3rlpy.data.sources import DAMAGE, episode_arrays
-from spin_d3rlpy.data.staging import Checksum, return_statistics
-from spin_d3rlpy.data.workers import Workers
+from spin_d3rlpy.data.minari.environments import make_environment
+from spin_d3rlpy.data.minari.playing import Step, replay
+from spin_d3rlpy.data.minari.records import is_close, misplaced_end, record_problems
+from spin_d3rlpy.data.minari.sources import DAMAGE, episode_arrays
+from spin_d3rlpy.data.minari.staging import Checksum, return_statistics
+from spin_d3rlpy.data.minari.workers import Workers
 from spin_d3rlpy.errors import InvalidDatasetError, SpinError
 from spin_d3rlpy.nvec import choices_of, nvec_from_space
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.cells import Locale, is_empty, read_order
-from spin_d3rlpy.data.columns import Bools, Column, Name
-from spin_d3rlpy.data.preparation import EpisodeRows
+from spin_d3rlpy.data.tables.cells import Locale, is_empty, read_order
+from spin_d3rlpy.data.tables.columns import Bools, Column, Name
+from spin_d3rlpy.data.tables.preparation import EpisodeRows
 from spin_d3rlpy.errors import InvalidDatasetError, shown
 
 LastStep = Literal["keep", "drop"]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from spin_d3rlpy.data.playing import Chunk
+from spin_d3rlpy.data.minari.playing import Chunk
 from spin_envs.rollout import EpisodeRecord
 
 _SCRIPT = Path(__file__).with_name("playing.py")

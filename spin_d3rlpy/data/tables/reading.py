@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from spin_d3rlpy.data.columns import Column, Name, as_column
-from spin_d3rlpy.data.csv_files import open_csv
+from spin_d3rlpy.data.tables.columns import Column, Name, as_column
+from spin_d3rlpy.data.tables.csv_files import open_csv
 from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
 from spin_d3rlpy.files.untrusted import available_memory
 from spin_envs import MissingDependencyError

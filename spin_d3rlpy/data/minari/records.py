@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.staging import return_statistics
+from spin_d3rlpy.data.minari.staging import return_statistics
 
 # Relative to 1 or to the largest entry: float32 rounding, far below what one wrong step changes.
 _TOLERANCE = 1e-5

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.cells import (
+from spin_d3rlpy.data.rounding import ColumnRounding
+from spin_d3rlpy.data.tables.cells import (
     Kind,
     Locale,
     kind_of,
@@ -21,9 +22,8 @@ from spin_d3rlpy.data.cells import (
     read_words,
     typed,
 )
-from spin_d3rlpy.data.columns import Bools, Column, Name
-from spin_d3rlpy.data.rounding import ColumnRounding
-from spin_d3rlpy.data.texts import DECIMALS
+from spin_d3rlpy.data.tables.columns import Bools, Column, Name
+from spin_d3rlpy.data.tables.texts import DECIMALS
 from spin_d3rlpy.errors import InvalidDatasetError, shown
 from spin_d3rlpy.files.untrusted import require_memory
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from spin_d3rlpy.data.masks import Bits, bytes_of, check_logged, open_where_empty
+from spin_d3rlpy.data.buffer.masks import Bits, bytes_of, check_logged, open_where_empty
+from spin_d3rlpy.data.buffer.source_rows import SourceRows
 from spin_d3rlpy.data.rounding import StateRounding
-from spin_d3rlpy.data.source_rows import SourceRows
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.files.untrusted import require_memory
 
@@ -33,7 +33,9 @@ class EpisodeArrays:
     actions: NDArray[Any]  # `(T, N)`, or `(T,)` for a single sub-action
     rewards: NDArray[Any]  # `(T,)`
     terminated: bool  # whether the task ended the episode (rather than a time limit)
-    masks: Bits | None = None  # `(T + 1, bytes)`: of the states, see `spin_d3rlpy.data.masks`
+    masks: Bits | None = (
+        None  # `(T + 1, bytes)`: of the states, see `masks.py`
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,7 @@ class StackedEpisodes:
     terminals: NDArray[np.float32]  # `(n,)` float32, 1 where the task ended the episode
     lengths: list[int]  # T of each episode
     nvec: list[int]  # number of choices of each sub-action
-    masks: Bits | None = None  # `(sum(T + 1), bytes)`, see `spin_d3rlpy.data.masks`
+    masks: Bits | None = None  # `(sum(T + 1), bytes)`, see `spin_d3rlpy.data.buffer.masks`
     source: SourceRows | None = None  # if the rows that it was read from have another order
 
 

@@ -17,18 +17,18 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from minari import MinariDataset
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.environments import HDF5_FILE, check_episode_count
-from spin_d3rlpy.data.episodes import (
+from spin_d3rlpy.data.buffer.episodes import (
     EpisodeArrays,
     StackedEpisodes,
     check_finite,
     no_transitions,
     stack_episodes,
 )
-from spin_d3rlpy.data.masks import BITS_KEY, INFO, Bits, bytes_of, pack
-from spin_d3rlpy.data.records import misplaced_end, record_problems
+from spin_d3rlpy.data.buffer.masks import BITS_KEY, INFO, Bits, bytes_of, pack
+from spin_d3rlpy.data.minari.environments import HDF5_FILE, check_episode_count
+from spin_d3rlpy.data.minari.records import misplaced_end, record_problems
+from spin_d3rlpy.data.minari.staging import Checksum
 from spin_d3rlpy.data.rounding import StateRounding
-from spin_d3rlpy.data.staging import Checksum
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, SpinError
 from spin_d3rlpy.files.untrusted import require_memory
 from spin_d3rlpy.nvec import check_nvec, choices_of, nvec_from_space

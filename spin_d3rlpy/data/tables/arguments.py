@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from spin_d3rlpy.data.cells import Locale
-from spin_d3rlpy.data.choice_values import Values
-from spin_d3rlpy.data.columns import Name, as_python, is_null
-from spin_d3rlpy.data.texts import DECIMALS
+from spin_d3rlpy.data.tables.cells import Locale
+from spin_d3rlpy.data.tables.choice_values import Values
+from spin_d3rlpy.data.tables.columns import Name, as_python, is_null
+from spin_d3rlpy.data.tables.texts import DECIMALS
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError, listed, shown
 from spin_d3rlpy.nvec import check_nvec
 

@@ -17,10 +17,10 @@ from minari.dataset.minari_storage import MinariStorage
 from minari.storage import get_dataset_path
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.episodes import EpisodeArrays, stack_episodes
-from spin_d3rlpy.data.restricted_pickle import Record, load_restricted, plain
-from spin_d3rlpy.data.specs import LEVELS, NAMESPACE
-from spin_d3rlpy.data.staging import (
+from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.minari.restricted_pickle import Record, load_restricted, plain
+from spin_d3rlpy.data.minari.specs import LEVELS, NAMESPACE
+from spin_d3rlpy.data.minari.staging import (
     Staging,
     episode_buffer,
     recorded_scores,

@@ -25,8 +25,8 @@ from minari.dataset.minari_storage import MinariStorage
 from minari.storage import get_dataset_path
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.masks import BITS_KEY, Bits
-from spin_d3rlpy.data.workers import WorkerEndedError, Workers
+from spin_d3rlpy.data.buffer.masks import BITS_KEY, Bits
+from spin_d3rlpy.data.minari.workers import WorkerEndedError, Workers
 from spin_d3rlpy.errors import DatasetWriteError
 from spin_d3rlpy.files.atomic import atomic_write, write_errors
 from spin_d3rlpy.files.locks import exclusive_folder

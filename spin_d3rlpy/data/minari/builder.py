@@ -19,10 +19,10 @@ import numpy as np
 from minari.data_collector import EpisodeBuffer
 
 from spin_d3rlpy._version import __version__
-from spin_d3rlpy.data.episodes import action_dtype
-from spin_d3rlpy.data.playing import CHUNK_EPISODES, Chunk
-from spin_d3rlpy.data.specs import LEVELS, DatasetPart, DatasetSpec, PolicyKind
-from spin_d3rlpy.data.staging import (
+from spin_d3rlpy.data.buffer.episodes import action_dtype
+from spin_d3rlpy.data.minari.playing import CHUNK_EPISODES, Chunk
+from spin_d3rlpy.data.minari.specs import LEVELS, DatasetPart, DatasetSpec, PolicyKind
+from spin_d3rlpy.data.minari.staging import (
     PlayedChunks,
     Staging,
     episode_buffer,
@@ -33,7 +33,7 @@ from spin_d3rlpy.data.staging import (
     write_episodes,
     write_error,
 )
-from spin_d3rlpy.data.workers import default_jobs, play_chunks, worker_arithmetic
+from spin_d3rlpy.data.minari.workers import default_jobs, play_chunks, worker_arithmetic
 from spin_d3rlpy.nvec import nvec_from_space
 from spin_d3rlpy.training.progress import progress_bar
 from spin_envs.behavior import BehaviorPolicy, load_behavior_policy

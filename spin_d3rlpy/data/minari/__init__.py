@@ -1,0 +1,1 @@
+"""Minari's library of datasets: names, building, checking, importing, sharing, reading."""
