@@ -1,6 +1,6 @@
 """Detect incoherent actions: score a dataset with injected corruptions.
 
-In each corrupted row one sub-action is swapped with another row's, so that it is common by itself
+In each corrupted row one slot is swapped with another row's, so that it is common by itself
 but does not fit the others. Run with `python examples/incoherent_actions.py`; minutes on a CPU.
 """
 
@@ -36,7 +36,7 @@ def main(dataset_name: str, size: int | None, updates: int, rows: int) -> None:
     frequency = torch.stack(
         [training.actions[:, i].long().bincount(minlength=m) for i, m in enumerate(dataset.nvec)]
     ).log()
-    alone = frequency.gather(1, shown.T).T.sum(1)  # each sub-action by itself
+    alone = frequency.gather(1, shown.T).T.sum(1)  # each slot by itself
     found = scores.per_slot.argmin(1) == slots
     print(f"{int(is_corrupted.sum())} of {rows} rows are corrupted.")
     print(f"The corrupted slot is the least likely in {found[is_corrupted].float().mean():.1%}.")

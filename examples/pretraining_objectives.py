@@ -37,7 +37,7 @@ def main(size: int, updates: int, probe_updates: int) -> None:
             {
                 "objective": objective or "untrained",
                 "seconds": round(seconds),
-                "probe: sub-actions": f"{result.slot:.1%}",
+                "probe: slots": f"{result.slot:.1%}",
                 "whole actions": f"{result.exact:.1%}",
                 "guessing": f"{result.uniform_exact:.1%}",
             }

@@ -35,7 +35,7 @@ def main(asm_file: Path | None, size: int, updates: int, probe_updates: int, fol
     for name, asm in {"untrained": untrained, "pretrained": trained}.items():
         result = linear_probe(asm, training, held_out, ProbeConfig(n_updates=probe_updates))
         shares = {
-            "sub-actions": result.slot,
+            "slots": result.slot,
             "whole actions": result.exact,
             "if independent": result.independent,
         }

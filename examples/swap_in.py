@@ -1,7 +1,7 @@
 """An ordinary d3rlpy script in which one line, the algorithm, was changed to SPIN-IQL.
 
 Run `python examples/swap_in.py --before` for the original. The data are random CartPole episodes
-with a single sub-action; `MultiDiscrete` data need no further change.
+with a single slot; `MultiDiscrete` data need no further change.
 """
 
 import argparse

@@ -23,8 +23,6 @@ from .algos.decqn import DecQNIQLConfig as DecQNIQLConfig
 from .algos.decqn import DecQNOneStep as DecQNOneStep
 from .algos.decqn import DecQNOneStepConfig as DecQNOneStepConfig
 from .algos.explorers import MultiDiscreteEpsilonGreedy as MultiDiscreteEpsilonGreedy
-from .algos.files import load_policy as load_policy
-from .algos.files import save_policy as save_policy
 from .algos.idql import IDQL as IDQL
 from .algos.idql import IDQLConfig as IDQLConfig
 from .algos.iql import IQL as IQL
@@ -55,6 +53,8 @@ from .algos.named import RePreMIQL as RePreMIQL
 from .algos.named import SPINDistillAWAC as SPINDistillAWAC
 from .algos.named import SPINDistillBCQ as SPINDistillBCQ
 from .algos.named import SPINDistillIQL as SPINDistillIQL
+from .algos.saving import load_policy as load_policy
+from .algos.saving import save_policy as save_policy
 from .asm import ActionStructureModel as ActionStructureModel
 from .asm import MLPConfig as MLPConfig
 from .asm import PretrainingConfig as PretrainingConfig

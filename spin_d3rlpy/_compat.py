@@ -106,7 +106,7 @@ class DiscreteView(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise InvalidActionSpaceError(
                 f"Expected an action of {original}, got {action!r}. Explore with "
                 "spin_d3rlpy.MultiDiscreteEpsilonGreedy: d3rlpy's explorers draw one choice for "
-                "all sub-actions."
+                "all slots."
             )
         return self.env.step(action)
 
@@ -169,7 +169,7 @@ def _grow(episode: _ActiveEpisode) -> None:
 def quiet_tracing() -> Iterator[None]:
     """Silences deprecation and tracing warnings during d3rlpy 2.8's TorchScript export.
 
-    The unrolled loop over sub-actions has a fixed length, so tracing is correct here.
+    The unrolled loop over slots has a fixed length, so tracing is correct here.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

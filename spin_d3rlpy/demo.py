@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from spin_d3rlpy.algos.files import load_policy
+from spin_d3rlpy.algos.saving import load_policy
 from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.evaluation.metrics import LockstepEvaluator
 from spin_d3rlpy.files.atomic import write_text
 from spin_d3rlpy.files.locks import exclusive_folder
 from spin_d3rlpy.files.results import format_table, read_csv, write_csv
-from spin_d3rlpy.files.settings import format_settings
+from spin_d3rlpy.files.yaml_settings import format_settings
 from spin_d3rlpy.runs.play import record_policy
 from spin_d3rlpy.runs.plots import Curve, plot_curve_panels
 from spin_d3rlpy.runs.settings import TrainSettings, train_settings

@@ -35,7 +35,7 @@ class NoTransformerError(SpinError, AttributeError, ValueError):
 
 
 class NoAllowedChoiceError(SpinError, ValueError):
-    """Rules for an action leave a sub-action without a choice."""
+    """Rules for an action leave a slot without a choice."""
 
 
 class InvalidObservationError(SpinError, ValueError):

@@ -1,4 +1,7 @@
-"""`nvec`, the number of choices of each sub-action, and the layout that follows from it."""
+"""`nvec`, the number of choices of each slot, and the layout that follows from it.
+
+A slot is one of the choices that an action consists of; the SPIN paper says sub-action.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def check_nvec(nvec: Sequence[int]) -> list[int]:
     """Returns `nvec` as a list of integers.
 
     Raises:
-        InvalidActionSpaceError: it is empty, holds anything but whole numbers, or a sub-action has
+        InvalidActionSpaceError: it is empty, holds anything but whole numbers, or a slot has
             no choice.
     """
     try:
@@ -43,7 +46,7 @@ def check_nvec(nvec: Sequence[int]) -> list[int]:
         raise InvalidActionSpaceError(f"nvec is wrong: {error}") from error
     if not values or min(values) < 1:
         raise InvalidActionSpaceError(
-            f"Expected nvec to hold one positive number of choices per sub-action, got {values}."
+            f"Expected nvec to hold one positive number of choices per slot, got {values}."
         )
     return values
 
@@ -57,7 +60,7 @@ def as_choices(
         actions: an array or nested lists.
         shape: `(B, N)`, or `(B,)` where only the number of rows is known.
         whose: for the error, e.g. `"the evaluated function"`.
-        nvec: number of choices of each sub-action, if it is known.
+        nvec: number of choices of each slot, if it is known.
 
     Raises:
         InvalidActionSpaceError: they are of another shape, no whole numbers or no choices.
@@ -85,9 +88,9 @@ def as_choices(
 
 
 def nvec_from_space(space: gymnasium.Space[object]) -> list[int]:
-    """Returns the number of choices of each sub-action of a Gymnasium action space.
+    """Returns the number of choices of each slot of a Gymnasium action space.
 
-    `MultiBinary` has two choices each, `Discrete` is a single sub-action. For spaces that do not
+    `MultiBinary` has two choices each, `Discrete` is a single slot. For spaces that do not
     start at 0 see `choices_of` and `actions_of`.
 
     Raises:

@@ -19,7 +19,7 @@ from d3rlpy.preprocessing import StandardObservationScaler
 import spin_d3rlpy
 from spin_d3rlpy import SPINIQL, load_asm, load_policy
 from spin_d3rlpy.errors import InvalidCheckpointError
-from spin_d3rlpy.files.settings import merge, read_settings
+from spin_d3rlpy.files.yaml_settings import merge, read_settings
 from spin_d3rlpy.runs.settings import create_algorithm, train_settings
 from tests.algos.problems import NVEC, OBSERVATION_SIZE, new_algorithm, random_buffer, tiny_fields
 from tests.algos.runs import fit, make

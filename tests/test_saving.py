@@ -146,7 +146,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "text nvec": (lambda h, w: _params(h).update(nvec="325"), "positive"),
     "other nvec": (lambda h, w: _params(h).update(nvec=[5, 3, 3]), "it holds"),
     "huge nvec": (lambda h, w: _params(h).update(nvec=[10**12]), "fewer weights"),
-    "many sub-actions": (lambda h, w: _params(h).update(nvec=[1] * 10**6), "fewer weights"),
+    "many slots": (lambda h, w: _params(h).update(nvec=[1] * 10**6), "fewer weights"),
     "ragged nvec": (lambda h, w: _params(h).update(nvec=[900] + [1] * 900), "fewer weights"),
     "huge observations": (
         lambda h, w: h["algorithm"].update(observation_shape=[10**12]),

@@ -28,7 +28,7 @@ MEASURED = (0, 125, 250, 500, 1_000, 2_000)  # updates
 
 
 def corrupt(actions: torch.Tensor) -> torch.Tensor:
-    """Gives one sub-action of every row another row's choice."""
+    """Gives one slot of every row another row's choice."""
     corrupted = actions.clone()
     slots = torch.randint(actions.shape[1], (len(actions),))
     corrupted[range(len(actions)), slots] = actions[torch.randperm(len(actions)), slots]
@@ -107,7 +107,7 @@ def draw_learning(rows: list[dict[str, float]]) -> None:
     x = [row["updates"] for row in rows]
     lines = {
         "corruptions found (ROC AUC)": "corruption_auc",
-        "linear probe, sub-actions": "probe_slot",
+        "linear probe, slots": "probe_slot",
         "linear probe, whole actions": "probe_exact",
     }
     for i, (name, key) in enumerate(lines.items()):

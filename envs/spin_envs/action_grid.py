@@ -25,12 +25,12 @@ def check_action(
         array = np.asarray(action)
     except ValueError as error:  # a ragged list
         raise InvalidActionError(
-            f"Expected an action of shape {shape}, one integer per sub-action, got {action!r}."
+            f"Expected an action of shape {shape}, one integer per slot, got {action!r}."
         ) from error
     if array.shape != shape:
         hint = " Pass a batch of actions to a vector environment." if num_envs is None else ""
         raise InvalidActionError(
-            f"Expected an action of shape {shape}, one integer per sub-action, "
+            f"Expected an action of shape {shape}, one integer per slot, "
             f"got shape {array.shape}.{hint}"
         )
     if array.dtype.kind not in "iu":
@@ -44,7 +44,7 @@ def check_action(
         where = f" of environment {row[0]}" if row else ""
         whole = array[tuple(row)]
         raise InvalidActionError(
-            f"Sub-action {slot}{where} is {int(whole[slot])}, expected 0 to {int(nvec[slot]) - 1}. "
+            f"Slot {slot}{where} is {int(whole[slot])}, expected 0 to {int(nvec[slot]) - 1}. "
             f"The whole action was {whole.tolist()}."
         )
     return array.astype(np.int64, copy=False)

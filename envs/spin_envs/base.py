@@ -19,13 +19,13 @@ from spin_envs.layout import ActionLayout
 StepResult = tuple[float, bool, bool, dict[str, Any]]
 
 
-def plain(value: Any) -> Any:
+def to_json_values(value: Any) -> Any:
     """Converts NumPy values in arguments to Python's, for a spec's JSON."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {key: plain(part) for key, part in value.items()}
-    return [plain(part) for part in value] if isinstance(value, list | tuple) else value
+        return {key: to_json_values(part) for key, part in value.items()}
+    return [to_json_values(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 class WithPlainSpec:
@@ -41,7 +41,7 @@ class WithPlainSpec:
     def spec(self, spec: EnvSpec | None) -> None:
         self._spec = spec
         if spec is not None:
-            spec.kwargs = plain(spec.kwargs)
+            spec.kwargs = to_json_values(spec.kwargs)
 
 
 class MultiDiscreteEnv(
@@ -54,7 +54,7 @@ class MultiDiscreteEnv(
 
     Args:
         observation_space: flat float32 space, shape `(obs,)`.
-        nvec: number of choices of each sub-action, shape `(N,)`.
+        nvec: number of choices of each slot, shape `(N,)`.
         render_mode: `None` or `"rgb_array"` (others are a ValueError). `gymnasium.make` adds
             `"human"`, a window.
         render_fps: frames per second for real-time display.
@@ -128,7 +128,7 @@ class MultiDiscreteEnv(
     def step(
         self, action: NDArray[np.integer[Any]]
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Applies one choice per sub-action, `(N,)`; observations are `(obs,)` float32.
+        """Applies one choice per slot, `(N,)`; observations are `(obs,)` float32.
 
         Raises InvalidActionError for others, Gymnasium's ResetNeeded if no episode is in progress.
         """

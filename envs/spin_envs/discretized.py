@@ -16,7 +16,7 @@ from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
 from spin_envs.action_grid import ActionGrid
-from spin_envs.base import MultiDiscreteEnv, StepResult, plain
+from spin_envs.base import MultiDiscreteEnv, StepResult, to_json_values
 from spin_envs.errors import MissingDependencyError, explained_graphics_errors
 from spin_envs.tasks import DEFAULT_BINS
 
@@ -60,7 +60,7 @@ class DiscretizeAction(
     def __init__(
         self, env: gymnasium.Env[Any, NDArray[Any]], bins: int | Sequence[int] = DEFAULT_BINS
     ) -> None:
-        RecordConstructorArgs.__init__(self, bins=plain(bins))
+        RecordConstructorArgs.__init__(self, bins=to_json_values(bins))
         super().__init__(env)
         self._grid = BoxGrid(env.action_space, bins)
         self.action_space = MultiDiscrete(self._grid.nvec)

@@ -16,8 +16,8 @@ from examples.behavior_policies.trainer import BehaviorTrainer
 from spin_d3rlpy.algos.decqn import DecQN
 from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
 
-# Probability, per environment, that a sub-action is replaced by a random one; scaled down when
-# there are many sub-actions, so that the joint action does not become noise.
+# Probability, per environment, that a slot is replaced by a random one; scaled down when
+# there are many slots, so that the joint action does not become noise.
 EXPLORATION_LADDER = np.array([0.0, 0.05, 0.1, 0.1, 0.2, 0.2, 0.4, 0.4])
 N_ENVS = len(EXPLORATION_LADDER)
 REPLAY_CAPACITY = 1_000_000

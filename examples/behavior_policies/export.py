@@ -25,7 +25,7 @@ def policy_arrays(
 
     Args:
         members: the ensemble's encoders, each with the head of its utilities (or logits).
-        nvec: number of choices of each sub-action.
+        nvec: number of choices of each slot.
         scaler: of observations.
 
     Raises:

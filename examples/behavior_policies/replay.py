@@ -20,7 +20,7 @@ class NStepReplay:
     Args:
         capacity: number of transitions.
         observation_size: length of an observation.
-        n_slots: sub-actions of an action (N).
+        n_slots: slots of an action (N).
         n_envs: environments that feed it.
         n_steps: n.
         gamma: discount factor.

@@ -176,7 +176,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """
         if self._config.nvec is None:
             raise InvalidActionSpaceError(
-                "The number of choices of each sub-action is not known. Pass nvec=[...] in the "
+                "The number of choices of each slot is not known. Pass nvec=[...] in the "
                 "config, or build from a dataset or environment with a MultiDiscrete space."
             )
         self._config.nvec = check_nvec(self._config.nvec)

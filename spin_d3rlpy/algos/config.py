@@ -56,7 +56,7 @@ class MultiDiscreteConfig(LearnableConfig):
         observation_scaler: d3rlpy's scaler of observations, fitted to the dataset; None for none.
         action_scaler: d3rlpy's, for continuous actions: not used here, leave it None.
         reward_scaler: d3rlpy's scaler of rewards, fitted to the dataset; None for none.
-        nvec: number of choices of each sub-action. Filled from the dataset or environment when
+        nvec: number of choices of each slot. Filled from the dataset or environment when
             the model is built, and saved with it.
         layout: what slots and choices are (see `spin_envs.ActionLayout`). Filled likewise, if the
             dataset or environment knows; `ActionLayout()` uses nothing of what they know.

@@ -10,7 +10,7 @@ from d3rlpy.types import NDArray, Observation
 
 
 class MultiDiscreteEpsilonGreedy(LinearDecayEpsilonGreedy):
-    """Replaces each sub-action by a uniformly random choice with probability epsilon.
+    """Replaces each slot by a uniformly random choice with probability epsilon.
 
     Epsilon falls linearly from `start_epsilon` to `end_epsilon` over `duration` environment steps,
     then stays. Uses NumPy's global random state, as d3rlpy's explorers do.

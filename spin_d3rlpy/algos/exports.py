@@ -8,7 +8,7 @@ import torch
 from d3rlpy.logging import LOG
 
 from spin_d3rlpy._compat import export_onnx, export_torchscript
-from spin_d3rlpy.algos.files import copy_to
+from spin_d3rlpy.algos.saving import copy_to
 from spin_d3rlpy.files.atomic import write_bytes
 
 

@@ -20,10 +20,10 @@ from d3rlpy.logging import D3RLPyLogger, FileAdapterFactory
 
 from spin_d3rlpy._compat import has_schedule, log_folders
 from spin_d3rlpy.algos.config import MultiDiscreteConfig
-from spin_d3rlpy.algos.files import save_policy
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl
 from spin_d3rlpy.algos.notebook_logs import BriefLogger, NotebookLogger, is_notebook
 from spin_d3rlpy.algos.options import FitOptions, RunOptions
+from spin_d3rlpy.algos.saving import save_policy
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.batches import BatchSource
 from spin_d3rlpy.errors import InvalidCheckpointError

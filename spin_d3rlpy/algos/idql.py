@@ -89,8 +89,8 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     action long after it can be noise, or all that counts. With `short_gammas` the critics learn
     values by several discounts at once. How rare a choice may be is one, too: critics have seen
     little of rare ones, but these may be the better ones. Trust compares the searches by `gamma`
-    and `short_gammas`, by `support` and `stricter_supports`, and acts by that one whose gain, in
-    returns by `gamma`, the other critics confirm best.
+    and `short_gammas`, by `action_flexibility` and `stricter_flexibilities`, and acts by that one
+    whose gain, in returns by `gamma`, the other critics confirm best.
 
     `predict` draws its candidates with noise that never changes, so that it is a function of the
     observation. A single candidate, as where critics are not trusted, is the most likely choice of
@@ -113,14 +113,14 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
         value_temperature: if above 0, `sample_action` draws among its candidates from the softmax
             of their values divided by this.
         search_sweeps: how often a search visits every slot; 0 takes the best candidate.
-        support: least probability of a choice in the search, relative to the likeliest one's in
-            view of all other slots, in (0, 1].
+        action_flexibility: least probability of a choice in the search, relative to the likeliest
+            one's in view of all other slots, in (0, 1].
         held_out_share: share of the episodes by which trust in the critics is measured; 0 trusts
             them. Before the first measurement the policy acts alone.
         short_gammas: discounts in [0, 1) that the search may act by instead of `gamma`. Only with a
             `joint_critic` and `held_out_share`, which choose among them; unused without.
-        stricter_supports: values above `support` and at most 1 that the search may keep to instead.
-            Only with `held_out_share`; unused without.
+        stricter_flexibilities: values above `action_flexibility` and at most 1 that the search may
+            keep to instead. Only with `held_out_share`; unused without.
         search: `"auto"` acts as trust decides, `"always"` by the best search, confirmed or not,
             `"never"` by imitation. It may be changed after training: `algo.config.search`.
     """
@@ -132,20 +132,21 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     candidate_temperature: float = 1.0
     value_temperature: float = 0.0
     search_sweeps: int = 0
-    support: float = 0.02
+    action_flexibility: float = 0.02
     held_out_share: float = 0.0
     short_gammas: list[float] = dataclasses.field(default_factory=list)
-    stricter_supports: list[float] = dataclasses.field(default_factory=list)
+    stricter_flexibilities: list[float] = dataclasses.field(default_factory=list)
     search: SearchMode = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_fields(
             self,
-            stricter_supports=(
-                all(self.support < s for s in self.stricter_supports),
-                f"all above support={self.support:g}",
+            stricter_flexibilities=(
+                all(self.action_flexibility < s for s in self.stricter_flexibilities),
+                f"all above action_flexibility={self.action_flexibility:g}",
             ),
+            action_flexibility=(self.action_flexibility > 0.0, "in (0, 1]"),
             joint_critic=(
                 self.joint_critic or self.search_sweeps == 0,
                 "True with search_sweeps: the search compares whole actions",
@@ -170,10 +171,10 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     @property
     def searches(self) -> list[Search]:
         """Ways to search that trust compares; the first one acts where nothing is compared."""
-        supports = [self.support]
+        flexibilities = [self.action_flexibility]
         if self.search_sweeps > 0 and self.held_out_share > 0.0:
-            supports += self.stricter_supports
-        return [Search(*way) for way in itertools.product(self.gammas, supports)]
+            flexibilities += self.stricter_flexibilities
+        return [Search(*way) for way in itertools.product(self.gammas, flexibilities)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -377,14 +378,16 @@ class IDQLImpl(ActorCriticImpl):
         if search is None:
             return actions
         critics = slice(None)
-        return self._search(x, actions, critics, search.support, allowed, rule, given, deadline)
+        return self._search(
+            x, actions, critics, search.action_flexibility, allowed, rule, given, deadline
+        )
 
     def _search(
         self,
         x: torch.Tensor,
         actions: torch.Tensor,
         critics: slice,
-        support: float,
+        action_flexibility: float,
         allowed: torch.Tensor | None = None,
         rule: Rule | None = None,
         given: torch.Tensor | None = None,
@@ -397,12 +400,12 @@ class IDQLImpl(ActorCriticImpl):
         conditionals = self.acting_policy.conditionals(x, start)
         conditions = allowed, rule, given, deadline
         members = cast(JointCritic, critic).members[critics]
-        improved = ascend(members, conditionals, x, start, support, sweeps, *conditions)
+        improved = ascend(members, conditionals, x, start, action_flexibility, sweeps, *conditions)
         return torch.where(actions == OPEN, OPEN, improved)
 
     @torch.no_grad()
     def measure_trust(self, x: torch.Tensor) -> Trust:
-        """Lets the critics judge each other's searches in states `(B, obs)`."""
+        """Returns how far the critics confirm each other's searches in states `(B, obs)`."""
         critic = self._modules.q_funcs
         drawn = self._draw_candidates(x, self._config.n_action_samples, None, self.rule)
         own = self._draw_candidates(x, VALUE_SAMPLES, None, self.rule)
@@ -417,7 +420,7 @@ class IDQLImpl(ActorCriticImpl):
             self._compare_by(way.gamma)
             itself = slice(member, member + 1)
             start = starts[way.gamma][member]
-            return self._search(x, start, itself, way.support, rule=self.rule)
+            return self._search(x, start, itself, way.action_flexibility, rule=self.rule)
 
         return measure_trust(
             self._config.searches,

@@ -433,7 +433,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return other
 
     def support(self, x: Observation, action: NDArray) -> NDArray:
-        """Returns log-probabilities of each sub-action given the state and the other sub-actions.
+        """Returns log-probabilities of each slot given the state and the other slots.
 
         For observations `(B, obs)` and actions `(B, N)` they are `(B, N)`; the sum is the masked
         pseudo-log-likelihood (`spin_d3rlpy.asm.sampling`).

@@ -49,7 +49,7 @@ def _search_changes(policy: str) -> dict[str, Any]:
     knows_conditionals = policy != "autoregressive"
     return {
         "short_gammas": [0.0, 0.9],
-        "stricter_supports": [0.1],
+        "stricter_flexibilities": [0.1],
         "joint_critic": True,
         "search_sweeps": 1 if knows_conditionals else 0,
         "held_out_share": 0.1,

@@ -273,7 +273,7 @@ class PairScores:
             self._pairs = scorer.pair(of_pairs)  # (B, N, K, W)
 
     def attend(self, attention: Attention) -> None:
-        """Has slots and choices learn from each other."""
+        """Applies self-attention over slots and choices."""
         self._slots, self._choices = attention(self._slots, self._choices, self._common)
 
     def made(self, tokens: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """The Action Structure Model (ASM), bottom-up: attention, block, trunk, heads, model.
 
-Axes: `B` batch, `M` state tokens, `N` sub-actions (slots), `T = M + N` tokens, `D` width, `H`
+Axes: `B` batch, `M` state tokens, `N` slots, `T = M + N` tokens, `D` width, `H`
 heads, `K` most choices of a slot, `S = sum(nvec)`. This is the paper's network; `spin_d3rlpy.fast`
-has its fast equivalent. Policies use it with queries in place of sub-action embeddings.
+has its fast equivalent. Policies use it with queries in place of slot embeddings.
 """
 
 from __future__ import annotations
@@ -339,14 +339,14 @@ def _of_raw(
 
 
 class ActionStructureModel(nn.Module):
-    """Predicts each sub-action from the state and the others (SPIN, section 4.1).
+    """Predicts each slot from the state and the others (SPIN, section 4.1).
 
     The input is the state and N slot tokens, each a choice or the slot's mask token; the output is
     a distribution over every slot's choices.
 
     Args:
         observation_size: length of an observation.
-        nvec: number of choices of each sub-action.
+        nvec: number of choices of each slot.
         config: sizes: a `TransformerConfig` (the paper's), an `MLPConfig`, or an `EntityConfig`,
             by which slots and choices are scored by their features.
     """

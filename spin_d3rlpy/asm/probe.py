@@ -35,8 +35,8 @@ class ProbeConfig:
 class ProbeResult:
     """Accuracies on held-out data, from 0 to 1."""
 
-    slot: float  # share of sub-actions predicted right
-    exact: float  # share of rows with all sub-actions right
+    slot: float  # share of slots predicted right
+    exact: float  # share of rows with all slots right
     # `exact` if slots were right independently, the product of their accuracies: less than `exact`
     # shows structure.
     independent: float

@@ -33,7 +33,7 @@ _ENTRIES_AT_ONCE = 2**25  # of the largest array: 128 MB in float32
 class LogLikelihood(NamedTuple):
     """Masked pseudo-log-likelihood of actions."""
 
-    per_slot: torch.Tensor  # (B, N), `log p(a_i | s, all other sub-actions)`
+    per_slot: torch.Tensor  # (B, N), `log p(a_i | s, all other slots)`
     total: torch.Tensor  # (B,), the sum
 
 
@@ -64,7 +64,7 @@ def _checked_actions(
     if len(wrong):
         row, slot = wrong[0].tolist()
         raise InvalidActionSpaceError(
-            f"Sub-action {slot} of row {row} is {int(actions[row, slot])}; expected {least} to "
+            f"Slot {slot} of row {row} is {int(actions[row, slot])}; expected {least} to "
             f"{asm.nvec[slot] - 1}" + (" (-1: open)." if least < 0 else ".")
         )
     return actions
@@ -158,7 +158,7 @@ def sample(
 def complete(
     asm: MaskedModel, observations: torch.Tensor, partial_actions: ArrayLike
 ) -> torch.Tensor:
-    """Fills in the open sub-actions, each time the most likely choice of the surest slot.
+    """Fills in the open slots, each time the most likely choice of the surest slot.
 
     `partial_actions` are `(B, N)` choices, -1 where open; the result is `(B, N)` int64. For the
     arguments and errors see `sample`.
@@ -244,11 +244,11 @@ def slot_log_probs(
 def log_likelihood(
     asm: MaskedModel, observations: torch.Tensor, actions: ArrayLike
 ) -> LogLikelihood:
-    r"""Log-probability of each sub-action given the state and the other sub-actions.
+    r"""Log-probability of each slot given the state and the other slots.
 
     .. math:: \sum_i \log p(a_i | s, a_{-i})
 
-    Low for a sub-action that the data never combine with the others, even if it is common by
+    Low for a slot that the data never combine with the others, even if it is common by
     itself. Without dropout, for observations `(B, obs)` scaled as in pre-training and actions
     `(B, N)`. The model's method of this name scales them itself, as those of the functions below.
 

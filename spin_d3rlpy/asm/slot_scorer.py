@@ -75,7 +75,7 @@ class SlotScores:
         self._slots, self._common = scorer.slot(slots) + common[:, None], common  # (B, N, W)
 
     def attend(self, attention: Attention) -> None:
-        """Has slots learn from each other."""
+        """Applies self-attention over slots."""
         no_choices = self._slots[:, :0]  # they have no features
         self._slots, _ = attention(self._slots, no_choices, self._common)
 

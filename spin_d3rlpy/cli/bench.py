@@ -155,7 +155,7 @@ def report(
 
 def _settings(config: Path | None, changes: list[str] | None, **options: Any) -> BenchSettings:
     from spin_d3rlpy.experiments.catalog import BenchSettings
-    from spin_d3rlpy.files.settings import create
+    from spin_d3rlpy.files.yaml_settings import create
 
     # Typer may give an empty list where nothing was given.
     given = {name: None if value == [] else value for name, value in options.items()}

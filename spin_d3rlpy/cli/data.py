@@ -82,9 +82,9 @@ def from_table_(
     table: Annotated[Path, typer.Argument(help="A .csv or .parquet file, one row per step.")],
     name: Annotated[str, typer.Argument(help="Of the dataset, <namespace>/<name>-v<number>.")],
     observation: Annotated[list[str], typer.Option(help="Column of the state; repeatable.")],
-    action: Annotated[list[str], typer.Option(help="Column of a sub-action; repeatable.")],
+    action: Annotated[list[str], typer.Option(help="Column of a slot; repeatable.")],
     choices: Annotated[
-        list[str], typer.Option(help="A sub-action's values: <column>=<value>,<value>; for each.")
+        list[str], typer.Option(help="A slot's values: <column>=<value>,<value>; for each.")
     ],
     reward: Annotated[str, typer.Option(help="Column of the reward.")],
     episode: Annotated[

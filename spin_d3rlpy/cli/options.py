@@ -45,7 +45,7 @@ def parse_arguments(texts: Sequence[str]) -> dict[str, Any]:
 
 def configured(config: Path | None, **options: Any) -> tuple[dict[str, Any], str]:
     """Returns the settings of `--config` updated by options that are not None, and their origin."""
-    from spin_d3rlpy.files.settings import merge, read_settings
+    from spin_d3rlpy.files.yaml_settings import merge, read_settings
 
     given = {name: value for name, value in options.items() if value is not None}
     if config is None:
@@ -55,14 +55,14 @@ def configured(config: Path | None, **options: Any) -> tuple[dict[str, Any], str
 
 def print_settings(settings: object) -> None:
     """Prints complete settings to stdout, as `--config` reads them."""
-    from spin_d3rlpy.files.settings import format_settings
+    from spin_d3rlpy.files.yaml_settings import format_settings
 
     typer.echo(format_settings(settings), nl=False)
 
 
 def nested_fields(texts: Sequence[str] | None) -> dict[str, Any] | None:
     """Reads `a.b=value` texts as nested mappings; None if there are none."""
-    from spin_d3rlpy.files.settings import nest
+    from spin_d3rlpy.files.yaml_settings import nest
 
     return nest(parse_arguments(texts)) if texts else None
 

@@ -69,7 +69,7 @@ def actions(
     device: Device = "cpu:0",
     json: Json = False,
 ) -> None:
-    """Draw how often each choice of each sub-action is taken."""
+    """Draw how often each choice of each slot is taken."""
     import numpy as np
 
     from spin_d3rlpy.data import DeviceReplayBuffer

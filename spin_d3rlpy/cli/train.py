@@ -91,7 +91,7 @@ def pretrain(
 
     Fields are those of PretrainingConfig and TransformerConfig.
     """
-    from spin_d3rlpy.files.settings import merge
+    from spin_d3rlpy.files.yaml_settings import merge
     from spin_d3rlpy.runs.settings import pretrain_settings
     from spin_d3rlpy.runs.training import run_pretraining
 
@@ -212,7 +212,7 @@ def train(
         score = f", score {result['score']:.1f}" if "score" in result else ""
         what = f"return {result['return']:.1f}{score} ({result['episodes']} episodes)"
     else:
-        what = f"{100 * result['action_match']:.1f} % of the log's sub-actions matched"
+        what = f"{100 * result['action_match']:.1f} % of the log's slots matched"
         if report:
             result["report"] = write_report_of_training(out, settings.device, trust, progress)
     emit(

@@ -53,7 +53,7 @@ class FactoredCritic(ActionCritic):
     Args:
         observation_shape: shape of one observation.
         encoder_factory: d3rlpy factory of each member's hidden layers.
-        nvec: number of choices of each sub-action.
+        nvec: number of choices of each slot.
         n_critics: number of members (E).
         decomposition: `"sum"` (SPIN's code) or `"mean"` (DecQN, Seyde et al. 2023) over slots.
     """

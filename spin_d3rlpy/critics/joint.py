@@ -420,7 +420,7 @@ class JointCritic(ActionCritic):
     Args:
         observation_shape: shape of one observation.
         encoder_factory: d3rlpy factory of each member's hidden layers after the first one.
-        nvec: number of choices of each sub-action.
+        nvec: number of choices of each slot.
         n_critics: number of members (E).
         layout: what slots and choices are. Where both have features, pairs are encoded by them, and
             where slots alone have, slots with an embedding of their choice; where slots share their

@@ -35,7 +35,7 @@ def layout_of_table(
             otherwise.
         features_of: a column's features in the state, by its name.
         observation_size: number of features of the state.
-        nvec: number of choices of each sub-action.
+        nvec: number of choices of each slot.
 
     Raises:
         ValueError: it names a column that is not part of the state, or does not fit the table.

@@ -46,7 +46,7 @@ class MultiDiscreteFQEConfig(MultiDiscreteConfig):
 
         L = \sum_e \mathbb{E} \big[ (Q_e(s, a) - r - \gamma (1 - d) \bar Q_e(s', \pi(s')))^2 \big]
 
-    Q is a network of the state and the one-hot sub-actions: unlike a factored critic it can
+    Q is a network of the state and the one-hot slots: unlike a factored critic it can
     represent any interaction between them, and evaluation needs no maximum over actions. Its
     outputs are standardized returns, and it starts from the log's own: in the first
     `monte_carlo_share` of the steps targets are returns to the episodes' ends.

@@ -30,7 +30,7 @@ class MultiDiscreteActionMatchEvaluator:
     d3rlpy's `DiscreteActionMatchEvaluator` compares single choices only.
 
     Args:
-        mode: `"exact"` counts rows with all sub-actions equal, `"slot"` counts sub-actions.
+        mode: `"exact"` counts rows with all slots equal, `"slot"` counts slots.
         episodes: reference episodes; the training dataset if None.
 
     Raises:
@@ -59,7 +59,7 @@ class MultiDiscreteActionMatchEvaluator:
 def action_marginals(actions: NDArray[Any], nvec: Sequence[int]) -> NDArray[np.float64]:
     """Returns each choice's frequency in actions `(n, N)`, `(N, K)`.
 
-    Rows sum to 1; entries past a sub-action's last choice are NaN.
+    Rows sum to 1; entries past a slot's last choice are NaN.
     """
     shares = np.full((len(nvec), max(nvec)), np.nan)
     for slot, n_choices in enumerate(nvec):

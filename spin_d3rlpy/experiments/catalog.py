@@ -8,7 +8,7 @@ from typing import Any
 
 from spin_d3rlpy.experiments.job import Job
 from spin_d3rlpy.experiments.specs import SCALES, Experiment, Fields, Method, Scale
-from spin_d3rlpy.files.settings import check_name, create, merge
+from spin_d3rlpy.files.yaml_settings import check_name, create, merge
 from spin_envs.rewards import DOMAINS
 
 LEVELS = ("medium", "expert", "medium-expert", "random-medium-expert")

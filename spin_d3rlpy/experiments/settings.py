@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spin_d3rlpy.experiments.job import RESULT, RUN, Job
-from spin_d3rlpy.files.settings import read_settings
+from spin_d3rlpy.files.yaml_settings import read_settings
 from spin_d3rlpy.runs.settings import (
     PretrainSettings,
     TrainSettings,

@@ -18,7 +18,7 @@ import numpy as np
 import structlog
 import torch
 
-from spin_d3rlpy.algos.files import load_policy
+from spin_d3rlpy.algos.saving import load_policy
 from spin_d3rlpy.asm import load_asm
 from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset, with_rewards

@@ -51,7 +51,7 @@ _onednn_lock = threading.Lock()
 
 @contextlib.contextmanager
 def float32_products_by_onednn() -> Iterator[None]:
-    """Lets oneDNN do float32 products, see `onednn_multiplies_float32`.
+    """Enables float32 products by oneDNN, see `onednn_multiplies_float32`.
 
     The last thread to leave sets back what the first one found.
     """
@@ -74,7 +74,7 @@ def float32_products_by_onednn() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Has the C library keep freed memory for the next allocation instead of returning it.
+    """Tells the C library to keep freed memory for the next allocation.
 
     glibc gives larger arrays back to the system each time, and touching new pages again took up to
     half of a training step on a CPU. This holds until the process ends: it stays as large as it

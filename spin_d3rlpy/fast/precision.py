@@ -50,7 +50,7 @@ def autocast(device: torch.device | str, precision: Precision) -> Iterator[None]
 
 @contextlib.contextmanager
 def _tf32_products() -> Iterator[None]:
-    """Has GPUs multiply in TensorFloat-32, in this context only."""
+    """GPUs multiply in TensorFloat-32, in this context only."""
     users: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.rnn]
     before = [user.fp32_precision for user in users]
     try:

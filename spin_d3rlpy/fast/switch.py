@@ -26,7 +26,7 @@ def counts_launches(x: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def plain() -> Iterator[None]:
-    """Has everything computed as it is written in the papers; the same but for rounding.
+    """Computes everything as it is written in the papers; the same but for rounding.
 
     `SPIN_D3RLPY_PLAIN=1` does so for a whole process.
     """

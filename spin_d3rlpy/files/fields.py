@@ -51,10 +51,9 @@ RANGES: dict[str, str] = {
     "candidate_temperature": _AT_LEAST_0,
     "value_temperature": _AT_LEAST_0,
     "search_sweeps": "[0, 1000]",
-    "support": "(0, 1]",
     "held_out_share": _PROBABILITY,
     "short_gammas": _PROBABILITY,
-    "stricter_supports": "(0, 1]",
+    "stricter_flexibilities": "(0, 1]",
     # weights of trajectories
     "temperature": _POSITIVE,
     "min_episodes": _AT_LEAST_0,
@@ -106,7 +105,7 @@ RANGES: dict[str, str] = {
     "seed": "[0, 4294967295]",
     "evaluation_seed": "[0, 4294967295]",
 }
-LENGTHS = {"short_gammas": 32, "stricter_supports": 32, "hidden_units": 100}
+LENGTHS = {"short_gammas": 32, "stricter_flexibilities": 32, "hidden_units": 100}
 
 
 def check_fields(config: object) -> None:

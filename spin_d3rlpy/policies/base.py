@@ -259,16 +259,16 @@ def joint_log_prob(layout: SlotLayout, logits: torch.Tensor, actions: torch.Tens
 
 
 def keep_supported(
-    layout: SlotLayout, utilities: torch.Tensor, logits: torch.Tensor, least_share: float
+    layout: SlotLayout, utilities: torch.Tensor, logits: torch.Tensor, action_flexibility: float
 ) -> torch.Tensor:
     """Splits utilities `(..., B, S)` to `(..., B, N, K)`, `-inf` for unsupported choices.
 
-    `least_share` is the smallest supported probability under the policy's `logits` `(B, S)`,
+    `action_flexibility` is the smallest supported probability under the policy's `logits` `(B, S)`,
     relative to the slot's most likely choice.
     """
     split = layout.split(logits)
     share = (split - split.amax(-1, keepdim=True)).exp()
-    return layout.split(utilities).masked_fill(share < least_share, -torch.inf)
+    return layout.split(utilities).masked_fill(share < action_flexibility, -torch.inf)
 
 
 # Of the noise by which `predict` draws candidates: the same in every process.

@@ -122,7 +122,7 @@ class RePreMModel(nn.Module):
         * Cai et al., RePreM: Representation Pre-training with Masked Model for Reinforcement
           Learning, 2023, section 3. Adapted: states are vectors, so their encoder is an MLP (as
           SPIN's) instead of a convolutional network; an action's embedding is the sum of its
-          sub-actions'.
+          slots'.
     """
 
     def __init__(

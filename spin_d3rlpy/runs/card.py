@@ -87,7 +87,7 @@ def _summary(algo: MultiDiscreteAlgo[Any, Any], dataset: str | None) -> str:
     trained = f" It was trained on the dataset `{dataset}`." if dataset else ""
     return (
         f"A policy of the algorithm `{type(algo).__name__}` after {algo.grad_step:,} gradient "
-        f"steps. It maps {size} numbers to {len(nvec)} sub-actions with {nvec} choices.{trained}"
+        f"steps. It maps {size} numbers to {len(nvec)} slots with {nvec} choices.{trained}"
     )
 
 
@@ -101,7 +101,7 @@ def _returns(result: Mapping[str, Any]) -> str:
         lines.append(f"- Score (0 is random, 100 expert): {result['score']:.1f}.")
     if "action_match" in result:
         share = f"{100 * result['action_match']:.0f} %"
-        lines.append(f"- Logged sub-actions that it would choose: {share}. This is no return.")
+        lines.append(f"- Logged slots that it would choose: {share}. This is no return.")
     return "\n".join(["## Results\n", *lines, "", _WARNING]) if lines else ""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from spin_d3rlpy.errors import InvalidDatasetError, require_one_of
 from spin_d3rlpy.files.results import read_csv, read_json
-from spin_d3rlpy.files.settings import read_settings
+from spin_d3rlpy.files.yaml_settings import read_settings
 from spin_d3rlpy.runs.plots import Curve
 from spin_d3rlpy.runs.training import CONFIG, CURVE
 

@@ -45,7 +45,7 @@ def decide_table(
             names file, row and column.
         FileNotFoundError: there is no such file.
         NvecMismatchError: the rule is of another action space.
-        NoAllowedChoiceError: the rule leaves a sub-action without a choice.
+        NoAllowedChoiceError: the rule leaves a slot without a choice.
     """
     preparation = algo.preparation
     if preparation is None:

@@ -11,13 +11,13 @@ from d3rlpy.base import DeviceArg
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import SCALERS
-from spin_d3rlpy.algos.files import load_policy, save_policy
+from spin_d3rlpy.algos.saving import load_policy, save_policy
 from spin_d3rlpy.errors import InvalidCheckpointError, shown
 from spin_d3rlpy.files.atomic import write_text
 from spin_d3rlpy.files.hub import hub_errors, require_token
 from spin_d3rlpy.files.results import read_json
-from spin_d3rlpy.files.settings import read_settings
 from spin_d3rlpy.files.untrusted import MAX_BYTES
+from spin_d3rlpy.files.yaml_settings import read_settings
 from spin_d3rlpy.runs.card import policy_card
 from spin_d3rlpy.runs.training import CONFIG, POLICY, RESULT
 

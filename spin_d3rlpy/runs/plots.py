@@ -159,9 +159,9 @@ def plot_attention(path: Path, maps: NDArray[Any], labels: Sequence[str], title:
 def plot_action_marginals(
     path: Path, marginals: Mapping[str, NDArray[np.float64]], title: str
 ) -> None:
-    """Draws each choice's frequency per sub-action, one panel per source.
+    """Draws each choice's frequency per slot, one panel per source.
 
-    `marginals` are shares `(N, K)` by source, NaN past a sub-action's last choice.
+    `marginals` are shares `(N, K)` by source, NaN past a slot's last choice.
     """
     n_slots, n_choices = next(iter(marginals.values())).shape
     wide = min(9.0, 1.6 + 0.45 * n_choices)
@@ -173,7 +173,7 @@ def plot_action_marginals(
         axes.set_xlabel("choice")
         axes.set_xticks(range(0, n_choices, -(-n_choices // 12)))
         axes.set_yticks(range(0, n_slots, -(-n_slots // 24)))
-    all_axes[0].set_ylabel("sub-action")
+    all_axes[0].set_ylabel("slot")
     figure.colorbar(image, ax=all_axes, label="share of steps")
     figure.suptitle(title, fontsize=11)
     save_figure(figure, path)

@@ -13,7 +13,7 @@ import d3rlpy
 import gymnasium
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
-from spin_d3rlpy.algos.files import load_policy
+from spin_d3rlpy.algos.saving import load_policy
 from spin_d3rlpy.asm.rule_files import trusted_rules
 from spin_d3rlpy.data.minari.environments import texts_with_colons
 from spin_d3rlpy.evaluation.metrics import ActingAlgo
@@ -29,7 +29,7 @@ class OpenedPolicy:
     """A policy and, as far as known, its environment."""
 
     actor: ActingAlgo  # what chooses actions
-    nvec: list[int] | None = None  # number of choices of each sub-action, if known
+    nvec: list[int] | None = None  # number of choices of each slot, if known
     env_id: str | None = None  # Gymnasium id of its environment, if known
     env_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # its arguments
 

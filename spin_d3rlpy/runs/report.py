@@ -36,7 +36,7 @@ from spin_d3rlpy.evaluation.estimates import (
 from spin_d3rlpy.evaluation.fqe import MultiDiscreteFQEConfig
 from spin_d3rlpy.evaluation.importance import discounts, importance_sampling, masks_of_states
 from spin_d3rlpy.evaluation.probabilities import BehaviorProbabilities, GreedyPolicy, with_masks
-from spin_d3rlpy.files.settings import read_settings
+from spin_d3rlpy.files.yaml_settings import read_settings
 from spin_d3rlpy.nvec import require_same_nvec
 from spin_d3rlpy.policies.stages import PretrainASM
 from spin_d3rlpy.runs.policy import open_policy

@@ -13,7 +13,7 @@ from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.algos.recipes import recipe_policy
 from spin_d3rlpy.evaluation.metrics import ActionMode
-from spin_d3rlpy.files.settings import check_name, check_values, create, merge
+from spin_d3rlpy.files.yaml_settings import check_name, check_values, create, merge
 
 
 @dataclasses.dataclass(frozen=True)

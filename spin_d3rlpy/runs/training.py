@@ -19,7 +19,7 @@ import gymnasium
 from d3rlpy.dataset import EpisodeBase
 from d3rlpy.logging import NoopAdapterFactory
 
-from spin_d3rlpy.algos.files import save_policy
+from spin_d3rlpy.algos.saving import save_policy
 from spin_d3rlpy.asm import save_asm
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
 from spin_d3rlpy.data.loader import open_dataset
@@ -33,7 +33,7 @@ from spin_d3rlpy.evaluation.metrics import (
 from spin_d3rlpy.files.atomic import write_text
 from spin_d3rlpy.files.locks import exclusive_folder
 from spin_d3rlpy.files.results import read_json, write_csv, write_json
-from spin_d3rlpy.files.settings import format_settings, read_settings
+from spin_d3rlpy.files.yaml_settings import format_settings, read_settings
 from spin_d3rlpy.policies.stages import ASM_FILE, PretrainASM, asm_file
 from spin_d3rlpy.runs.machine import describe_machine
 from spin_d3rlpy.runs.settings import (

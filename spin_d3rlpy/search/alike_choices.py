@@ -28,7 +28,7 @@ def warn_of_alike_choices(
 
     Args:
         layout: of the action.
-        nvec: number of choices of each sub-action.
+        nvec: number of choices of each slot.
         held_out: transitions that nothing was trained on.
         scale: scales a batch as in training.
         errors_of: temporal-difference errors of a scaled batch, `(B,)`.

@@ -2,8 +2,8 @@
 
 From a first action, `ascend` changes one slot after the other to its best choice, by the smallest
 value of an ensemble of critics of whole actions. Only choices count that the policy gives, in view
-of all other slots, at least `support` of the probability of the likeliest one: so the search leaves
-the actions of the data, and does not leave what the data say about them.
+of all other slots, at least `action_flexibility` of the probability of the likeliest one: so the
+search leaves the actions of the data, and does not leave what the data say about them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def ascend(
     conditionals: Conditionals,
     observations: torch.Tensor,
     actions: torch.Tensor,
-    support: float,
+    action_flexibility: float,
     sweeps: int,
     allowed: torch.Tensor | None = None,
     rule: Rule | None = None,
@@ -41,7 +41,8 @@ def ascend(
         conditionals: of the policy, with `actions` as the slots' choices.
         observations: `(B, obs)`, the networks' input.
         actions: where to start from.
-        support: least probability of a choice, relative to the likeliest one's, in (0, 1].
+        action_flexibility: least probability of a choice, relative to the likeliest one's, in
+            (0, 1].
         sweeps: how often every slot is visited; ends early where nothing changes any more.
         allowed: bool mask `(B, N, K)` of choices that may be made.
         rule: which choices may be made in view of all others, see `spin_d3rlpy.asm.rules`.
@@ -57,7 +58,7 @@ def ascend(
 
     sums = [state.total(actions) for state in states]
     value = least_value(sums)  # (B,), of the actions
-    slack = math.log(support)
+    slack = math.log(action_flexibility)
     everyone = torch.arange(actions.shape[0], device=actions.device)
     for _ in range(sweeps):
         start = actions

@@ -32,11 +32,12 @@ class Search(NamedTuple):
 
     Attributes:
         gamma: discount of the values that it compares actions by.
-        support: least probability of a choice, relative to the likeliest one's, in (0, 1].
+        action_flexibility: least probability of a choice, relative to the likeliest one's, in
+            (0, 1].
     """
 
     gamma: float
-    support: float
+    action_flexibility: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Trust:
 
     Attributes:
         searches: ways to search that were compared; the first one has the algorithm's `gamma` and
-            `support`.
+            `action_flexibility`.
         promised: by search, the gain of each critic's actions as that critic values them.
         confirmed: the same as the other critics value it.
         standard_errors: of `confirmed`, over states.
@@ -115,10 +116,11 @@ class Trust:
         if self.states < LEAST_STATES:
             return f"acts by imitation: {self.states} held-out states are too few to test critics"
         best = self._best
-        gamma, support = self.best
+        gamma, flexibility = self.best
         return (
             f"acts by {self.acts_by}: other critics confirm {self.share:.0%} of what a search by "
-            f"discount {gamma:g} and support {support:g} gains in {self.states} held-out states "
+            f"discount {gamma:g} and action_flexibility {flexibility:g} gains in {self.states} "
+            f"held-out states "
             f"({self.confirmed[best]:.2g} +- {self.standard_errors[best]:.1g} of "
             f"{self.promised[best]:.2g}; expected {LEAST_CONFIRMED:.0%}){self._alternatives}"
         )
@@ -139,7 +141,7 @@ class TrustSwitch(nn.Module):
             alone; critics that are never tested are trusted.
     """
 
-    figures: torch.Tensor  # (5, S): gammas, supports, promised, confirmed, standard errors
+    figures: torch.Tensor  # (5, S): gammas, flexibilities, promised, confirmed, standard errors
     states: torch.Tensor  # (1,): -1 as long as nothing was measured
     alternatives: torch.Tensor  # (1,)
 
@@ -158,8 +160,8 @@ class TrustSwitch(nn.Module):
         states = int(self.states)
         if states < 0:
             return None
-        gammas, supports, promised, confirmed, errors = map(tuple, self.figures.tolist())
-        searches = tuple(map(Search, gammas, supports))
+        gammas, flexibilities, promised, confirmed, errors = map(tuple, self.figures.tolist())
+        searches = tuple(map(Search, gammas, flexibilities))
         return Trust(searches, promised, confirmed, errors, states, float(self.alternatives))
 
     @trust.setter
@@ -225,7 +227,7 @@ def measure_trust(
     own: torch.Tensor,
     alternatives: float,
 ) -> Trust:
-    """Lets each critic search, and the other ones judge what it found.
+    """Measures by each critic's search how much of its gain the other critics confirm.
 
     Args:
         searches: ways to search (S).

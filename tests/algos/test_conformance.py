@@ -99,7 +99,7 @@ def test_all_checks_run_on_a_contributors_algorithm() -> None:
     small = VectorEncoderFactory(hidden_units=[5])
     check_algo(partial(DecQNConfig, encoder_factory=small), random_buffer(), SignEnv)
     spoiled = random_buffer()
-    spoiled.nvec[0] += 1  # the environment's first sub-action has fewer choices
+    spoiled.nvec[0] += 1  # the environment's first slot has fewer choices
     with pytest.raises(AssertionError):
         check_algo(partial(DecQNConfig, encoder_factory=small), spoiled, SignEnv)
 

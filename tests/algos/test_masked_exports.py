@@ -119,7 +119,12 @@ def test_a_file_keeps_rules_and_masks_together(extension: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("extension", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_a_search_in_a_file_keeps_masks(extension: str, tmp_path: Path) -> None:
-    fields = {"joint_critic": True, "search_sweeps": 2, "held_out_share": 0.25, "support": 1e-6}
+    fields = {
+        "joint_critic": True,
+        "search_sweeps": 2,
+        "held_out_share": 0.25,
+        "action_flexibility": 1e-6,
+    }
     algo = fitted(SPINIDQL, masked_buffer(), **fields)
     algo.impl.modules.trust.trust = Trust((Search(0.99, 0.02),), (1.0,), (1.0,), (0.0,), 100)
     assert algo.impl.acting_search is not None

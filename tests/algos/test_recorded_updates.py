@@ -27,7 +27,7 @@ from spin_d3rlpy import SPINIQL, DecQN, FactoredIQL, MultiDiscreteFQE, MultiDisc
 from spin_d3rlpy.algos import base, hooks, impl
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast import dropout, precision
-from spin_d3rlpy.files.settings import format_settings
+from spin_d3rlpy.files.yaml_settings import format_settings
 from spin_d3rlpy.policies import reprem
 from spin_d3rlpy.runs import training
 from spin_d3rlpy.runs.settings import train_settings

@@ -129,7 +129,7 @@ def test_the_search_ends_where_no_supported_change_of_one_slot_is_better(
     slots = SlotLayout([K] * N)
     start = slots.argmax(logits)
     conditionals = IndependentConditionals(slots, logits)
-    found = ascend(critic.members, conditionals, x, start, support=0.1, sweeps=20)
+    found = ascend(critic.members, conditionals, x, start, action_flexibility=0.1, sweeps=20)
     assert (lowest(critic, x, found) >= lowest(critic, x, start)).all()
     split = slots.split(logits)
     supported = split >= split.amax(-1, keepdim=True) + np.log(0.1)
@@ -153,7 +153,7 @@ def test_one_sweep_finds_the_best_action_of_a_sum_over_slots() -> None:
     values = critic.q_values(slots, x, everything[:, None].expand(-1, 3, -1))[0]
     conditionals = IndependentConditionals(slots, torch.zeros(3, N * K))
     start = torch.zeros(3, N, dtype=torch.int64)
-    found = ascend(critic.members, conditionals, x, start, support=0.5, sweeps=1)
+    found = ascend(critic.members, conditionals, x, start, action_flexibility=0.5, sweeps=1)
     assert torch.equal(found, everything[values.argmax(0)])
 
 
@@ -244,7 +244,7 @@ def test_a_smaller_gain_that_is_confirmed_is_better_than_a_larger_one_that_is_no
     trust = Trust(searches, (0.26, 0.15), (0.16, 0.14), (0.01, 0.01), 100)
     assert trust.careful_gains == pytest.approx((0.06, 0.13))
     assert trust.best == Search(0.9, 0.1)
-    assert "support 0.1" in str(trust)
+    assert "action_flexibility 0.1" in str(trust)
 
 
 @pytest.mark.parametrize(
@@ -366,10 +366,10 @@ def test_discounts_are_unused_where_nothing_chooses_among_them() -> None:
     assert new_algorithm(SPINIDQL, **fields).config.gammas == (0.99,)
 
 
-def test_all_discounts_are_compared_with_all_supports() -> None:
+def test_all_discounts_are_compared_with_all_flexibilities() -> None:
     fields: dict[str, Any] = search_fields(SPINIDQL) | {
         "short_gammas": [0.0],
-        "stricter_supports": [0.1],
+        "stricter_flexibilities": [0.1],
     }
     searches = [Search(0.99, 0.02), Search(0.99, 0.1), Search(0.0, 0.02), Search(0.0, 0.1)]
     assert new_algorithm(SPINIDQL, **fields).config.searches == searches
@@ -386,11 +386,14 @@ def test_all_discounts_are_compared_with_all_supports() -> None:
     [
         ({"short_gammas": [1.0]}, r"short_gammas in \[0, 1\)"),
         ({"short_gammas": [0.0], "monte_carlo_share": 0.2}, "monte_carlo_share 0 with"),
-        ({"stricter_supports": [0.02]}, "stricter_supports all above support=0.02"),
-        ({"stricter_supports": [0.1, 1.5]}, r"stricter_supports in \(0, 1\]"),
+        (
+            {"stricter_flexibilities": [0.02]},
+            "stricter_flexibilities all above action_flexibility=0.02",
+        ),
+        ({"stricter_flexibilities": [0.1, 1.5]}, r"stricter_flexibilities in \(0, 1\]"),
     ],
 )
-def test_discounts_and_supports_are_checked(fields: dict[str, Any], message: str) -> None:
+def test_discounts_and_flexibilities_are_checked(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         new_algorithm(SPINIDQL, **search_fields(SPINIDQL) | fields)
 
@@ -504,11 +507,11 @@ def test_untrusted_critics_do_not_choose() -> None:
 
 def test_the_search_keeps_to_the_support_that_trust_chose(monkeypatch: Any, tmp_path: Any) -> None:
     buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
-    fields = search_fields(SPINIDQL) | {"stricter_supports": [0.1, 0.5], "gamma": 0.0}
+    fields = search_fields(SPINIDQL) | {"stricter_flexibilities": [0.1, 0.5], "gamma": 0.0}
     algo = new_algorithm(SPINIDQL, **fields)
     algo.fit(buffer, n_steps=5, n_steps_per_epoch=5, **QUIET)
     assert algo.trust is not None
-    assert [search.support for search in algo.trust.searches] == [0.02, 0.1, 0.5]
+    assert [search.action_flexibility for search in algo.trust.searches] == [0.02, 0.1, 0.5]
     impl: Any = algo.impl
     ones, gains, zeros = (1.0,) * 3, (0.2, 0.9, 0.6), (0.0,) * 3
     impl.trust_critics(Trust(algo.trust.searches, ones, gains, zeros, 100))
@@ -540,7 +543,12 @@ def test_a_search_learns_what_goes_together_from_random_data() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("support", 0.0), ("support", 1.5), ("search_sweeps", -1), ("held_out_share", 1.0)],
+    [
+        ("action_flexibility", 0.0),
+        ("action_flexibility", 1.5),
+        ("search_sweeps", -1),
+        ("held_out_share", 1.0),
+    ],
 )
 def test_settings_of_the_search_are_checked(field: str, value: float) -> None:
     fields: dict[str, Any] = {field: value}

@@ -321,7 +321,7 @@ def test_given_choices_of_other_kinds_are_refused(given: Any) -> None:
 
 
 def test_wrong_given_choices() -> None:
-    with pytest.raises(InvalidActionSpaceError, match=r"Sub-action 1 of row 0 is 2; .*-1: open"):
+    with pytest.raises(InvalidActionSpaceError, match=r"Slot 1 of row 0 is 2; .*-1: open"):
         model().sample(torch.randn(1, 4), given=torch.tensor([[0, 2, 0]]))
 
 

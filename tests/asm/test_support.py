@@ -97,7 +97,7 @@ def test_a_combination_never_seen_scores_lower_although_its_parts_are_common() -
 @pytest.mark.parametrize(
     ("actions", "problem"),
     [
-        (torch.tensor([[0, 5, 0]]), "Sub-action 1 of row 0 is 5; expected 0 to 4"),
+        (torch.tensor([[0, 5, 0]]), "Slot 1 of row 0 is 5; expected 0 to 4"),
         (torch.tensor([[0, -1, 0]]), "is -1; expected 0 to 4"),
         (torch.tensor([[0, 0]]), r"shape \(1, 3\)"),
         (torch.tensor([[0.0, 0.0, 0.0]]), "integer actions"),

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from spin_d3rlpy import load_asm, load_policy
 from spin_d3rlpy.cli import app
-from spin_d3rlpy.files.settings import read_settings
+from spin_d3rlpy.files.yaml_settings import read_settings
 
 DATASET = "spin/maze-a5/random-medium-expert-v0"
 SMALL = [

@@ -27,7 +27,7 @@ from spin_d3rlpy.cli import app
 from spin_d3rlpy.data import load_dataset
 from spin_d3rlpy.data.minari.check import check_dataset
 from spin_d3rlpy.data.minari.importer import episode_edges, import_published
-from spin_d3rlpy.data.minari.restricted_pickle import load_restricted, plain
+from spin_d3rlpy.data.minari.restricted_pickle import load_restricted, without_placeholder
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
 
 MAZE = "spin/maze-a3/medium-published-v0"
@@ -300,7 +300,7 @@ def test_arrays_and_scalars_of_every_number_type_are_read(
 ) -> None:
     array = np.asfortranarray(np.arange(6).reshape(2, 3).astype(dtype))
     path = _dump(tmp_path / "arrays", [array, array[:, 1:], array[0, 1], 3, 2.5, True], protocol)
-    loaded = [plain(x) for x in load_restricted(path)]
+    loaded = [without_placeholder(x) for x in load_restricted(path)]
     assert np.array_equal(loaded[0], array)
     assert loaded[0].dtype == array.dtype
     assert np.array_equal(loaded[1], array[:, 1:])
@@ -317,7 +317,7 @@ def test_arrays_and_scalars_of_every_number_type_are_read(
         (lambda t: [7], "transitions of 5 entries"),
         (lambda t: [(np.zeros(3), *t[0][1:3], np.zeros(3), 0)], "observation of .* 0 .*3"),
         (lambda t: [(*t[0][:3], np.zeros(1), 0)], "next_observation of transition 0"),
-        (lambda t: [(t[0][0], np.array([0, 1, 2]), *t[0][2:])], "Sub-action 2 at step 0"),
+        (lambda t: [(t[0][0], np.array([0, 1, 2]), *t[0][2:])], "Slot 2 at step 0"),
         (lambda t: [(t[0][0], np.array([0, 1]), *t[0][2:])], r"action .* 3 numbers.*\(2,\)"),
         (
             lambda t: [(t[0][0], t[0][1], float("nan"), *t[0][3:])],
@@ -326,7 +326,7 @@ def test_arrays_and_scalars_of_every_number_type_are_read(
         (lambda t: [(t[0][0], "up", *t[0][2:])], "found str"),
         (lambda t: [t[0], (t[1][0][:1], *t[1][1:])], "transition 1 to be 2 numbers"),
         (lambda t: [(t[0][0], [0, [1], 1], *t[0][2:])], "found list"),
-        (lambda t: [(t[0][0], [0, 1, 0.5], *t[0][2:])], "Sub-action|sub-action 2 at step 0"),
+        (lambda t: [(t[0][0], [0, 1, 0.5], *t[0][2:])], "Slot|slot 2 at step 0"),
         (lambda t: [(*t[0][:2], 10**400, *t[0][3:])], "reward of transition 0.*found int"),
         (lambda t: [(*t[0][:4], 2)], "done 0 or 1, that of transition 0 is 2"),
         (lambda t: [t[0], (*t[1][:4], float("nan"))], "that of transition 1 is nan"),

@@ -62,7 +62,7 @@ def test_choices_out_of_range_name_episode_step_and_slot(
     episodes = foreign_episodes(NVEC)
     episodes[1].actions[2, 1] = choice
     dataset = make_minari(MultiDiscrete(NVEC), episodes)
-    match = rf"Sub-action 1 at step 2 of episode 1 is {choice}, expected .* 0 to 4"
+    match = rf"Slot 1 at step 2 of episode 1 is {choice}, expected .* 0 to 4"
     with pytest.raises(InvalidDatasetError, match=match):
         DeviceReplayBuffer.from_minari(dataset)
 
@@ -113,7 +113,7 @@ def test_float_actions_in_a_discrete_space_are_refused(
 
 def test_continuous_actions_of_a_d3rlpy_buffer_are_refused_with_advice() -> None:
     actions = np.array([[0.0, 1.0], [2.0, 0.37]], np.float32)
-    match = r"Sub-action 1 at step 1 of episode 0 is 0.37.*Discretize"
+    match = r"Slot 1 at step 1 of episode 0 is 0.37.*Discretize"
     with pytest.raises(InvalidDatasetError, match=match):
         DeviceReplayBuffer.from_replay_buffer(_episode(actions), NVEC)
 

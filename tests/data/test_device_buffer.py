@@ -48,7 +48,7 @@ def test_actions_of_spaces_that_start_elsewhere_count_from_0(
     assert buffer.nvec == nvec
     assert buffer.actions.tolist() == wanted.tolist()
     found = check_dataset(dataset, replay_episodes=0).problems
-    assert not [problem for problem in found if "Sub-action" in problem]
+    assert not [problem for problem in found if "Slot" in problem]
     algo = FactoredBC()
     algo.build_with_dataset(dataset)
     assert algo.config.nvec == nvec

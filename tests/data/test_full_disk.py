@@ -112,7 +112,7 @@ def test_too_little_room_is_found_out_before_the_work(
         raise AssertionError("Nothing may be played.")
 
     spec = parse_name(NAME, 4000)
-    # 17 features in float32; 6 sub-actions in int8, and 64 bits for each while it is built.
+    # 17 features in float32; 6 slots in int8, and 64 bits for each while it is built.
     # Rewards have 32 bits, and 64 while it is built; two flags.
     stored, meanwhile = 4000 * (17 * 4 + 6 + 6), 4000 * (17 * 4 + 6 * 8 + 8)
     with monkeypatch.context() as patch:

@@ -51,7 +51,7 @@ def test_nested_observations_are_flat_in_their_spaces_order(
 
 
 class NestedEnv(gymnasium.Env[Any, Any]):
-    """Observations in a dictionary, two sub-actions."""
+    """Observations in a dictionary, two slots."""
 
     observation_space = Dict({"x": Box(-1, 1, (2,)), "k": gymnasium.spaces.Discrete(3)})
     action_space = MultiDiscrete([3, 4])

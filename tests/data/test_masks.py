@@ -180,7 +180,7 @@ def test_damaged_masks_in_a_file_are_refused(
         infos = file["episode_1/infos"]
         del infos[BITS_KEY]
         infos[BITS_KEY] = np.zeros((6, 2), np.uint8)
-    with pytest.raises(InvalidDatasetError, match=r"Sub-action 0 at step 0 of episode 1.*forbids"):
+    with pytest.raises(InvalidDatasetError, match=r"Slot 0 at step 0 of episode 1.*forbids"):
         load_dataset("user/bad-v0", env=MaskedEnv())
     with h5py.File(tmp_path / "user/bad-v0/data/main_data.hdf5", "a") as file:
         del file["episode_1/infos"][BITS_KEY]

@@ -64,7 +64,7 @@ def test_episodes_that_were_cut_off_end_where_the_file_says(tmp_path: Path) -> N
         ({"actions": None}, "d3rlpy 1.x with arrays"),
         ({"rewards": ARRAYS["rewards"][:-1]}, "cannot be read|Expected"),
         ({"observations": np.zeros((N, 4), np.float32) * np.nan}, "finite|NaN|nan"),
-        ({"actions": ARRAYS["actions"] - 1}, "Sub-action"),
+        ({"actions": ARRAYS["actions"] - 1}, "Slot"),
     ],
 )
 def test_other_files_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:

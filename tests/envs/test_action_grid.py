@@ -74,7 +74,7 @@ def test_any_integers_in_range_are_accepted(action: object) -> None:
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        ([0, 0], r"shape \(3,\), one integer per sub-action, got shape \(2,\)"),
+        ([0, 0], r"shape \(3,\), one integer per slot, got shape \(2,\)"),
         ([[0, 0, 0]], r"got shape \(1, 3\).*vector environment"),
         (1, r"got shape \(\)"),
         (None, r"got shape \(\)"),
@@ -83,9 +83,9 @@ def test_any_integers_in_range_are_accepted(action: object) -> None:
         ([0.0, math.nan, 2.0], "dtype float64"),
         ([True, False, True], "dtype bool"),
         (["0", "1", "2"], "Expected integer choices"),
-        ([0, -1, 2], r"Sub-action 1 is -1, expected 0 to 2.*\[0, -1, 2\]"),
-        ([0, 0, 3], "Sub-action 2 is 3, expected 0 to 2"),
-        (np.array([2**63, 0, 0], dtype=np.uint64), "Sub-action 0 is 9223372036854775808"),
+        ([0, -1, 2], r"Slot 1 is -1, expected 0 to 2.*\[0, -1, 2\]"),
+        ([0, 0, 3], "Slot 2 is 3, expected 0 to 2"),
+        (np.array([2**63, 0, 0], dtype=np.uint64), "Slot 0 is 9223372036854775808"),
     ],
 )
 def test_bad_actions_are_refused(action: object, message: str) -> None:
@@ -95,7 +95,7 @@ def test_bad_actions_are_refused(action: object, message: str) -> None:
 
 def test_a_choice_is_checked_against_its_own_dimension() -> None:
     grid = ActionGrid(LOW, HIGH, [2, 7, 5])
-    with pytest.raises(InvalidActionError, match="Sub-action 0 is 2, expected 0 to 1"):
+    with pytest.raises(InvalidActionError, match="Slot 0 is 2, expected 0 to 1"):
         grid.to_continuous([2, 2, 2])
 
 

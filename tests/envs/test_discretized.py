@@ -200,8 +200,8 @@ def test_an_unknown_id_lists_near_matches() -> None:
         (np.array([np.nan]), "dtype float64"),
         (1, r"got shape \(\)"),
         (np.array([1, 1]), r"got shape \(2,\)"),
-        ([-1], "Sub-action 0 is -1"),
-        ([3], "Sub-action 0 is 3, expected 0 to 2"),
+        ([-1], "Slot 0 is -1"),
+        ([3], "Slot 0 is 3, expected 0 to 2"),
     ],
 )
 def test_bad_actions_are_refused(action: Any, message: str) -> None:

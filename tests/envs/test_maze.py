@@ -236,8 +236,8 @@ def test_bad_numbers_of_actuators_are_refused(actuators: Any) -> None:
         (1, r"got shape \(\)"),
         (np.zeros(5), "Pass bin indices"),
         (np.full(5, np.nan), "got dtype float64"),
-        ([0, -1, 0, 0, 0], "Sub-action 1 is -1, expected 0 to 1"),
-        ([0, 0, 0, 0, 2], "Sub-action 4 is 2, expected 0 to 1"),
+        ([0, -1, 0, 0, 0], "Slot 1 is -1, expected 0 to 1"),
+        ([0, 0, 0, 0, 2], "Slot 4 is 2, expected 0 to 1"),
     ],
 )
 def test_bad_actions_are_refused_and_do_not_count_as_steps(action: Any, message: str) -> None:

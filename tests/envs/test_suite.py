@@ -187,8 +187,8 @@ def test_frame_rate_belongs_to_the_instance() -> None:
         (np.zeros(6), "Pass bin indices"),
         (np.full(6, np.nan), "got dtype float64"),
         (np.zeros(6, bool), "got dtype bool"),
-        ([0, 0, 0, -1, 0, 0], "Sub-action 3 is -1, expected 0 to 2"),
-        ([0, 0, 0, 0, 0, 3], "Sub-action 5 is 3, expected 0 to 2"),
+        ([0, 0, 0, -1, 0, 0], "Slot 3 is -1, expected 0 to 2"),
+        ([0, 0, 0, 0, 0, 3], "Slot 5 is 3, expected 0 to 2"),
     ],
 )
 def test_bad_action_is_refused_and_the_episode_goes_on(action: Any, message: str) -> None:

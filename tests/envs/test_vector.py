@@ -185,8 +185,8 @@ def test_discretized_tasks_are_vectorized_by_gymnasium() -> None:
         (0, r"got shape \(\)"),
         (np.zeros((3, 6)), "Pass bin indices"),
         (np.full((3, 6), np.nan), "dtype float64"),
-        ([[0] * 6, [0, 0, -1, 0, 0, 0], [0] * 6], "Sub-action 2 of environment 1 is -1"),
-        ([[0] * 6, [0] * 6, [0, 0, 0, 0, 3, 0]], "Sub-action 4 of environment 2 is 3, expected"),
+        ([[0] * 6, [0, 0, -1, 0, 0, 0], [0] * 6], "Slot 2 of environment 1 is -1"),
+        ([[0] * 6, [0] * 6, [0, 0, 0, 0, 3, 0]], "Slot 4 of environment 2 is 3, expected"),
     ],
 )
 def test_bad_actions_are_refused_and_no_instance_is_stepped(actions: Any, message: str) -> None:

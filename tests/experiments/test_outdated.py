@@ -13,7 +13,7 @@ from spin_d3rlpy.experiments.job import RESULT, RUN, Job
 from spin_d3rlpy.experiments.report import write_report
 from spin_d3rlpy.experiments.settings import outdated, settings_of
 from spin_d3rlpy.files.results import write_json
-from spin_d3rlpy.files.settings import format_settings
+from spin_d3rlpy.files.yaml_settings import format_settings
 from spin_d3rlpy.runs.settings import TrainSettings
 
 
@@ -32,10 +32,10 @@ def test_only_jobs_whose_recipe_gives_other_values_now(tmp_path: Path) -> None:
     changed = now.fields | {"support": 0.5, "compile_graph": not now.fields["compile_graph"]}
     finish(tmp_path, second, dataclasses.replace(now, fields=changed))
     then = settings_of(third, None)  # a version before one of the fields
-    fewer = {name: value for name, value in then.fields.items() if name != "stricter_supports"}
+    fewer = {name: value for name, value in then.fields.items() if name != "stricter_flexibilities"}
     finish(tmp_path, third, dataclasses.replace(then, fields=fewer))
     found = outdated(tmp_path, bench.complete().jobs())
-    assert found == {second.name: ["support"], third.name: ["stricter_supports"]}
+    assert found == {second.name: ["support"], third.name: ["stricter_flexibilities"]}
 
 
 def test_features_that_a_version_did_not_use_matter_where_there_are_some(tmp_path: Path) -> None:

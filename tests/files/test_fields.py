@@ -22,7 +22,7 @@ from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.evaluation.fqe import MultiDiscreteFQEConfig
 from spin_d3rlpy.files.fields import OTHERS, RANGES, Interval
-from spin_d3rlpy.files.settings import create
+from spin_d3rlpy.files.yaml_settings import create
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig
 from spin_d3rlpy.policies.factories import (
     SPIN,
@@ -164,7 +164,7 @@ FACTORY = ("policy", "params")
         (("n_critics",), 2.5),
         (("joint_critic",), 1),
         (("short_gammas",), [0.5] * 2500),
-        (("stricter_supports",), [0.5] * 2500),
+        (("stricter_flexibilities",), [0.5] * 2500),
         (("search_sweeps",), 10**9),
         (("unknown",), 1),
         (("trajectory_weights", "unknown"), 1),

@@ -10,7 +10,7 @@ import yaml
 
 import spin_d3rlpy.algos
 from spin_d3rlpy.files.results import read_json
-from spin_d3rlpy.files.settings import (
+from spin_d3rlpy.files.yaml_settings import (
     check_values,
     create,
     format_settings,

@@ -26,7 +26,7 @@ class Problem:
     Args:
         name: for tables.
         observation_size: length of an observation.
-        nvec: number of choices of each sub-action.
+        nvec: number of choices of each slot.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Problem:
 
     @property
     def n_slots(self) -> int:
-        """Number of sub-actions."""
+        """Number of slots."""
         return len(self.nvec)
 
 

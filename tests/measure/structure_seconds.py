@@ -20,7 +20,7 @@ from spin_d3rlpy import SPINBC, LockstepEvaluator, TransformerConfig, load_datas
 from spin_d3rlpy.asm.objectives.masked import AnyOrderActionModeling
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.files.results import write_csv
-from spin_d3rlpy.files.settings import check_name
+from spin_d3rlpy.files.yaml_settings import check_name
 from spin_d3rlpy.policies.stages import PretrainASM
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.loop import Run

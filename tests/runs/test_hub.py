@@ -109,7 +109,7 @@ def test_the_card_says_what_the_policy_is(algo: Any, tmp_path: Path) -> None:
     assert content["license"] == "mit"
     assert {"offline-rl", "multidiscrete-actions", "FactoredIQL"} <= set(content["tags"])
     assert f'load_from_hub("{REPOSITORY}")' in text
-    assert "4 numbers to 3 sub-actions with [2, 5, 3] choices" in text
+    assert "4 numbers to 3 slots with [2, 5, 3] choices" in text
     assert "expectile: 0.8" in text
     assert "Results" not in text  # nothing was measured
     assert "model-index" not in content

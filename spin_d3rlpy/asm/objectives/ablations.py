@@ -102,7 +102,7 @@ class ContrastiveActionModeling(PretrainingObjective):
           equation 4.
 
     Raises:
-        ValueError: there is only one sub-action.
+        ValueError: there is only one slot.
     """
 
     has_parts = False  # every row is compared with all others
@@ -113,7 +113,7 @@ class ContrastiveActionModeling(PretrainingObjective):
         super().__init__(asm)
         if asm.layout.n_slots < 2:
             raise ValueError(
-                "Contrastive action modeling compares a sub-action with the others; got a single "
+                "Contrastive action modeling compares a slot with the others; got a single "
                 "one. Use another pre-training objective."
             )
         self.temperature = temperature

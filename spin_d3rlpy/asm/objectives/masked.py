@@ -1,4 +1,4 @@
-"""Masked action modeling (MAM): hide some sub-actions, or any number, and predict them."""
+"""Masked action modeling (MAM): hide some slots, or any number, and predict them."""
 
 from __future__ import annotations
 

@@ -122,13 +122,13 @@ class DeviceReplayBuffer(ReplayBufferBase):
         Raises:
             InvalidDatasetError: invalid actions, NaN or infinite entries, or a picker other than
                 `BasicTransitionPicker`.
-            NvecMismatchError: actions have another number of sub-actions than `nvec`.
+            NvecMismatchError: actions have another number of slots than `nvec`.
         """
         return cls(read_d3rlpy(buffer, nvec))
 
     @property
     def nvec(self) -> list[int]:
-        """Number of choices of each of the N sub-actions."""
+        """Number of choices of each of the N slots."""
         return self.stored.nvec
 
     @property

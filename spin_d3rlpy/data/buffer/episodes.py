@@ -30,12 +30,10 @@ class EpisodeArrays:
 
     name: str  # what error messages call it, e.g. `"episode 3"`.
     observations: NDArray[Any]  # `(T + 1, obs)`; the last one follows the last action
-    actions: NDArray[Any]  # `(T, N)`, or `(T,)` for a single sub-action
+    actions: NDArray[Any]  # `(T, N)`, or `(T,)` for a single slot
     rewards: NDArray[Any]  # `(T,)`
     terminated: bool  # whether the task ended the episode (rather than a time limit)
-    masks: Bits | None = (
-        None  # `(T + 1, bytes)`: of the states, see `masks.py`
-    )
+    masks: Bits | None = None  # `(T + 1, bytes)`: of the states, see `masks.py`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +45,7 @@ class StackedEpisodes:
     rewards: NDArray[np.float32]  # `(n,)` float32
     terminals: NDArray[np.float32]  # `(n,)` float32, 1 where the task ended the episode
     lengths: list[int]  # T of each episode
-    nvec: list[int]  # number of choices of each sub-action
+    nvec: list[int]  # number of choices of each slot
     masks: Bits | None = None  # `(sum(T + 1), bytes)`, see `spin_d3rlpy.data.buffer.masks`
     source: SourceRows | None = None  # if the rows that it was read from have another order
 
@@ -219,7 +217,7 @@ def _checked_actions(
     actions = episode.actions.reshape(len(episode.actions), -1)
     if actions.shape[1] != len(nvec):
         raise NvecMismatchError(
-            f"Expected {len(nvec)} sub-actions (nvec={list(nvec)}), {episode.name} has "
+            f"Expected {len(nvec)} slots (nvec={list(nvec)}), {episode.name} has "
             f"{actions.shape[1]}."
         )
     advice = "" if actions.dtype.kind in "iub" else " Discretize continuous actions first."
@@ -234,7 +232,7 @@ def _checked_actions(
     if len(places):
         step, slot = places[0]
         raise InvalidDatasetError(
-            f"Sub-action {slot} at step {step} of {episode.name} is {actions[step, slot]:g}, "
+            f"Slot {slot} at step {step} of {episode.name} is {actions[step, slot]:g}, "
             f"expected a whole number from 0 to {nvec[slot] - 1}.{advice}"
         )
     return actions

@@ -114,7 +114,7 @@ def check_logged(
     if forbidden is not None:
         step, slot, count = forbidden
         raise InvalidDatasetError(
-            f"Sub-action {slot} at step {step} of {name} is {actions[step, slot]}, which the mask "
+            f"Slot {slot} at step {step} of {name} is {actions[step, slot]}, which the mask "
             f"of its state forbids ({count} such steps in this episode). Expected masks that allow "
             "what was done: look whether they belong to the state before the action, and correct "
             "them or leave out the episode."

@@ -34,7 +34,7 @@ class StoredEpisodes:
     """All transitions of some episodes; what changes one makes another of these.
 
     Attributes:
-        nvec: number of choices of each of the N sub-actions.
+        nvec: number of choices of each of the N slots.
         observations: `(sum(T + 1), obs)` float32; an episode's rows follow each other.
         actions: `(n, N)` int8, int16 or int64.
         rewards: `(n,)` float32.

@@ -42,7 +42,7 @@ from spin_envs.scripted import ScriptedPolicy
 
 Policies: TypeAlias = Mapping[PolicyKind, BehaviorPolicy | ScriptedPolicy]
 
-_PLAYED_BYTES = 8  # of a sub-action or reward in an episode that was played
+_PLAYED_BYTES = 8  # of a slot or reward in an episode that was played
 
 
 def build_dataset(spec: DatasetSpec, *, jobs: int | None = None, progress: bool = True) -> None:

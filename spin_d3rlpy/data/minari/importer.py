@@ -18,7 +18,7 @@ from minari.storage import get_dataset_path
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
-from spin_d3rlpy.data.minari.restricted_pickle import Record, load_restricted, plain
+from spin_d3rlpy.data.minari.restricted_pickle import Record, load_restricted, without_placeholder
 from spin_d3rlpy.data.minari.specs import LEVELS, NAMESPACE
 from spin_d3rlpy.data.minari.staging import (
     Staging,
@@ -255,7 +255,10 @@ def _stored_columns(content: Any) -> list[NDArray[Any]]:
     state = content.state if isinstance(content, Record) else content
     if not isinstance(state, Mapping):
         return []
-    entries = [next((plain(state[n]) for n in names if n in state), None) for names in _COLUMNS]
+    entries = [
+        next((without_placeholder(state[n]) for n in names if n in state), None)
+        for names in _COLUMNS
+    ]
     arrays = [a for a in entries if isinstance(a, np.ndarray) and a.ndim]
     if not arrays:
         return []
@@ -306,7 +309,7 @@ def _described(value: Any) -> str:
     """Names what a file holds in a reader's words."""
     if isinstance(value, Record):
         return f"an object with the entries {', '.join(map(str, value.state)) or '(none)'}"
-    return type(plain(value)).__name__
+    return type(without_placeholder(value)).__name__
 
 
 def _rows(content: Any) -> list[Any]:
@@ -324,7 +327,7 @@ def _rows(content: Any) -> list[Any]:
 
 def _numbers(entry: Any, n: int, name: str) -> NDArray[Any]:
     """Returns an entry of a transition as an array of `n` numbers."""
-    array = value = plain(entry)
+    array = value = without_placeholder(entry)
     listed = value if isinstance(value, list | tuple) else [value]
     if all(isinstance(x, int | float | np.generic) for x in listed):
         array = np.array(listed)

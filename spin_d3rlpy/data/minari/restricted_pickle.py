@@ -229,7 +229,7 @@ def load_restricted(path: Path) -> Any:
             ) from error
 
 
-def plain(value: Any) -> Any:
+def without_placeholder(value: Any) -> Any:
     """Returns a placeholder's array; other values unchanged.
 
     Raises:

@@ -215,7 +215,7 @@ def _hdf5_episodes(
 
 
 def nvec_of(space: Space[Any]) -> list[int] | None:
-    """The number of choices of each sub-action; None if actions are continuous."""
+    """The number of choices of each slot; None if actions are continuous."""
     return None if isinstance(space, Box) else nvec_from_space(space)
 
 
@@ -392,7 +392,7 @@ def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisode
 
 
 def largest_choices(buffer: ReplayBufferBase) -> list[int]:
-    """Returns each sub-action's largest choice plus one in a d3rlpy buffer.
+    """Returns each slot's largest choice plus one in a d3rlpy buffer.
 
     Raises:
         InvalidDatasetError: there are no transitions.

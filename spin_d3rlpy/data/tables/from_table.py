@@ -103,7 +103,7 @@ def from_table(
             each. All cells together decide what a column is; a column of several kinds is refused.
             Text such as NA, null and n/a is an empty cell, as for pandas; "?", "-" and "." are in
             columns of numbers, dates, or yes and no.
-        actions: columns of the sub-actions, one each (N of them).
+        actions: columns of the slots, one each (N of them).
         reward: column of the reward that follows the action.
         episode: column that identifies an episode's rows, or a list of columns that do so
             together, such as `["hospital", "stay"]`.
@@ -114,7 +114,7 @@ def from_table(
         choices: the values of an action column in the order of their numbers, e.g. `{"dose": [0,
             50, 100]}`. Other columns hold the numbers 0, 1, 2, ... Numbers equal numbers, also
             where a file writes 50.0; text equals the same text, so that "007" is not 7.
-        nvec: number of choices of each sub-action, needed for columns without `choices`, because a
+        nvec: number of choices of each slot, needed for columns without `choices`, because a
             choice that was never made does not appear in the data.
         last_step: what to do with a last step after which the state is unknown. `"keep"` keeps it
             and its reward and bootstraps nothing from the unknown state, as after a terminal step

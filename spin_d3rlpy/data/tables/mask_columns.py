@@ -45,7 +45,7 @@ def masks_of_rows(
     Args:
         masks: as of `from_table`.
         columns: of the table, by name.
-        actions: columns of the sub-actions.
+        actions: columns of the slots.
         nvec: number of their choices.
         state_only: which rows are final states, `(rows,)`.
 
@@ -89,7 +89,7 @@ def require_allowed(
         bits: masks of all rows.
         chosen: numbers of the choices, `(rows, N)`.
         decided: `(rows,)`.
-        actions: columns of the sub-actions.
+        actions: columns of the slots.
         values: of their choices.
 
     Raises:
