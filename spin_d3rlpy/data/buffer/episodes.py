@@ -33,9 +33,7 @@ class EpisodeArrays:
     actions: NDArray[Any]  # `(T, N)`, or `(T,)` for a single sub-action
     rewards: NDArray[Any]  # `(T,)`
     terminated: bool  # whether the task ended the episode (rather than a time limit)
-    masks: Bits | None = (
-        None  # `(T + 1, bytes)`: of the states, see `masks.py`
-    )
+    masks: Bits | None = None  # `(T + 1, bytes)`: of the states, see `masks.py`
 
 
 @dataclasses.dataclass(frozen=True)
