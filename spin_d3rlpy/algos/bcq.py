@@ -97,7 +97,7 @@ class BCQImpl(ActorCriticImpl):
     ) -> torch.Tensor:
         """Values `(B,)` of each member's best action by the rule, the smallest of them."""
         likely = self._layout.split(logits).expand_as(supported)  # (E, B, N, K)
-        best = best_choices(supported.flatten(0, 1), rule, likely.flatten(0, 1))
+        best = best_choices(self._layout, supported.flatten(0, 1), rule, likely.flatten(0, 1))
         chosen = self._layout.gather(utilities, best.unflatten(0, supported.shape[:2]))
         return combine_slots(chosen, self._config.decomposition).amin(0)
 
@@ -134,7 +134,7 @@ class BCQImpl(ActorCriticImpl):
             utilities, logits = critic.utilities(observations).amin(0), policy(observations)
             share = self._config.action_flexibility
             supported = keep_supported(self._layout, utilities, logits, share)
-            return best_choices(supported, rule, otherwise=self._layout.split(logits))
+            return best_choices(self._layout, supported, rule, otherwise=self._layout.split(logits))
         n = self._config.n_action_samples
         actions = policy.sample_several(observations, n, noise, rule=rule)  # (A, B, N)
         choices = actions.clamp(min=0)  # in a file, -1 is no choice

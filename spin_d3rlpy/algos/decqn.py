@@ -86,7 +86,7 @@ class DecQNImpl(CriticImpl):
         self, observations: Any, utilities: torch.Tensor, rule: Rule | None = None
     ) -> torch.Tensor:
         """Returns the actions `(B, N)` that are best by utilities `(B, S)` and keep a rule."""
-        return best_choices(self._layout.split(utilities), rule)
+        return best_choices(self._layout, self._layout.split(utilities), rule)
 
     def compute_next_values(self, observations: Any, rule: Rule | None = None) -> torch.Tensor:
         """Returns bootstrap values `(B,)` by double Q-learning, of actions that keep a rule."""
@@ -286,7 +286,7 @@ class DecQNBCQImpl(ImitatingDecQNImpl):
         logits = self._modules.policy(observations)
         share = self._config.action_flexibility
         supported = keep_supported(self._layout, utilities, logits, share)
-        return best_choices(supported, rule, otherwise=self._layout.split(logits))
+        return best_choices(self._layout, supported, rule, otherwise=self._layout.split(logits))
 
 
 class DecQNBCQ(ImitatingDecQN, name="spin_decqn_bcq"):
@@ -328,7 +328,9 @@ class DecQNOneStepImpl(ImitatingDecQNImpl):
         self, observations: Any, utilities: torch.Tensor, rule: Rule | None = None
     ) -> torch.Tensor:
         log_probs = self.log_probs(observations)
-        return best_choices(self._layout.split(utilities) / self._config.lam + log_probs, rule)
+        return best_choices(
+            self._layout, self._layout.split(utilities) / self._config.lam + log_probs, rule
+        )
 
     def compute_next_values(self, observations: Any, rule: Rule | None = None) -> torch.Tensor:
         utilities = self._modules.targ_q_funcs.utilities(observations).mean(0)

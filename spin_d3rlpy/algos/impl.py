@@ -15,7 +15,7 @@ from d3rlpy.types import Shape, TorchObservation
 
 from spin_d3rlpy._compat import advance_schedule, step_without_schedule
 from spin_d3rlpy.algos.config import MultiDiscreteConfig, PolicyConfig
-from spin_d3rlpy.asm.choosing import by_rule
+from spin_d3rlpy.asm.decoding import IndependentConditionals, decode
 from spin_d3rlpy.asm.rules import RowMask, Rule, both_rules
 from spin_d3rlpy.fast.precision import backward
 from spin_d3rlpy.nvec import SlotLayout
@@ -38,16 +38,18 @@ class MultiDiscreteModules(Modules):
 
 
 def best_choices(
-    scores: torch.Tensor, rule: Rule | None, otherwise: torch.Tensor | None = None
+    layout: SlotLayout,
+    scores: torch.Tensor,
+    rule: Rule | None,
+    otherwise: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Returns the best choices `(B, N)` by values `(B, N, K)`, slot by slot if there is a rule.
 
     The slot that would lose most by another's choice comes first. `otherwise` has scores of choices
     that are taken if no choice with a value, above `-inf`, is allowed.
     """
-    if rule is None:
-        return scores.argmax(-1)
-    return by_rule(scores, rule, first="dearest", otherwise=otherwise)
+    values = IndependentConditionals(layout, scores)
+    return decode(values, "regret", rule, otherwise=otherwise)
 
 
 def mask_rule(masks: torch.Tensor | None) -> Rule | None:

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import numpy as np
 import torch
 
-from spin_d3rlpy.asm.rules import OPEN, NamedRule, Rule
+from spin_d3rlpy.asm.decoding import OrderName
+from spin_d3rlpy.asm.rules import OPEN, NamedRule, Rule, both_rules
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     NoAllowedChoiceError,
@@ -18,8 +19,7 @@ from spin_d3rlpy.nvec import SlotLayout
 
 # Nested lists may be given in place of an array.
 ArrayLike: TypeAlias = torch.Tensor | np.ndarray[Any, Any] | Sequence[Any]
-OrderName: TypeAlias = Literal["random", "confidence", "margin"]
-Order: TypeAlias = OrderName | ArrayLike
+Order: TypeAlias = OrderName | Literal["random"] | ArrayLike
 Shape = tuple[int, ...]
 
 
@@ -42,6 +42,44 @@ def _described(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} whose rows are no numbers or not of the same length"
     return repr(value)
+
+
+def as_conditions(
+    observations: torch.Tensor,
+    layout: SlotLayout,
+    given: ArrayLike | None,
+    allowed: ArrayLike | Rule | None,
+    rule: Rule | None,
+) -> tuple[torch.Tensor, torch.Tensor | None, Rule | None]:
+    """Returns choices that are given `(B, N)`, a mask `(B, N, K)` if any, and a rule if any.
+
+    Arguments and errors are those of `spin_d3rlpy.asm.sampling.sample`.
+    """
+    n_rows, device = len(observations), observations.device
+    if given is None:
+        given = torch.full((n_rows, layout.n_slots), OPEN, device=device)
+    given = as_choices_of(layout, observations, given, least=OPEN)
+    mask, other = as_mask_or_rule(allowed, n_rows, layout, device)
+    rule = both_rules(rule, other)
+    require_given_allowed(given, mask, rule)
+    return given, mask, rule
+
+
+def as_choices_of(
+    layout: SlotLayout, observations: torch.Tensor, actions: ArrayLike, least: int = 0
+) -> torch.Tensor:
+    """Returns `(B, N)` choices of at least `least`, int64; else an InvalidActionSpaceError."""
+    shape = (len(observations), layout.n_slots)
+    tensor = as_actions(actions, shape, observations.device)
+    sizes = torch.tensor(layout.nvec, device=tensor.device)
+    wrong = ((tensor < least) | (tensor >= sizes)).nonzero()
+    if len(wrong):
+        row, slot = wrong[0].tolist()
+        raise InvalidActionSpaceError(
+            f"Slot {slot} of row {row} is {int(tensor[row, slot])}; expected {least} to "
+            f"{layout.nvec[slot] - 1}" + (" (-1: open)." if least < 0 else ".")
+        )
+    return tensor
 
 
 def as_actions(actions: ArrayLike, shape: Shape, device: torch.device) -> torch.Tensor:
@@ -194,18 +232,18 @@ def require_given_allowed(
             )
 
 
-def as_order(order: Order, n_slots: int) -> OrderName | list[int]:
+def as_order(order: Order, n_slots: int) -> OrderName | Literal["random"] | list[int]:
     """Returns an order by name or as numbers; a ValueError unless each slot is in it once."""
-    if isinstance(order, str) and order in get_args(OrderName):
-        return cast(OrderName, order)
+    if isinstance(order, str) and order in ("random", *get_args(OrderName)):
+        return cast(OrderName | Literal["random"], order)
     tensor = as_tensor(list(order) if isinstance(order, range) else order)
     if tensor is not None and tensor.dim() == 1 and not tensor.is_floating_point():
         slots = [int(slot) for slot in tensor.tolist()]
         if sorted(slots) == list(range(n_slots)):
             return slots
     raise ValueError(
-        f"Expected order 'random', 'confidence', 'margin' or each of {n_slots} slots once, got "
-        f"{order!r}."
+        f"Expected order 'random', 'slots', 'confidence', 'margin', 'regret' or each of {n_slots} "
+        f"slots once, got {order!r}."
     )
 
 

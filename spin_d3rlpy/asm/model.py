@@ -19,7 +19,9 @@ from torch.nn.functional import embedding, gelu, linear
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm import sampling
 from spin_d3rlpy.asm.conditions import ArrayLike
+from spin_d3rlpy.asm.decoding import rows_of
 from spin_d3rlpy.asm.entities import EntityConfig
+from spin_d3rlpy.asm.rules import OPEN
 from spin_d3rlpy.asm.scaling import scaled
 from spin_d3rlpy.asm.scorers import EntityBySlot, Scorer, create_scorer, score_all
 from spin_d3rlpy.errors import InvalidObservationError, no_transformer, require_fields
@@ -433,9 +435,9 @@ class ActionStructureModel(nn.Module):
     def slot_by_slot(
         self, observations: torch.Tensor, actions: torch.Tensor | None = None
     ) -> SlotBySlot | EntityBySlot:
-        """Returns what gives one slot's logits after the other, in view of those chosen."""
+        """Returns logits of slots in view of choices made, see `asm.decoding.Conditionals`."""
         if self.scorer is not None:
-            return EntityBySlot(self.scorer, self.mask_ids, observations, actions)
+            return EntityBySlot(self.scorer, self.layout, observations, actions)
         return SlotBySlot(self, observations, actions)
 
     def network_input(self, observations: ArrayLike) -> torch.Tensor:
@@ -484,7 +486,7 @@ class SlotBySlot:
         observations: torch.Tensor,
         actions: torch.Tensor | None = None,
     ) -> None:
-        self._asm = asm
+        self._asm, self.layout = asm, asm.layout
         self._observations = observations
         masked = asm.mask_ids.expand(observations.shape[0], -1)
         self.tokens = masked if actions is None else actions  # (B, N)
@@ -496,6 +498,17 @@ class SlotBySlot:
             else:
                 ids = actions + asm.row_offsets
                 self._x = asm.trunk.first_layer(observations, asm.embedding.weight, ids)
+
+    def all_open(self) -> torch.Tensor:
+        """Returns actions `(B, N)` without a choice, -1."""
+        return torch.full_like(self.tokens, OPEN)
+
+    def logits_given(
+        self, actions: torch.Tensor, slots: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns logits `(B, C, K)` of slots `(B, C)`, of all if None; see `Conditionals`."""
+        tokens = torch.where(actions == OPEN, self._asm.mask_ids, actions)
+        return rows_of(self.layout.split(self._asm(self._observations, tokens)), slots)
 
     def logits(self, slot: int) -> torch.Tensor:
         """Returns a slot's logits, `(B, m_i)`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -13,21 +13,39 @@ from torch.nn.functional import cross_entropy
 from spin_d3rlpy.asm.conditions import (
     ArrayLike,
     Order,
-    as_actions,
+    as_choices_of,
+    as_conditions,
     as_mask,
-    as_mask_or_rule,
     as_noise,
     as_order,
     require_a_choice,
-    require_given_allowed,
 )
-from spin_d3rlpy.asm.drawing import Drawing, MaskedModel
-from spin_d3rlpy.asm.rules import OPEN, Rule, both_rules
-from spin_d3rlpy.errors import InvalidActionSpaceError
+from spin_d3rlpy.asm.decoding import OrderName, Passes, decode
+from spin_d3rlpy.asm.rules import RowMask, Rule, both_rules
+from spin_d3rlpy.nvec import SlotLayout, gumbel_noise
 
 # Rows that go through the model at once.
 _ROWS_AT_ONCE = 4096
 _ENTRIES_AT_ONCE = 2**25  # of the largest array: 128 MB in float32
+
+
+class ModelOfSlots(Protocol):
+    """What all models and policies of slots have."""
+
+    layout: SlotLayout
+    training: bool
+
+    def train(self, mode: bool = True) -> Any: ...
+
+
+class MaskedModel(ModelOfSlots, Protocol):
+    """Interface of a masked model, such as `ActionStructureModel`."""
+
+    mask_ids: torch.Tensor
+
+    def __call__(self, observations: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor: ...
+
+    def slot_by_slot(self, observations: torch.Tensor) -> Any: ...
 
 
 class LogLikelihood(NamedTuple):
@@ -38,36 +56,20 @@ class LogLikelihood(NamedTuple):
 
 
 def in_parts(
-    asm: MaskedModel, compute: Callable[..., torch.Tensor], *rows: torch.Tensor | None
+    model: ModelOfSlots, compute: Callable[..., torch.Tensor], *rows: torch.Tensor | None
 ) -> torch.Tensor:
     """Computes something row by row, without dropout, as many rows at a time as fit in memory."""
     n = max(len(x) for x in rows if x is not None)
-    config = getattr(asm, "config", None)  # some models have none
-    entries = 1 if config is None else config.entries_a_row(asm.layout.n_slots)
+    config = getattr(model, "config", None)  # some models have none
+    entries = 1 if config is None else config.entries_a_row(model.layout.n_slots)
     at_once = max(1, min(_ROWS_AT_ONCE, _ENTRIES_AT_ONCE // entries))
-    was_training = asm.training
-    asm.train(False)
+    was_training = model.training
+    model.train(False)
     try:
         parts = [slice(i, i + at_once) for i in range(0, max(1, n), at_once)]
         return torch.cat([compute(*(None if x is None else x[p] for x in rows)) for p in parts])
     finally:
-        asm.train(was_training)
-
-
-def _checked_actions(
-    asm: MaskedModel, observations: torch.Tensor, actions: ArrayLike, least: int
-) -> torch.Tensor:
-    """Returns `(B, N)` choices of at least `least`, int64; else an InvalidActionSpaceError."""
-    shape = (len(observations), asm.layout.n_slots)
-    actions = as_actions(actions, shape, observations.device)
-    wrong = ((actions < least) | (actions >= asm.mask_ids)).nonzero()
-    if len(wrong):
-        row, slot = wrong[0].tolist()
-        raise InvalidActionSpaceError(
-            f"Slot {slot} of row {row} is {int(actions[row, slot])}; expected {least} to "
-            f"{asm.nvec[slot] - 1}" + (" (-1: open)." if least < 0 else ".")
-        )
-    return actions
+        model.train(was_training)
 
 
 @torch.no_grad()
@@ -108,9 +110,10 @@ def sample(
         allowed: a bool mask `(N, K)` or `(B, N, K)`, True where a choice may be made, also flat
             `(S,)` or `(B, S)`, or a rule (see `spin_d3rlpy.asm.rules`). What is `given` must keep
             to it.
-        order: `"random"`, one for each sample; `"confidence"`, at each step the slot with the most
-            likely choice; `"margin"`, the one whose best choice leads most over its second best; or
-            the slots in a fixed order.
+        order: `"random"`, one for each sample; `"slots"`, from the first to the last;
+            `"confidence"`, at each step the slot with the most likely choice; `"margin"`, the one
+            whose best choice leads most over its second best by probability, `"regret"` by
+            log-probability; or the slots in a fixed order.
         slots_per_pass: slots that are chosen from one pass of the network. Above 1 they are
             independent given the earlier ones, which is faster and not exact; rules still hold.
         noise: Gumbel noise `(n, B, S)` by which choices are drawn; fresh noise if None.
@@ -125,7 +128,7 @@ def sample(
             given choice is not allowed.
         ValueError: another argument is out of range, or of another type or shape.
     """
-    slots = asm.layout.n_slots
+    slots, batch = asm.layout.n_slots, len(observations)
     is_possible = temperature >= 0.0 and math.isfinite(temperature)
     if entropy_bound is not None and not (entropy_bound >= 0.0 and slots_per_pass == 1):
         raise ValueError(
@@ -137,22 +140,46 @@ def sample(
             "Expected n and slots_per_pass of at least 1 and a finite temperature of at least 0; "
             f"got n={n}, slots_per_pass={slots_per_pass}, temperature={temperature}."
         )
-    batch, device = len(observations), observations.device
     slot_order = as_order(order, slots)
-    if given is None:
-        given = torch.full((batch, slots), OPEN, device=device)
-    given = _checked_actions(asm, observations, given, least=OPEN)
-    mask, other = as_mask_or_rule(allowed, batch, asm.layout, device)
-    rule = both_rules(rule, other)
-    require_given_allowed(given, mask, rule)
+    given, mask, rule = as_conditions(observations, asm.layout, given, allowed, rule)
     if mask is not None:
         mask = mask.repeat(n, 1, 1)
     if noise is not None:
-        noise = as_noise(noise, (n, batch, asm.layout.total), device).flatten(0, 1)
+        shape = (n, batch, asm.layout.total)
+        noise = as_noise(noise, shape, observations.device).flatten(0, 1)
 
-    draw = Drawing(asm, temperature, slot_order, rule, slots_per_pass, entropy_bound)
+    def draw(
+        x: torch.Tensor, given: torch.Tensor, mask: torch.Tensor | None, noise: torch.Tensor | None
+    ) -> torch.Tensor:
+        is_greedy = temperature == 0.0
+        return decode(
+            asm.slot_by_slot(x),
+            _ranks(slot_order, given),
+            both_rules(None if mask is None else RowMask(mask), rule),
+            None if is_greedy else gumbel_noise if noise is None else noise,
+            given=given,
+            temperature=1.0 if is_greedy else temperature,
+            passes=Passes(slots_per_pass, entropy_bound=entropy_bound),
+        )
+
     rows = observations.repeat(n, 1), given.repeat(n, 1)
     return in_parts(asm, draw, *rows, mask, noise).reshape(n, batch, slots)
+
+
+def _ranks(
+    order: OrderName | Literal["random"] | list[int], actions: torch.Tensor
+) -> OrderName | torch.Tensor:
+    """Returns when each slot of actions `(B, N)` is chosen, smallest first, where that is known."""
+    if order == "random":
+        return torch.rand(actions.shape, device=actions.device)
+    n_slots = actions.shape[1]
+    if order == "slots":  # each in view of all that is given
+        order = list(range(n_slots))
+    if isinstance(order, str):
+        return order
+    ranks = torch.empty(n_slots, device=actions.device)
+    ranks[order] = torch.arange(n_slots, dtype=ranks.dtype, device=actions.device)
+    return ranks.expand_as(actions)
 
 
 def complete(
@@ -195,7 +222,7 @@ def log_prob(
         NoAllowedChoiceError: the mask leaves a slot without a choice.
         ValueError: `n_orders` is less than 1, or a mask of another type or shape.
     """
-    whole = _checked_actions(asm, observations, actions, least=0)
+    whole = as_choices_of(asm.layout, observations, actions)
     if n_orders < 1:
         raise ValueError(f"Expected n_orders of at least 1, got {n_orders}.")
     slots = asm.layout.n_slots
@@ -255,7 +282,7 @@ def log_likelihood(
     References:
         * Salazar et al., Masked Language Model Scoring, 2020, equation 2.
     """
-    whole = _checked_actions(asm, observations, actions, least=0)
+    whole = as_choices_of(asm.layout, observations, actions)
 
     def score(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         columns = []

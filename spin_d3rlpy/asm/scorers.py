@@ -8,8 +8,9 @@ from typing import TypeAlias
 import torch
 
 from spin_d3rlpy.asm.entities import Attention, EntityConfig, PairScorer
+from spin_d3rlpy.asm.rules import OPEN
 from spin_d3rlpy.asm.slot_scorer import SlotScorer
-from spin_d3rlpy.nvec import replace_slot
+from spin_d3rlpy.nvec import SlotLayout, replace_slot
 
 Scorer: TypeAlias = PairScorer | SlotScorer
 
@@ -50,20 +51,34 @@ def score_in_order(
 
 
 class EntityBySlot:
-    """Logits of one slot after the other; see `spin_d3rlpy.asm.model.SlotBySlot`."""
+    """Logits by features, in view of any choices; see `spin_d3rlpy.asm.model.SlotBySlot`."""
 
     def __init__(
         self,
         scorer: Scorer,
-        mask_ids: torch.Tensor,
+        layout: SlotLayout,
         observations: torch.Tensor,
-        actions: torch.Tensor | None,
+        actions: torch.Tensor | None = None,
     ) -> None:
-        self._state = scorer.open(observations)
-        self._mask_ids = mask_ids
-        masked = mask_ids.expand(observations.shape[0], -1)
-        self.tokens = masked if actions is None else actions  # (B, N)
-        self._made = self._state.made(self.tokens)
+        self._state, self.layout = scorer.open(observations), layout
+        self._mask = layout.max_choices  # all slots have as many choices
+        if actions is None:
+            shape = observations.shape[0], layout.n_slots
+            actions = torch.full(shape, self._mask, device=observations.device)
+        self.tokens = actions  # (B, N)
+        self._made = self._state.made(actions)
+
+    def all_open(self) -> torch.Tensor:
+        """Returns actions `(B, N)` without a choice, -1."""
+        return torch.full_like(self.tokens, OPEN)
+
+    def logits_given(
+        self, actions: torch.Tensor, slots: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns logits `(B, C, K)` of slots `(B, C)`, of all if None; see `Conditionals`."""
+        made = self._state.made(torch.where(actions == OPEN, self._mask, actions))
+        n_slots = self.layout.n_slots if slots is None else slots.shape[1]
+        return self._state.logits(made, slots).expand(-1, n_slots, -1)
 
     def logits(self, slot: int) -> torch.Tensor:
         """Returns a slot's logits, `(B, K)`."""
@@ -77,7 +92,7 @@ class EntityBySlot:
     def hide(self, slot: int) -> None:
         """Opens a slot whose choices are made."""
         self._made = self._state.changed(self._made, slot, self.tokens[:, slot], -1.0)
-        self._set(slot, self._mask_ids[slot].expand(self.tokens.shape[0]))
+        self._set(slot, torch.full_like(self.tokens[:, slot], self._mask))
 
     def _set(self, slot: int, token: torch.Tensor) -> None:
         self.tokens = replace_slot(self.tokens, slot, token)

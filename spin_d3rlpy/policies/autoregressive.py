@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from spin_d3rlpy._compat import cpu_multiplies_bfloat16, is_exporting
-from spin_d3rlpy.asm.choosing import allowed_scores, choice_of
 from spin_d3rlpy.asm.model import PerSlotLogits
-from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.asm.rules import OPEN
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.files.fields import check_fields
 from spin_d3rlpy.nvec import SlotLayout
@@ -101,49 +100,55 @@ class AutoregressivePolicy(SlotOrderPolicy):
         logits: torch.Tensor = self.heads(_without_half(self.lstm, tokens)[0])
         return logits
 
-    def decode(
-        self,
-        observations: torch.Tensor,
-        noise: torch.Tensor | None = None,
-        rule: Rule | None = None,
-    ) -> torch.Tensor:
-        state = self.state_encoder(observations)
-        previous = torch.full_like(observations[:, 0], self.start).long()
-        n = self.layout.n_slots
-        noises = [None] * n if noise is None else noise.split(self.layout.nvec, -1)
+    def in_order(self, observations: torch.Tensor) -> SlotsOfLSTM:
+        return SlotsOfLSTM(self, observations)
+
+
+class SlotsOfLSTM:
+    """Logits of one slot after the other; see `spin_d3rlpy.asm.decoding.OrderedConditionals`.
+
+    Each slot's are asked for once, in the slots' order.
+    """
+
+    def __init__(self, policy: AutoregressivePolicy, observations: torch.Tensor) -> None:
+        self._policy, self.layout = policy, policy.layout
+        self._state = state = policy.state_encoder(observations)
+        self._previous = torch.full_like(observations[:, 0], policy.start).long()
         on_cpu = state.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
         # Exports contain the LSTM as one operation.
         by_cells = on_cpu and not is_exporting() and len(state) < MANY_ROWS
-        step = self._step_by_cells if by_cells else self._step
-        memory: Any = None
-        choices: list[torch.Tensor] = []
-        for i, slot_noise in enumerate(noises):
-            token = torch.cat([state, self.embedding(previous)], dim=-1)
-            hidden, memory = step(token, memory)
-            logits = self.heads.slot_logits(i, hidden)
-            scores = logits if slot_noise is None else logits + slot_noise
-            if rule is None:
-                previous = scores.argmax(-1)
-                choices.append(previous)
-            else:
-                choices.append(choice_of(allowed_scores(scores, rule, choices, n)))
-                previous = choices[-1].clamp(min=0)  # in a file, -1 is no choice
-        return torch.stack(choices, dim=-1)
+        self._step = self._step_by_cells if by_cells else self._step_at_once
+        self._memory: Any = None
 
-    def _step(self, token: torch.Tensor, memory: Any) -> tuple[torch.Tensor, Any]:
+    def all_open(self) -> torch.Tensor:
+        """Returns actions `(B, N)` without a choice, -1."""
+        return torch.full_like(self._previous, OPEN)[:, None].expand(-1, self.layout.n_slots)
+
+    def logits(self, slot: int) -> torch.Tensor:
+        """Returns the next slot's logits, `(B, m_i)`."""
+        token = torch.cat([self._state, self._policy.embedding(self._previous)], dim=-1)
+        hidden, self._memory = self._step(token, self._memory)
+        return self._policy.heads.slot_logits(slot, hidden)
+
+    def choose(self, slot: int, choice: torch.Tensor) -> None:
+        """Takes over its choices `(B,)`."""
+        self._previous = choice
+
+    def _step_at_once(self, token: torch.Tensor, memory: Any) -> tuple[torch.Tensor, Any]:
         """One LSTM step: tokens `(B, ...)` to hidden states `(B, D)`, and the new memory."""
-        hidden, updated = _without_half(self.lstm, token[None], memory)
+        hidden, updated = _without_half(self._policy.lstm, token[None], memory)
         return hidden[0], updated
 
     def _step_by_cells(
         self, token: torch.Tensor, memory: Memory | None
     ) -> tuple[torch.Tensor, Any]:
-        """`_step` layer by layer, for few rows."""
+        """The same layer by layer, for few rows."""
+        lstm = self._policy.lstm
         if memory is None:
-            zeros = token.new_zeros(len(token), self.lstm.hidden_size)
-            memory = [(zeros, zeros)] * self.lstm.num_layers
+            zeros = token.new_zeros(len(token), lstm.hidden_size)
+            memory = [(zeros, zeros)] * lstm.num_layers
         updated: Memory = []
-        for state, weights in zip(memory, self.lstm.all_weights, strict=True):
+        for state, weights in zip(memory, lstm.all_weights, strict=True):
             token, cell = torch.lstm_cell(token, state, *weights)
             updated.append((token, cell))
         return token, updated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
 import torch
 from d3rlpy.models.torch.encoders import Encoder, compute_output_size
@@ -13,7 +13,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy import fast
-from spin_d3rlpy.asm.choosing import allowed_scores, by_rule, choice_of
+from spin_d3rlpy.asm.decoding import (
+    IndependentConditionals,
+    OrderedConditionals,
+    OrderName,
+    decode,
+)
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.fast import replace_dropout
@@ -54,37 +59,10 @@ class SlotFeatures(nn.Module):
         """Copies the usable parts of an ASM; by default none."""
 
 
-class Conditionals(Protocol):
-    """Logits of one slot at a time, in view of the choices of all others."""
-
-    def hide(self, slot: int) -> None:
-        """Opens a slot."""
-
-    def logits(self, slot: int) -> torch.Tensor:
-        """Returns the logits of an open slot, `(B, m_i)`."""
-
-    def choose(self, slot: int, choice: torch.Tensor) -> None:
-        """Fills an open slot with choices `(B,)`."""
-
-
-class IndependentConditionals:
-    """Conditionals of independent slots: what the others choose changes nothing."""
-
-    def __init__(self, layout: SlotLayout, logits: torch.Tensor) -> None:
-        self._slots: list[torch.Tensor] = list(logits.split(layout.nvec, dim=-1))
-
-    def hide(self, slot: int) -> None:
-        """Does nothing."""
-
-    def logits(self, slot: int) -> torch.Tensor:
-        return self._slots[slot]
-
-    def choose(self, slot: int, choice: torch.Tensor) -> None:
-        """Does nothing."""
-
-
 class Policy(nn.Module):
     """A distribution over actions `(N,)` given a state."""
+
+    order: OrderName = "slots"  # in which slots are chosen, see `spin_d3rlpy.asm.decoding`
 
     def __init__(self, layout: SlotLayout) -> None:
         super().__init__()
@@ -103,7 +81,6 @@ class Policy(nn.Module):
     def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
         """Joint log-probability `(B,)` of actions `(B, N)`: the sum over slots."""
 
-    @abstractmethod
     def decode(
         self,
         observations: torch.Tensor,
@@ -112,9 +89,10 @@ class Policy(nn.Module):
     ) -> torch.Tensor:
         """Each slot's largest logit plus noise `(B, S)`, `(B, N)`: a sample if it is Gumbel's.
 
-        With a rule slots are chosen one after the other, among what the rule allows in view of
-        those before; a `NoAllowedChoiceError` says that this is nothing.
+        Slots are chosen in the policy's `order`, by its `conditionals`, among what a rule allows in
+        view of those before; a `NoAllowedChoiceError` says that this is nothing.
         """
+        return decode(self.conditionals(observations), self.order, rule, noise)
 
     def greedy(self, observations: torch.Tensor, rule: Rule | None = None) -> torch.Tensor:
         """The greedy action `(B, N)`; the mode if slots are independent given the state."""
@@ -157,8 +135,11 @@ class Policy(nn.Module):
         samples: torch.Tensor = actions.unflatten(0, (n, -1))
         return samples
 
-    def conditionals(self, observations: torch.Tensor, actions: torch.Tensor) -> Conditionals:
-        """Returns logits of one slot at a time in view of the others' choices `(B, N)`.
+    def conditionals(self, observations: torch.Tensor, actions: torch.Tensor | None = None) -> Any:
+        """Returns logits of slots in view of others' choices, `asm.decoding.Conditionals`.
+
+        All slots are open; with actions `(B, N)` all have made their choice. Without, what a policy
+        returns need only be `OrderedConditionals`, if its order is the slots'.
 
         Raises:
             NotImplementedError: the policy cannot tell.
@@ -189,24 +170,15 @@ class Policy(nn.Module):
 class IndependentPolicy(Policy):
     """A policy whose `forward` gives every slot's logits at once, flat `(B, S)`."""
 
+    order: OrderName = "confidence"  # counts where rules are
+
     def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
         return joint_log_prob(self.layout, self(observations), actions)
 
-    def decode(
-        self,
-        observations: torch.Tensor,
-        noise: torch.Tensor | None = None,
-        rule: Rule | None = None,
-    ) -> torch.Tensor:
-        """See `Policy.decode`; with a rule the surest slot is chosen first."""
-        logits = self(observations)
-        if rule is None:
-            return self.layout.argmax(logits if noise is None else logits + noise)
-        added = None if noise is None else self.layout.split(noise, fill=0.0)
-        return by_rule(self.layout.split(logits), rule, added)
-
-    def conditionals(self, observations: torch.Tensor, actions: torch.Tensor) -> Conditionals:
-        return IndependentConditionals(self.layout, self(observations))
+    def conditionals(
+        self, observations: torch.Tensor, actions: torch.Tensor | None = None
+    ) -> IndependentConditionals:
+        return IndependentConditionals(self.layout, self.layout.split(self(observations)))
 
 
 class SlotOrderPolicy(Policy):
@@ -219,33 +191,16 @@ class SlotOrderPolicy(Policy):
     def log_prob(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return joint_log_prob(self.layout, self(observations, actions), actions)
 
+    @abstractmethod
+    def in_order(self, observations: torch.Tensor) -> OrderedConditionals:
+        """Returns logits of one slot after the other, each in view of those before it."""
 
-def choose_in_order(
-    layout: SlotLayout,
-    chain: Conditionals,
-    noise: torch.Tensor | None = None,
-    rule: Rule | None = None,
-) -> torch.Tensor:
-    """Chooses one slot after the other, `(B, N)`, each in view of those before it.
-
-    Args:
-        layout: of the action.
-        chain: of a state, with all slots open.
-        noise: see `Policy.decode`.
-        rule: likewise.
-    """
-    added = None if noise is None else noise.split(layout.nvec, dim=-1)
-    choices: list[torch.Tensor] = []
-    for slot in range(layout.n_slots):
-        scores = chain.logits(slot)
-        if added is not None:
-            scores = scores + added[slot]
-        if rule is None:
-            choices.append(scores.argmax(-1))
-        else:
-            choices.append(choice_of(allowed_scores(scores, rule, choices, layout.n_slots)))
-        chain.choose(slot, choices[-1].clamp(min=0))  # in a file, -1 is no choice
-    return torch.stack(choices, dim=-1)
+    def conditionals(
+        self, observations: torch.Tensor, actions: torch.Tensor | None = None
+    ) -> OrderedConditionals:
+        if actions is not None:
+            super().conditionals(observations, actions)  # says that it cannot tell
+        return self.in_order(observations)
 
 
 def joint_log_prob(layout: SlotLayout, logits: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:

@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from spin_d3rlpy.asm.conditions import ArrayLike, Order
-from spin_d3rlpy.asm.rules import Rule
-from spin_d3rlpy.asm.sampling import sample
+from spin_d3rlpy.asm.conditions import ArrayLike, as_conditions
+from spin_d3rlpy.asm.decoding import decode
+from spin_d3rlpy.asm.rules import RowMask, Rule, both_rules
+from spin_d3rlpy.asm.sampling import in_parts, sample
 from spin_d3rlpy.policies.base import IndependentPolicy, Policy, SlotOrderPolicy
 from spin_d3rlpy.policies.joint import JointPolicy
 
 
-class _SlotDistributions:
-    """A policy in place of a structure model: logits of every slot, given partial actions."""
-
-    def __init__(self, policy: IndependentPolicy | SlotOrderPolicy) -> None:
-        self._policy = policy
-        self.layout, self.nvec = policy.layout, policy.layout.nvec
-        # Open slots, as a structure model marks them. An LSTM does not see those after a slot.
-        self.mask_ids = torch.tensor(self.nvec, device=self.layout.offsets.device)
-
-    @property
-    def training(self) -> bool:
-        return self._policy.training
-
-    def train(self, mode: bool = True) -> Any:
-        self._policy.train(mode)
-        return self
-
-    def __call__(self, observations: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        if isinstance(self._policy, SlotOrderPolicy):
-            logits: torch.Tensor = self._policy(observations, tokens)
-        else:
-            logits = self._policy(observations)
-        return logits
-
-    def slot_by_slot(self, observations: torch.Tensor) -> Any:
-        raise NotImplementedError  # log-probabilities of policies have a method of their own
-
-
+@torch.no_grad()
 def greedy_with(
     policy: Policy,
     observations: torch.Tensor,
@@ -54,18 +26,17 @@ def greedy_with(
     and errors are those of `spin_d3rlpy.asm.sampling.sample`; a ValueError says that a policy tells
     no distribution of its slots.
     """
-    order: Order = range(policy.layout.n_slots)
-    model: Any
-    if isinstance(policy, JointPolicy):
-        model = policy.asm
-    elif isinstance(policy, SlotOrderPolicy):
-        model = _SlotDistributions(policy)
-    elif isinstance(policy, IndependentPolicy):
-        model, order = _SlotDistributions(policy), "confidence"
-    else:
+    if isinstance(policy, JointPolicy):  # in view of what is given for later slots, too
+        return sample(policy.asm, observations, 1, 0.0, given, allowed, "slots", rule=rule)[0]
+    if not isinstance(policy, IndependentPolicy | SlotOrderPolicy):
         raise ValueError(
             "Expected a policy of independent slots, an autoregressive one or a structure model; a "
             f"{type(policy).__name__} tells no distribution of its slots."
         )
-    conditions: dict[str, Any] = {"given": given, "allowed": allowed, "rule": rule}
-    return sample(model, observations, temperature=0.0, order=order, **conditions)[0]
+    choices, mask, others = as_conditions(observations, policy.layout, given, allowed, rule)
+
+    def choose(x: torch.Tensor, choices: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        conditions = both_rules(None if mask is None else RowMask(mask), others)
+        return decode(policy.conditionals(x), policy.order, conditions, given=choices)
+
+    return in_parts(policy, choose, observations, choices, mask)

@@ -10,10 +10,9 @@ from torch.nn.functional import relu
 
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.model import ActionStructureModel, SlotTransformer, TransformerConfig
-from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.asm.scorers import EntityBySlot, create_scorer, score_all, score_in_order
 from spin_d3rlpy.nvec import SlotLayout, require_same_nvec
-from spin_d3rlpy.policies.base import IndependentPolicy, Policy, SlotOrderPolicy, choose_in_order
+from spin_d3rlpy.policies.base import IndependentPolicy, Policy, SlotOrderPolicy
 from spin_d3rlpy.policies.features import require_same_sizes
 
 
@@ -92,25 +91,16 @@ class EntityOrderPolicy(_WithEntities, SlotOrderPolicy):
     Arguments are those of `EntityPolicy`.
     """
 
-    mask_ids: torch.Tensor  # (N,)
-
     def __init__(self, observation_size: int, nvec: Sequence[int], config: EntityConfig) -> None:
         super().__init__(SlotLayout(nvec))
         self.config = config
         self.scorer = create_scorer(observation_size, nvec, config)
-        self.register_buffer("mask_ids", torch.tensor(self.layout.nvec), persistent=False)
 
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         return score_in_order(self.scorer, observations, actions.long()).flatten(1)
 
-    def decode(
-        self,
-        observations: torch.Tensor,
-        noise: torch.Tensor | None = None,
-        rule: Rule | None = None,
-    ) -> torch.Tensor:
-        chain = EntityBySlot(self.scorer, self.mask_ids, observations, None)
-        return choose_in_order(self.layout, chain, noise, rule)
+    def in_order(self, observations: torch.Tensor) -> EntityBySlot:
+        return EntityBySlot(self.scorer, self.layout, observations)
 
 
 class SlotAttention(nn.Module):

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 from d3rlpy.models.encoders import EncoderFactory, VectorEncoderFactory, make_encoder_field
 from d3rlpy.serializable_config import DynamicConfig, generate_config_registration
 
+from spin_d3rlpy.asm.decoding import OrderName
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.model import ARCHITECTURES, MLPConfig, StructureConfig, TransformerConfig
@@ -27,7 +28,7 @@ from spin_d3rlpy.policies.features import (
     StudentFeatures,
     TrajectoryFeatures,
 )
-from spin_d3rlpy.policies.joint import JointPolicy, OrderName
+from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.policies.reprem import RePreMConfig, RePreMPretrainingConfig
 from spin_d3rlpy.policies.stages import Distill, PretrainASM, PretrainTrajectories, Stage
 from spin_envs import ActionLayout
@@ -237,10 +238,11 @@ class SPINJoint(_AnyArchitecture, name="spin_joint"):
 
     Args:
         order: in which slots are chosen: `"slots"`, one after the other; `"confidence"`, the slot
-            with the most likely choice first; `"margin"`, the one whose best choice leads most.
-            None is `"confidence"` where choices have features, and `"slots"` elsewhere.
-        slots_per_pass: with the last two, most slots that one pass of a network of such features
-            chooses, if their choices differ; see `spin_d3rlpy.asm.surest.choose_surest`.
+            with the most likely choice first; `"margin"`, the one whose best choice leads most by
+            probability, `"regret"` by log-probability. None is `"confidence"` where choices have
+            features, and `"slots"` elsewhere.
+        slots_per_pass: but for `"slots"`, most slots that one pass of a network of such features
+            chooses, if their choices differ; with rules or masks slots are chosen one by one.
         entropy_bound: instead of these, slots are chosen together in one pass of the network as
             long as the sum of their entropies (nats), without the largest one, stays below this.
             Exported files, and policies with rules or masks, choose one a pass.

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import torch
 
 from spin_d3rlpy._compat import is_exporting
+from spin_d3rlpy.asm.decoding import Conditionals
 from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.critics.joint import JointQFunction
 from spin_d3rlpy.nvec import replace_slot
-from spin_d3rlpy.policies.base import Conditionals
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import nn
 
-from spin_d3rlpy.policies.base import Conditionals
+from spin_d3rlpy.asm.decoding import Conditionals
 
 ActsBy = Literal["search", "imitation"]
 SearchMode = Literal["auto", "always", "never"]

@@ -44,6 +44,7 @@ from spin_d3rlpy.errors import (
     UntrustedRuleError,
 )
 from spin_d3rlpy.evaluation.probabilities import SampledPolicy
+from spin_d3rlpy.nvec import SlotLayout
 from tests.algos.problems import OBSERVATION_SIZE, new_algorithm, random_buffer, tiny_fields
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
@@ -137,7 +138,7 @@ def test_a_rule_changes_only_what_breaks_it() -> None:
 def test_the_slot_that_loses_most_chooses_first() -> None:
     algo = fitted(DecQN, rules=[all_different(4)])
     values = torch.tensor([[[5.0, 4.9, 0.0, 0.0], [5.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 3.0]]])
-    assert best_choices(values, algo.impl.rule).tolist() == [[1, 0, 3]]
+    assert best_choices(SlotLayout(NVEC), values, algo.impl.rule).tolist() == [[1, 0, 3]]
 
 
 @pytest.mark.parametrize("algo_class", [FactoredBC, AutoregressiveBC, SPINIDQL])

@@ -25,6 +25,7 @@ from spin_d3rlpy import (
     save_policy,
 )
 from spin_d3rlpy.algos import idql
+from spin_d3rlpy.asm.decoding import IndependentConditionals
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.critics.joint import JointCritic
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -32,7 +33,6 @@ from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.weights import completed_returns, returns_to_go
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
 from spin_d3rlpy.nvec import SlotLayout
-from spin_d3rlpy.policies.base import IndependentConditionals
 from spin_d3rlpy.search.ascent import ascend
 from spin_d3rlpy.search.trust import Search, Trust, TrustSwitch, measure_trust
 from spin_envs import ActionLayout
@@ -128,7 +128,7 @@ def test_the_search_ends_where_no_supported_change_of_one_slot_is_better(
     logits = 2.0 * torch.randn(6, N * K)
     slots = SlotLayout([K] * N)
     start = slots.argmax(logits)
-    conditionals = IndependentConditionals(slots, logits)
+    conditionals = IndependentConditionals(slots, slots.split(logits))
     found = ascend(critic.members, conditionals, x, start, action_flexibility=0.1, sweeps=20)
     assert (lowest(critic, x, found) >= lowest(critic, x, start)).all()
     split = slots.split(logits)
@@ -151,7 +151,7 @@ def test_one_sweep_finds_the_best_action_of_a_sum_over_slots() -> None:
     q.values = lambda sums, _=None: sums[..., 0]
     everything = all_actions((K,) * N)
     values = critic.q_values(slots, x, everything[:, None].expand(-1, 3, -1))[0]
-    conditionals = IndependentConditionals(slots, torch.zeros(3, N * K))
+    conditionals = IndependentConditionals(slots, torch.zeros(3, N, K))
     start = torch.zeros(3, N, dtype=torch.int64)
     found = ascend(critic.members, conditionals, x, start, action_flexibility=0.5, sweeps=1)
     assert torch.equal(found, everything[values.argmax(0)])
@@ -159,7 +159,7 @@ def test_one_sweep_finds_the_best_action_of_a_sum_over_slots() -> None:
 
 def test_the_search_keeps_conditions_and_deadlines() -> None:
     critic, x, slots = make_critic(LAYOUTS["shared"]), torch.randn(8, SIZE), SlotLayout([K] * N)
-    conditionals = IndependentConditionals(slots, torch.zeros(8, N * K))
+    conditionals = IndependentConditionals(slots, torch.zeros(8, N, K))
     start = torch.tensor([[0, 1, 2, 2]]).repeat(8, 1)
 
     def search(**conditions: Any) -> torch.Tensor:
@@ -593,7 +593,7 @@ def test_states_in_parts_get_the_actions_that_they_get_alone(
 
 def test_the_search_leaves_a_state_without_choices_and_goes_on_in_others() -> None:
     critic, x, slots = make_critic(None), torch.randn(5, SIZE), SlotLayout([K] * N)
-    start, logits = torch.randint(K, (5, N)), torch.zeros(5, N * K)
+    start, logits = torch.randint(K, (5, N)), torch.zeros(5, N, K)
 
     def found(rows: slice, allowed: torch.Tensor) -> torch.Tensor:
         conditionals = IndependentConditionals(slots, logits[rows])

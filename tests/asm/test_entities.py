@@ -33,9 +33,8 @@ from spin_d3rlpy import (
 from spin_d3rlpy.asm import pretrain, sampling
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.model import MLPConfig
-from spin_d3rlpy.asm.rules import all_different
+from spin_d3rlpy.asm.rules import Rule, all_different
 from spin_d3rlpy.asm.sampling import slot_log_probs
-from spin_d3rlpy.asm.surest import CONSIDERED, choose_surest
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
@@ -45,7 +44,7 @@ from spin_d3rlpy.policies.base import FactoredPolicy
 from spin_d3rlpy.policies.entities import EntityPolicy
 from spin_d3rlpy.policies.factories import SPINJoint
 from spin_d3rlpy.policies.features import SlotPolicy
-from spin_d3rlpy.policies.joint import JointPolicy
+from spin_d3rlpy.policies.joint import CONSIDERED, JointPolicy
 from spin_envs import ActionLayout
 from tests.algos.problems import new_algorithm
 
@@ -266,21 +265,13 @@ def test_columns_of_one_feature_are_scaled_alike() -> None:
 def test_surest_slots_first_with_an_entropy_bound() -> None:
     asm, x = make_asm(6), torch.rand(50, 30)
     one_a_pass = asm.sample(x, temperature=0.0, order="confidence")
-    calls = []
-    scorer: Any = asm.scorer
-    open_state = scorer.open  # once a pass
-
-    def counted(observations: torch.Tensor) -> Any:
-        calls.append(1)
-        return open_state(observations)
-
-    scorer.open = counted
+    passes = passes_of(asm)
     none = asm.sample(x, temperature=0.0, order="confidence", entropy_bound=0.0)
-    assert len(calls) == 6  # none of these is sure
+    assert len(passes) == 6  # none of these is sure
     assert none.shape == one_a_pass.shape
-    calls.clear()
+    passes.clear()
     everything = asm.sample(x, temperature=0.0, order="confidence", entropy_bound=1e9)
-    assert len(calls) == 1
+    assert len(passes) == 1
     assert torch.equal(everything[0], asm.layout.argmax(asm(x, asm.mask_ids.expand(50, -1))))
     ruled = asm.sample(
         x, temperature=0.0, order="margin", entropy_bound=1e9, allowed=all_different(7, [6])
@@ -329,7 +320,20 @@ def test_couriers_coordinate() -> None:
     env.close()
 
 
-@pytest.mark.parametrize("order", ["confidence", "margin"])
+def choose_surest(
+    asm: ActionStructureModel,
+    x: torch.Tensor,
+    order: Any,
+    rule: Rule | None = None,
+    slots_per_pass: int = 1,
+) -> torch.Tensor:
+    """Returns what a policy chooses that acts by a model, slots in an order of their own."""
+    policy = JointPolicy(x.shape[1], asm.nvec, asm.config, order, None, slots_per_pass)
+    policy.asm = asm
+    return policy.greedy(x, rule)
+
+
+@pytest.mark.parametrize("order", ["confidence", "margin", "regret"])
 def test_surest_first_is_as_sampling_where_all_slots_are_looked_at(order: Any) -> None:
     asm, x = make_asm(6), torch.rand(50, 30)
     expected = asm.sample(x, temperature=0.0, order=order)[0]

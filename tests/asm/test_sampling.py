@@ -239,7 +239,7 @@ def test_where_no_choice_is_left() -> None:
         ({"slots_per_pass": 0}, "slots_per_pass=0"),
         ({"temperature": -1.0}, "temperature=-1"),
         ({"order": (0, 0, 1)}, "each of 3 slots once"),
-        ({"order": "left"}, "'random', 'confidence', 'margin' or each of 3 slots"),
+        ({"order": "left"}, "'regret' or each of 3 slots"),
         ({"allowed": torch.ones(3, 3, dtype=torch.bool)}, r"bool mask of shape \(4, 3, 4\)"),
         ({"allowed": torch.ones(3, 4)}, "got torch.float32"),
         ({"allowed": np.ones((3, 4))}, "got torch.float64"),

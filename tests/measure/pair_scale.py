@@ -19,8 +19,8 @@ import typer
 
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, pretrain
 from spin_d3rlpy.asm.entities import EntityConfig
-from spin_d3rlpy.asm.surest import choose_surest
 from spin_d3rlpy.files.results import format_table, write_csv
+from spin_d3rlpy.policies.joint import JointPolicy
 from spin_envs import ActionLayout
 
 _MEASURE = "import sys; from tests.measure import pair_scale as p; p.print_measured(*sys.argv[1:])"
@@ -75,11 +75,13 @@ def print_measured(n_slots: str, n_choices: str) -> None:
     step = (time.process_time() - began) / STEPS
     memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     state = torch.randn(1, 2 * n + 4 * k)
+    policy = JointPolicy(2 * n + 4 * k, [k] * n, asm.config, "confidence")
+    policy.asm = asm
     with torch.no_grad():
-        choose_surest(asm, state, "confidence")
+        policy.greedy(state)
         began = time.process_time()
         for _ in range(STEPS):
-            choose_surest(asm, state, "confidence")
+            policy.greedy(state)
     row = {
         "slots": n,
         "choices": k,

@@ -10,7 +10,7 @@ from spin_d3rlpy.policies import IndependentPolicy
 
 
 class LinearPolicy(IndependentPolicy):
-    """The network; where slots depend on each other, write `log_prob` and `decode` instead."""
+    """The network; where slots depend on each other, write `log_prob` and `conditionals`."""
 
     def __init__(self, observation_size, nvec, scale):
         super().__init__(SlotLayout(nvec))

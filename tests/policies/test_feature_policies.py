@@ -98,7 +98,7 @@ def test_slots_see_choices_before_them_and_no_others(kind: str) -> None:
     actions = torch.randint(4, (6, 4), generator=torch.Generator().manual_seed(2))
     logits = policy.layout.split(policy(x, actions))
     for slot in range(4):
-        masked = torch.where(torch.arange(4) < slot, actions, policy.mask_ids)
+        masked = torch.where(torch.arange(4) < slot, actions, policy.layout.max_choices)
         whole = score_all(policy.scorer, x, masked)[:, slot]
         torch.testing.assert_close(logits[:, slot], whole)
     other = policy.layout.split(policy(x, (actions + 1) % 4))
