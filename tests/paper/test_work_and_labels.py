@@ -26,7 +26,6 @@ from tests.paper.test_experiments import MAZE, maze_data, run
 _maze = test_experiments._maze  # a fixture
 maze = pytest.mark.usefixtures("_maze")
 WORK = dataclasses.replace(SCALES["smoke"], clock="ops", maze_seconds=1.0)
-NAMES = {"F": "4f681ee242", "AR": "80fde37431", "SAINT": "5edcc5578e", "SPIN": "f992712fdd"}
 COUNTED = Method("SPIN", "SPINIQL", labeled=0.3, pretrained="counted")
 
 
