@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from d3rlpy.base import DeviceArg, LearnableConfig
@@ -24,8 +24,6 @@ from spin_envs import ActionLayout
 
 ACTING_SCALERS = ("observation_scaler",)  # config fields that acting needs fitted
 SCALERS = (*ACTING_SCALERS, "reward_scaler")  # that updates and files need fitted
-
-REMOVED = ("nvec", "asm_path")  # fields that policies had in older files
 
 
 def layout_field() -> Any:
@@ -118,11 +116,6 @@ class MultiDiscreteConfig(LearnableConfig):
         return self.algo_class(self, device, enable_ddp)
 
     @classmethod
-    def upgraded(cls, dict_config: dict[str, Any]) -> dict[str, Any]:
-        """Returns the fields of a saved config as this version saves them."""
-        return dict_config
-
-    @classmethod
     def get_type(cls) -> str:
         return cls.type_name
 
@@ -153,24 +146,6 @@ class PolicyConfig(MultiDiscreteConfig):
     actor_encoder_factory: EncoderFactory = make_encoder_field()
     imitation_batch_size: int | None = None
     ema_decay: float = 0.0
-
-    @classmethod
-    def deserialize_from_dict(cls, dict_config: dict[str, Any]) -> Any:
-        return super().deserialize_from_dict(cls.upgraded(dict_config))
-
-    @classmethod
-    def upgraded(cls, dict_config: dict[str, Any]) -> dict[str, Any]:
-        """In older files policy fields are part of the objective's, and there are some more."""
-        own = {field.name for field in dataclasses.fields(cls)}
-        others = {k: v for k, v in dict_config.items() if k not in own}
-        params = {k: v for k, v in dict_config.items() if k in own}
-        factory = params.get("actor_encoder_factory")
-        if not isinstance(factory, Mapping):
-            return dict_config
-        inner = {**factory.get("params", {}), **others}
-        kept = {k: v for k, v in inner.items() if k not in REMOVED}
-        params["actor_encoder_factory"] = {**factory, "params": kept}
-        return params
 
 
 TConfig = TypeVar("TConfig", bound=type[PolicyConfig])

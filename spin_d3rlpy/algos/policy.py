@@ -430,16 +430,15 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         Raises:
             InvalidObservationError: wrong shape, or not finite.
             InvalidActionSpaceError: actions outside the action space.
-            RuntimeError: there is no ASM. Policy files of earlier versions contain only its trunk:
-                pass the ASM's file to `load_policy` or `set_asm`.
+            RuntimeError: there is no ASM: the policy was built without one.
         """
         observations = self._check_observations(x)
         actions = self._check_actions(action, len(observations))
         asm = self.asm
         if asm is None:
             raise RuntimeError(
-                "There is no ASM in this process; a policy file of an earlier version contains "
-                "only its trunk. Call set_asm with the file of its ASM, or load_policy with asm=."
+                "There is no ASM: the policy was built without one. Call set_asm with a model or "
+                "its file, or fit."
             )
         chosen = torch.as_tensor(actions, dtype=torch.int64, device=self._device)
         scores = log_likelihood(asm, self.network_input(observations), chosen)

@@ -97,11 +97,6 @@ class _TakesFeatures(PolicyFactory):
 
     entities: EntityConfig | None = dataclasses.field(default_factory=EntityConfig, kw_only=True)
 
-    @classmethod
-    def deserialize_from_dict(cls, dict_config: dict[str, Any]) -> Any:
-        """Reads saved fields; files that do not have `entities` are of policies without."""
-        return super().deserialize_from_dict({"entities": None, **dict_config})
-
     def with_layout(self, layout: ActionLayout) -> PolicyFactory:
         if self.entities is None or not layout.has_features:
             return self

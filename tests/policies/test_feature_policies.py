@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -40,7 +39,6 @@ from spin_envs import ActionLayout
 from tests.asm.test_entities import assignments, permuted
 from tests.asm.test_slot_scorer import agents
 from tests.asm.test_slot_scorer import layout as layout_of_agents
-from tests.saved_files import read_saved, write_saved
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 SMALL = TransformerConfig(
@@ -309,21 +307,6 @@ def test_a_layout_without_features_changes_nothing(
         weights.append(torch.cat([p.flatten() for p in algo.policy.parameters()]))
     assert torch.equal(weights[0], weights[1])
     assert torch.equal(weights[0], weights[2])
-
-
-@pytest.mark.parametrize("algo_class", [SAINTBC, AutoregressiveBC])
-def test_files_from_before_features_act_as_before(algo_class: Any, tmp_path: Path) -> None:
-    algo = algo_class(recipe="smoke", entities=None)
-    algo.fit(assignments(4, 2), n_steps=2, n_steps_per_epoch=2, **QUIET)
-    assert algo.config.layout.has_features
-    path = tmp_path / "policy.safetensors"
-    save_policy(algo, path)
-    header, weights = read_saved(path)
-    del header["algorithm"]["config"]["params"]["actor_encoder_factory"]["params"]["entities"]
-    assert "entities" not in json.dumps(header)
-    write_saved(path, header, weights)
-    x = np.random.default_rng(0).random((11, 20)).astype(np.float32)
-    np.testing.assert_array_equal(load_policy(path).predict(x), algo.predict(x))
 
 
 def test_the_recipe_keeps_the_sizes_that_are_given() -> None:
