@@ -48,9 +48,9 @@ def parse(
         context = command.make_context(name, list(arguments), parent=context)
         if not hasattr(command, "commands"):
             return
-        name, command, arguments = command.resolve_command(
-            context, [*context._protected_args, *context.args]
-        )
+        # Click 8.2 has made it private.
+        first = getattr(context, "_protected_args", None) or context.protected_args
+        name, command, arguments = command.resolve_command(context, [*first, *context.args])
 
 
 def require_command(words: list[str]) -> None:
