@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.paper.__main__ import app as paper
 from tests.cli.commands import PROGRAM, parse, require_command, spin_arguments
 from tests.subprocesses import ROOT
 
@@ -85,6 +86,8 @@ def test_the_commands_of_a_page_can_be_parsed(page: Path, monkeypatch: pytest.Mo
         arguments = spin_arguments(part)
         if arguments is not None and not set(arguments) & {"--help", "--install-completion"}:
             parse(arguments, monkeypatch)
+        if (arguments := spin_arguments(part, "python -m examples.paper")) is not None:
+            parse(arguments, monkeypatch, paper)
     for words in (shown.split()[1:] for shown in _INLINE.findall(text)):
         if words[0] != "<command>":
             require_command(words)

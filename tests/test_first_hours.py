@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from examples.paper import grid
 from spin_d3rlpy import SPIN, IQLConfig, PretrainingConfig, TransformerConfig
 from spin_d3rlpy.cli import app
-from spin_d3rlpy.experiments import grid
-from tests.experiments.test_experiments import InProcess
+from tests.paper.test_experiments import InProcess
 from tests.subprocesses import ROOT, run_python
 
 

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from spin_d3rlpy._version import __version__
 from tests.subprocesses import ROOT
@@ -83,6 +84,37 @@ def test_the_check_above_can_fail(here: str, there: str) -> None:
     text = (FOLDER / "conda/recipe.yaml").read_text()
     assert here in text
     assert len(differences(recipe(text.replace(here, there)), PROJECT)) == 1
+
+
+def pinned(text: str) -> dict[str, str]:
+    """Versions by name of a file of constraints."""
+    return dict(re.findall(r"^([\w.-]+)==(.+)$", text, re.M))
+
+
+def not_lowest(dependencies: list[str], text: str) -> list[str]:
+    """Dependencies that a file of constraints has in another version than their lowest one."""
+    pins = pinned(text)
+    wrong = []
+    for line in dependencies:
+        requirement = Requirement(line)
+        [lowest] = [s.version for s in requirement.specifier if s.operator == ">="]
+        if Version(pins[requirement.name]) != Version(lowest):
+            wrong.append(f"{line}, pinned {pins[requirement.name]}")
+    return wrong
+
+
+def test_the_lowest_constraints_are_the_lower_bounds() -> None:
+    text = (ROOT / "constraints-lowest.txt").read_text()
+    assert not_lowest(PROJECT["dependencies"], text) == []
+    assert not_lowest(["torch>=2.13"], text) == [f"torch>=2.13, pinned {pinned(text)['torch']}"]
+
+
+def test_every_file_of_constraints_says_what_it_is_for() -> None:
+    for path in ROOT.glob("constraints*.txt"):
+        first, second, *_ = path.read_text().splitlines()
+        assert first.startswith("# "), path.name
+        assert "==" in second, path.name
+        assert f"`{path.name}`" in (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def test_the_recipes_parts_are_those_of_its_format() -> None:

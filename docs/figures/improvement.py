@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 FOLDER = Path(__file__).parent
-TABLE = FOLDER.parents[1] / "examples" / "results" / "experiments" / "improvement_by_second.csv"
+TABLE = FOLDER.parents[1] / "examples" / "paper" / "results" / "improvement_by_second.csv"
 STYLES = {
     "joint with search": ("SPINIDQL", "#0072B2", "-"),
     "F with search": ("F with search", "#0072B2", "--"),

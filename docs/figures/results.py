@@ -12,7 +12,7 @@ from spin_d3rlpy.files.results import read_csv
 from spin_envs import reference_scores
 
 FOLDER = Path(__file__).parent
-TABLES = FOLDER.parents[1] / "examples" / "results" / "experiments"
+TABLES = FOLDER.parents[1] / "examples" / "paper" / "results"
 NAMES = {"joint with search": "SPINIDQL", "F with search": "FactoredIDQL"}
 COLORS = {
     "F": "#D55E00",

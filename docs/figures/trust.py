@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from spin_d3rlpy.search.trust import LEAST_CONFIRMED
 
 FOLDER = Path(__file__).parent
-TABLE = FOLDER.parents[1] / "examples" / "results" / "experiments" / "trust.csv"
+TABLE = FOLDER.parents[1] / "examples" / "paper" / "results" / "trust.csv"
 
 with TABLE.open() as file:
     rows = list(csv.DictReader(file))

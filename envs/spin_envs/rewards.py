@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 Reward = Callable[[NDArray[np.float32]], NDArray[Any]]
 
 _CHEETAH_SPEED = 8  # of the torso along the track, in m/s
-_FULL_SPEED = 10.0  # that the suite's run pays 1 for
-_HALF_SPEED = 5.0
+# NumPy 1 would compute in float64 with a plain number and one observation.
+_FULL_SPEED = np.float32(10.0)  # that the suite's run pays 1 for
+_HALF_SPEED = np.float32(5.0)
+_ONE = np.float32(1.0)
 _FINGER_TIP = slice(2, 4)  # of the spinner, from its hinge, in m
 _TIP_LENGTH = 0.13
 _TARGET_RADIUS = 0.07  # of the suite's turn_easy
@@ -28,7 +30,7 @@ def _backward(observations: NDArray[Any]) -> NDArray[Any]:
 
 def _half_speed(observations: NDArray[Any]) -> NDArray[Any]:
     off = np.abs(observations[..., _CHEETAH_SPEED] - _HALF_SPEED)
-    return np.asarray(np.clip(1.0 - off / _HALF_SPEED, 0.0, 1.0))
+    return np.asarray(np.clip(_ONE - off / _HALF_SPEED, 0.0, 1.0))
 
 
 def _turn(observations: NDArray[Any]) -> NDArray[Any]:

@@ -441,14 +441,15 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         Raises:
             InvalidObservationError: wrong shape, or not finite.
             InvalidActionSpaceError: actions outside the action space.
-            RuntimeError: there is no ASM.
+            RuntimeError: there is no ASM: the policy was built without one.
         """
         observations = self.check_observations(x)
         actions = self._check_actions(action, len(observations))
         asm = self.asm
         if asm is None:
             raise RuntimeError(
-                "There is no ASM in this process. Train one with pretrain or fit, or call set_asm."
+                "There is no ASM: the policy was built without one. Call set_asm with a model or "
+                "its file, or fit."
             )
         chosen = torch.as_tensor(actions, dtype=torch.int64, device=self._device)
         scores = log_likelihood(asm, self.network_input(observations), chosen)

@@ -66,7 +66,6 @@ def load_policy(
     path: str | Path,
     device: DeviceArg = False,
     max_bytes: int = MAX_BYTES,
-    asm: ActionStructureModel | str | Path | None = None,
     trust: bool = False,
 ) -> Any:
     """Reads an algorithm that `save_policy` wrote; the file may be untrusted.
@@ -78,8 +77,6 @@ def load_policy(
         path: file of `save_policy`.
         device: where the algorithm is built.
         max_bytes: largest file that is read.
-        asm: the policy's Action Structure Model or its file, for `support` with policy files of
-            earlier versions, which contain only its trunk.
         trust: import the functions that the policy has as rules, which runs their modules. Named
             rules need no trust.
 
@@ -112,8 +109,6 @@ def load_policy(
         file.read_into(_file_weights(algo))
     algo.set_grad_step(header["grad_step"])
     algo.preparation = preparation
-    if asm is not None:
-        algo.set_asm(asm)
     return algo
 
 
@@ -132,7 +127,7 @@ def copy_to(algo: Any, device: str) -> Any:
     impl = algo.impl
     described = LearnableConfigWithShape(impl.observation_shape, impl.action_size, algo.config)
     with trusted_rules():  # this process has imported them before
-        copy = _build({"algorithm": described.serialize_to_dict()}, device)
+        copy = _build({"algorithm": described.serialize_to_dict(), "has_asm": False}, device)
     with torch.no_grad():
         weights = _weights(algo)
         for name, value in _weights(copy).items():
@@ -159,7 +154,7 @@ def _build(header: dict[str, Any], device: DeviceArg) -> Any:
     _require_same(saved, described.config.serialize_to_dict())
     algo = described.config.create(device)
     algo.create_impl(tuple(described.observation_shape), described.action_size)
-    if header.get("has_asm", False):  # files of earlier versions contain only its trunk
+    if header["has_asm"]:
         _add_asm(algo)
     return algo
 

@@ -50,7 +50,7 @@ def load_asm(
         scaler = header["observation_scaler"]
         if scaler is not None and not isinstance(scaler, dict):
             raise InvalidCheckpointError("its observation scaler is invalid")
-        sizes = ARCHITECTURES[header.get("architecture", "transformer")]  # older files do not say
+        sizes = ARCHITECTURES[header["architecture"]]
 
         def build() -> ActionStructureModel:
             return ActionStructureModel(

@@ -17,7 +17,7 @@ X_LABELS = {"step": "gradient steps", "seconds": "seconds of training"}
 @command(
     app,
     "spin-d3rlpy plot curves runs/spin-0 runs/spin-1 runs/factored-0",
-    "spin-d3rlpy plot curves spin-bench --metric critic_loss --out losses.svg",
+    "spin-d3rlpy plot curves runs --metric critic_loss --out losses.svg",
     "spin-d3rlpy plot curves runs --x seconds",
     "spin-d3rlpy plot curves runs/asm --metric validation_slot_accuracy_at_0.15",
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
+from gymnasium.error import Error as GymnasiumError
 
 F = TypeVar("F", bound=Callable[..., Any])
 # Every example in a help text; tests see to it that they can be parsed.
@@ -38,7 +40,7 @@ program = typer.Typer(
 
 
 @program.callback()
-def _common(
+def set_log(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show d3rlpy's log and tracebacks of errors.")
     ] = False,
@@ -67,3 +69,22 @@ def command(app: typer.Typer, *examples: str, name: str | None = None) -> Callab
     """Adds the decorated function as a command with these examples in its help."""
     EXAMPLES.extend(examples)
     return app.command(name, epilog=_lines("Examples", examples))
+
+
+def run_program(app: typer.Typer) -> None:
+    """Runs a program; bad input prints one line to stderr and exits with code 2."""
+    from spin_d3rlpy.errors import SpinError
+
+    # Wherever it stands: whoever saw an error repeats the command with -v at its end.
+    arguments = [a for a in sys.argv[1:] if a not in ("-v", "--verbose")]
+    verbose = len(arguments) < len(sys.argv) - 1
+    with warnings.catch_warnings():
+        if not verbose:
+            warnings.showwarning = lambda text, *_, **__: typer.echo(f"Warning: {text}", err=True)
+        try:
+            app(["--verbose", *arguments] if verbose else arguments)
+        except (SpinError, ValueError, ImportError, OSError, GymnasiumError) as error:
+            if verbose:
+                raise
+            typer.echo(f"Error: {error}", err=True)
+            raise SystemExit(2) from error

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.functional import embedding_bag
@@ -21,10 +22,13 @@ from spin_d3rlpy.fast.switch import is_on
 def onednn_multiplies_float32() -> bool:
     """Whether float32 products on this CPU are to be left to oneDNN.
 
-    torch 2.13 gives them to MKL, which multiplies half as fast as oneDNN on AMD's processors. The
-    only way to choose is to let oneDNN round factors to bfloat16, which it does where that is
-    faster, so with AMX. Elsewhere it computes in float32, and a few products make sure of it.
+    torch gives them to MKL, which multiplies half as fast as oneDNN on AMD's processors. The only
+    way to choose is to let oneDNN round factors to bfloat16, which it does where that is faster, so
+    with AMX. Elsewhere it computes in float32, and a few products make sure of it. Older versions
+    of torch have no such setting.
     """
+    if products_setting() is None:
+        return False
     try:
         vendor_is_amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -43,6 +47,11 @@ def onednn_multiplies_float32() -> bool:
     return True
 
 
+def products_setting() -> Any:
+    """Returns torch's setting of oneDNN's products; None in versions (2.6) that have none."""
+    return getattr(torch.backends.mkldnn, "matmul", None)
+
+
 # Who uses oneDNN now, in all threads: the setting is the process's.
 _onednn_users = 0
 _precision_before = "none"
@@ -56,7 +65,7 @@ def float32_products_by_onednn() -> Iterator[None]:
     The last thread to leave sets back what the first one found.
     """
     global _onednn_users, _precision_before
-    products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    products = products_setting()
     with _onednn_lock:
         _onednn_users += 1
         if _onednn_users == 1:

@@ -51,15 +51,26 @@ def autocast(device: torch.device | str, precision: Precision) -> Iterator[None]
 @contextlib.contextmanager
 def _tf32_products() -> Iterator[None]:
     """GPUs multiply in TensorFloat-32, in this context only."""
-    users: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.rnn]
-    before = [user.fp32_precision for user in users]
+    users, name, value = tf32_settings()
+    before = [getattr(user, name) for user in users]
     try:
         for user in users:
-            user.fp32_precision = "tf32"
+            setattr(user, name, value)
         yield
     finally:
         for user, precision in zip(users, before, strict=True):
-            user.fp32_precision = precision
+            setattr(user, name, precision)
+
+
+def tf32_settings() -> tuple[list[Any], str, object]:
+    """Returns torch's users of TensorFloat-32, their setting's name and the value that allows it.
+
+    torch warns where a program uses both names of the setting; versions such as 2.6 have one.
+    """
+    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    if hasattr(cudnn, "rnn"):
+        return [products, cudnn.rnn], "fp32_precision", "tf32"
+    return [products, cudnn], "allow_tf32", True
 
 
 def fast_products(

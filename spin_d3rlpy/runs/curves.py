@@ -10,15 +10,14 @@ from typing import Any, Literal
 import numpy as np
 
 from spin_d3rlpy.errors import InvalidDatasetError, require_one_of
-from spin_d3rlpy.files.results import read_csv, read_json
+from spin_d3rlpy.files.results import read_csv
 from spin_d3rlpy.files.yaml_settings import read_settings
 from spin_d3rlpy.runs.plots import Curve
 from spin_d3rlpy.runs.training import CONFIG, CURVE
 
 X = Literal["step", "seconds"]
-JOB = "job.json"  # of a benchmark's job, in the folder above its run's (before, in the same one)
 # What runs of one line may differ in.
-_NOT_METHOD = ("seed", "device", "n_steps", "checkpoint_interval", "kind")
+_NOT_METHOD = ("seed", "device", "n_steps", "checkpoint_interval")
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:
@@ -27,12 +26,12 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
         path.parent
         for folder in folders
         for path in folder.rglob(CURVE)
-        if (path.parent / CONFIG).exists() or (path.parent / JOB).exists()
+        if (path.parent / CONFIG).exists()
     }
     if not runs:
         raise FileNotFoundError(
             f"There is no {CURVE} of a training in {', '.join(map(str, folders))}. Expected "
-            "folders of `spin-d3rlpy train` or `bench run`."
+            "folders of `spin-d3rlpy train`."
         )
     return sorted(runs)
 
@@ -68,7 +67,7 @@ def read_curves(
                 "--x step)."
             )
         rows = [row for row in rows if row[metric]]  # losses are unknown before training
-        settings_of_run = _flatten(_read_settings(run))
+        settings_of_run = _flatten(read_settings(run / CONFIG))
         dataset = str(settings_of_run.pop("dataset", ""))
         method = {name: value for name, value in settings_of_run.items() if name not in _NOT_METHOD}
         key = json.dumps(method, sort_keys=True)
@@ -91,13 +90,6 @@ def read_curves(
     }
 
 
-def _read_settings(run: Path) -> dict[str, Any]:
-    for folder in (run, run.parent):
-        if (folder / JOB).exists():
-            return read_json(folder / JOB)
-    return read_settings(run / CONFIG)
-
-
 def _flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in nested.items():
@@ -105,8 +97,7 @@ def _flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             flat |= _flatten(value, f"{prefix}{name}.")
         else:
             flat[f"{prefix}{name}"] = value
-    # Seeds and folders of a shared pre-training follow the run's.
-    return {k: v for k, v in flat.items() if not k.startswith("asm.")}
+    return flat
 
 
 def _labels(methods: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -39,10 +39,10 @@ def test_a_file_without_the_model_takes_it_from_its_own_file(tmp_path: Path) -> 
     algo = trained(SPINIQL)
     wanted = algo.support(STATES, ACTIONS)
     save_asm(algo.asm, tmp_path / "asm.safetensors")
-    algo._asm = None  # as files of earlier versions
+    algo._asm = None
     save_policy(algo, tmp_path / "policy.safetensors")
     loaded = load_policy(tmp_path / "policy.safetensors")
     with pytest.raises(RuntimeError, match="set_asm"):
         loaded.support(STATES, ACTIONS)
-    loaded = load_policy(tmp_path / "policy.safetensors", asm=tmp_path / "asm.safetensors")
+    loaded.set_asm(tmp_path / "asm.safetensors")
     np.testing.assert_array_equal(loaded.support(STATES, ACTIONS), wanted)

@@ -123,8 +123,8 @@ def as_saved_with_numpy_1(path: Path) -> Path:
         for entry in source.infolist():
             data = source.read(entry)
             if entry.filename.endswith("data.pkl"):
-                assert b"cnumpy._core.multiarray\nscalar\n" in data
                 data = data.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
+                assert b"cnumpy.core.multiarray\nscalar\n" in data
             target.writestr(entry.filename, data)
     return renamed
 

@@ -15,28 +15,31 @@ from spin_d3rlpy.cli import app
 PROGRAM = "spin-d3rlpy"
 
 
-def spin_arguments(line: str) -> list[str] | None:
-    """Returns the arguments of `spin-d3rlpy` in a shell line, or None if it is not run there."""
+def spin_arguments(line: str, program: str = PROGRAM) -> list[str] | None:
+    """Returns the arguments of a program in a shell line, or None if it is not run there."""
     words = shlex.split(line, comments=True)
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):  # variables before the command
         words = words[1:]
-    if words[:1] != [PROGRAM]:
+    n = len(program.split())
+    if words[:n] != program.split():
         return None
     for i, word in enumerate(words):
         if word in ("|", ">", "&&", ";"):
             words = words[:i]
             break
-    return words[1:]
+    return words[n:]
 
 
-def parse(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def parse(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, program: typer.Typer = app
+) -> None:
     """Parses a command line as the program does, on a machine with GPUs; runs nothing.
 
     Raises:
         click.UsageError: there is no such command or option.
     """
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(program)
     name = PROGRAM
     context = None
     while True:
@@ -45,9 +48,9 @@ def parse(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         context = command.make_context(name, list(arguments), parent=context)
         if not hasattr(command, "commands"):
             return
-        name, command, arguments = command.resolve_command(
-            context, [*context._protected_args, *context.args]
-        )
+        # Click 8.2 has made it private.
+        first = getattr(context, "_protected_args", None) or context.protected_args
+        name, command, arguments = command.resolve_command(context, [*first, *context.args])
 
 
 def require_command(words: list[str]) -> None:

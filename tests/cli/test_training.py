@@ -216,16 +216,3 @@ def test_pictures_are_drawn(trained: Path, tmp_path: Path) -> None:
     assert np.allclose(np.sum(marginals["the data"], 1), 1.0)
     assert len(marginals) == 2
     assert "<svg" in (tmp_path / "picture.svg").read_text()
-
-
-def test_bench_settings_come_from_a_file(tmp_path: Path) -> None:
-    first = run("bench", "run", "early", "--preset", "smoke", "--seeds", "2", "--print-config")
-    (tmp_path / "bench.yaml").write_text(first)
-    assert run("bench", "run", "--config", tmp_path / "bench.yaml", "--print-config") == first
-    changed = run(
-        *["bench", "run", "--config", tmp_path / "bench.yaml", "--print-config"],
-        *["--set", "transformer.width=4", "--task", "cheetah"],
-    )
-    assert "width: 4" in changed
-    assert "seeds: 2" in changed
-    assert "- cheetah" in changed

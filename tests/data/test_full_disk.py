@@ -17,6 +17,7 @@ import gymnasium
 import minari
 import numpy as np
 import pytest
+from packaging.version import Version
 
 from spin_d3rlpy.data import build_dataset, load_dataset, parse_name
 from spin_d3rlpy.data.minari import builder, remote, staging
@@ -71,7 +72,9 @@ def test_a_file_that_cannot_grow_is_one_clear_error(
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    if Version(np.__version__) >= Version("2"):  # before, it left a file to be closed too late
+        assert done.stderr == ""
     build, save, imported = json.loads(done.stdout)
     in_maze = (imported, "spin/maze-a3")
     for message, folder in ((build, "spin/cheetah-run-b3"), (save, "me"), in_maze):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,17 @@ def test_unknown_precision_is_refused() -> None:
 
 
 def test_tf32_is_a_gpus_and_of_the_context_only() -> None:
-    users: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.rnn]
-    before = [user.fp32_precision for user in users]
+    users, name, value = precision.tf32_settings()
+
+    def found() -> list[Any]:
+        return [getattr(user, name) for user in users]
+
+    before = found()
     with autocast("cpu", "tf32"):
-        assert [user.fp32_precision for user in users] == before
+        assert found() == before
     with precision._tf32_products():
-        assert [user.fp32_precision for user in users] == ["tf32", "tf32"]
-    assert [user.fp32_precision for user in users] == before
+        assert found() == [value, value]
+    assert found() == before
 
 
 def test_output_layers_compute_in_float32() -> None:
@@ -94,13 +99,37 @@ def test_float32_products_are_float32_products_whoever_computes_them() -> None:
     with autocast("cpu", "float32"):
         found = a @ b
     torch.testing.assert_close(found.double(), exact, rtol=2e-6, atol=0)
-    assert torch.backends.mkldnn.matmul.fp32_precision == "none"  # type: ignore[attr-defined]
+    if (setting := cpu.products_setting()) is not None:
+        assert setting.fp32_precision == "none"
+
+
+@pytest.mark.usefixtures("_forget")
+def test_a_torch_without_the_setting_multiplies_as_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "products_setting", lambda: None)
+    a, b = torch.rand(301, 257), torch.rand(257, 129)
+    expected = a @ b
+    with autocast("cpu", "float32"):
+        assert torch.equal(a @ b, expected)
+
+
+def test_a_torch_without_the_new_name_of_the_setting_allows_tf32_by_the_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = types.SimpleNamespace(
+        cuda=types.SimpleNamespace(matmul=types.SimpleNamespace(allow_tf32=False)),
+        cudnn=types.SimpleNamespace(allow_tf32=True),
+    )
+    monkeypatch.setattr(torch, "backends", old)
+    with precision._tf32_products():
+        assert old.cuda.matmul.allow_tf32
+    assert not old.cuda.matmul.allow_tf32
 
 
 @pytest.mark.usefixtures("_forget")
 def test_only_amds_processors_leave_float32_products_to_onednn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(cpu, "products_setting", lambda: "a torch that has it")
     for vendor, is_asked in (("GenuineIntel", False), ("AuthenticAMD", True)):
         cpu.onednn_multiplies_float32.cache_clear()
         text = f"vendor_id : {vendor}"
@@ -119,6 +148,7 @@ def test_only_amds_processors_leave_float32_products_to_onednn(
 
 @pytest.mark.usefixtures("_forget")
 def test_products_that_lose_digits_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "products_setting", lambda: "a torch that has it")
     monkeypatch.setattr(Path, "read_text", lambda _path: "AuthenticAMD")
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     monkeypatch.setattr(

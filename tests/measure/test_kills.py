@@ -1,4 +1,4 @@
-"""Runs, benchmark jobs and the command line, killed at random moments, end as if left alone."""
+"""Runs, the paper's jobs and their program, killed at random moments, end as if left alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from spin_d3rlpy.asm import load_asm
 from tests.measure import kills, victims
 from tests.measure.kills import digest, kill_until_done, run_kill_benchmark
-from tests.subprocesses import COMMAND, import_path, import_path_for_children
+from tests.subprocesses import import_path, import_path_for_children
 
 
 @pytest.mark.slow
@@ -78,16 +79,16 @@ def test_digests_tell_contents_apart() -> None:
         assert digest(other) != digest(one)
 
 
-# -- the command line ------------------------------------------------------------------------
+# -- the paper's program ------------------------------------------------------------------------
 
 TASK = "cheetah-run-b3/medium-v0"
-BENCH = ["bench", "run", "early", "--recipe", "smoke", "--task", TASK, "--workers", "2"]
+RUN = ["run", "early", "--preset", "smoke", "--task", TASK, "--workers", "2"]
 
 
-def _bench(folder: Path, kill_after: float | None = None, group: bool = True) -> int:
+def _run(folder: Path, kill_after: float | None = None, group: bool = True) -> int:
     """Runs the command, killed after this many seconds, with or without its workers."""
     process = subprocess.Popen(
-        [*COMMAND, *BENCH, "--folder", str(folder)],
+        [sys.executable, "-m", "examples.paper", *RUN, "--folder", str(folder)],
         env={**os.environ, "PYTHONPATH": import_path(), "OMP_NUM_THREADS": "1"},
         start_new_session=True,
         stderr=subprocess.DEVNULL,
@@ -121,12 +122,12 @@ def _results(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_bench_run_killed_with_and_without_its_workers(
+def test_experiments_killed_with_and_without_its_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     started = time.monotonic()
-    assert _bench(tmp_path / "whole") == 0
+    assert _run(tmp_path / "whole") == 0
     seconds = time.monotonic() - started
     assert len(_results(tmp_path / "whole")) > 5
     moments = random.Random(0)
@@ -136,7 +137,7 @@ def test_bench_run_killed_with_and_without_its_workers(
         # Each attempt has less to do: jobs that are done stay done.
         for share in (0.6, 0.4, 0.2):
             after = moments.uniform(0.5, 1.0) * share * seconds
-            killed += _bench(folder, after, group=moments.random() < 0.7) < 0
-        assert _bench(folder) == 0
+            killed += _run(folder, after, group=moments.random() < 0.7) < 0
+        assert _run(folder) == 0
         assert _results(folder) == _results(tmp_path / "whole")
     assert killed >= 3

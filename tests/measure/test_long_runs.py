@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from spin_d3rlpy.data.loader import open_local
-from tests.experiments.test_experiments import maze_data
 from tests.measure import memory, soak, structure_seconds
 from tests.measure.memory import measure, run_memory_benchmark, write_dataset
 from tests.measure.soak import run_soak, trends
+from tests.paper.test_experiments import maze_data
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

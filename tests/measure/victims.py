@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
+from examples.paper import grid, settings, worker
+from examples.paper.job import RESULT, Job
+from examples.paper.specs import SCALES, pretraining_job
+from examples.paper.worker import run_job
 from spin_d3rlpy.asm import load_asm
-from spin_d3rlpy.experiments import grid, settings, worker
-from spin_d3rlpy.experiments.job import RESULT, Job
-from spin_d3rlpy.experiments.specs import SCALES, pretraining_job
-from spin_d3rlpy.experiments.worker import run_job
-from tests.experiments.test_experiments import MAZE, maze_data
 from tests.measure.kills import OUTCOME, digest
+from tests.paper.test_experiments import MAZE, maze_data
 
 
 def forgetful(folder: Path, doing: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -41,7 +40,6 @@ from tests.algos.problems import new_algorithm
 from tests.asm.test_entities import assignments, permuted
 from tests.asm.test_slot_scorer import agents
 from tests.asm.test_slot_scorer import layout as layout_of_agents
-from tests.saved_files import read_saved, write_saved
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 SMALL = TransformerConfig(
@@ -310,21 +308,6 @@ def test_a_layout_without_features_changes_nothing(
         weights.append(torch.cat([p.flatten() for p in algo.policy.parameters()]))
     assert torch.equal(weights[0], weights[1])
     assert torch.equal(weights[0], weights[2])
-
-
-@pytest.mark.parametrize("algo_class", [SAINTBC, AutoregressiveBC])
-def test_files_from_before_features_act_as_before(algo_class: Any, tmp_path: Path) -> None:
-    algo = new_algorithm(algo_class, recipe="smoke", entities=None)
-    algo.fit(assignments(4, 2), n_steps=2, n_steps_per_epoch=2, **QUIET)
-    assert algo.config.layout.has_features
-    path = tmp_path / "policy.safetensors"
-    save_policy(algo, path)
-    header, weights = read_saved(path)
-    del header["algorithm"]["config"]["params"]["policy"]["params"]["entities"]
-    assert "entities" not in json.dumps(header)
-    write_saved(path, header, weights)
-    x = np.random.default_rng(0).random((11, 20)).astype(np.float32)
-    np.testing.assert_array_equal(load_policy(path).predict(x), algo.predict(x))
 
 
 def test_the_recipe_keeps_the_sizes_that_are_given() -> None:

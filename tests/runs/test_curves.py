@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from spin_d3rlpy.errors import DatasetNotFoundError, InvalidDatasetError
-from spin_d3rlpy.files.results import write_csv, write_json
+from spin_d3rlpy.files.results import write_csv
 from spin_d3rlpy.runs.curves import find_runs, read_curves
 from spin_d3rlpy.runs.settings import train_settings
 from spin_d3rlpy.runs.training import run_training
@@ -52,17 +52,6 @@ def test_methods_of_one_algorithm_are_told_apart(tmp_path: Path) -> None:
         write_run(tmp_path / str(i), [1], algorithm="SPINIQL", seed=0, fields=fields)
     curves = read_curves(find_runs([tmp_path]))["d"]
     assert sorted(curves) == ["SPINIQL, transformer.width=16", "SPINIQL, transformer.width=8"]
-
-
-@pytest.mark.parametrize("inner", ["run", "."])  # now, and in older folders
-def test_jobs_of_a_benchmark_are_read(inner: str, tmp_path: Path) -> None:
-    for seed in (0, 1):
-        job = {"dataset": "d", "algorithm": "SPINIQL", "seed": seed, "asm": {"seed": seed}}
-        write_run(tmp_path / str(seed) / inner, [1.0 + seed])
-        if inner == ".":
-            (tmp_path / str(seed) / "config.yaml").unlink()
-        write_json(tmp_path / str(seed) / "job.json", job)
-    assert read_curves(find_runs([tmp_path]))["d"]["SPINIQL"].returns.tolist() == [[1.0], [2.0]]
 
 
 def test_pretrainings_are_told_apart(tmp_path: Path) -> None:

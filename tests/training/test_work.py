@@ -234,7 +234,7 @@ def test_threads_are_chosen_by_real_time(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_recordings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MultiDiscreteAlgo, "compiled", True)
     with pytest.raises(ValueError, match=r"expected compile_graph=False, got 'auto'"):
-        FactoredIQL().fit(random_buffer(), seconds=1.0, clock="ops", **QUIET)
+        FactoredIQL(compile_graph="auto").fit(random_buffer(), seconds=1.0, clock="ops", **QUIET)
 
 
 def test_features_that_are_cached_in_a_step_count(monkeypatch: pytest.MonkeyPatch) -> None:
