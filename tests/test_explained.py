@@ -13,11 +13,16 @@ from typing import Any
 import pytest
 
 import spin_d3rlpy
+from spin_d3rlpy import PolicyFactory
 from tests.subprocesses import ROOT
 
-CONFIGS = ("Config", "Factory", "Settings", "Weights")
-# Arguments of one method, which explains them, as an object.
-PASSED_ON = {"FitSettings"}
+CONFIGS = ("Config", "Options", "Settings", "Weights")
+# Its arguments are explained where `fit`'s are.
+PASSED_ON = {"StageOptions"}
+
+
+def issubclass_of_policy(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, PolicyFactory)
 
 
 def config_classes() -> list[type[Any]]:
@@ -28,7 +33,8 @@ def config_classes() -> list[type[Any]]:
             is_own = getattr(value, "__module__", None) == module.name
             is_config = inspect.isclass(value) and dataclasses.is_dataclass(value)
             is_public = not name.startswith("_") and name not in PASSED_ON
-            if is_own and is_config and is_public and name.endswith(CONFIGS):
+            is_set_by_users = name.endswith(CONFIGS) or issubclass_of_policy(value)
+            if is_own and is_config and is_public and is_set_by_users:
                 classes.append(value)
     return classes
 

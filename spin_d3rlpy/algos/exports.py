@@ -16,7 +16,9 @@ def export_policy(algo: Any, fname: str, masks: bool) -> None:
     """Writes a built algorithm's greedy policy; see `MultiDiscreteAlgo.save_policy`.
 
     Raises:
-        Exception: those that it documents.
+        ValueError: another extension, or a rule is a function that such a file cannot hold.
+        ImportError: ONNX without the package `onnx` (`pip install "spin-d3rlpy[onnx]"`).
+        FileWriteError: the file cannot be written; an earlier one remains.
     """
     if torch.device(algo.impl.device).type != "cpu":  # files would hold the device's name
         export_policy(copy_to(algo, "cpu:0"), fname, masks)

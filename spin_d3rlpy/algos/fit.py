@@ -43,7 +43,7 @@ IDENTITY_ROWS = 4096
 
 
 class Trainable(Protocol):
-    """What a run asks of a built algorithm: the hooks that another package's can override.
+    """What a run calls of a built algorithm: the hooks that another package's can override.
 
     In the order of a run: `hold_out`, `resume_from` (of a resumed run), `begin_run`,
     `train_first_stages`, `batch_source`, then in every step `batch_source_at` and

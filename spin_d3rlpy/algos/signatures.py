@@ -24,8 +24,8 @@ def takes(
         own = inspect.signature(method)
         itself = next(iter(own.parameters.values()))
         fields = inspect.signature(arguments).parameters.values()
-        shown = own.replace(parameters=[itself, *fields])
-        method.__signature__ = shown  # type: ignore[attr-defined]
+        signature = own.replace(parameters=[itself, *fields])
+        method.__signature__ = signature  # type: ignore[attr-defined]
         return method
 
     return decorate

@@ -104,10 +104,10 @@ class _TakesFeatures(PolicyFactory):
     entities: EntityConfig | None = dataclasses.field(default_factory=EntityConfig, kw_only=True)
 
     def with_layout(self, layout: ActionLayout) -> Self:
-        if self.entities is None or not layout.has_features:
+        if self.entities is None:
             return self
-        entities = dataclasses.replace(self.entities, layout=layout)
-        return dataclasses.replace(self, entities=entities)
+        known = layout if layout.has_features else ActionLayout()
+        return dataclasses.replace(self, entities=dataclasses.replace(self.entities, layout=known))
 
     @property
     def entities_in_use(self) -> EntityConfig | None:
@@ -131,7 +131,7 @@ class Factored(_TakesFeatures, name="spin_factored"):
     )
 
     def with_layout(self, layout: ActionLayout) -> Self:
-        return super().with_layout(layout) if can_tell_slots(layout) else self
+        return super().with_layout(layout if can_tell_slots(layout) else ActionLayout())
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
         if (entities := self.entities_in_use) is not None:
@@ -154,7 +154,7 @@ class SAINT(_TakesFeatures, name="saint"):
     transformer: TransformerConfig = dataclasses.field(default_factory=TransformerConfig)
 
     def with_layout(self, layout: ActionLayout) -> Self:
-        return super().with_layout(layout) if can_tell_slots(layout) else self
+        return super().with_layout(layout if can_tell_slots(layout) else ActionLayout())
 
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
         if (entities := self.entities_in_use) is not None:

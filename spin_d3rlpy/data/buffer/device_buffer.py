@@ -259,7 +259,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
             `returns_to_go` is zero. `imitation` is the batch of `for_imitation`, if it differs.
         """
         index = self.sample_index(batch_size, self._sampler.weighs_critics)
-        batch, rows = self.transitions(index), self._sampler.imitation_rows_beside(batch_size)
+        batch, rows = self.transitions(index), self._sampler.separate_imitation_rows(batch_size)
         if rows is None:
             return batch
         return dataclasses.replace(batch, imitation=self.transitions(self.sample_index(rows)))

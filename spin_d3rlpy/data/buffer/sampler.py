@@ -60,8 +60,8 @@ class Sampler:
         start, end = starts[episode], starts[episode + 1]
         return start + (u[:, 1] * (end - start)).long()
 
-    def imitation_rows_beside(self, n: int) -> int | None:
-        """Returns the rows of a separate batch for the policy beside `n` rows; None: it is one."""
+    def separate_imitation_rows(self, n: int) -> int | None:
+        """Returns the rows of the policy's batch if it is not the critics' (of `n` rows)."""
         rows = self.imitation_rows or n
         return None if rows == n and (self.weights is None or self.weighs_critics) else rows
 

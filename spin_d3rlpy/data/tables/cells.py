@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_d3rlpy.data.tables.columns import EXACT, Bools, Column
 from spin_d3rlpy.data.tables import texts
+from spin_d3rlpy.data.tables.columns import EXACT, Bools, Column
 from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
 
 if TYPE_CHECKING:

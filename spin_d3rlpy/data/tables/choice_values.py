@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from spin_d3rlpy.data.tables import texts
 from spin_d3rlpy.data.tables.cells import PLAIN, Locale
 from spin_d3rlpy.data.tables.columns import Bools, Column
-from spin_d3rlpy.data.tables import texts
 from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
 
 
