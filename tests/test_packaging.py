@@ -78,7 +78,7 @@ def test_version_and_changelog_agree() -> None:
     assert re.fullmatch(rf"\[{re.escape(__version__)}\] - \d{{4}}-\d{{2}}-\d{{2}}", headings[1])
     groups = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security", "Results"}
     assert set(re.findall(r"^### (.*)$", text, re.M)) <= groups
-    assert len(text[text.index("## [0.1.0]") :].splitlines()) <= 80
+    assert len(text.splitlines()) <= 150
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
 
 

@@ -33,12 +33,7 @@ from spin_d3rlpy.algos.impl import MultiDiscreteImpl
 from spin_d3rlpy.algos.inputs import check_observations
 from spin_d3rlpy.algos.options import FitOptions
 from spin_d3rlpy.algos.recipes import recipe_fields
-from spin_d3rlpy.algos.recorded import (
-    RecordedUpdate,
-    is_recordable,
-    is_recorded,
-    reason_against,
-)
+from spin_d3rlpy.algos.recorded import Recordability, RecordedUpdate, is_recordable
 from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.conditions import as_mask
 from spin_d3rlpy.asm.rule_files import check_rules
@@ -141,7 +136,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         **fields: Any,
     ) -> None:
         if config is None:
-            config = self.config_class(**self.fields_of_recipe(recipe, fields))
+            config = self.config_class(**self._fields_of_recipe(recipe, fields))
         elif recipe != "published":
             raise ValueError(
                 f"A recipe determines a config: pass either config= or recipe={recipe!r}."
@@ -151,7 +146,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         super().__init__(config, device, enable_ddp)
 
     @classmethod
-    def fields_of_recipe(cls, recipe: str, given: dict[str, Any]) -> dict[str, Any]:
+    def _fields_of_recipe(cls, recipe: str, given: dict[str, Any]) -> dict[str, Any]:
         """Returns the config's fields by a recipe; those that are given win."""
         return recipe_fields(recipe, cls.config_class) | given
 
@@ -443,27 +438,30 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     @property
     def compiled(self) -> bool:
         """Whether updates are recorded as CUDA graphs, see `MultiDiscreteConfig.compile_graph`."""
-        return is_recorded(self)
+        return self._recordability.reason_against() is None
 
     @property
-    def device(self) -> str:
-        """Where the networks are."""
-        return self._device
+    def _recordability(self) -> Recordability:
+        return Recordability(
+            wanted=self._config.compile_graph,
+            device=self._device,
+            enable_ddp=self._enable_ddp,
+            by_rules=self._updates_by_rules,
+            update_is_overridden=self._overrides_update,
+        )
+
+    @property
+    def _updates_by_rules(self) -> bool:
+        return self._acts_in_updates and bool(self._config.rules)
+
+    @property
+    def _overrides_update(self) -> bool:
+        return getattr(self.update, "__func__", None) is not MultiDiscreteAlgo.update
 
     @property
     def enable_ddp(self) -> bool:
         """Whether several processes train one model."""
         return self._enable_ddp
-
-    @property
-    def updates_by_rules(self) -> bool:
-        """Whether updates choose actions by rules, which wait for the device."""
-        return self._acts_in_updates and bool(self._config.rules)
-
-    @property
-    def overrides_update(self) -> bool:
-        """Whether a subclass has an `update` of its own, which `fit` then calls."""
-        return getattr(self.update, "__func__", None) is not MultiDiscreteAlgo.update
 
     def update(self, batch: Any) -> dict[str, float]:
         """Does one gradient step on a d3rlpy mini-batch or on an unscaled `TorchMiniBatch`.
@@ -494,7 +492,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         Returns:
             Scalar losses, on the device if possible, valid until the next call.
         """
-        reason = reason_against(self, source)
+        reason = self._recordability.reason_against(source)
         if reason is not None and self._config.compile_graph and can_record(self._device):
             self._log_why_not_recorded(reason)
         with measure("sample_batch"):  # a recording draws its batches itself
@@ -502,7 +500,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         with measure("algorithm_update"):
             if batch is None:
                 return self._finish_step(self._recorded_update().on_source(source, self.batch_size))
-            if self.overrides_update:
+            if self._overrides_update:
                 metrics = self.update(batch)
                 return {k: torch.tensor(v, dtype=torch.float64) for k, v in metrics.items()}
             return self._finish_step(self.gradient_step(batch))
@@ -750,10 +748,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
         """Returns where the run's batches are drawn from."""
-        return buffer.for_imitation(self._config.imitation_weights, self.imitation_rows)
+        return buffer.for_imitation(self._config.imitation_weights, self._imitation_rows)
 
     @property
-    def imitation_rows(self) -> int | None:
+    def _imitation_rows(self) -> int | None:
         """Rows of a separate mini-batch for the policy; None if it takes the critics'."""
         rows: int | None = getattr(self._config, "imitation_batch_size", None)
         return rows

@@ -128,7 +128,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return cls._named.get(type(policy), cls)
 
     @classmethod
-    def fields_of_recipe(cls, recipe: str, given: dict[str, Any]) -> dict[str, Any]:
+    def _fields_of_recipe(cls, recipe: str, given: dict[str, Any]) -> dict[str, Any]:
         """Returns the config's fields by a recipe.
 
         Those that are given win; a policy that is given is taken as it is.
@@ -164,8 +164,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         return self.require_built().policy
 
     @property
-    def imitation_rows(self) -> int | None:
-        rows = super().imitation_rows
+    def _imitation_rows(self) -> int | None:
+        rows = super()._imitation_rows
         return rows and self.policy.rows_per_update(rows)
 
     def create_impl(self, observation_shape: Shape, action_size: int) -> None:

@@ -12,24 +12,48 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from spin_d3rlpy.algos.impl import Metrics
 from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch
 from spin_d3rlpy.policies.feature_cache import FeatureMiniBatch
-from spin_d3rlpy.training.graphs import GraphedStep, can_record
+from spin_d3rlpy.training.graphs import CompileGraph, GraphedStep, can_record
 
 
-def is_recorded(algo: Any) -> bool:
-    """Whether an algorithm's updates are recorded, on a source that does not forbid it."""
-    return algo.config.compile_graph is not False and _reason_of_algo(algo) is None
+@dataclasses.dataclass(frozen=True)
+class Recordability:
+    """What decides whether an algorithm's updates are recorded.
 
+    Attributes:
+        wanted: the config's `compile_graph`.
+        device: where the networks are.
+        enable_ddp: whether several processes train one model.
+        by_rules: whether updates choose actions by rules, which wait for the device.
+        update_is_overridden: whether `fit` calls a subclass's own `update`.
+    """
 
-def reason_against(algo: Any, source: BatchSource) -> str | None:
-    """Returns why steps on batches of `source` run one by one; None if they are recorded."""
-    if not algo.config.compile_graph:
-        return "compile_graph is False"
-    reason = _reason_of_algo(algo)
-    if reason is None and algo.overrides_update:
-        reason = "update() is overridden"
-    if reason is None and not source.is_on_one_device:
-        reason = "observations or cached features are in host memory"
-    return reason
+    wanted: CompileGraph
+    device: str
+    enable_ddp: bool
+    by_rules: bool
+    update_is_overridden: bool
+
+    def reason_against(self, source: BatchSource | None = None) -> str | None:
+        """Returns why updates run one by one; None if they are recorded.
+
+        Args:
+            source: where `fit` draws batches from; None for batches that a user gives.
+        """
+        if not self.wanted:
+            return "compile_graph is False"
+        if not can_record(self.device):
+            return "there is no GPU"
+        if self.enable_ddp:
+            return "several processes train one model"
+        if self.by_rules:
+            return "updates choose actions by rules"
+        if source is None:
+            return None
+        if self.update_is_overridden:
+            return "update() is overridden"
+        if not source.is_on_one_device:
+            return "observations or cached features are in host memory"
+        return None
 
 
 def is_recordable(batch: TorchMiniBatch) -> bool:
@@ -39,14 +63,6 @@ def is_recordable(batch: TorchMiniBatch) -> bool:
     another batch for the policy.
     """
     return not isinstance(batch, FeatureMiniBatch) and imitation_batch(batch) is batch
-
-
-def _reason_of_algo(algo: Any) -> str | None:
-    if not can_record(algo.device):
-        return "there is no GPU"
-    if algo.enable_ddp:
-        return "several processes train one model"
-    return "updates choose actions by rules" if algo.updates_by_rules else None
 
 
 class RecordedUpdate:

@@ -417,8 +417,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         return isinstance(self._algo, MultiDiscreteAlgo) and super().compiled
 
     @property
-    def updates_by_rules(self) -> bool:
-        """Whether the evaluated algorithm has rules."""
+    def _updates_by_rules(self) -> bool:
         return isinstance(self._algo, MultiDiscreteAlgo) and bool(self._algo.config.rules)
 
     def save_policy(self, fname: str, masks: bool = False) -> None:

@@ -439,7 +439,7 @@ def test_policies_of_pairs_imitate_batches_that_are_cut() -> None:
         assert isinstance(config, EntityConfig)
         assert algo.policy.rows_per_update(1024) == 1024
         config.entries_per_update = 64 * config.entries_a_row(5)
-        rows = algo.batch_size if algorithm is FactoredBC else algo.imitation_rows
+        rows = algo.batch_size if algorithm is FactoredBC else algo._imitation_rows
         assert rows == 64
 
 
