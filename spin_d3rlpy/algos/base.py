@@ -411,7 +411,9 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         write_bytes(fname, content.getbuffer())
 
     def save_policy(self, fname: str, masks: bool = False) -> None:
-        """Exports the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`).
+        """Exports the greedy policy as TorchScript (`.pt`) or ONNX (`.onnx`), as d3rlpy does.
+
+        Such a file cannot be loaded as an algorithm again: for that, `spin_d3rlpy.save_policy`.
 
         The file maps observations `(B, obs)` to actions `(B, N)`, scaling included, and runs
         without d3rlpy and this package. It keeps the config's `rules`; where they leave a slot
@@ -693,6 +695,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         show_progress: bool = True,
     ) -> ReplayBufferBase:
         """Collects data in an environment with MultiDiscrete actions, by d3rlpy's loop.
+
+        `spin_d3rlpy.collect` does so with any function, keeps masks, and makes a dataset of it.
 
         Ctrl-C ends it early: what is collected so far is returned, with a warning. The last step of
         an episode that a time limit ended has no next observation in d3rlpy's buffer, and is not

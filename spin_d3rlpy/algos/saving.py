@@ -33,7 +33,8 @@ def save_policy(algo: Any, path: str | Path) -> None:
     """Atomically writes a built algorithm's networks and configuration to `path`.
 
     The loaded algorithm acts and values the same and gives the same `support`. Optimizers are not
-    saved: to resume training exactly, use `checkpoint_dir`.
+    saved: to resume training exactly, use `checkpoint_dir`. For a file that runs without this
+    package, use `algo.save_policy`.
 
     Raises:
         TypeError: `algo` is not an algorithm of this package.
