@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import shlex
 from pathlib import Path
@@ -14,10 +13,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from examples.paper import grid
 from spin_d3rlpy import SPIN, IQLConfig, PretrainingConfig, TransformerConfig
 from spin_d3rlpy.cli import app
-from tests.paper.test_experiments import InProcess
 from tests.subprocesses import ROOT, run_python
 
 
@@ -123,18 +120,3 @@ def test_only_the_environments() -> None:
         "print(envs.reset(seed=0)[0].shape)\n"
     )
     assert output.split("\n")[:2] == ["(2,) (2,)", "(2, 17)"]
-
-
-@pytest.mark.slow  # five jobs; the fast `test_smoke_of_one_task` runs the maze's
-@pytest.mark.timeout(900)
-def test_the_main_table_of_the_paper_at_the_smoke_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid, "LocalEngine", lambda *_: InProcess())
-    assert "Returns under IQL" in run(["bench", "list"])
-    table = commands("how-to/reproduce-the-paper.md", "A first try of the main table")
-    for program, *arguments in table:
-        assert program == "spin-d3rlpy"
-        run(arguments)
-    results = [json.loads(path.read_text()) for path in Path("spin-bench").glob("*/result.json")]
-    assert len(results) == 5  # four methods and SPIN's pre-training
-    [report] = Path().rglob("report.html")
-    assert "published" in report.read_text()

@@ -62,6 +62,7 @@ def test_trends_are_those_after_the_warm_up() -> None:
     assert found["over_fresh_second_half"] == pytest.approx(10.705 / 5, abs=0.001)
 
 
+@pytest.mark.slow
 def test_a_fresh_process_measures_itself(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,7 @@ def test_training_takes_little_more_memory_than_the_data(tmp_path: Path) -> None
     assert mapped["peak_anonymous_mb"] < in_memory["peak_anonymous_mb"] - 100
 
 
+@pytest.mark.slow
 def test_structure_models_are_measured_by_seconds(tmp_path: Path) -> None:
     data, env = maze_data()
     training, held_out = data.split(0.2)

@@ -118,6 +118,7 @@ def cpu_seconds(step: speed.Step) -> float:
     return time.process_time() - started
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["pretraining", "SPINIQL"])
 def test_training_stays_faster_than_the_plain_formulation(what: str) -> None:
     """Median of neighbors' ratios, in CPU time of one thread, which busy machines disturb least."""
@@ -132,12 +133,14 @@ def test_training_stays_faster_than_the_plain_formulation(what: str) -> None:
     assert statistics.median(plain / fast for plain, fast in rounds[1:]) > 1.2, rounds
 
 
+@pytest.mark.slow
 def test_cached_features_stay_several_times_faster() -> None:
     """Fifteen times where nothing else runs."""
     row = speed.cached_spin_row(CHEETAH, RATES, turns=2)
     assert float(row["float32_ratio"]) > 5
 
 
+@pytest.mark.slow
 def test_sampling_stays_faster_than_from_a_stock_buffer() -> None:
     """More than twenty times where nothing else runs."""
     assert float(speed.sampling_row(turns=2)["ratio"]) > 5

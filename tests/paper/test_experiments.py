@@ -213,10 +213,9 @@ class CrashError(RuntimeError):
     """Stands for whatever ends a worker."""
 
 
+@pytest.mark.slow
 @maze
-@pytest.mark.parametrize(
-    "crash", [pytest.param(3, marks=pytest.mark.slow), 9]
-)  # in pre-training, in training
+@pytest.mark.parametrize("crash", [3, 9])  # in pre-training, in training
 def test_a_stopped_job_goes_on_and_ends_like_an_uninterrupted_one(
     crash: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def test_features_that_a_version_did_not_use_matter_where_there_are_some(tmp_pat
     assert outdated(tmp_path, bench.jobs()) == {jobs["dispatch"].name: ["entities"]}
 
 
+@pytest.mark.slow
 def test_a_report_warns_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "read_cells", lambda *_: [])
     bench = PaperSettings(["improvement"], "smoke", seeds=1, methods=["joint with search"])

@@ -39,6 +39,7 @@ def smoke(tmp_path: Path, names: Sequence[str], tasks: Sequence[str] = ()) -> st
     return (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_smoke_of_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Processes, which import everything first, are those of `test_experiments.py`.
     monkeypatch.setattr(grid, "LocalEngine", lambda *_: InProcess())

@@ -70,6 +70,7 @@ def test_labels_are_those_of_whole_episodes_drawn_by_the_seed() -> None:
 
 
 @maze
+@pytest.mark.slow
 def test_pretraining_that_counts_and_pretraining_that_is_free(tmp_path: Path) -> None:
     jobs = {
         label: method.timed_job(MAZE, 0, WORK, "cpu:0")
@@ -102,6 +103,7 @@ def test_pretraining_that_counts_and_pretraining_that_is_free(tmp_path: Path) ->
 
 
 @maze
+@pytest.mark.slow
 def test_final_episodes_count_and_reports_name_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
