@@ -32,6 +32,7 @@ from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     InvalidObservationError,
 )
+from spin_d3rlpy.runs.settings import split_fields
 from tests.algos.conformance import CHECKS, Case, acts_within_the_action_space, check_algo
 from tests.algos.problems import (
     ALGORITHMS,
@@ -73,7 +74,8 @@ def observations() -> np.ndarray:
 
 def case(algo_class: Any, folder: Path, nvec: list[int] | None = None, **changes: Any) -> Case:
     def make_config(**fields: Any) -> Any:
-        return algo_class.config_class(**{**tiny_fields(algo_class), **changes, **fields})
+        given = {**tiny_fields(algo_class), **changes, **fields}
+        return algo_class.config_class(**split_fields(algo_class, given))
 
     return Case(make_config, random_buffer(nvec), SignEnv, folder)
 
@@ -116,8 +118,7 @@ def test_all_checks_run_on_a_contributors_algorithm() -> None:
 def test_policies_have_dropout_in_training_only(algo_class: Any, observations: np.ndarray) -> None:
     fields: dict[str, Any] = {}
     if algo_class.__name__.startswith("Factored"):
-        encoder = VectorEncoderFactory(hidden_units=[32], dropout_rate=0.5)
-        fields["policy"] = encoder
+        fields["encoder_factory"] = VectorEncoderFactory(hidden_units=[32], dropout_rate=0.5)
     algo = make(algo_class, **fields)
     algo.build_with_dataset(random_buffer())
     x = torch.from_numpy(observations)

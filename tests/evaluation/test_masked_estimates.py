@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from spin_d3rlpy import (
+    BC,
     SPINBC,
     ActionStructureModel,
     AutoregressiveBC,
@@ -40,7 +41,14 @@ from spin_d3rlpy.evaluation.probabilities import (
 )
 from spin_d3rlpy.evaluation.slates import slate_value
 from spin_d3rlpy.policies import SPINJoint
-from tests.algos.problems import NVEC, OBSERVATION_SIZE, TINY, random_buffer, tiny_fields
+from tests.algos.problems import (
+    NVEC,
+    OBSERVATION_SIZE,
+    TINY,
+    new_algorithm,
+    random_buffer,
+    tiny_fields,
+)
 
 ALL_ACTIONS = np.array(list(itertools.product(*map(range, NVEC))))
 GAMMA = 0.9
@@ -122,7 +130,7 @@ def value(chances: NDArray[np.float64]) -> float:
     return total
 
 
-class StructureModel(FactoredBC):
+class StructureModel(BC[SPINJoint]):
     """Acts by a structure model; nothing is trained."""
 
     def inner_create_impl(self, observation_shape: Any, action_size: int) -> None:
@@ -136,7 +144,9 @@ def joint(order: Any = "slots") -> StructureModel:
 
 def built(policy: Any) -> Any:
     torch.manual_seed(0)
-    algo: Any = joint() if policy is StructureModel else policy(**tiny_fields(policy))
+    algo: Any = (
+        joint() if policy is StructureModel else new_algorithm(policy, **tiny_fields(policy))
+    )
     algo.build_with_dataset(random_buffer())
     for parameters in algo.impl.policy.parameters():  # far from equal chances
         parameters.data *= 2.0
