@@ -233,7 +233,7 @@ def export_onnx(algo: Any, masks: bool = False) -> bytes:
     search over ten slots does not end in minutes. With `masks` the file has a second input.
 
     Raises:
-        ImportError: onnx or onnxscript is not installed.
+        ImportError: onnx or onnxscript is not installed, or torch is too old for this policy.
     """
     try:
         import onnxscript  # noqa: F401
@@ -245,7 +245,8 @@ def export_onnx(algo: Any, masks: bool = False) -> bytes:
     if algo.config.observation_scaler is not None:
         # It makes its tensors at the first call.
         algo.config.observation_scaler.transform(examples[0])
-    batch = torch.export.Dim("batch")
+    # Without a bound torch 2.6 finds that the batch cannot be of any size.
+    batch = torch.export.Dim("batch", max=2**31 - 1)
     algo.impl.modules.set_eval()
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)  # packages that are not installed, and the like
@@ -263,12 +264,24 @@ def export_onnx(algo: Any, masks: bool = False) -> bytes:
                 optimize=False,
             )
             assert program is not None
+            _require_any_batch(program.model)
             _shrink_onnx(program.model)
             _shape_output(program.model, len(algo.config.nvec))  # last: it looks like no change
     finally:
         logging.disable(disabled)
     content: bytes = program.model_proto.SerializeToString()
     return content
+
+
+def _require_any_batch(model: onnx_ir.Model) -> None:
+    """Raises ImportError if the number of observations is fixed, as torch 2.6 has it with LSTMs."""
+    for batch in (given.shape[0] for given in model.graph.inputs if given.shape is not None):
+        if isinstance(batch, int):
+            raise ImportError(
+                f"Expected a torch that writes this policy as ONNX for any number of observations "
+                f"(2.13 does), got {torch.__version__}, which fixes it to {batch}. Update torch, "
+                "or write TorchScript (.pt)."
+            )
 
 
 def _shape_output(model: onnx_ir.Model, n_slots: int) -> None:

@@ -159,6 +159,17 @@ def test_without_masks_a_file_has_one_input(tmp_path: Path) -> None:
     assert inputs[1].shape[1:] == [len(NVEC), max(NVEC)]
 
 
+def test_a_torch_that_fixes_the_number_of_observations_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algo, export = fitted(FactoredBC, masked_buffer()), torch.onnx.export
+    without = {"dynamic_shapes": None}
+    monkeypatch.setattr(torch.onnx, "export", lambda *a, **b: export(*a, **{**b, **without}))
+    with pytest.raises(ImportError, match=rf"any number of obs.*got {torch.__version__[:4]}.*to 2"):
+        algo.save_policy(str(tmp_path / "policy.onnx"))
+    assert not any(tmp_path.iterdir())
+
+
 class Unruled(Policy):
     """A policy of another package, which knows no rules."""
 

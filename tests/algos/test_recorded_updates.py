@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from spin_d3rlpy import SPINIQL, DecQN, FactoredIQL, MultiDiscreteFQE, MultiDiscreteFQEConfig
-from spin_d3rlpy.algos import base, hooks, impl
+from spin_d3rlpy.algos import base, impl, recorded
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast import dropout, precision
 from spin_d3rlpy.files.yaml_settings import format_settings
@@ -61,7 +61,7 @@ def gpu_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _tape(gpu_code: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (base, hooks, graphs):
+    for module in (base, recorded, graphs):
         monkeypatch.setattr(module, "can_record", lambda _device: True)
     monkeypatch.setattr(graphs, "CudaRecorder", TapeRecorder)
     TapeRecorder.made = 0
