@@ -21,7 +21,6 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import SPINIQL, FactoredIQL, SPINDistillIQL
-from spin_d3rlpy.algos.recipes import recipe_fields
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.asm.objectives import masked
@@ -61,7 +60,7 @@ def make_tuned(algo_class: Any = SPINIQL) -> Any:
     sizes = TransformerConfig(
         width=16, n_blocks=1, n_heads=2, head_hidden=16, dropout=0.0, attention_dropout=0.0
     )
-    pretraining = recipe_fields("tuned", algo_class.config_class)["pretraining"]
+    pretraining = algo_class(recipe="tuned").config.policy.pretraining
     fields: dict[str, Any] = {}
     if algo_class is SPINDistillIQL:
         fields["distillation"] = SMALL_DISTILLATION

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ def masked_buffer() -> DeviceReplayBuffer:
 def small_tuned(algo_class: Any) -> dict[str, Any]:
     """The tuned recipe's kinds of networks and stages, small."""
     fields = small_networks(algo_class, 16)
-    known = spin_d3rlpy.algos.recipes.recipe_fields("tuned", algo_class.config_class)
+    known = vars(getattr(algo_class(recipe="tuned").config, "policy", SimpleNamespace()))
     if "pretraining" in known:
         masking = known["pretraining"]
         fields["pretraining"] = (

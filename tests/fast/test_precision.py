@@ -198,7 +198,7 @@ def test_rows_of_products_are_counted_not_observations(
 
     algo = new_algorithm(algo_class, **tiny_fields(algo_class))
     algo.build_with_dataset(random_buffer())
-    monkeypatch.setattr("spin_d3rlpy.algos.acting.fast_products", products)
+    monkeypatch.setattr("spin_d3rlpy.algos.base.fast_products", products)
     observations = np.zeros((5, OBSERVATION_SIZE), np.float32)
     actions = algo.predict(observations)
     algo.sample_action(observations)

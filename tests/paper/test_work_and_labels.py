@@ -19,7 +19,6 @@ from examples.paper.report import write_report
 from examples.paper.settings import outdated
 from examples.paper.specs import SCALES, Method, Scale
 from spin_d3rlpy import SPINIQL, LockstepEvaluator
-from spin_d3rlpy.algos.recipes import recipe_fields
 from tests.paper import test_experiments
 from tests.paper.test_experiments import MAZE, maze_data, run
 
@@ -53,7 +52,7 @@ def test_unknown_clocks_are_refused() -> None:
 
 
 def test_the_share_of_pretraining_is_the_recipes() -> None:
-    pretraining = recipe_fields("tuned", SPINIQL.config_class)["pretraining"]
+    pretraining = SPINIQL(recipe="tuned").config.policy.pretraining
     assert Scale().pretraining_share == pretraining.budget_share
 
 
