@@ -81,6 +81,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     # Networks that acting needs.
     _acts_by: frozenset[str] = frozenset({"policy", "average_policy"})
     default_policy: Callable[[], PolicyFactory] = SPIN
+    _kind: type[PolicyFactory] = PolicyFactory  # of the policies that this class takes
     _named: dict[type[PolicyFactory], type[PolicyAlgo[Any, Any]]]
 
     def __init_subclass__(
@@ -95,7 +96,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             cls._named = {}
         if policy is not None:
             cls.default_policy = staticmethod(policy)
-            cls._named.setdefault(type(policy()), cls)
+            cls._kind = type(policy())
+            cls._named.setdefault(cls._kind, cls)
 
     def __init__(
         self,
@@ -110,11 +112,10 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         self._asm: ActionStructureModel | None = None
         self._show_progress = True
         self._budget_of_run = Budget()
-        wanted = type(self.default_policy())
-        is_named = self._named.get(wanted) is not None and isinstance(self, self._named[wanted])
-        if is_named and not isinstance(self._factory, wanted):
+        if not isinstance(self._factory, self._kind):
             raise ValueError(
-                f"{type(self).__name__} needs policy={wanted.__name__}(...), got {self._factory!r}."
+                f"{type(self).__name__} needs policy={self._kind.__name__}(...), got "
+                f"{self._factory!r}."
             )
         if asm is not None:
             self.set_asm(asm)
