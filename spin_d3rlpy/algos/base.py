@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -15,9 +15,9 @@ from d3rlpy.algos.qlearning.base import QLearningAlgoBase
 from d3rlpy.algos.qlearning.explorers import Explorer
 from d3rlpy.algos.utility import build_scalers_with_env
 from d3rlpy.base import DeviceArg, register_learnable
-from d3rlpy.constants import ActionSpace, LoggingStrategy
+from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import ReplayBufferBase, cast_flat_shape
-from d3rlpy.logging import LOG, FileAdapterFactory, LoggerAdapterFactory
+from d3rlpy.logging import LOG, FileAdapterFactory
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
 from d3rlpy.torch_utility import TorchMiniBatch
@@ -31,7 +31,7 @@ from spin_d3rlpy.algos.exports import export_policy
 from spin_d3rlpy.algos.fit import Timer, Training, create_budget
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl
 from spin_d3rlpy.algos.inputs import check_observations
-from spin_d3rlpy.algos.options import FitOptions
+from spin_d3rlpy.algos.options import FitOptions, OnlineOptions
 from spin_d3rlpy.algos.recipes import recipe_fields
 from spin_d3rlpy.algos.recorded import Recordability, RecordedUpdate, is_recordable
 from spin_d3rlpy.algos.signatures import takes
@@ -608,82 +608,27 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """Returns an optimizer of these networks with a learning rate."""
         return fuse_adam(factory.create(modules, lr=rate, compiled=self.compiled))
 
-    def fit_online(
-        self,
-        env: GymEnv,
-        buffer: ReplayBufferBase | None = None,
-        explorer: Explorer | None = None,
-        n_steps: int = 1_000_000,
-        n_steps_per_epoch: int = 10_000,
-        update_interval: int = 1,
-        n_updates: int = 1,
-        update_start_step: int = 0,
-        random_steps: int = 0,
-        eval_env: GymEnv | None = None,
-        eval_epsilon: float = 0.0,
-        eval_n_trials: int = 10,
-        save_interval: int = 1,
-        experiment_name: str | None = None,
-        with_timestamp: bool = True,
-        logging_steps: int = 500,
-        logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH,
-        logger_adapter: LoggerAdapterFactory | None = None,
-        show_progress: bool = True,
-        callback: Callable[[Self, int, int], None] | None = None,
-    ) -> None:
+    @takes(OnlineOptions)
+    def fit_online(self, *arguments: Any, **options: Any) -> None:
         """Trains in an environment with MultiDiscrete actions, by d3rlpy's loop.
 
-        Args:
-            env: where it acts.
-            buffer: of `spin_d3rlpy.create_replay_buffer`; a new one of a million steps if None.
-                Episodes may have any length.
-            explorer: `MultiDiscreteEpsilonGreedy`; None acts by the policy's samples.
-            n_steps: in the environment.
-            n_steps_per_epoch: steps between evaluations, logging and saving.
-            update_interval: steps between updates.
-            n_updates: gradient steps of an update.
-            update_start_step: steps before the first update.
-            random_steps: first steps, with random actions.
-            eval_env: for an evaluation after each epoch; None makes none.
-            eval_epsilon: share of random actions there.
-            eval_n_trials: episodes there.
-            save_interval: epochs between saved models.
-            experiment_name: name of the log folder; by default of the class.
-            with_timestamp: append the time to it.
-            logging_steps: steps between logs if `logging_strategy` is STEPS.
-            logging_strategy: when metrics are logged.
-            logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
-            show_progress: draw a progress bar.
-            callback: called with (algo, epoch, step) after every step.
+        The arguments are the fields of `spin_d3rlpy.algos.options.OnlineOptions`.
 
         Raises:
             RuntimeError: a scaler must first be fitted to data.
             InvalidActionSpaceError: the action space is of another kind, or the explorer's actions
                 are not in it.
         """
-        self._build_for_acting(env)
-        super().fit_online(
-            cast(Any, DiscreteView(cast(Any, env))),
-            _growing(buffer, env),
-            explorer,
-            n_steps=n_steps,
-            n_steps_per_epoch=n_steps_per_epoch,
-            update_interval=update_interval,
-            n_updates=n_updates,
-            update_start_step=update_start_step,
-            random_steps=random_steps,
-            eval_env=None if eval_env is None else cast(Any, DiscreteView(cast(Any, eval_env))),
-            eval_epsilon=eval_epsilon,
-            eval_n_trials=eval_n_trials,
-            save_interval=save_interval,
-            experiment_name=experiment_name,
-            with_timestamp=with_timestamp,
-            logging_steps=logging_steps,
-            logging_strategy=logging_strategy,
-            logger_adapter=logger_adapter or FileAdapterFactory(),
-            show_progress=show_progress,
-            callback=callback,
+        given = OnlineOptions(*arguments, **options)
+        self._build_for_acting(given.env)
+        seen: Any = dataclasses.replace(
+            given,
+            env=DiscreteView(given.env),
+            buffer=_growing(given.buffer, given.env),
+            eval_env=None if given.eval_env is None else DiscreteView(given.eval_env),
+            logger_adapter=given.logger_adapter or FileAdapterFactory(),
         )
+        super().fit_online(**vars(seen))
 
     def collect(
         self,

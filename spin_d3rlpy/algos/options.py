@@ -1,4 +1,4 @@
-"""Arguments of `fit`, `pretrain` and `distill`, written once."""
+"""Arguments of `fit`, `fit_online`, `pretrain` and `distill`, written once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+from d3rlpy.algos.qlearning.explorers import Explorer
 from d3rlpy.constants import LoggingStrategy
+from d3rlpy.dataset import ReplayBufferBase
 from d3rlpy.logging import LoggerAdapterFactory
 from d3rlpy.metrics import EvaluatorProtocol
 
@@ -105,6 +107,56 @@ class FitOptions:
             raise ValueError(
                 "best_by needs checkpoint_dir=, where the best policy is kept, or patience=."
             )
+
+
+@dataclasses.dataclass()
+class OnlineOptions:
+    """What `fit_online` takes, in d3rlpy's order.
+
+    Args:
+        env: where it acts.
+        buffer: of `spin_d3rlpy.create_replay_buffer`; a new one of a million steps if None.
+            Episodes may have any length.
+        explorer: `MultiDiscreteEpsilonGreedy`; None acts by the policy's samples.
+        n_steps: in the environment.
+        n_steps_per_epoch: steps between evaluations, logging and saving.
+        update_interval: steps between updates.
+        n_updates: gradient steps of an update.
+        update_start_step: steps before the first update.
+        random_steps: first steps, with random actions.
+        eval_env: for an evaluation after each epoch; None makes none.
+        eval_epsilon: share of random actions there.
+        eval_n_trials: episodes there.
+        save_interval: epochs between saved models.
+        experiment_name: name of the log folder; by default of the class.
+        with_timestamp: append the time to it.
+        logging_steps: steps between logs if `logging_strategy` is STEPS.
+        logging_strategy: when metrics are logged.
+        logger_adapter: d3rlpy logger adapter factory; files in `d3rlpy_logs` if None.
+        show_progress: draw a progress bar.
+        callback: called with (algo, epoch, step) after every step.
+    """
+
+    env: Any
+    buffer: ReplayBufferBase | None = None
+    explorer: Explorer | None = None
+    n_steps: int = 1_000_000
+    n_steps_per_epoch: int = 10_000
+    update_interval: int = 1
+    n_updates: int = 1
+    update_start_step: int = 0
+    random_steps: int = 0
+    eval_env: Any = None
+    eval_epsilon: float = 0.0
+    eval_n_trials: int = 10
+    save_interval: int = 1
+    experiment_name: str | None = None
+    with_timestamp: bool = True
+    logging_steps: int = 500
+    logging_strategy: LoggingStrategy = LoggingStrategy.EPOCH
+    logger_adapter: LoggerAdapterFactory | None = None
+    show_progress: bool = True
+    callback: Callable[[Any, int, int], None] | None = None
 
 
 @dataclasses.dataclass()

@@ -81,7 +81,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     # Networks that acting needs.
     _acts_by: frozenset[str] = frozenset({"policy", "average_policy"})
     default_policy: Callable[[], PolicyFactory] = SPIN
-    _kind: type[PolicyFactory] = PolicyFactory  # of the policies that this class takes
+    _kind: type[Any] = PolicyFactory  # of the policies that this class takes
     _named: dict[type[PolicyFactory], type[PolicyAlgo[Any, Any]]]
 
     def __init_subclass__(
