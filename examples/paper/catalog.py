@@ -36,8 +36,8 @@ CHOSEN_ON = _datasets(TASKS[:2], ["medium-expert", "random-medium-expert"])
 LEFT_OUT: dict[str, Fields] = {
     "standardized observations": {"observation_scaler": {"type": "none"}},
     "LayerNorm": {
-        f"{part}_encoder_factory": {"type": "vector", "params": {"hidden_units": [256, 256]}}
-        for part in ("actor", "critic", "value")
+        f"{part}encoder_factory": {"type": "vector", "params": {"hidden_units": [256, 256]}}
+        for part in ("", "critic_", "value_")
     },
     "schedule": {"lr_schedule": "constant", "lr_warmup": 0.0},
     "averaged weights": {"ema_decay": 0.0},

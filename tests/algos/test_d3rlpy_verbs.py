@@ -168,7 +168,12 @@ def test_types_start_alike_and_configs_are_public(algo_class: Any) -> None:
 
 
 def test_no_two_algorithms_share_a_type() -> None:
-    assert len({a.config_class.get_type() for a in ALGORITHMS}) == len(ALGORITHMS) == 25
+    kinds = set()
+    for algo_class in ALGORITHMS:
+        config = algo_class().config
+        policy = config.policy.get_type() if hasattr(config, "policy") else None
+        kinds.add((config.get_type(), policy))
+    assert len(kinds) == len(ALGORITHMS) == 25
 
 
 # -- copying ---------------------------------------------------------------------------------
@@ -426,7 +431,7 @@ def test_a_policy_of_another_kind_or_size_is_not_copied() -> None:
     factored = built(FactoredIQL)
     with pytest.raises(ValueError, match="with a SlotPolicy as policy, got FactoredPolicy"):
         built(SPINIQL, **tiny_fields(SPINIQL)).copy_policy_from(factored)
-    wider = make(FactoredIQL, policy=VectorEncoderFactory([17]))
+    wider = make(FactoredIQL, encoder_factory=VectorEncoderFactory([17]))
     wider.build_with_dataset(random_buffer())
     with pytest.raises(ValueError, match="has other sizes"):
         wider.copy_policy_from(factored)
