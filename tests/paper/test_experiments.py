@@ -119,7 +119,7 @@ def test_the_paper_scale_is_the_configs_defaults() -> None:
     for algorithm in ("SPINIQL", "SAINTIQL", "FactoredIQL", "AutoregressiveIQL"):
         job = Method("x", algorithm).job(MAZE, 0, SCALES["paper"], False, "cpu:0")
         built = create_algorithm(algorithm, job.fields).config
-        assert built == getattr(algos, algorithm + "Config")()
+        assert built == getattr(algos, algorithm)().config
         assert job.n_steps == built.n_steps
         assert (job.n_steps_per_epoch, job.episodes) == (5_000, 10)
 
