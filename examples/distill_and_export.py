@@ -44,18 +44,13 @@ def main(
 ) -> None:
     dataset, env = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
     evaluator = LockstepEvaluator(env, episodes)
-    common: dict[str, Any] = {
-        "transformer": TransformerConfig(width=128, n_blocks=2),
-        "pretraining": PretrainingConfig(max_updates=pretraining_updates, precision="auto"),
-    }
-    spin = SPINIQL(policy=SPIN(**common))
+    sizes = TransformerConfig(width=128, n_blocks=2)
+    pretraining = PretrainingConfig(max_updates=pretraining_updates, precision="auto")
+    spin = SPINIQL(policy=SPIN(sizes, pretraining))
     spin.fit(dataset, n_steps=steps, n_steps_per_epoch=steps)
-    student = SPINDistillIQL(
-        asm=spin.asm,
-        policy=SPINDistill(
-            distillation=DistillationConfig(n_updates=pretraining_updates), **common
-        ),
-    )
+    distillation = DistillationConfig(n_updates=pretraining_updates)
+    policy = SPINDistill(sizes, pretraining, distillation=distillation)
+    student = SPINDistillIQL(asm=spin.asm, policy=policy)
     student.fit(dataset, n_steps=steps, n_steps_per_epoch=steps)
     rows = []
     algorithms: dict[str, Any] = {"spin": spin, "distill": student}

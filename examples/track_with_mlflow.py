@@ -53,12 +53,9 @@ class MLflowAdapterFactory(LoggerAdapterFactory):
 
 def main(size: int, pretraining_updates: int, steps: int, tracking_uri: str) -> None:
     dataset, _ = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
-    algo = SPINIQL(
-        policy=SPIN(
-            transformer=TransformerConfig(width=64, n_blocks=2),
-            pretraining=PretrainingConfig(max_updates=pretraining_updates),
-        )
-    )
+    sizes = TransformerConfig(width=64, n_blocks=2)
+    pretraining = PretrainingConfig(max_updates=pretraining_updates)
+    algo = SPINIQL(policy=SPIN(sizes, pretraining))
     factory = MLflowAdapterFactory("cheetah", tracking_uri)
     algo.fit(dataset, n_steps=steps, n_steps_per_epoch=1_000, logger_adapter=factory)
     known = factory.client.get_experiment_by_name("cheetah")

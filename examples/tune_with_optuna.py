@@ -30,14 +30,10 @@ def held_out_likelihood(trial: optuna.Trial, training: Any, held_out: Any, steps
     """Mean log-probability of held-out actions by a structure model of `steps` updates."""
     width = trial.suggest_categorical("width", [32, 64, 128])
     rate = trial.suggest_float("learning_rate", 1e-4, 3e-3, log=True)
-    algo = SPINIQL(
-        policy=SPIN(
-            transformer=TransformerConfig(width=width, n_blocks=2),
-            pretraining=PretrainingConfig(
-                masking="any_order", learning_rate=rate, max_updates=steps, n_epochs=10_000
-            ),
-        )
+    pretraining = PretrainingConfig(
+        masking="any_order", learning_rate=rate, max_updates=steps, n_epochs=10_000
     )
+    algo = SPINIQL(policy=SPIN(TransformerConfig(width=width, n_blocks=2), pretraining))
     algo.pretrain(training, show_progress=False)
     assert algo.asm is not None
     states = np.concatenate([e.observations[: len(e.actions)] for e in held_out.episodes])
