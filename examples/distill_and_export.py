@@ -58,9 +58,8 @@ def main(
         path = folder / f"{name}.onnx"
         algo.save_policy(str(path))
         milliseconds = latency(path, dataset.observations[:1].numpy(), repeats)
-        kilobytes = round(path.stat().st_size / 1e3)
         result = {"ms per decision": round(milliseconds, 3), "return": round(evaluator(algo), 1)}
-        rows.append({"policy": name, "kB": kilobytes, **result})
+        rows.append({"policy": name, "kB": round(path.stat().st_size / 1e3), **result})
     print(format_table(rows))
 
 
