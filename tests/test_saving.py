@@ -72,7 +72,7 @@ def test_training_goes_on_from_a_loaded_policy(algo_class: Any, tmp_path: Path) 
     algo = _trained(algo_class)
     save_policy(algo, tmp_path / "policy.safetensors")
     loaded = load_policy(tmp_path / "policy.safetensors")
-    if hasattr(algo_class, "pretrain") and algo._first_stages():
+    if hasattr(algo_class, "pretrain") and algo.config.policy.first_stages():
         assert getattr(loaded, "is_pretrained") is True  # noqa: B009
     before = {k: v.clone() for k, v in _networks(loaded).items()}
     loaded.fit(random_buffer(), n_steps=2, logger_adapter=NoopAdapterFactory(), show_progress=False)
@@ -122,7 +122,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "unknown to this package",
     ),
     "other algorithm": (
-        lambda h, w: h["algorithm"]["config"].update(type="spin_factored_bc"),
+        lambda h, w: h["algorithm"]["config"].update(type="spin_d3rlpy_bc"),
         "unknown field",
     ),
     "unknown encoder": (
@@ -157,7 +157,9 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "flat observations",
     ),
     "huge layers": (
-        lambda h, w: _params(h)["policy"]["params"].update(hidden_units=[10**9]),
+        lambda h, w: _params(h)["policy"]["params"]["encoder_factory"]["params"].update(
+            hidden_units=[10**9]
+        ),
         "it holds",
     ),
     "many critics": (lambda h, w: _params(h).update(n_critics=10**9), "n_critics in"),
