@@ -5,6 +5,7 @@ Run with `python examples/treatment/from_log_to_policy.py`; about two minutes on
 
 import argparse
 import csv
+from typing import Any
 
 import numpy as np
 from simulator import DOSES, GAMMA, STATES, doctor, simulate, value
@@ -25,7 +26,6 @@ def main(patients: int, pretraining_updates: int, steps: int, folder: str) -> No
     log = simulate(lambda states: doctor(states, rng), patients, seed=0)
     with open(f"{folder}/log.csv", "w", newline="") as file:
         csv.writer(file).writerows([log.keys(), *zip(*log.values(), strict=True)])
-
     data = from_table(  # from here on, only the log is known
         f"{folder}/log.csv",
         observations=STATES,
@@ -37,17 +37,10 @@ def main(patients: int, pretraining_updates: int, steps: int, folder: str) -> No
         choices=DOSES,
         last_step="drop",  # where observation ends, treatment does not
     )
-    algo = SPINIQL(
-        gamma=GAMMA,
-        policy=SPIN(
-            transformer=TransformerConfig(width=64, n_blocks=2, dropout=0.0, attention_dropout=0.0),
-            pretraining=PretrainingConfig(max_updates=pretraining_updates, mask_prob_max=1.0),
-            query_init="mask",
-            head_init="asm",
-            train_queries=False,
-            cache_features=True,  # few states: seconds instead of minutes
-        ),
-    )
+    sizes = TransformerConfig(width=64, n_blocks=2, dropout=0.0, attention_dropout=0.0)
+    pretraining = PretrainingConfig(max_updates=pretraining_updates, mask_prob_max=1.0)
+    start: dict[str, Any] = {"query_init": "mask", "head_init": "asm", "train_queries": False}
+    algo = SPINIQL(gamma=GAMMA, policy=SPIN(sizes, pretraining, cache_features=True, **start))
     algo.fit(data, n_steps=steps, n_steps_per_epoch=steps)
     fqe = MultiDiscreteFQE(algo, check=steps >= 1_000)  # fewer settle nothing
     fqe.fit(data, n_steps=steps, n_steps_per_epoch=steps)

@@ -121,11 +121,11 @@ def test_continuous_actions_of_a_d3rlpy_buffer_are_refused_with_advice() -> None
 @pytest.mark.parametrize("value", [np.nan, 3.0])
 def test_bad_float_choices_of_a_d3rlpy_buffer_are_refused(value: float) -> None:
     actions = np.array([[0.0, 1.0], [value, 4.0]], np.float32)
-    with pytest.raises(InvalidDatasetError, match=r"ub-action 0 at step 1 of episode 0"):
+    with pytest.raises(InvalidDatasetError, match=r"(?i)slot 0 at step 1 of episode 0"):
         DeviceReplayBuffer.from_replay_buffer(_episode(actions), NVEC)
 
 
-def test_another_number_of_sub_actions_is_a_mismatch() -> None:
+def test_another_number_of_slots_is_a_mismatch() -> None:
     with pytest.raises(NvecMismatchError, match=r"Expected 2.*has 3"):
         DeviceReplayBuffer.from_replay_buffer(_episode(np.zeros((4, 3), np.int64)), NVEC)
 

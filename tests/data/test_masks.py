@@ -102,7 +102,7 @@ def test_masks_of_an_environment_are_collected(form: str) -> None:
 
 
 def test_what_a_mask_forbids_cannot_be_in_the_data() -> None:
-    with pytest.raises(InvalidDatasetError, match=r"action 0 at step 0 of episode 0 is 0.*mask"):
+    with pytest.raises(InvalidDatasetError, match=r"Slot 0 at step 0 of episode 0 is 0.*mask"):
         collect(MaskedEnv(), lambda _: np.array([0, 0, 0]), 1, progress=False)
     with pytest.raises(InvalidDatasetError, match=r"step 2 of episode 0 has none"):
         played("some")
