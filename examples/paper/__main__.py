@@ -31,7 +31,12 @@ from spin_d3rlpy.cli.program import run_program, set_log
 if TYPE_CHECKING:  # help needs no torch
     from examples.paper.catalog import PaperSettings
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 app.callback(help=__doc__.partition("\n")[0])(set_log)
 
 Experiments = Annotated[list[str] | None, typer.Argument(help="See `list`.")]
