@@ -103,7 +103,8 @@ def improve(
             break
         gains = values_in.after(moves, actions) - value[moves.rows]
         forced = ~may.gather(2, actions[..., None])[..., 0] & may.any(-1)  # (B, N)
-        counts = _count(moves, gains, forced, value)
+        gains = gains / _least_gain(value)[moves.rows]
+        counts = _count(moves, gains, forced)
         tried = _together(actions, moves, gains, counts, layout, shares_choices)  # (P, B, N)
         values = values_in.of(tried)
         if restricts_pairs(conditions.rule):  # the best move alone keeps it
@@ -228,15 +229,13 @@ def _least_gain(value: torch.Tensor) -> torch.Tensor:
     return LEAST_GAIN * value.abs().clamp(min=1.0)
 
 
-def _count(
-    moves: _Moves, gains: torch.Tensor, forced: torch.Tensor, value: torch.Tensor
-) -> torch.Tensor:
-    """Returns which moves `(R,)` count: those that gain.
+def _count(moves: _Moves, gains: torch.Tensor, forced: torch.Tensor) -> torch.Tensor:
+    """Returns which moves `(R,)` count: those that gain, in units of the least gain, at least 1.
 
     In states with slots that may not keep their choice, it is all changes of these slots.
     """
     rows, (one, other) = moves.rows, moves.slots.unbind(1)
-    gain = gains > _least_gain(value)[rows]
+    gain = gains > 1.0
     of_forced = forced[rows, one] & (one == other)
     is_forced = forced.any(1)[rows]
     return (is_forced & of_forced) | (~is_forced & gain)
@@ -258,8 +257,9 @@ def _together(
     n_slots, n_choices = layout.n_slots, layout.max_choices
     rows, n_rows = moves.rows[:, None], actions.shape[0]
     at = rows * n_slots + moves.slots  # (R, 2)
-    # By rank, as equal gains would both be the best.
-    rank = gains.argsort().argsort().to(gains.dtype) + 1.0
+    # By rank, as equal gains would both be the best; equal but for rounding, as those of slots that
+    # are alike, they have the same ranks on every machine and in files.
+    rank = gains.round().argsort(stable=True).argsort().to(gains.dtype) + 1.0
     rank = torch.where(counts, rank, 0.0)[:, None].expand(-1, 2)  # (R, 2)
     accepted = (rank == _largest(at, rank, n_rows * n_slots)[at]) & (rank > 0.0)
     if shares_choices:
