@@ -27,8 +27,9 @@ from spin_d3rlpy.algos.actor_critic import (
 from spin_d3rlpy.algos.config import TPolicy
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
 from spin_d3rlpy.algos.signatures import takes
-from spin_d3rlpy.asm.conditions import ArrayLike, as_conditions
-from spin_d3rlpy.asm.rules import OPEN, RowMask, Rule, both_rules
+from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
+from spin_d3rlpy.asm.rules import OPEN, Rule
+from spin_d3rlpy.asm.sampling import sample
 from spin_d3rlpy.critics.base import (
     ActionCritic,
     ValueFunction,
@@ -46,7 +47,7 @@ from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
-from spin_d3rlpy.search.moves import MOST_ROUNDS, Conditions, improve
+from spin_d3rlpy.search.ascent import ascend
 from spin_d3rlpy.search.trust import (
     Search,
     SearchMode,
@@ -78,11 +79,11 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     Action Structure Model (`SPINIDQL`) draws them from the joint distribution and is not trained
     any further; others learn by behavior cloning, without advantage weights.
 
-    With `search_sweeps` the best candidate is only the start of a search (`search.moves`): slots
-    change their choices, or two exchange theirs, among what the policy supports, by the value of
-    the whole action: give it a `joint_critic`. With `held_out_share` each critic's search is judged
-    by the other critics, on episodes that nothing was trained on (`search.trust`); where they do
-    not confirm what it gains, actions are the policy's own, the first candidate.
+    With `search_sweeps` the best candidate is only the start of a search (`algos.search`), slot by
+    slot among the choices that the policy supports, by the value of the whole action: give it a
+    `joint_critic`. With `held_out_share` each critic's search is judged by the other critics, on
+    episodes that nothing was trained on (`algos.trust`); where they do not confirm what it gains,
+    actions are the policy's own, the first candidate.
 
     How far ahead to look when actions are compared is a question of the data: what follows an
     action long after it can be noise, or all that counts. With `short_gammas` the critics learn
@@ -92,8 +93,8 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     whose gain, in returns by `gamma`, the other critics confirm best.
 
     `predict` draws its candidates with noise that never changes, so that it is a function of the
-    observation. The first one, which is the only one where critics are not trusted, is the most
-    likely choice of every slot. `sample_action` draws new ones.
+    observation. A single candidate, as where critics are not trusted, is the most likely choice of
+    every slot. `sample_action` draws new ones.
 
     References:
         * Hansen-Estruch et al., IDQL: Implicit Q-learning as an Actor-Critic Method with Diffusion
@@ -111,8 +112,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             most likely choice of every slot, as a policy without critics would.
         value_temperature: if above 0, `sample_action` draws among its candidates from the softmax
             of their values divided by this.
-        search_sweeps: of a search, of at most six rounds each, in which all slots can change; 0
-            takes the best candidate.
+        search_sweeps: how often a search visits every slot; 0 takes the best candidate.
         action_flexibility: least probability of a choice in the search, relative to the likeliest
             one's in view of all other slots, in (0, 1].
         held_out_share: share of the episodes by which trust in the critics is measured; 0 trusts
@@ -198,7 +198,6 @@ class IDQLImpl(ActorCriticImpl):
         super().__init__(*arguments)
         n = self._config.n_action_samples
         self._candidate_noise = candidate_noise(self._layout, n, self.device)
-        self._candidate_noise[0] = 0.0  # the most likely choices
         self._fixed_search: Search | None = self._config.searches[0]
         self._gammas = torch.tensor(self._config.gammas, device=self.device)[:, None]  # (G, 1)
 
@@ -285,29 +284,24 @@ class IDQLImpl(ActorCriticImpl):
                 "Expected a policy that is a structure model, as SPINIDQL's: a "
                 f"{type(policy).__name__} cannot choose in view of any other choices."
             )
-        choices, mask, rule = as_conditions(x, self._layout, given, allowed, self.rule)
-        masked = both_rules(None if mask is None else RowMask(mask), rule)
-        best = policy.decode(x, None, masked, choices)  # the surest, which comes back in any case
+        n = self._n_candidates
+        actions = sample(
+            policy.asm,
+            x,
+            n,
+            temperature=self._temperature_of_fixed(n),
+            order=range(self._layout.n_slots),
+            noise=self._candidate_noise[:n, None].expand(-1, len(x), -1),
+            given=given,
+            allowed=allowed,
+            rule=self.rule,
+        )
+        best = best_of(actions, self._values_of_candidates(x, actions))
+        mask, rule = as_mask_or_rule(allowed, len(x), self._layout, x.device)
+        shape = (len(x), self._layout.n_slots)
+        fixed = None if given is None else as_actions(given, shape, x.device)
         end = math.inf if milliseconds is None else began + milliseconds / 1000.0
-        search = self.acting_search
-        if search is None:
-            return best
-        n = self._fitting(time.monotonic() - began, end)
-        if n > 0:
-            others = [
-                policy.decode(x, noise.expand(len(x), -1), masked, choices)
-                for noise in self._config.candidate_temperature * self._candidate_noise[1 : n + 1]
-            ]
-            actions = torch.stack([best, *others])
-            best = best_of(actions, self._values_of_candidates(x, actions))
-        conditions = Conditions(search.action_flexibility, mask, rule, choices)
-        return self._search(x, best, slice(None), conditions, end)
-
-    def _fitting(self, seconds: float, end: float) -> int:
-        """Returns how many more candidates there are; none if they leave the search no time."""
-        more = self._n_candidates - 1
-        left = end - time.monotonic()
-        return more if more * seconds < 0.5 * left else 0
+        return self._improve(x, best, mask, self.rule_and(rule), fixed, end)
 
     @property
     def acting_search(self) -> Search | None:
@@ -346,14 +340,23 @@ class IDQLImpl(ActorCriticImpl):
         if temperature > 0.0:
             values = values.amin(0, keepdim=True) / temperature
             return best_of(actions, values + gumbel_noise(values))
-        return self._improve(x, best_of(actions, values), rule)
+        return self._improve(x, best_of(actions, values), rule=rule)
 
     def _draw_candidates(
         self, x: torch.Tensor, n: int, noise: torch.Tensor | None, rule: Rule | None
     ) -> torch.Tensor:
-        fixed = None if noise is None else noise[:n]
-        drawn_at = self._config.candidate_temperature
-        return self.acting_policy.sample_several(x, n, fixed, drawn_at, rule)
+        if noise is None:
+            drawn_at = self._config.candidate_temperature
+            return self.acting_policy.sample_several(x, n, None, drawn_at, rule)
+        drawn_at = self._temperature_of_fixed(n)
+        return self.acting_policy.sample_several(x, n, noise[:n], drawn_at, rule)
+
+    def _temperature_of_fixed(self, n: int) -> float:
+        """Temperature of `n` candidates by fixed noise.
+
+        A single one would be the same deviation from the data's usual actions in all states.
+        """
+        return self._config.candidate_temperature if n > 1 else 0.0
 
     def _values_of_candidates(self, x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Values `(E, A, B)` of actions `(A, B, N)`, by the discount that the search acts by."""
@@ -362,28 +365,42 @@ class IDQLImpl(ActorCriticImpl):
         # In a file, -1 is no choice.
         return self.q_values(self._modules.q_funcs, x, actions.clamp(min=0))
 
-    def _improve(self, x: torch.Tensor, actions: torch.Tensor, rule: Rule | None) -> torch.Tensor:
+    def _improve(
+        self,
+        x: torch.Tensor,
+        actions: torch.Tensor,
+        allowed: torch.Tensor | None = None,
+        rule: Rule | None = None,
+        given: torch.Tensor | None = None,
+        deadline: float = math.inf,
+    ) -> torch.Tensor:
         search = self.acting_search
         if search is None:
             return actions
-        conditions = Conditions(search.action_flexibility, rule=rule)
-        return self._search(x, actions, slice(None), conditions)
+        critics = slice(None)
+        return self._search(
+            x, actions, critics, search.action_flexibility, allowed, rule, given, deadline
+        )
 
     def _search(
         self,
         x: torch.Tensor,
         actions: torch.Tensor,
         critics: slice,
-        conditions: Conditions,
+        action_flexibility: float,
+        allowed: torch.Tensor | None = None,
+        rule: Rule | None = None,
+        given: torch.Tensor | None = None,
         deadline: float = math.inf,
     ) -> torch.Tensor:
         sweeps, critic = self._config.search_sweeps, self._modules.q_funcs
         if sweeps == 0:
             return actions
         start = actions.clamp(min=0)  # in a file, -1 is no choice
-        members, rounds = cast(JointCritic, critic).members[critics], sweeps * MOST_ROUNDS
-        conditionals_of = self.acting_policy.conditionals_of_any
-        improved = improve(members, conditionals_of, x, start, conditions, rounds, deadline)
+        conditionals = self.acting_policy.conditionals(x, start)
+        conditions = allowed, rule, given, deadline
+        members = cast(JointCritic, critic).members[critics]
+        improved = ascend(members, conditionals, x, start, action_flexibility, sweeps, *conditions)
         return torch.where(actions == OPEN, OPEN, improved)
 
     @torch.no_grad()
@@ -403,9 +420,7 @@ class IDQLImpl(ActorCriticImpl):
             self._compare_by(way.gamma)
             itself = slice(member, member + 1)
             start = starts[way.gamma][member]
-            return self._search(
-                x, start, itself, Conditions(way.action_flexibility, rule=self.rule)
-            )
+            return self._search(x, start, itself, way.action_flexibility, rule=self.rule)
 
         return measure_trust(
             self._config.searches,
@@ -428,7 +443,8 @@ class IDQLImpl(ActorCriticImpl):
     def _count_alternatives(self, x: torch.Tensor, actions: torch.Tensor) -> float:
         if self._config.search_sweeps == 0:  # not every policy can tell
             return 0.0
-        return count_alternatives(self.acting_policy.conditionals_of_any(x), actions)
+        conditionals = self.acting_policy.conditionals(x, actions)
+        return count_alternatives(conditionals, actions, self._layout.n_slots)
 
     def trust_critics(self, trust: Trust) -> None:
         """Acts as measured from now on."""
@@ -480,9 +496,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             x: observations `(B, obs)`.
             given: `(B, N)` choices that are made already, -1 where open.
             allowed: a bool mask or a rule, see `spin_d3rlpy.asm.sampling.sample`.
-            milliseconds: time after which the best action so far is returned. The most likely one
-                takes as long as it takes; others, and rounds of the search, begin only if they
-                should end in time.
+            milliseconds: time after which the search ends, with the best action so far; drawing
+                candidates takes as long as it takes.
 
         Both `given` and a mask may be tensors, NumPy arrays or nested lists.
 

@@ -51,14 +51,8 @@ class OrderedConditionals(Protocol):
 class Conditionals(OrderedConditionals, Protocol):
     """Logits of any slots, in view of the choices of any others."""
 
-    def given_others(self, actions: torch.Tensor) -> torch.Tensor:
-        """Returns each slot's logits in view of all others' choices `(B, N)`, `(B, N, K)`."""
-
-    def of_others_choices(self, actions: torch.Tensor) -> torch.Tensor | None:
-        """Returns each slot's logits of all others' choices, as if they were free, `(B, N, N)`.
-
-        None if a network would have to look at each pair of slots for itself.
-        """
+    def hide(self, slot: int) -> None:
+        """Opens a slot."""
 
     def logits_given(
         self, actions: torch.Tensor, slots: torch.Tensor | None = None
@@ -83,12 +77,8 @@ class IndependentConditionals:
     def all_open(self) -> torch.Tensor:
         return torch.full_like(self.table[..., 0], OPEN, dtype=torch.int64)
 
-    def given_others(self, actions: torch.Tensor) -> torch.Tensor:
-        return self.table
-
-    def of_others_choices(self, actions: torch.Tensor) -> torch.Tensor:
-        """Returns each slot's logits of all others' choices, `(B, N, N)`."""
-        return self.table.gather(2, actions[:, None].expand(-1, actions.shape[1], -1))
+    def hide(self, slot: int) -> None:
+        """Does nothing."""
 
     def logits(self, slot: int) -> torch.Tensor:
         return self.table[:, slot, : self.layout.nvec[slot]]
@@ -354,18 +344,14 @@ class _Filling:
             choice = choice_of(drawn)
             stuck = choice == OPEN if waits is None else (choice == OPEN) & ~waits
             _require_choices(stuck, slots, self._actions, self._rule)
+        still_open = torch.zeros_like(slots, dtype=torch.bool)
         if waits is not None:
             if self._passes.differing:
                 waits = waits | _repeats(choice)
             choice = torch.where(waits, self._actions.gather(1, slots), choice)
+            still_open = waits & self._is_open.gather(1, slots)
         self._actions = self._actions.scatter(1, slots, choice)
-        if self._rule is None:
-            self._is_open = self._actions == OPEN
-        else:  # in a file, a slot may have got no choice
-            still_open = torch.zeros_like(slots, dtype=torch.bool)
-            if waits is not None:
-                still_open = waits & self._is_open.gather(1, slots)
-            self._is_open = self._is_open.scatter(1, slots, still_open)
+        self._is_open = self._is_open.scatter(1, slots, still_open)
 
     def _allowed(self, scores: torch.Tensor, slots: torch.Tensor | None) -> torch.Tensor:
         """Returns scores of what the rule allows, `-inf` elsewhere."""

@@ -285,14 +285,12 @@ class PairScores:
         counts = count_choices(tokens[..., None], self._scorer.features.n_choices)
         return counts.cumsum(1) - counts
 
-    def made_by_others(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Returns for each slot what `made` gives of all others, `(B, N, K)`."""
-        counts = count_choices(tokens[..., None], self._scorer.features.n_choices)
-        return counts.sum(1, keepdim=True) - counts
-
-    def with_choice(self, counts: torch.Tensor, slot: int, choice: torch.Tensor) -> torch.Tensor:
-        """Returns counts with a slot's choices `(B,)`."""
-        return counts.scatter_add(1, choice[:, None], torch.ones_like(counts[:, :1]))
+    def changed(
+        self, counts: torch.Tensor, slot: int, choice: torch.Tensor, by: float
+    ) -> torch.Tensor:
+        """Returns counts with a slot's choices `(B,)` added (`by` 1) or taken away (-1)."""
+        changes = torch.full_like(counts[:, :1], by)
+        return counts.scatter_add(1, choice[:, None], changes)
 
     def logits(self, counts: torch.Tensor, slots: int | torch.Tensor | None = None) -> torch.Tensor:
         """Returns logits `(B, N, K)` in view of counts `(B, K)`, or of each slot's `(B, N, K)`.

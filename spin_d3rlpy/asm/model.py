@@ -432,11 +432,13 @@ class ActionStructureModel(nn.Module):
         logits = self.heads(self.trunk(observations, table, ids, rows))
         return logits
 
-    def slot_by_slot(self, observations: torch.Tensor) -> SlotBySlot | EntityBySlot:
+    def slot_by_slot(
+        self, observations: torch.Tensor, actions: torch.Tensor | None = None
+    ) -> SlotBySlot | EntityBySlot:
         """Returns logits of slots in view of choices made, see `asm.decoding.Conditionals`."""
         if self.scorer is not None:
-            return EntityBySlot(self.scorer, self.layout, observations)
-        return SlotBySlot(self, observations)
+            return EntityBySlot(self.scorer, self.layout, observations, actions)
+        return SlotBySlot(self, observations, actions)
 
     def network_input(self, observations: ArrayLike) -> torch.Tensor:
         """Returns the network's input `(B, obs)`: observations scaled as in pre-training.
@@ -475,16 +477,27 @@ class SlotBySlot:
     Args:
         asm: the model.
         observations: `(B, obs)`.
+        actions: `(B, N)` choices that are made already; all slots are open if None.
     """
 
-    def __init__(self, asm: ActionStructureModel, observations: torch.Tensor) -> None:
+    def __init__(
+        self,
+        asm: ActionStructureModel,
+        observations: torch.Tensor,
+        actions: torch.Tensor | None = None,
+    ) -> None:
         self._asm, self.layout = asm, asm.layout
         self._observations = observations
-        self.tokens = asm.mask_ids.expand(observations.shape[0], -1)  # (B, N)
+        masked = asm.mask_ids.expand(observations.shape[0], -1)
+        self.tokens = masked if actions is None else actions  # (B, N)
         self._x: torch.Tensor | None = None
         if isinstance(asm.trunk, SlotMLP):
             self._hidden = asm.mask_embeddings
-            self._x = asm.trunk.first_layer(observations, self._hidden)
+            if actions is None:
+                self._x = asm.trunk.first_layer(observations, self._hidden)
+            else:
+                ids = actions + asm.row_offsets
+                self._x = asm.trunk.first_layer(observations, asm.embedding.weight, ids)
 
     def all_open(self) -> torch.Tensor:
         """Returns actions `(B, N)` without a choice, -1."""
@@ -513,20 +526,17 @@ class SlotBySlot:
         """Takes over an open slot's choices `(B,)`."""
         if self._x is not None:
             self._x = self._x + self._rows(slot, choice) - self._hidden[slot]
-        self.tokens = replace_slot(self.tokens, slot, choice)
+        self._set(slot, choice)
 
-    def given_others(self, actions: torch.Tensor) -> torch.Tensor:
-        """Returns each slot's logits in view of all others' choices `(B, N)`, `(B, N, K)`."""
-        asm, n = self._asm, self.layout.n_slots
-        itself = torch.eye(n, dtype=torch.bool, device=actions.device)
-        tokens = torch.where(itself, asm.mask_ids, actions[:, None])  # (B, N, N)
-        x = self._observations[:, None].expand(-1, n, -1)
-        rows = torch.arange(tokens.shape[0] * n, device=actions.device).unflatten(0, (-1, n))
-        return self.layout.split(asm(x.flatten(0, 1), tokens.flatten(0, 1), rows))
-
-    def of_others_choices(self, actions: torch.Tensor) -> None:
-        """Returns None; see `Conditionals`."""
+    def hide(self, slot: int) -> None:
+        """Opens a slot whose choices are made."""
+        if self._x is not None:
+            self._x = self._x - self._rows(slot, self.tokens[:, slot]) + self._hidden[slot]
+        self._set(slot, self._asm.mask_ids[slot].expand(self.tokens.shape[0]))
 
     def _rows(self, slot: int, choice: torch.Tensor) -> torch.Tensor:
         """What choices `(B,)` add to the first layer, `(B, D)`."""
         return embedding(choice + self._asm.row_offsets[slot], self._asm.embedding.weight)
+
+    def _set(self, slot: int, token: torch.Tensor) -> None:
+        self.tokens = replace_slot(self.tokens, slot, token)

@@ -94,14 +94,12 @@ class SlotScores:
         is_made = (tokens < self._scorer.features.n_choices)[..., None]
         return chosen * is_made.to(chosen.dtype)
 
-    def made_by_others(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Returns for each slot what `made` gives of all others, `(B, N, T)`."""
-        chosen = self._chosen(tokens)
-        return chosen.sum(1, keepdim=True) - chosen
-
-    def with_choice(self, made: torch.Tensor, slot: int, choice: torch.Tensor) -> torch.Tensor:
-        """Returns sums with a slot's choices `(B,)`."""
-        return made + relu(self._tokens[:, slot] + embedding(choice, self._scorer.choice))
+    def changed(
+        self, made: torch.Tensor, slot: int, choice: torch.Tensor, by: float
+    ) -> torch.Tensor:
+        """Returns sums with a slot's choices `(B,)` added (`by` 1) or taken away (-1)."""
+        chosen = relu(self._tokens[:, slot] + embedding(choice, self._scorer.choice))
+        return made + by * chosen
 
     def logits(self, made: torch.Tensor, slots: int | torch.Tensor | None = None) -> torch.Tensor:
         """Returns logits `(B, N, K)` in view of what is made, `(B, T)` or each slot's `(B, N, T)`.

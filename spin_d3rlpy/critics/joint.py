@@ -1,15 +1,15 @@
 """Critics of whole actions: Q(s, a) of the state and the sum of what each choice adds.
 
 Axes: `B` states, `A` actions of each state, `N` slots, `K` most choices of a slot, `S` all choices,
-`W` width of the sums, `V` width of what a choice adds.
+`W` width of the sums, `V` width of what a choice adds. A change of one slot is one subtraction and
+one addition in the sum (`swaps`): that is what a search asks for, thousands of times.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from copy import copy
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import torch
 from d3rlpy.models.encoders import EncoderFactory
@@ -36,44 +36,33 @@ from spin_envs import ActionLayout
 Output: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
-class ActionSums:
-    """What whole actions add up to in states, `(..., W)`; tensors in its fields are of states."""
+class ActionSums(Protocol):
+    """What whole actions add up to in one state, `(..., W)`."""
 
-    @abstractmethod
     def total(self, actions: torch.Tensor) -> torch.Tensor:
         """Returns the sums `([A,] B, W)` of actions `([A,] B, N)`."""
 
-    def moved(
+    def swaps(
         self,
+        total: torch.Tensor,
         actions: torch.Tensor,
+        slot: int,
         rows: torch.Tensor,
-        slots: torch.Tensor,
         choices: torch.Tensor,
     ) -> torch.Tensor:
-        """Returns sums `(R, W)` after moves from actions `(B, N)`, each of two slots.
+        """Returns sums `(R, W)` of actions of which one slot makes another choice.
 
         Args:
+            total: sums of the actions, `(B, W)`.
             actions: `(B, N)`.
-            rows: of which state each move is, `(R,)`.
-            slots: the same slot twice, which changes its choice, or two that exchange theirs,
-                `(R, 2)`.
-            choices: their new choices, `(R, 2)`.
+            slot: the slot that changes.
+            rows: which of the actions, `(R,)`.
+            choices: their slot's new choices, `(R,)`.
         """
-        return self.of(rows).total(actions[rows].scatter(1, slots, choices))
-
-    def of(self, rows: torch.Tensor) -> Self:
-        """Returns what actions add up to in some of the states, `(R,)`."""
-        chosen = copy(self)
-        for name, field in vars(self).items():
-            if isinstance(field, torch.Tensor):
-                setattr(chosen, name, field[rows])
-        return chosen
 
 
 class ActionEncoder(nn.Module):
     """Maps states to what actions add up to there."""
-
-    shares_choices = True  # whether a choice is the same thing in all slots
 
     @abstractmethod
     def open(self, observations: torch.Tensor) -> ActionSums:
@@ -82,8 +71,6 @@ class ActionEncoder(nn.Module):
 
 class ChoicesOfSlots(ActionEncoder):
     """Adds up one embedding per slot and choice, `(S, W)`: nothing is shared between slots."""
-
-    shares_choices = False
 
     def __init__(self, observation_size: int, layout: SlotLayout, width: int) -> None:
         super().__init__()
@@ -95,19 +82,31 @@ class ChoicesOfSlots(ActionEncoder):
         return _SumsOfSlots(self, self.state(observations))
 
 
-class _SumsOfSlots(ActionSums):
+class _SumsOfSlots:
     def __init__(self, encoder: ChoicesOfSlots, state: torch.Tensor) -> None:
-        self._encoder, self._state = encoder, state
+        self._layout, self._table, self._state = encoder.layout, encoder.table, state
 
     def total(self, actions: torch.Tensor) -> torch.Tensor:
-        rows, table = self._encoder.layout.positions(actions), self._encoder.table
+        rows = self._layout.positions(actions)
         total: torch.Tensor
         if is_exporting():  # in an ONNX file `embedding_bag` is a loop over rows
-            total = self._state + embedding(rows, table).sum(-2)
+            total = self._state + embedding(rows, self._table).sum(-2)
             return total
-        summed = embedding_bag(rows.flatten(0, -2), table, mode="sum")
+        summed = embedding_bag(rows.flatten(0, -2), self._table, mode="sum")
         total = self._state + summed.unflatten(0, actions.shape[:-1])
         return total
+
+    def swaps(
+        self,
+        total: torch.Tensor,
+        actions: torch.Tensor,
+        slot: int,
+        rows: torch.Tensor,
+        choices: torch.Tensor,
+    ) -> torch.Tensor:
+        offset = self._layout.offsets[slot]
+        without = total - embedding(actions[:, slot] + offset, self._table)
+        return without[rows] + embedding(choices + offset, self._table)
 
 
 class SharedChoices(ActionEncoder):
@@ -129,7 +128,7 @@ class SharedChoices(ActionEncoder):
         return _SumsOfShared(self, self.state(observations))
 
 
-class _SumsOfShared(ActionSums):
+class _SumsOfShared:
     def __init__(self, encoder: SharedChoices, state: torch.Tensor) -> None:
         self._encoder, self._state = encoder, state
 
@@ -137,6 +136,24 @@ class _SumsOfShared(ActionSums):
         counts = count_choices(actions, self._encoder.n_choices)
         present = (counts > 0.0).to(counts.dtype)
         return self._state + counts @ self._encoder.table + present @ self._encoder.presence
+
+    def swaps(
+        self,
+        total: torch.Tensor,
+        actions: torch.Tensor,
+        slot: int,
+        rows: torch.Tensor,
+        choices: torch.Tensor,
+    ) -> torch.Tensor:
+        table, presence = self._encoder.table, self._encoder.presence
+        before = actions[:, slot]
+        others = count_choices(actions, self._encoder.n_choices)
+        others = others - one_hot(before, self._encoder.n_choices)
+        leaves = (others.gather(1, before[:, None]) == 0.0).to(total.dtype)  # (B, 1)
+        lost = embedding(before, table) + leaves * embedding(before, presence)
+        comes = (others[rows, choices] == 0.0)[:, None].to(total.dtype)  # (R, 1)
+        won = embedding(choices, table) + comes * embedding(choices, presence)
+        return (total - lost)[rows] + won
 
 
 class EntityChoices(ActionEncoder):
@@ -174,7 +191,7 @@ class EntityChoices(ActionEncoder):
         return _SumsOfEntities(self, observations)
 
 
-class _SumsOfEntities(ActionSums):
+class _SumsOfEntities:
     def __init__(self, encoder: EntityChoices, observations: torch.Tensor) -> None:
         self._encoder, features = encoder, encoder.features
         self._n_choices = features.n_choices
@@ -192,46 +209,41 @@ class _SumsOfEntities(ActionSums):
 
     def total(self, actions: torch.Tensor) -> torch.Tensor:
         gathered, counts = self._gather(actions)
-        worth = self._worth(gathered, counts, self._gathered).sum(-2)
+        worth = self._worth(gathered, counts).sum(-2)
         total: torch.Tensor = self._state + self._encoder.out(worth)
         return total
 
-    def moved(
+    def swaps(
         self,
+        total: torch.Tensor,
         actions: torch.Tensor,
+        slot: int,
         rows: torch.Tensor,
-        slots: torch.Tensor,
         choices: torch.Tensor,
     ) -> torch.Tensor:
-        """See `ActionSums`; computes the two choices that a move touches alone."""
+        before = actions[:, slot]
+        pairs = self._pairs_of(slot)  # (B, K, V)
         gathered, counts = self._gather(actions)
-        worth = self._worth(gathered, counts, self._gathered)
-        row, encoder = rows[:, None], self._encoder
-        # The first slot goes from one choice to the other; if there is another slot, it comes back.
-        touched = torch.stack([actions[rows, slots[:, 0]], choices[:, 0]], dim=1)  # (R, 2)
-        comes_back = (slots[:, :1] != slots[:, 1:]).to(counts.dtype)  # (R, 1)
-        sign = torch.tensor([-1.0, 1.0], device=counts.device)
-        pairs = self._pairs_at(row, slots, touched)  # (R, 2 slots, 2 choices, V)
-        change = pairs[:, 0] - comes_back[..., None] * pairs[:, 1]
-        after = self._worth(
-            gathered[row, touched] + sign[:, None] * change,
-            counts[row, touched] + sign * (1.0 - comes_back),
-            self._gathered[row, touched],
-        )
-        gain = (after - worth[row, touched]).sum(1)
-        total: torch.Tensor = (self._state + encoder.out(worth.sum(1)))[rows] + encoder.out(gain)
-        return total
+        worth = self._worth(gathered, counts)
+        mine = one_hot(before, self._n_choices)
+        gathered = gathered - mine[..., None] * pairs
+        counts = counts - mine
+        without = self._worth(gathered, counts)
+        with_slot = self._worth(gathered + pairs, counts + 1.0)
+        at = before[:, None, None].expand(-1, 1, worth.shape[-1])
+        lost = (worth - without).gather(1, at)[:, 0]  # (B, V)
+        won = (with_slot - without)[rows, choices]  # (R, V)
+        swapped: torch.Tensor = total[rows] + self._encoder.out(won - lost[rows])
+        return swapped
 
-    def _pairs_at(
-        self, row: torch.Tensor, slots: torch.Tensor, choices: torch.Tensor
-    ) -> torch.Tensor:
-        """Encodes slots `(R, S)` with each of choices `(R, C)` in rows `(R, 1)`, `(R, S, C, V)`."""
-        x = self._slots[row, slots][:, :, None] + self._choices[row, choices][:, None]
+    def _pairs_of(self, slot: int) -> torch.Tensor:
+        """Encodes a slot with all choices, `(B, K, V)`."""
+        x = self._slots[:, slot, None] + self._choices
         if self._encoder.features.pair_size:
             of_pairs = self._encoder.features.of_pairs(
-                self._slot_features[row, slots][:, :, None],
-                self._choice_features[row, choices][:, None],
-                self._pair_features[row[..., None], slots[..., None], choices[:, None]],
+                self._slot_features[:, slot, None],
+                self._choice_features,
+                self._pair_features[:, slot],
             )
             x = x + self._encoder.distance(of_pairs)
         return relu(x)
@@ -257,13 +269,11 @@ class _SumsOfEntities(ActionSums):
         at = actions[..., None, None].expand(*actions.shape, 1, table.shape[-1])
         return table.gather(-2, at)[..., 0, :]
 
-    def _worth(
-        self, gathered: torch.Tensor, counts: torch.Tensor, choices: torch.Tensor
-    ) -> torch.Tensor:
-        """Returns what choices, by their features, are worth with those slots, `(..., K, V)`."""
+    def _worth(self, gathered: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Returns what each choice is worth with those slots, `(..., K, V)`."""
         seen = torch.stack([counts, (counts > 0.0).to(counts.dtype)], dim=-1)
         encoder = self._encoder
-        return relu(encoder.gathered(gathered) + choices + encoder.count(seen))
+        return relu(encoder.gathered(gathered) + self._gathered + encoder.count(seen))
 
 
 class FeaturesOfSlots(ActionEncoder):
@@ -294,7 +304,7 @@ class FeaturesOfSlots(ActionEncoder):
         return _SumsOfFeatures(self, observations)
 
 
-class _SumsOfFeatures(ActionSums):
+class _SumsOfFeatures:
     def __init__(self, encoder: FeaturesOfSlots, observations: torch.Tensor) -> None:
         self._encoder, features = encoder, encoder.features
         context = features.context(observations)
@@ -306,6 +316,20 @@ class _SumsOfFeatures(ActionSums):
         with_choice = relu(self._slots + embedding(actions, self._encoder.choice))
         total: torch.Tensor = self._state + self._encoder.out(with_choice.sum(-2))
         return total
+
+    def swaps(
+        self,
+        total: torch.Tensor,
+        actions: torch.Tensor,
+        slot: int,
+        rows: torch.Tensor,
+        choices: torch.Tensor,
+    ) -> torch.Tensor:
+        table, mine = self._encoder.choice, self._slots[:, slot]  # (B, V)
+        lost = relu(mine + embedding(actions[:, slot], table))
+        won = relu(mine[rows] + embedding(choices, table))
+        swapped: torch.Tensor = total[rows] + self._encoder.out(won - lost[rows])
+        return swapped
 
 
 def one_hot(choices: torch.Tensor, n_choices: int) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from d3rlpy.models.torch.encoders import Encoder, compute_output_size
@@ -13,7 +14,6 @@ from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm.decoding import (
-    Conditionals,
     IndependentConditionals,
     OrderedConditionals,
     OrderName,
@@ -135,18 +135,11 @@ class Policy(nn.Module):
         samples: torch.Tensor = actions.unflatten(0, (n, -1))
         return samples
 
-    def conditionals(self, observations: torch.Tensor) -> OrderedConditionals:
+    def conditionals(self, observations: torch.Tensor, actions: torch.Tensor | None = None) -> Any:
         """Returns logits of slots in view of others' choices, `asm.decoding.Conditionals`.
 
-        A policy whose order is the slots' may return `OrderedConditionals`; no search acts by it.
-
-        Raises:
-            NotImplementedError: the policy cannot tell.
-        """
-        return self.conditionals_of_any(observations)
-
-    def conditionals_of_any(self, observations: torch.Tensor) -> Conditionals:
-        """Returns logits of any slots in view of any others' choices.
+        All slots are open; with actions `(B, N)` all have made their choice. Without, what a policy
+        returns need only be `OrderedConditionals`, if its order is the slots'.
 
         Raises:
             NotImplementedError: the policy cannot tell.
@@ -182,7 +175,9 @@ class IndependentPolicy(Policy):
     def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
         return joint_log_prob(self.layout, self(observations), actions)
 
-    def conditionals_of_any(self, observations: torch.Tensor) -> IndependentConditionals:
+    def conditionals(
+        self, observations: torch.Tensor, actions: torch.Tensor | None = None
+    ) -> IndependentConditionals:
         return IndependentConditionals(self.layout, self.layout.split(self(observations)))
 
 
@@ -197,8 +192,15 @@ class SlotOrderPolicy(Policy):
         return joint_log_prob(self.layout, self(observations, actions), actions)
 
     @abstractmethod
-    def conditionals(self, observations: torch.Tensor) -> OrderedConditionals:
+    def in_order(self, observations: torch.Tensor) -> OrderedConditionals:
         """Returns logits of one slot after the other, each in view of those before it."""
+
+    def conditionals(
+        self, observations: torch.Tensor, actions: torch.Tensor | None = None
+    ) -> OrderedConditionals:
+        if actions is not None:
+            super().conditionals(observations, actions)  # says that it cannot tell
+        return self.in_order(observations)
 
 
 def joint_log_prob(layout: SlotLayout, logits: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
