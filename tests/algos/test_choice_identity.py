@@ -55,6 +55,7 @@ def trained(buffer: DeviceReplayBuffer, identity: bool) -> tuple[Any, list[str]]
     return algo, [str(one.message) for one in caught]
 
 
+@pytest.mark.slow
 def test_items_that_differ_in_more_than_their_features_are_told_apart(tmp_path: Any) -> None:
     buffer = pages()
     alike, warned = trained(buffer, identity=False)

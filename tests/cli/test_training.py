@@ -175,6 +175,7 @@ def test_policies_are_exported(suffix: str, trained: Path, tmp_path: Path) -> No
         assert np.array_equal(actions, policy.predict(states))
 
 
+@pytest.mark.slow
 def test_policies_are_exported_with_masks(trained: Path, tmp_path: Path) -> None:
     path = tmp_path / "policy.onnx"
     assert run_json("export", trained, "--out", path, "--masks")["masks"] is True

@@ -58,6 +58,7 @@ def test_batches_of_environments_pay_the_same() -> None:
     env = gymnasium.make("spin/finger-spin-v0", bins=3, reward="turn")
     assert env.spec is not None
     envs: Any = make_batch(env.spec, 2)
+    env.action_space.seed(0)
     env.reset(seed=2)
     envs.reset(seed=[2, 1])
     for _ in range(STEPS):

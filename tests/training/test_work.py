@@ -195,7 +195,10 @@ def steps_in(slowness: float, make: Callable[[], Any], seconds: float) -> tuple[
 
 @pytest.mark.parametrize(
     ("make", "seconds"),
-    [(make_tuned, 2.0), (lambda: new_algorithm(FactoredIQL, **tiny_fields(FactoredIQL)), 0.5)],
+    [
+        pytest.param(make_tuned, 2.0, marks=pytest.mark.slow),
+        (lambda: new_algorithm(FactoredIQL, **tiny_fields(FactoredIQL)), 0.5),
+    ],
     ids=["SPIN", "F"],
 )
 def test_as_many_steps_on_slow_machines(make: Callable[[], Any], seconds: float) -> None:
