@@ -16,6 +16,7 @@ import pytest
 import torch
 from d3rlpy.optimizers import AdamFactory, AdamWFactory, SGDFactory
 from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
+from packaging.version import Version
 
 from spin_d3rlpy._compat import (
     DiscreteView,
@@ -157,6 +158,9 @@ def test_d3rlpys_onnx_export_still_fails(tmp_path: Path) -> None:
             algo.save_policy(str(tmp_path / "policy.onnx"))
 
 
+@pytest.mark.skipif(
+    Version(torch.__version__) < Version("2.13"), reason="older versions of torch do not"
+)
 def test_tracing_still_warns(tmp_path: Path) -> None:
     """Why there is `quiet_tracing`."""
     algo = d3rlpy.algos.DQNConfig().create()

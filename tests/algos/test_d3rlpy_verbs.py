@@ -46,6 +46,7 @@ from spin_d3rlpy import (
     SPINDistillIQL,
     create_replay_buffer,
 )
+from spin_d3rlpy._compat import quiet_tracing
 from spin_d3rlpy.algos.bc import BCImpl
 from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
 from tests.algos.problems import (
@@ -364,7 +365,7 @@ def exported_actions(algo: Any, path: Path) -> np.ndarray:
         session = runtime.InferenceSession(str(path))
         actions: np.ndarray = session.run(["actions"], {"observations": OBSERVATIONS})[0]
         return actions
-    with pytest.warns((DeprecationWarning, FutureWarning), match=r"torch.jit.load"):
+    with quiet_tracing():  # newer versions of torch deprecate it
         policy = torch.jit.load(str(path))
     found: np.ndarray = policy(torch.from_numpy(OBSERVATIONS)).numpy()
     return found
