@@ -231,7 +231,7 @@ class PPOTrainer(BehaviorTrainer):
 
     def _log_probs(self, scaled: torch.Tensor) -> torch.Tensor:
         """Returns every choice's log-probability `(B, N, K)`."""
-        return self.policy.layout.split(self.policy(scaled)).log_softmax(-1)
+        return self.policy.slot_layout.split(self.policy(scaled)).log_softmax(-1)
 
     def policy_arrays(self) -> dict[str, NDArray[Any]]:
         member = (self.policy.encoder, self.policy.heads)

@@ -66,7 +66,7 @@ class CriticImpl(MultiDiscreteImpl):
         self, critic: ActionCritic, observations: TorchObservation, actions: torch.Tensor
     ) -> torch.Tensor:
         """Returns `Q_e(s, a)`, `(E, B)`."""
-        return critic.q_values(self._layout, observations, actions)
+        return critic.q_values(self._slot_layout, observations, actions)
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
         return self.q_values(self._modules.q_funcs, x, action).mean(0)

@@ -91,13 +91,13 @@ class AWACImpl(ActorCriticImpl):
         # By a rule slots are not independent, by masks they are.
         is_product = rule is None or isinstance(rule, RowMask)
         if isinstance(policy, IndependentPolicy) and is_product:
-            logits = product_part(rule, self._layout.split(policy(inputs)))
+            logits = product_part(rule, self._slot_layout.split(policy(inputs)))
             probs = logits.softmax(-1)  # (B, N, K)
-            slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)  # (E, B, N)
+            slots = (probs * self._slot_layout.split(utilities, fill=0.0)).sum(-1)  # (E, B, N)
             return combine_slots(slots, self._config.decomposition).amin(0)
         n = self._config.n_action_samples
         actions = policy.sample_several(inputs, n, rule=rule)  # (A, B, N)
-        values = self._modules.targ_q_funcs.values(self._layout, utilities, actions)
+        values = self._modules.targ_q_funcs.values(self._slot_layout, utilities, actions)
         return values.amin(0).mean(0)
 
     @torch.no_grad()

@@ -323,8 +323,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             ValueError: masks of another shape or type.
         """
         observations = self.check_observations(x)
-        layout = SlotLayout(self._nvec)
-        mask = as_mask(masks, len(observations), layout, torch.device(self._device))
+        slot_layout = SlotLayout(self._nvec)
+        mask = as_mask(masks, len(observations), slot_layout, torch.device(self._device))
         return self._act(observations, RowMask(mask), sample)
 
     def act(self, x: Observation, extra: Rule | None = None, sample: bool = False) -> NDArray:

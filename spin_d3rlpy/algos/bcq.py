@@ -68,7 +68,7 @@ class BCQImpl(ActorCriticImpl):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         n = self._config.n_action_samples
-        self._candidate_noise = candidate_noise(self._layout, n, self.device)
+        self._candidate_noise = candidate_noise(self._slot_layout, n, self.device)
 
     def compute_next_values(
         self, observations: Any, inputs: Any, rule: Rule | None = None
@@ -79,13 +79,13 @@ class BCQImpl(ActorCriticImpl):
         if isinstance(policy, IndependentPolicy):
             share = self._config.action_flexibility
             logits = policy(inputs)
-            supported = keep_supported(self._layout, utilities, logits, share)
+            supported = keep_supported(self._slot_layout, utilities, logits, share)
             if rule is not None:
                 return self._values_by_rule(utilities, supported, logits, rule)
             return combine_slots(supported.amax(-1), self._config.decomposition).amin(0)
         n = self._config.n_action_samples
         actions = policy.sample_several(inputs, n, rule=rule)
-        values = critic.values(self._layout, utilities, actions)  # (E, A, B)
+        values = critic.values(self._slot_layout, utilities, actions)  # (E, A, B)
         return values.amin(0).amax(0)
 
     def _values_by_rule(
@@ -96,9 +96,9 @@ class BCQImpl(ActorCriticImpl):
         rule: Rule,
     ) -> torch.Tensor:
         """Values `(B,)` of each member's best action by the rule, the smallest of them."""
-        likely = self._layout.split(logits).expand_as(supported)  # (E, B, N, K)
-        best = best_choices(self._layout, supported.flatten(0, 1), rule, likely.flatten(0, 1))
-        chosen = self._layout.gather(utilities, best.unflatten(0, supported.shape[:2]))
+        likely = self._slot_layout.split(logits).expand_as(supported)  # (E, B, N, K)
+        best = best_choices(self._slot_layout, supported.flatten(0, 1), rule, likely.flatten(0, 1))
+        chosen = self._slot_layout.gather(utilities, best.unflatten(0, supported.shape[:2]))
         return combine_slots(chosen, self._config.decomposition).amin(0)
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
@@ -133,12 +133,14 @@ class BCQImpl(ActorCriticImpl):
         if isinstance(policy, IndependentPolicy):
             utilities, logits = critic.utilities(observations).amin(0), policy(observations)
             share = self._config.action_flexibility
-            supported = keep_supported(self._layout, utilities, logits, share)
-            return best_choices(self._layout, supported, rule, otherwise=self._layout.split(logits))
+            supported = keep_supported(self._slot_layout, utilities, logits, share)
+            return best_choices(
+                self._slot_layout, supported, rule, otherwise=self._slot_layout.split(logits)
+            )
         n = self._config.n_action_samples
         actions = policy.sample_several(observations, n, noise, rule=rule)  # (A, B, N)
         choices = actions.clamp(min=0)  # in a file, -1 is no choice
-        return best_of(actions, critic.q_values(self._layout, observations, choices))
+        return best_of(actions, critic.q_values(self._slot_layout, observations, choices))
 
 
 @dataclasses.dataclass()

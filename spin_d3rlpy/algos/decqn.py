@@ -86,13 +86,13 @@ class DecQNImpl(CriticImpl):
         self, observations: Any, utilities: torch.Tensor, rule: Rule | None = None
     ) -> torch.Tensor:
         """Returns the actions `(B, N)` that are best by utilities `(B, S)` and keep a rule."""
-        return best_choices(self._layout, self._layout.split(utilities), rule)
+        return best_choices(self._slot_layout, self._slot_layout.split(utilities), rule)
 
     def compute_next_values(self, observations: Any, rule: Rule | None = None) -> torch.Tensor:
         """Returns bootstrap values `(B,)` by double Q-learning, of actions that keep a rule."""
         online = self._modules.q_funcs.utilities(observations).mean(0)
         target = self._modules.targ_q_funcs.utilities(observations).mean(0)
-        chosen = self._layout.gather(target, self.choose(observations, online, rule))
+        chosen = self._slot_layout.gather(target, self.choose(observations, online, rule))
         return combine_slots(chosen, self._config.decomposition)
 
     def compute_loss(self, batch: TorchMiniBatch, utilities: torch.Tensor) -> torch.Tensor:
@@ -100,7 +100,7 @@ class DecQNImpl(CriticImpl):
         rule = self.rule_and(mask_rule(next_masks_of(batch)))
         with torch.no_grad():
             y = self.bootstrap(batch, self.compute_next_values(batch.next_observations, rule))
-        values = self._modules.q_funcs.values(self._layout, utilities, batch.actions)
+        values = self._modules.q_funcs.values(self._slot_layout, utilities, batch.actions)
         return smooth_l1_loss(values, y.expand_as(values)) * len(values)
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
@@ -175,9 +175,9 @@ class DecQNCQLImpl(DecQNImpl):
     _config: DecQNCQLConfig
 
     def compute_loss(self, batch: TorchMiniBatch, utilities: torch.Tensor) -> torch.Tensor:
-        everything = self._layout.split(utilities).logsumexp(-1)  # (E, B, N)
+        everything = self._slot_layout.split(utilities).logsumexp(-1)  # (E, B, N)
         actions = batch.actions.expand(len(utilities), *batch.actions.shape)
-        chosen = self._layout.gather(utilities, actions)  # (E, B, N)
+        chosen = self._slot_layout.gather(utilities, actions)  # (E, B, N)
         penalty = (everything - chosen).mean((1, 2)).sum()
         return super().compute_loss(batch, utilities) + self._config.alpha * penalty
 
@@ -217,7 +217,7 @@ class ImitatingDecQNImpl(DecQNImpl):
     def log_probs(self, observations: Any) -> torch.Tensor:
         """Returns the imitating policy's log-probabilities by slot, `(B, N, K)`."""
         logits: torch.Tensor = self._modules.policy(observations)
-        return self._layout.split(logits).log_softmax(-1)
+        return self._slot_layout.split(logits).log_softmax(-1)
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One step of the utilities, then one of the policy."""
@@ -285,8 +285,10 @@ class DecQNBCQImpl(ImitatingDecQNImpl):
     ) -> torch.Tensor:
         logits = self._modules.policy(observations)
         share = self._config.action_flexibility
-        supported = keep_supported(self._layout, utilities, logits, share)
-        return best_choices(self._layout, supported, rule, otherwise=self._layout.split(logits))
+        supported = keep_supported(self._slot_layout, utilities, logits, share)
+        return best_choices(
+            self._slot_layout, supported, rule, otherwise=self._slot_layout.split(logits)
+        )
 
 
 class DecQNBCQ(ImitatingDecQN, name="spin_decqn_bcq"):
@@ -329,14 +331,16 @@ class DecQNOneStepImpl(ImitatingDecQNImpl):
     ) -> torch.Tensor:
         log_probs = self.log_probs(observations)
         return best_choices(
-            self._layout, self._layout.split(utilities) / self._config.lam + log_probs, rule
+            self._slot_layout,
+            self._slot_layout.split(utilities) / self._config.lam + log_probs,
+            rule,
         )
 
     def compute_next_values(self, observations: Any, rule: Rule | None = None) -> torch.Tensor:
         utilities = self._modules.targ_q_funcs.utilities(observations).mean(0)
         log_probs = product_part(rule, self.log_probs(observations))
         probs = log_probs.softmax(-1)
-        slots = (probs * self._layout.split(utilities, fill=0.0)).sum(-1)
+        slots = (probs * self._slot_layout.split(utilities, fill=0.0)).sum(-1)
         return combine_slots(slots, self._config.decomposition)
 
 

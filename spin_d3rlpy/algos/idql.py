@@ -197,7 +197,7 @@ class IDQLImpl(ActorCriticImpl):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         n = self._config.n_action_samples
-        self._candidate_noise = candidate_noise(self._layout, n, self.device)
+        self._candidate_noise = candidate_noise(self._slot_layout, n, self.device)
         self._fixed_search: Search | None = self._config.searches[0]
         self._gammas = torch.tensor(self._config.gammas, device=self.device)[:, None]  # (G, 1)
 
@@ -233,7 +233,7 @@ class IDQLImpl(ActorCriticImpl):
         """
         x: Any = batch.observations
         if self._config.joint_critic:
-            return self._modules.q_funcs.standardized(self._layout, x, batch.actions).mean(0)
+            return self._modules.q_funcs.standardized(self._slot_layout, x, batch.actions).mean(0)
         return self.q_values(self._modules.targ_q_funcs, x, batch.actions).amin(0)
 
     def compute_critic_loss(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
@@ -242,7 +242,7 @@ class IDQLImpl(ActorCriticImpl):
         scale = critic.scale
         next_returns = scale.restore(next_values.reshape(len(self._gammas), -1))
         targets = scale.standardize(self.bootstrap(batch, next_returns, self._gammas))
-        values = critic.standardized(self._layout, x, batch.actions)  # (E, G, B)
+        values = critic.standardized(self._slot_layout, x, batch.actions)  # (E, G, B)
         return squared_error(values.flatten(0, 1), targets.repeat(len(values), 1))
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
@@ -250,7 +250,7 @@ class IDQLImpl(ActorCriticImpl):
 
     def values_by_gamma(self, x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Values by `gamma`, whichever discount the search acts by, `(E, [A,] B)`."""
-        return self._modules.q_funcs.values_by(0, self._layout, x, actions)
+        return self._modules.q_funcs.values_by(0, self._slot_layout, x, actions)
 
     def inner_predict_best_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
         rule = self.rule_and(extra)
@@ -290,15 +290,15 @@ class IDQLImpl(ActorCriticImpl):
             x,
             n,
             temperature=self._temperature_of_fixed(n),
-            order=range(self._layout.n_slots),
+            order=range(self._slot_layout.n_slots),
             noise=self._candidate_noise[:n, None].expand(-1, len(x), -1),
             given=given,
             allowed=allowed,
             rule=self.rule,
         )
         best = best_of(actions, self._values_of_candidates(x, actions))
-        mask, rule = as_mask_or_rule(allowed, len(x), self._layout, x.device)
-        shape = (len(x), self._layout.n_slots)
+        mask, rule = as_mask_or_rule(allowed, len(x), self._slot_layout, x.device)
+        shape = (len(x), self._slot_layout.n_slots)
         fixed = None if given is None else as_actions(given, shape, x.device)
         end = math.inf if milliseconds is None else began + milliseconds / 1000.0
         return self._improve(x, best, mask, self.rule_and(rule), fixed, end)
@@ -444,7 +444,7 @@ class IDQLImpl(ActorCriticImpl):
         if self._config.search_sweeps == 0:  # not every policy can tell
             return 0.0
         conditionals = self.acting_policy.conditionals(x, actions)
-        return count_alternatives(conditionals, actions, self._layout.n_slots)
+        return count_alternatives(conditionals, actions, self._slot_layout.n_slots)
 
     def trust_critics(self, trust: Trust) -> None:
         """Acts as measured from now on."""

@@ -38,7 +38,7 @@ class MultiDiscreteModules(Modules):
 
 
 def best_choices(
-    layout: SlotLayout,
+    slot_layout: SlotLayout,
     scores: torch.Tensor,
     rule: Rule | None,
     otherwise: torch.Tensor | None = None,
@@ -48,7 +48,7 @@ def best_choices(
     The slot that would lose most by another's choice comes first. `otherwise` has scores of choices
     that are taken if no choice with a value, above `-inf`, is allowed.
     """
-    values = IndependentConditionals(layout, scores)
+    values = IndependentConditionals(slot_layout, scores)
     return decode(values, "regret", rule, otherwise=otherwise)
 
 
@@ -80,9 +80,9 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         device: str,
     ) -> None:
         assert config.nvec is not None
-        layout = SlotLayout(config.nvec).to(device)
-        super().__init__(observation_shape, layout.max_choices, modules, device)
-        self._layout, self._config = layout, config
+        slot_layout = SlotLayout(config.nvec).to(device)
+        super().__init__(observation_shape, slot_layout.max_choices, modules, device)
+        self._slot_layout, self._config = slot_layout, config
         self.rule: Rule | None = config.rule  # every action keeps it
 
     def rule_and(self, extra: Rule | None) -> Rule | None:

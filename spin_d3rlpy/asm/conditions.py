@@ -46,7 +46,7 @@ def _described(value: Any) -> str:
 
 def as_conditions(
     observations: torch.Tensor,
-    layout: SlotLayout,
+    slot_layout: SlotLayout,
     given: ArrayLike | None,
     allowed: ArrayLike | Rule | None,
     rule: Rule | None,
@@ -57,27 +57,27 @@ def as_conditions(
     """
     n_rows, device = len(observations), observations.device
     if given is None:
-        given = torch.full((n_rows, layout.n_slots), OPEN, device=device)
-    given = as_choices_of(layout, observations, given, least=OPEN)
-    mask, other = as_mask_or_rule(allowed, n_rows, layout, device)
+        given = torch.full((n_rows, slot_layout.n_slots), OPEN, device=device)
+    given = as_choices_of(slot_layout, observations, given, least=OPEN)
+    mask, other = as_mask_or_rule(allowed, n_rows, slot_layout, device)
     rule = both_rules(rule, other)
     require_given_allowed(given, mask, rule)
     return given, mask, rule
 
 
 def as_choices_of(
-    layout: SlotLayout, observations: torch.Tensor, actions: ArrayLike, least: int = 0
+    slot_layout: SlotLayout, observations: torch.Tensor, actions: ArrayLike, least: int = 0
 ) -> torch.Tensor:
     """Returns `(B, N)` choices of at least `least`, int64; else an InvalidActionSpaceError."""
-    shape = (len(observations), layout.n_slots)
+    shape = (len(observations), slot_layout.n_slots)
     tensor = as_actions(actions, shape, observations.device)
-    sizes = torch.tensor(layout.nvec, device=tensor.device)
+    sizes = torch.tensor(slot_layout.nvec, device=tensor.device)
     wrong = ((tensor < least) | (tensor >= sizes)).nonzero()
     if len(wrong):
         row, slot = wrong[0].tolist()
         raise InvalidActionSpaceError(
             f"Slot {slot} of row {row} is {int(tensor[row, slot])}; expected {least} to "
-            f"{layout.nvec[slot] - 1}" + (" (-1: open)." if least < 0 else ".")
+            f"{slot_layout.nvec[slot] - 1}" + (" (-1: open)." if least < 0 else ".")
         )
     return tensor
 
@@ -97,7 +97,7 @@ def as_actions(actions: ArrayLike, shape: Shape, device: torch.device) -> torch.
 
 
 def as_mask_or_rule(
-    allowed: ArrayLike | Rule | None, n_rows: int, layout: SlotLayout, device: torch.device
+    allowed: ArrayLike | Rule | None, n_rows: int, slot_layout: SlotLayout, device: torch.device
 ) -> tuple[torch.Tensor | None, Rule | None]:
     """Returns a bool mask `(B, N, K)` of B rows or a rule, whichever `allowed` is.
 
@@ -107,27 +107,29 @@ def as_mask_or_rule(
     if allowed is None:
         return None, None
     if callable(allowed):
-        return None, checked_rule(allowed, layout.max_choices)
+        return None, checked_rule(allowed, slot_layout.max_choices)
     if as_tensor(allowed) is None and not isinstance(allowed, list | tuple):
         raise ValueError(f"Expected allowed to be a mask or a rule (a function), got {allowed!r}.")
-    return as_mask(allowed, n_rows, layout, device), None
+    return as_mask(allowed, n_rows, slot_layout, device), None
 
 
-def as_mask(mask: ArrayLike, n_rows: int, layout: SlotLayout, device: torch.device) -> torch.Tensor:
+def as_mask(
+    mask: ArrayLike, n_rows: int, slot_layout: SlotLayout, device: torch.device
+) -> torch.Tensor:
     """Returns a bool mask `(B, N, K)` of B rows.
 
     Args:
         mask: bool, or 0 and 1: `(B, N, K)`, or flat `(B, S)` with slot after slot's choices, as
             other libraries have it; or one of these for all rows, `(N, K)` or `(S,)`.
         n_rows: B.
-        layout: of the actions.
+        slot_layout: of the actions.
         device: of the result.
 
     Raises:
         ValueError: it is of another type or shape.
     """
-    shape = (n_rows, layout.n_slots, layout.max_choices)
-    flat = (n_rows, layout.total)
+    shape = (n_rows, slot_layout.n_slots, slot_layout.max_choices)
+    flat = (n_rows, slot_layout.total)
     tensor = as_tensor(mask)
     fits = tensor is not None and tuple(tensor.shape) in (shape, shape[1:], flat, flat[1:])
     if tensor is None or not fits or not _is_of_bools(tensor):
@@ -138,7 +140,7 @@ def as_mask(mask: ArrayLike, n_rows: int, layout: SlotLayout, device: torch.devi
     tensor = tensor.to(device, torch.bool)
     if tuple(tensor.shape) not in (shape, shape[1:]):
         padded = tensor.new_zeros((*tensor.shape[:-1], *shape[1:]))
-        padded[..., ~layout.padding.to(device)] = tensor
+        padded[..., ~slot_layout.padding.to(device)] = tensor
         tensor = padded
     return tensor.expand(shape)
 

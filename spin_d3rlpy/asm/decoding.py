@@ -36,7 +36,7 @@ SMALLEST_TEMPERATURE = 1e-6
 class OrderedConditionals(Protocol):
     """Logits of one slot after the other, in view of the choices of those before it."""
 
-    layout: SlotLayout
+    slot_layout: SlotLayout
 
     def all_open(self) -> torch.Tensor:
         """Returns actions `(B, N)` without a choice, -1."""
@@ -67,12 +67,12 @@ class IndependentConditionals:
     """Conditionals of independent slots: what the others choose changes nothing.
 
     Args:
-        layout: of the action.
+        slot_layout: of the action.
         table: logits or values of all choices, `(B, N, K)`; `-inf` is no choice.
     """
 
-    def __init__(self, layout: SlotLayout, table: torch.Tensor) -> None:
-        self.layout, self.table = layout, table
+    def __init__(self, slot_layout: SlotLayout, table: torch.Tensor) -> None:
+        self.slot_layout, self.table = slot_layout, table
 
     def all_open(self) -> torch.Tensor:
         return torch.full_like(self.table[..., 0], OPEN, dtype=torch.int64)
@@ -81,7 +81,7 @@ class IndependentConditionals:
         """Does nothing."""
 
     def logits(self, slot: int) -> torch.Tensor:
-        return self.table[:, slot, : self.layout.nvec[slot]]
+        return self.table[:, slot, : self.slot_layout.nvec[slot]]
 
     def choose(self, slot: int, choice: torch.Tensor) -> None:
         """Does nothing."""
@@ -158,10 +158,10 @@ class _Draw:
     noise: Noise | None
     temperature: float
 
-    def of(self, layout: SlotLayout) -> torch.Tensor | None:
+    def of(self, slot_layout: SlotLayout) -> torch.Tensor | None:
         """Returns the given noise by slot, `(B, N, K)`."""
         is_given = isinstance(self.noise, torch.Tensor)
-        return layout.split(cast(torch.Tensor, self.noise), fill=0.0) if is_given else None
+        return slot_layout.split(cast(torch.Tensor, self.noise), fill=0.0) if is_given else None
 
     def __call__(self, scores: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor:
         """Adds noise to scores, both `(..., K)`; `noise` is theirs of what `of` returns."""
@@ -185,14 +185,14 @@ def _at_once(
     otherwise: torch.Tensor | None,
 ) -> torch.Tensor:
     """Chooses all slots, of which none depends on another one."""
-    layout, scores = conditionals.layout, conditionals.table
+    slot_layout, scores = conditionals.slot_layout, conditionals.table
     if rule is None:
-        choices = draw(scores, draw.of(layout)).argmax(-1)
+        choices = draw(scores, draw.of(slot_layout)).argmax(-1)
     else:
         actions = conditionals.all_open() if given is None else given
         scores = _allowed(scores, rule(actions), otherwise)
-        choices = choice_of(draw(scores, draw.of(layout)))
-        slots = torch.arange(layout.n_slots, device=choices.device).expand_as(choices)
+        choices = choice_of(draw(scores, draw.of(slot_layout)))
+        slots = torch.arange(slot_layout.n_slots, device=choices.device).expand_as(choices)
         _require_choices((choices == OPEN) & (actions == OPEN), slots, actions, rule)
     return choices if given is None else torch.where(given == OPEN, choices, given)
 
@@ -204,11 +204,13 @@ def _in_slot_order(
     given: torch.Tensor | None,
 ) -> torch.Tensor:
     """Chooses the same slot in all rows, and computes its logits alone."""
-    layout = conditionals.layout
-    noise = draw.noise.split(layout.nvec, dim=-1) if isinstance(draw.noise, torch.Tensor) else None
+    slot_layout = conditionals.slot_layout
+    noise = (
+        draw.noise.split(slot_layout.nvec, dim=-1) if isinstance(draw.noise, torch.Tensor) else None
+    )
     before = conditionals.all_open() if given is None else given  # (B, N)
     choices: list[torch.Tensor] = []
-    for slot in range(layout.n_slots):
+    for slot in range(slot_layout.n_slots):
         scores = draw(conditionals.logits(slot), None if noise is None else noise[slot])
         if rule is None:
             choice = scores.argmax(-1)
@@ -240,9 +242,9 @@ class _Filling:
         passes: Passes,
         otherwise: torch.Tensor | None,
     ) -> None:
-        self._conditionals, self._n_slots = conditionals, conditionals.layout.n_slots
+        self._conditionals, self._n_slots = conditionals, conditionals.slot_layout.n_slots
         self._order, self._rule, self._passes = order, rule, passes
-        self._draw, self._noise = draw, draw.of(conditionals.layout)
+        self._draw, self._noise = draw, draw.of(conditionals.slot_layout)
         self._otherwise = otherwise
         self._actions = conditionals.all_open() if given is None else given
         self._is_open = self._actions == OPEN

@@ -208,10 +208,12 @@ class PerSlotLogits(nn.Module):
 
     keep: torch.Tensor  # (S,) columns that belong to choices
 
-    def __init__(self, layout: SlotLayout) -> None:
+    def __init__(self, slot_layout: SlotLayout) -> None:
         super().__init__()
-        self.is_uniform = layout.is_uniform
-        self.register_buffer("keep", (~layout.padding).flatten().nonzero()[:, 0], persistent=False)
+        self.is_uniform = slot_layout.is_uniform
+        self.register_buffer(
+            "keep", (~slot_layout.padding).flatten().nonzero()[:, 0], persistent=False
+        )
 
     def flat_logits(
         self, features: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
@@ -229,9 +231,14 @@ class SlotHeads(PerSlotLogits):
     """One small MLP per slot, `D -> hidden -> m_i`, all computed in two batched products."""
 
     def __init__(self, nvec: Sequence[int], config: TransformerConfig) -> None:
-        layout = SlotLayout(nvec)
-        super().__init__(layout)
-        n, k, d, hidden = layout.n_slots, layout.max_choices, config.width, config.head_hidden
+        slot_layout = SlotLayout(nvec)
+        super().__init__(slot_layout)
+        n, k, d, hidden = (
+            slot_layout.n_slots,
+            slot_layout.max_choices,
+            config.width,
+            config.head_hidden,
+        )
         self.dropout = fast.Dropout(config.dropout)
         self.weight1 = nn.Parameter(torch.empty(n, d, hidden).uniform_(-(d**-0.5), d**-0.5))
         self.bias1 = nn.Parameter(torch.empty(n, 1, hidden).uniform_(-(d**-0.5), d**-0.5))
@@ -362,8 +369,8 @@ class ActionStructureModel(nn.Module):
         super().__init__()
         self.config: StructureConfig = config or TransformerConfig()
         self.observation_size = observation_size
-        self.layout = SlotLayout(nvec)
-        self.nvec = self.layout.nvec
+        self.slot_layout = SlotLayout(nvec)
+        self.nvec = self.slot_layout.nvec
         # How observations were scaled in pre-training (type and parameters), kept with the file.
         self.observation_scaler: dict[str, Any] | None = None
         rows = torch.tensor([m + 1 for m in self.nvec])
@@ -374,7 +381,9 @@ class ActionStructureModel(nn.Module):
             self.scorer = create_scorer(observation_size, self.nvec, self.config)
             return
         # One table of all slots' rows; slot i's rows are its m_i choices, then its mask token.
-        self.embedding = nn.Embedding(self.layout.total + self.layout.n_slots, self.config.width)
+        self.embedding = nn.Embedding(
+            self.slot_layout.total + self.slot_layout.n_slots, self.config.width
+        )
         self.trunk = create_trunk(observation_size, self.config)
         self.heads = create_heads(self.nvec, self.config)
         if isinstance(self.config, MLPConfig):  # one linear layer with the state's weights
@@ -392,7 +401,7 @@ class ActionStructureModel(nn.Module):
     def rows_per_update(self, batch_size: int) -> int:
         """Returns how many rows of a training batch of a config's size the model takes."""
         if isinstance(self.config, EntityConfig):
-            return self.config.rows_per_update(batch_size, self.layout.n_slots)
+            return self.config.rows_per_update(batch_size, self.slot_layout.n_slots)
         return batch_size
 
     @property
@@ -424,11 +433,11 @@ class ActionStructureModel(nn.Module):
         logits: torch.Tensor
         if self.scorer is not None:
             logits = score_all(self.scorer, observations, tokens).flatten(1)
-            return logits if rows is None else logits.gather(0, rows[:, self.layout.slot_of])
+            return logits if rows is None else logits.gather(0, rows[:, self.slot_layout.slot_of])
         table, ids = self.embedding.weight, tokens + self.row_offsets
         if isinstance(self.trunk, SlotMLP):
             logits = self.heads(self.trunk(observations, table, ids))
-            return logits if rows is None else logits.gather(0, rows[:, self.layout.slot_of])
+            return logits if rows is None else logits.gather(0, rows[:, self.slot_layout.slot_of])
         logits = self.heads(self.trunk(observations, table, ids, rows))
         return logits
 
@@ -437,7 +446,7 @@ class ActionStructureModel(nn.Module):
     ) -> SlotBySlot | EntityBySlot:
         """Returns logits of slots in view of choices made, see `asm.decoding.Conditionals`."""
         if self.scorer is not None:
-            return EntityBySlot(self.scorer, self.layout, observations, actions)
+            return EntityBySlot(self.scorer, self.slot_layout, observations, actions)
         return SlotBySlot(self, observations, actions)
 
     def network_input(self, observations: ArrayLike) -> torch.Tensor:
@@ -486,7 +495,7 @@ class SlotBySlot:
         observations: torch.Tensor,
         actions: torch.Tensor | None = None,
     ) -> None:
-        self._asm, self.layout = asm, asm.layout
+        self._asm, self.slot_layout = asm, asm.slot_layout
         self._observations = observations
         masked = asm.mask_ids.expand(observations.shape[0], -1)
         self.tokens = masked if actions is None else actions  # (B, N)
@@ -508,7 +517,7 @@ class SlotBySlot:
     ) -> torch.Tensor:
         """Returns logits `(B, C, K)` of slots `(B, C)`, of all if None; see `Conditionals`."""
         tokens = torch.where(actions == OPEN, self._asm.mask_ids, actions)
-        return rows_of(self.layout.split(self._asm(self._observations, tokens)), slots)
+        return rows_of(self.slot_layout.split(self._asm(self._observations, tokens)), slots)
 
     def logits(self, slot: int) -> torch.Tensor:
         """Returns a slot's logits, `(B, m_i)`."""

@@ -63,12 +63,12 @@ def linear_probe(
         observations, actions = where.sample_observations_and_actions(n)
         with torch.no_grad():
             features = asm.trunk(asm.network_input(observations), asm.mask_embeddings)
-            return features.expand(-1, asm.layout.n_slots, -1), actions
+            return features.expand(-1, asm.slot_layout.n_slots, -1), actions
 
-    layout = asm.layout
+    slot_layout = asm.slot_layout
     first = draw(source, config.batch_size)[0]  # (B, N, D)
     mean, scale = first.mean(0), first.std(0) + 1e-6
-    n, d, k = layout.n_slots, first.shape[-1], layout.max_choices
+    n, d, k = slot_layout.n_slots, first.shape[-1], slot_layout.max_choices
     weight = torch.zeros(n, d, k, device=first.device, requires_grad=True)
     bias = torch.zeros(n, 1, k, device=first.device, requires_grad=True)
     optimizer = torch.optim.Adam([weight, bias], lr=config.learning_rate)
@@ -77,7 +77,7 @@ def linear_probe(
     def logits(features: torch.Tensor) -> torch.Tensor:
         standardized = ((features - mean) / scale).transpose(0, 1)
         split = torch.baddbmm(bias, standardized, weight).transpose(0, 1)
-        return split.masked_fill(layout.padding, -torch.inf)
+        return split.masked_fill(slot_layout.padding, -torch.inf)
 
     for _ in range(config.n_updates):
         features, actions = draw(source, config.batch_size)

@@ -150,7 +150,7 @@ def _rename(
             renamed[f"{new}.attention.key_value.{kind}"] = torch.cat(
                 [take(f"{old}.fc_{part}.{kind}", *shape) for part in "kv"]
             )
-    slots = range(asm.layout.n_slots)
+    slots = range(asm.slot_layout.n_slots)
     renamed["embedding.weight"] = torch.cat([take(_EMBEDDING.format(i)) for i in slots])
     # All slots' heads lie side by side here, padded to the largest number of choices.
     for name, layer in (("1", 0), ("2", 3)):

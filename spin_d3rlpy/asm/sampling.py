@@ -32,7 +32,7 @@ _ENTRIES_AT_ONCE = 2**25  # of the largest array: 128 MB in float32
 class ModelOfSlots(Protocol):
     """What all models and policies of slots have."""
 
-    layout: SlotLayout
+    slot_layout: SlotLayout
     training: bool
 
     def train(self, mode: bool = True) -> Any: ...
@@ -61,7 +61,7 @@ def in_parts(
     """Computes something row by row, without dropout, as many rows at a time as fit in memory."""
     n = max(len(x) for x in rows if x is not None)
     config = getattr(model, "config", None)  # some models have none
-    entries = 1 if config is None else config.entries_a_row(model.layout.n_slots)
+    entries = 1 if config is None else config.entries_a_row(model.slot_layout.n_slots)
     at_once = max(1, min(_ROWS_AT_ONCE, _ENTRIES_AT_ONCE // entries))
     was_training = model.training
     model.train(False)
@@ -128,7 +128,7 @@ def sample(
             given choice is not allowed.
         ValueError: another argument is out of range, or of another type or shape.
     """
-    slots, batch = asm.layout.n_slots, len(observations)
+    slots, batch = asm.slot_layout.n_slots, len(observations)
     is_possible = temperature >= 0.0 and math.isfinite(temperature)
     if entropy_bound is not None and not (entropy_bound >= 0.0 and slots_per_pass == 1):
         raise ValueError(
@@ -141,11 +141,11 @@ def sample(
             f"got n={n}, slots_per_pass={slots_per_pass}, temperature={temperature}."
         )
     slot_order = as_order(order, slots)
-    given, mask, rule = as_conditions(observations, asm.layout, given, allowed, rule)
+    given, mask, rule = as_conditions(observations, asm.slot_layout, given, allowed, rule)
     if mask is not None:
         mask = mask.repeat(n, 1, 1)
     if noise is not None:
-        shape = (n, batch, asm.layout.total)
+        shape = (n, batch, asm.slot_layout.total)
         noise = as_noise(noise, shape, observations.device).flatten(0, 1)
 
     def draw(
@@ -222,14 +222,14 @@ def log_prob(
         NoAllowedChoiceError: the mask leaves a slot without a choice.
         ValueError: `n_orders` is less than 1, or a mask of another type or shape.
     """
-    whole = as_choices_of(asm.layout, observations, actions)
+    whole = as_choices_of(asm.slot_layout, observations, actions)
     if n_orders < 1:
         raise ValueError(f"Expected n_orders of at least 1, got {n_orders}.")
-    slots = asm.layout.n_slots
+    slots = asm.slot_layout.n_slots
     mask = None
     if allowed is not None:
-        mask = as_mask(allowed, len(whole), asm.layout, whole.device)
-        require_a_choice(mask & ~asm.layout.padding)
+        mask = as_mask(allowed, len(whole), asm.slot_layout, whole.device)
+        require_a_choice(mask & ~asm.slot_layout.padding)
     if slots < 12 and n_orders >= math.factorial(slots):
         orders = list(itertools.permutations(range(slots)))
     else:
@@ -282,14 +282,14 @@ def log_likelihood(
     References:
         * Salazar et al., Masked Language Model Scoring, 2020, equation 2.
     """
-    whole = as_choices_of(asm.layout, observations, actions)
+    whole = as_choices_of(asm.slot_layout, observations, actions)
 
     def score(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         columns = []
-        for slot in range(asm.layout.n_slots):
+        for slot in range(asm.slot_layout.n_slots):
             tokens = chosen.clone()
             tokens[:, slot] = asm.mask_ids[slot]
-            log_p = asm.layout.split(asm(x, tokens)).log_softmax(-1)[:, slot]
+            log_p = asm.slot_layout.split(asm(x, tokens)).log_softmax(-1)[:, slot]
             columns.append(log_p.gather(1, chosen[:, slot : slot + 1]))
         return torch.cat(columns, dim=1)
 

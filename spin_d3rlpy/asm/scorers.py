@@ -56,14 +56,14 @@ class EntityBySlot:
     def __init__(
         self,
         scorer: Scorer,
-        layout: SlotLayout,
+        slot_layout: SlotLayout,
         observations: torch.Tensor,
         actions: torch.Tensor | None = None,
     ) -> None:
-        self._state, self.layout = scorer.open(observations), layout
-        self._mask = layout.max_choices  # all slots have as many choices
+        self._state, self.slot_layout = scorer.open(observations), slot_layout
+        self._mask = slot_layout.max_choices  # all slots have as many choices
         if actions is None:
-            shape = observations.shape[0], layout.n_slots
+            shape = observations.shape[0], slot_layout.n_slots
             actions = torch.full(shape, self._mask, device=observations.device)
         self.tokens = actions  # (B, N)
         self._made = self._state.made(actions)
@@ -77,7 +77,7 @@ class EntityBySlot:
     ) -> torch.Tensor:
         """Returns logits `(B, C, K)` of slots `(B, C)`, of all if None; see `Conditionals`."""
         made = self._state.made(torch.where(actions == OPEN, self._mask, actions))
-        n_slots = self.layout.n_slots if slots is None else slots.shape[1]
+        n_slots = self.slot_layout.n_slots if slots is None else slots.shape[1]
         return self._state.logits(made, slots).expand(-1, n_slots, -1)
 
     def logits(self, slot: int) -> torch.Tensor:

@@ -75,7 +75,7 @@ class ActionCritic(nn.ModuleList):
     """
 
     def q_values(
-        self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
+        self, slot_layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
     ) -> torch.Tensor:
         """Returns `Q_e(s, a)`, `(E, [A,] B)`, for actions `([A,] B, N)`, in units of returns.
 
@@ -84,16 +84,20 @@ class ActionCritic(nn.ModuleList):
         raise NotImplementedError
 
     def values_by(
-        self, discount: int, layout: SlotLayout, observations: torch.Tensor, actions: torch.Tensor
+        self,
+        discount: int,
+        slot_layout: SlotLayout,
+        observations: torch.Tensor,
+        actions: torch.Tensor,
     ) -> torch.Tensor:
         """Returns `Q_e(s, a)` by the discount of a number, otherwise as `q_values`."""
-        return self.q_values(layout, observations, actions)
+        return self.q_values(slot_layout, observations, actions)
 
     def standardized(
-        self, layout: SlotLayout, observations: torch.Tensor, actions: torch.Tensor
+        self, slot_layout: SlotLayout, observations: torch.Tensor, actions: torch.Tensor
     ) -> torch.Tensor:
         """Returns values by all discounts of actions `(B, N)`, in units of `scale`, `(E, G, B)`."""
-        return self.q_values(layout, observations, actions)[:, None]
+        return self.q_values(slot_layout, observations, actions)[:, None]
 
     @property
     def scale(self) -> Scale:

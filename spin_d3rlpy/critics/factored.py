@@ -78,25 +78,25 @@ class FactoredCritic(ActionCritic):
         return outputs_of([(q.encoder, q.head) for q in members], observations)
 
     def values(
-        self, layout: SlotLayout, utilities: torch.Tensor, actions: torch.Tensor
+        self, slot_layout: SlotLayout, utilities: torch.Tensor, actions: torch.Tensor
     ) -> torch.Tensor:
         """Returns `Q_e(s, a)`, `(E, [A,] B)`, by utilities `(E, B, S)` of actions `([A,] B, N)`."""
         shape = len(utilities), *actions.shape[:-1]
         if actions.dim() == 3:  # A actions of each row
             utilities = utilities[:, None]
-        chosen = layout.gather(utilities.expand(*shape, -1), actions.expand(*shape, -1))
+        chosen = slot_layout.gather(utilities.expand(*shape, -1), actions.expand(*shape, -1))
         return combine_slots(chosen, self.decomposition)
 
     def q_values(
-        self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
+        self, slot_layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
     ) -> torch.Tensor:
         """Returns `Q_e(s, a)`, `(E, [A,] B)`, for actions `([A,] B, N)`.
 
         On CPUs utilities of choices that were not taken are not computed.
         """
-        if actions.dim() == 3 or not fast.is_on() or layout.offsets.device.type != "cpu":
-            return self.values(layout, self.utilities(observations), actions)
-        outputs = layout.positions(actions)
+        if actions.dim() == 3 or not fast.is_on() or slot_layout.offsets.device.type != "cpu":
+            return self.values(slot_layout, self.utilities(observations), actions)
+        outputs = slot_layout.positions(actions)
         members = cast("list[FactoredQFunction]", list(self))
         values = torch.stack([q.sum_of(observations, outputs) for q in members])
-        return values if self.decomposition == "sum" else values / layout.n_slots
+        return values if self.decomposition == "sum" else values / slot_layout.n_slots

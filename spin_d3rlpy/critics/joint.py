@@ -72,11 +72,11 @@ class ActionEncoder(nn.Module):
 class ChoicesOfSlots(ActionEncoder):
     """Adds up one embedding per slot and choice, `(S, W)`: nothing is shared between slots."""
 
-    def __init__(self, observation_size: int, layout: SlotLayout, width: int) -> None:
+    def __init__(self, observation_size: int, slot_layout: SlotLayout, width: int) -> None:
         super().__init__()
-        self.layout = layout
+        self.slot_layout = slot_layout
         self.state = nn.Linear(observation_size, width)
-        self.table = nn.Parameter(torch.randn(layout.total, width) * layout.n_slots**-0.5)
+        self.table = nn.Parameter(torch.randn(slot_layout.total, width) * slot_layout.n_slots**-0.5)
 
     def open(self, observations: torch.Tensor) -> ActionSums:
         return _SumsOfSlots(self, self.state(observations))
@@ -84,10 +84,10 @@ class ChoicesOfSlots(ActionEncoder):
 
 class _SumsOfSlots:
     def __init__(self, encoder: ChoicesOfSlots, state: torch.Tensor) -> None:
-        self._layout, self._table, self._state = encoder.layout, encoder.table, state
+        self._slot_layout, self._table, self._state = encoder.slot_layout, encoder.table, state
 
     def total(self, actions: torch.Tensor) -> torch.Tensor:
-        rows = self._layout.positions(actions)
+        rows = self._slot_layout.positions(actions)
         total: torch.Tensor
         if is_exporting():  # in an ONNX file `embedding_bag` is a loop over rows
             total = self._state + embedding(rows, self._table).sum(-2)
@@ -104,7 +104,7 @@ class _SumsOfSlots:
         rows: torch.Tensor,
         choices: torch.Tensor,
     ) -> torch.Tensor:
-        offset = self._layout.offsets[slot]
+        offset = self._slot_layout.offsets[slot]
         without = total - embedding(actions[:, slot] + offset, self._table)
         return without[rows] + embedding(choices + offset, self._table)
 
@@ -116,10 +116,10 @@ class SharedChoices(ActionEncoder):
     item in one place holds in all others.
     """
 
-    def __init__(self, observation_size: int, layout: SlotLayout, width: int) -> None:
+    def __init__(self, observation_size: int, slot_layout: SlotLayout, width: int) -> None:
         super().__init__()
-        self.n_choices = layout.max_choices
-        scale = layout.n_slots**-0.5
+        self.n_choices = slot_layout.max_choices
+        scale = slot_layout.n_slots**-0.5
         self.state = nn.Linear(observation_size, width)
         self.table = nn.Parameter(torch.randn(self.n_choices, width) * scale)
         self.presence = nn.Parameter(torch.randn(self.n_choices, width) * scale)
@@ -167,13 +167,13 @@ class EntityChoices(ActionEncoder):
     def __init__(
         self,
         observation_size: int,
-        layout: SlotLayout,
+        slot_layout: SlotLayout,
         width: int,
-        entities: ActionLayout,
+        layout: ActionLayout,
         pair_width: int = 32,
     ) -> None:
         super().__init__()
-        features = EntityFeatures(observation_size, layout.nvec, entities)
+        features = EntityFeatures(observation_size, slot_layout.nvec, layout)
         self.features = features
         self.slot = linear_of(features.slot_size, pair_width)
         self.choice = encoder_of_choices(features, pair_width)
@@ -285,13 +285,13 @@ class FeaturesOfSlots(ActionEncoder):
     def __init__(
         self,
         observation_size: int,
-        layout: SlotLayout,
+        slot_layout: SlotLayout,
         width: int,
-        entities: ActionLayout,
+        layout: ActionLayout,
         pair_width: int = 64,
     ) -> None:
         super().__init__()
-        features = EntityFeatures(observation_size, layout.nvec, entities)
+        features = EntityFeatures(observation_size, slot_layout.nvec, layout)
         self.features = features
         self.slot = linear_of(features.slot_size, pair_width)
         self.context = linear_of(features.context_size, pair_width, bias=False)
@@ -470,14 +470,18 @@ class JointCritic(ActionCritic):
         return self.members[0].scale
 
     def q_values(
-        self, layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
+        self, slot_layout: SlotLayout, observations: TorchObservation, actions: torch.Tensor
     ) -> torch.Tensor:
         assert isinstance(observations, torch.Tensor)
         values: Any = [q(observations, actions.long()) for q in self.members]
         return torch.stack(values)
 
     def values_by(
-        self, discount: int, layout: SlotLayout, observations: torch.Tensor, actions: torch.Tensor
+        self,
+        discount: int,
+        slot_layout: SlotLayout,
+        observations: torch.Tensor,
+        actions: torch.Tensor,
     ) -> torch.Tensor:
         by = torch.tensor([discount], device=observations.device)
         values = [
@@ -486,7 +490,7 @@ class JointCritic(ActionCritic):
         return torch.stack(values)
 
     def standardized(
-        self, layout: SlotLayout, observations: torch.Tensor, actions: torch.Tensor
+        self, slot_layout: SlotLayout, observations: torch.Tensor, actions: torch.Tensor
     ) -> torch.Tensor:
         values: Any = [
             q.standardized(q.open(observations).total(actions.long())) for q in self.members

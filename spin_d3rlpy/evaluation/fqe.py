@@ -193,15 +193,15 @@ class FQEImpl(MultiDiscreteImpl):
         """Squared error of standardized values."""
         x: Any = batch.observations
         with torch.no_grad():
-            next_values = target.q_values(self._layout, batch.next_observations, next_actions)
+            next_values = target.q_values(self._slot_layout, batch.next_observations, next_actions)
             y = critic.members[0].scale.standardize(self.bootstrap(batch, next_values))  # (E, B)
-        return squared_error(critic.standardized(self._layout, x, batch.actions)[:, 0], y)
+        return squared_error(critic.standardized(self._slot_layout, x, batch.actions)[:, 0], y)
 
     def remember_actions(self, n_rows: int, are_fixed: bool) -> None:
         """Keeps next actions of a dataset of so many observations, if they are always the same."""
         self._known = None
         if are_fixed:
-            shape = n_rows, self._layout.n_slots
+            shape = n_rows, self._slot_layout.n_slots
             self._known = torch.full(shape, OPEN, dtype=torch.int32, device=self.device)
 
     def _next_actions(self, batch: TorchMiniBatch) -> torch.Tensor:
@@ -234,8 +234,10 @@ class FQEImpl(MultiDiscreteImpl):
         """Returns `r + gamma Q(s', pi(s')) - Q(s, a)`, `(B,)`."""
         critic = self._modules.q_funcs
         next_actions = self._next_actions(batch)
-        next_values = critic.q_values(self._layout, batch.next_observations, next_actions).mean(0)
-        q = critic.q_values(self._layout, batch.observations, batch.actions).mean(0)
+        next_values = critic.q_values(
+            self._slot_layout, batch.next_observations, next_actions
+        ).mean(0)
+        q = critic.q_values(self._slot_layout, batch.observations, batch.actions).mean(0)
         return self.bootstrap(batch, next_values) - q
 
     def inner_predict_best_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
@@ -245,7 +247,7 @@ class FQEImpl(MultiDiscreteImpl):
         return self._evaluated.sample_action(x)
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
-        return self._modules.q_funcs.q_values(self._layout, x, action).mean(0)
+        return self._modules.q_funcs.q_values(self._slot_layout, x, action).mean(0)
 
     @property
     def q_function(self) -> nn.ModuleList:
@@ -372,7 +374,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         first = self.scale(buffer.transitions(starts))
         critic = self._evaluation._modules.log_q_funcs
         x: Any = first.observations
-        estimated = critic.q_values(self._evaluation._layout, x, first.actions).mean()
+        estimated = critic.q_values(self._evaluation._slot_layout, x, first.actions).mean()
         returns = buffer.completed_returns(self._rewards(buffer), [self._config.gamma])[0, starts]
         observed, deviation = float(returns.mean()), float(returns.std(correction=0))
         tolerance = 2.0 * deviation / len(starts) ** 0.5 + 0.1 * max(abs(observed), deviation)

@@ -129,7 +129,7 @@ class BehaviorProbabilities:
             NoAllowedChoiceError: a mask leaves a slot without a choice.
         """
         kept = copy.copy(self)
-        kept._masks = _as_masks(masks, self.asm.layout)
+        kept._masks = _as_masks(masks, self.asm.slot_layout)
         return kept
 
     def log_prob(self, observations: NDArray[Any], actions: NDArray[Any]) -> Floats:
@@ -145,7 +145,7 @@ class BehaviorProbabilities:
             x: torch.Tensor, chosen: torch.Tensor, masks: torch.Tensor | None
         ) -> torch.Tensor:
             logits = asm(x, asm.mask_ids.expand(len(x), -1))
-            return _chosen(asm.layout, logits, chosen, masks)
+            return _chosen(asm.slot_layout, logits, chosen, masks)
 
         return _as_floats(in_parts(asm, score, *self._rows(observations, actions)))
 
@@ -242,7 +242,7 @@ class SampledPolicy:
                 "greedy actions: GreedyPolicy(algo)."
             )
         kept = copy.copy(self)
-        kept._masks = _as_masks(masks, policy.layout)
+        kept._masks = _as_masks(masks, policy.slot_layout)
         return kept
 
     @torch.no_grad()
@@ -270,7 +270,7 @@ class SampledPolicy:
         def score(
             x: torch.Tensor, chosen: torch.Tensor, masks: torch.Tensor | None
         ) -> torch.Tensor:
-            return _chosen(policy.layout, policy(x), chosen, masks)
+            return _chosen(policy.slot_layout, policy(x), chosen, masks)
 
         return self._in_parts(score, observations, actions)
 
@@ -297,8 +297,8 @@ class SampledPolicy:
         if isinstance(policy, JointPolicy):
             return slot_log_probs(policy.asm, x, chosen, range(chosen.shape[1]), masks)
         if isinstance(policy, SlotOrderPolicy):
-            return _chosen(policy.layout, policy(x, chosen), chosen, masks)
-        return _chosen(policy.layout, self._independent(policy)(x), chosen, masks)
+            return _chosen(policy.slot_layout, policy(x, chosen), chosen, masks)
+        return _chosen(policy.slot_layout, self._independent(policy)(x), chosen, masks)
 
     def _in_parts(
         self,
@@ -451,13 +451,13 @@ class GreedyPolicy:
 
 
 def _chosen(
-    layout: SlotLayout,
+    slot_layout: SlotLayout,
     logits: torch.Tensor,
     actions: torch.Tensor,
     masks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Log-probabilities `(B, N)` of actions `(B, N)`, by flat logits `(B, S)` and masks."""
-    split = layout.split(logits)
+    split = slot_layout.split(logits)
     if masks is not None:
         split = split.masked_fill(~masks, -torch.inf)
     log_p: torch.Tensor = split.log_softmax(-1)
@@ -469,10 +469,10 @@ def _logged(observations: NDArray[Any], actions: Any, nvec: Sequence[int]) -> Ac
     return as_choices(actions, (len(observations), len(nvec)), "the log", nvec)
 
 
-def _as_masks(masks: Masks, layout: SlotLayout) -> torch.Tensor:
+def _as_masks(masks: Masks, slot_layout: SlotLayout) -> torch.Tensor:
     """Returns masks `(B, N, K)`, checked, on the layout's device."""
-    checked = as_mask(masks, len(masks), layout, layout.padding.device)
-    require_a_choice(checked & ~layout.padding)
+    checked = as_mask(masks, len(masks), slot_layout, slot_layout.padding.device)
+    require_a_choice(checked & ~slot_layout.padding)
     return checked
 
 

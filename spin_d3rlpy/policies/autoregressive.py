@@ -47,12 +47,12 @@ class AutoregressiveConfig:
 class SlotLinear(PerSlotLogits):
     """One linear layer per slot, `D -> m_i`, all computed in one batched product."""
 
-    def __init__(self, layout: SlotLayout, width: int) -> None:
-        super().__init__(layout)
-        n, k, bound = layout.n_slots, layout.max_choices, width**-0.5
+    def __init__(self, slot_layout: SlotLayout, width: int) -> None:
+        super().__init__(slot_layout)
+        n, k, bound = slot_layout.n_slots, slot_layout.max_choices, width**-0.5
         self.weight = nn.Parameter(torch.empty(n, width, k).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(n, 1, k).uniform_(-bound, bound))
-        self.nvec = layout.nvec
+        self.nvec = slot_layout.nvec
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Maps features `(N, B, D)` to logits of all choices, flat `(B, S)`."""
@@ -81,21 +81,21 @@ class AutoregressivePolicy(SlotOrderPolicy):
         self.state_encoder = nn.Sequential(
             nn.Linear(observation_size, config.state_width), nn.ReLU()
         )
-        self.start = self.layout.max_choices  # the start token's row
-        self.embedding = nn.Embedding(self.layout.max_choices + 1, config.action_width)
+        self.start = self.slot_layout.max_choices  # the start token's row
+        self.embedding = nn.Embedding(self.slot_layout.max_choices + 1, config.action_width)
         self.lstm = nn.LSTM(
             config.state_width + config.action_width,
             config.lstm_width,
             config.n_layers,
         )
-        self.heads = SlotLinear(self.layout, config.lstm_width)
+        self.heads = SlotLinear(self.slot_layout, config.lstm_width)
 
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Returns each slot's logits `(B, S)` given the previous choices in actions `(B, N)`."""
         previous = torch.cat(
             [torch.full_like(actions[:, :1], self.start), actions[:, :-1]], dim=1
         ).long()
-        state = self.state_encoder(observations).expand(self.layout.n_slots, -1, -1)
+        state = self.state_encoder(observations).expand(self.slot_layout.n_slots, -1, -1)
         tokens = torch.cat([state, self.embedding(previous.T)], dim=-1)  # (N, B, ...)
         logits: torch.Tensor = self.heads(_without_half(self.lstm, tokens)[0])
         return logits
@@ -111,7 +111,7 @@ class SlotsOfLSTM:
     """
 
     def __init__(self, policy: AutoregressivePolicy, observations: torch.Tensor) -> None:
-        self._policy, self.layout = policy, policy.layout
+        self._policy, self.slot_layout = policy, policy.slot_layout
         self._state = state = policy.state_encoder(observations)
         self._previous = torch.full_like(observations[:, 0], policy.start).long()
         on_cpu = state.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
@@ -122,7 +122,7 @@ class SlotsOfLSTM:
 
     def all_open(self) -> torch.Tensor:
         """Returns actions `(B, N)` without a choice, -1."""
-        return torch.full_like(self._previous, OPEN)[:, None].expand(-1, self.layout.n_slots)
+        return torch.full_like(self._previous, OPEN)[:, None].expand(-1, self.slot_layout.n_slots)
 
     def logits(self, slot: int) -> torch.Tensor:
         """Returns the next slot's logits, `(B, m_i)`."""

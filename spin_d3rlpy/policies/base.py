@@ -64,9 +64,9 @@ class Policy(nn.Module):
 
     order: OrderName = "slots"  # in which slots are chosen, see `spin_d3rlpy.asm.decoding`
 
-    def __init__(self, layout: SlotLayout) -> None:
+    def __init__(self, slot_layout: SlotLayout) -> None:
         super().__init__()
-        self.layout = layout
+        self.slot_layout = slot_layout
 
     @property
     def n_tokens(self) -> int:
@@ -100,7 +100,7 @@ class Policy(nn.Module):
 
     def sample(self, observations: torch.Tensor, rule: Rule | None = None) -> torch.Tensor:
         """Sampled choices, `(B, N)`."""
-        shape = (observations.shape[0], self.layout.total)
+        shape = (observations.shape[0], self.slot_layout.total)
         noise = gumbel_noise(torch.empty(shape, device=observations.device))
         return self._decode(observations, noise, rule)
 
@@ -126,7 +126,7 @@ class Policy(nn.Module):
         """
         batch, device = observations.shape[0], observations.device
         if noise is None:
-            added = gumbel_noise(torch.empty((n, batch, self.layout.total), device=device))
+            added = gumbel_noise(torch.empty((n, batch, self.slot_layout.total), device=device))
         else:
             added = noise[:, None].expand(-1, batch, -1)
         # Cached features of slots in place of observations are (B, N, D).
@@ -173,12 +173,12 @@ class IndependentPolicy(Policy):
     order: OrderName = "confidence"  # counts where rules are
 
     def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
-        return joint_log_prob(self.layout, self(observations), actions)
+        return joint_log_prob(self.slot_layout, self(observations), actions)
 
     def conditionals(
         self, observations: torch.Tensor, actions: torch.Tensor | None = None
     ) -> IndependentConditionals:
-        return IndependentConditionals(self.layout, self.layout.split(self(observations)))
+        return IndependentConditionals(self.slot_layout, self.slot_layout.split(self(observations)))
 
 
 class SlotOrderPolicy(Policy):
@@ -189,7 +189,7 @@ class SlotOrderPolicy(Policy):
         """Returns each slot's logits `(B, S)` given the previous choices in actions `(B, N)`."""
 
     def log_prob(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return joint_log_prob(self.layout, self(observations, actions), actions)
+        return joint_log_prob(self.slot_layout, self(observations, actions), actions)
 
     @abstractmethod
     def in_order(self, observations: torch.Tensor) -> OrderedConditionals:
@@ -203,38 +203,43 @@ class SlotOrderPolicy(Policy):
         return self.in_order(observations)
 
 
-def joint_log_prob(layout: SlotLayout, logits: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+def joint_log_prob(
+    slot_layout: SlotLayout, logits: torch.Tensor, actions: torch.Tensor
+) -> torch.Tensor:
     """Sum over slots of log-probabilities: flat logits `(B, S)`, actions `(B, N)` give `(B,)`."""
-    split = layout.split(logits)  # (B, N, K)
+    split = slot_layout.split(logits)  # (B, N, K)
     if fast.switch.counts_launches(logits):
         return fast.losses.slot_log_prob(split, actions.long())
     negative = cross_entropy(split.flatten(0, 1), actions.long().flatten(), reduction="none")
-    log_probs: torch.Tensor = -negative.unflatten(0, (-1, layout.n_slots)).sum(-1)
+    log_probs: torch.Tensor = -negative.unflatten(0, (-1, slot_layout.n_slots)).sum(-1)
     return log_probs
 
 
 def keep_supported(
-    layout: SlotLayout, utilities: torch.Tensor, logits: torch.Tensor, action_flexibility: float
+    slot_layout: SlotLayout,
+    utilities: torch.Tensor,
+    logits: torch.Tensor,
+    action_flexibility: float,
 ) -> torch.Tensor:
     """Splits utilities `(..., B, S)` to `(..., B, N, K)`, `-inf` for unsupported choices.
 
     `action_flexibility` is the smallest supported probability under the policy's `logits` `(B, S)`,
     relative to the slot's most likely choice.
     """
-    split = layout.split(logits)
+    split = slot_layout.split(logits)
     share = (split - split.amax(-1, keepdim=True)).exp()
-    return layout.split(utilities).masked_fill(share < action_flexibility, -torch.inf)
+    return slot_layout.split(utilities).masked_fill(share < action_flexibility, -torch.inf)
 
 
 # Of the noise by which `predict` draws candidates: the same in every process.
 _CANDIDATE_SEED = 0
 
 
-def candidate_noise(layout: SlotLayout, n: int, device: str) -> torch.Tensor:
+def candidate_noise(slot_layout: SlotLayout, n: int, device: str) -> torch.Tensor:
     """Gumbel noise `(n, S)` that is always the same."""
     generator = torch.Generator().manual_seed(_CANDIDATE_SEED)
     # Drawn on the CPU, so that it is the same on every device.
-    return gumbel_noise(torch.empty(n, layout.total, device="cpu"), generator).to(device)
+    return gumbel_noise(torch.empty(n, slot_layout.total, device="cpu"), generator).to(device)
 
 
 class FactoredPolicy(IndependentPolicy):

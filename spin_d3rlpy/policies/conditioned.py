@@ -33,7 +33,7 @@ def greedy_with(
             "Expected a policy of independent slots, an autoregressive one or a structure model; a "
             f"{type(policy).__name__} tells no distribution of its slots."
         )
-    choices, mask, others = as_conditions(observations, policy.layout, given, allowed, rule)
+    choices, mask, others = as_conditions(observations, policy.slot_layout, given, allowed, rule)
 
     def choose(x: torch.Tensor, choices: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         conditions = both_rules(None if mask is None else RowMask(mask), others)

@@ -16,10 +16,10 @@ from spin_d3rlpy.policies.base import IndependentPolicy, Policy, SlotOrderPolicy
 from spin_d3rlpy.policies.features import require_same_sizes
 
 
-def all_masked(layout: SlotLayout, observations: torch.Tensor) -> torch.Tensor:
+def all_masked(slot_layout: SlotLayout, observations: torch.Tensor) -> torch.Tensor:
     """Returns tokens `(B, N)` of observations `(B, obs)` whose slots have all to be chosen."""
-    shape = observations.shape[0], layout.n_slots
-    mask = layout.max_choices  # all slots have as many choices
+    shape = observations.shape[0], slot_layout.n_slots
+    mask = slot_layout.max_choices  # all slots have as many choices
     return torch.full(shape, mask, device=observations.device)
 
 
@@ -29,7 +29,7 @@ class _WithEntities(Policy):
     config: EntityConfig
 
     def rows_per_update(self, batch_size: int) -> int:
-        return self.config.rows_per_update(batch_size, self.layout.n_slots)
+        return self.config.rows_per_update(batch_size, self.slot_layout.n_slots)
 
 
 class EntityPolicy(_WithEntities, IndependentPolicy):
@@ -57,7 +57,7 @@ class EntityPolicy(_WithEntities, IndependentPolicy):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`."""
-        masked = all_masked(self.layout, observations)
+        masked = all_masked(self.slot_layout, observations)
         return score_all(self.scorer, observations, masked).flatten(1)
 
     @property
@@ -72,7 +72,7 @@ class EntityPolicy(_WithEntities, IndependentPolicy):
 
     def load_asm(self, asm: ActionStructureModel) -> None:
         """Takes over the model's weights; NvecMismatchError if it is of another kind or size."""
-        require_same_nvec(self.layout.nvec, asm.nvec, "The policy", "the ASM")
+        require_same_nvec(self.slot_layout.nvec, asm.nvec, "The policy", "the ASM")
         require_same_sizes(self.config, asm)
         assert asm.scorer is not None
         self.scorer.load_state_dict(asm.scorer.state_dict())
@@ -100,7 +100,7 @@ class EntityOrderPolicy(_WithEntities, SlotOrderPolicy):
         return score_in_order(self.scorer, observations, actions.long()).flatten(1)
 
     def in_order(self, observations: torch.Tensor) -> EntityBySlot:
-        return EntityBySlot(self.scorer, self.layout, observations)
+        return EntityBySlot(self.scorer, self.slot_layout, observations)
 
 
 class SlotAttention(nn.Module):
@@ -165,5 +165,5 @@ class AttendingPolicy(_WithEntities, IndependentPolicy):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`."""
-        masked = all_masked(self.layout, observations)
+        masked = all_masked(self.slot_layout, observations)
         return score_all(self.scorer, observations, masked, self.attention).flatten(1)

@@ -176,7 +176,7 @@ class SlotPolicy(IndependentPolicy):
 
     def load_asm(self, asm: ActionStructureModel) -> None:
         """Copies the ASM's trunk (and queries and heads as initialized from it)."""
-        require_same_nvec(self.layout.nvec, asm.nvec, "The policy", "the ASM")
+        require_same_nvec(self.slot_layout.nvec, asm.nvec, "The policy", "the ASM")
         self.features.load_asm(asm)
         if self.head_init == "asm":
             self.heads.load_state_dict(asm.heads.state_dict())

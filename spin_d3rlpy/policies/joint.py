@@ -42,7 +42,7 @@ class JointPolicy(Policy):
         slots_per_pass: int = 1,
     ) -> None:
         asm = ActionStructureModel(observation_size, nvec, structure)
-        super().__init__(asm.layout)
+        super().__init__(asm.slot_layout)
         self.asm = asm
         self.order = order
         self.entropy_bound = entropy_bound
@@ -66,7 +66,7 @@ class JointPolicy(Policy):
 
     def load_asm(self, asm: ActionStructureModel) -> None:
         """Takes over the model; NvecMismatchError if it is of another action space or size."""
-        require_same_nvec(self.layout.nvec, asm.nvec, "The policy", "the ASM")
+        require_same_nvec(self.slot_layout.nvec, asm.nvec, "The policy", "the ASM")
         require_same_sizes(self.asm.config, asm)
         self.asm.load_state_dict(asm.state_dict())
         self.asm.observation_scaler = asm.observation_scaler
@@ -77,7 +77,7 @@ class JointPolicy(Policy):
 
     def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
         assert isinstance(observations, torch.Tensor)
-        slots = range(self.layout.n_slots)
+        slots = range(self.slot_layout.n_slots)
         return slot_log_probs(self.asm, observations, actions.long(), slots).sum(1)
 
     def conditionals(

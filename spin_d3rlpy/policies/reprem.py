@@ -131,10 +131,10 @@ class RePreMModel(nn.Module):
         super().__init__()
         self.config = config or RePreMConfig()
         self.observation_size = observation_size
-        self.layout = SlotLayout(nvec)
+        self.slot_layout = SlotLayout(nvec)
         d = self.config.width
         self.state_encoder = create_state_encoder(observation_size, self.config)
-        self.action_embedding = nn.Embedding(self.layout.total, d)
+        self.action_embedding = nn.Embedding(self.slot_layout.total, d)
         self.position = nn.Parameter(0.02 * torch.randn(self.config.window, 1, d))
         self.mask_tokens = nn.Parameter(0.02 * torch.randn(2, d))  # of a state, of an action
         self.blocks = nn.ModuleList(GatedBlock(self.config) for _ in range(self.config.n_blocks))
@@ -143,7 +143,7 @@ class RePreMModel(nn.Module):
     def embed(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Embeds states `(B, W, obs)` and actions `(B, W, N)`: `(B, W, 2, D)`."""
         states = self.state_encoder(observations)
-        chosen = self.action_embedding(self.layout.positions(actions)).sum(-2)
+        chosen = self.action_embedding(self.slot_layout.positions(actions)).sum(-2)
         return torch.stack([states, chosen.to(states.dtype)], dim=2)
 
     def forward(

@@ -39,9 +39,9 @@ def test_values_of_chosen_utilities_alone_are_the_same_in_both_directions(
     critic = FactoredCritic((7,), ENCODER, NVEC, 2, decomposition).to(dtype)  # type: ignore[arg-type]
     observations = torch.randn(6, 7, dtype=dtype)
     actions = torch.stack([torch.randint(m, (6,)) for m in NVEC], dim=1)
-    layout = SlotLayout(NVEC)
-    alone = critic.q_values(layout, observations, actions)
-    of_all = critic.values(layout, critic.utilities(observations), actions)
+    slot_layout = SlotLayout(NVEC)
+    alone = critic.q_values(slot_layout, observations, actions)
+    of_all = critic.values(slot_layout, critic.utilities(observations), actions)
     assert alone.shape == (2, 6)
     assert alone.dtype == dtype
     torch.testing.assert_close(alone, of_all)
@@ -59,10 +59,10 @@ def test_chosen_utilities_are_added_in_float32_within_autocast() -> None:
     torch.manual_seed(0)
     critic = FactoredCritic((7,), ENCODER, NVEC)
     observations, actions = torch.randn(4, 7), torch.zeros(4, 3, dtype=torch.int64)
-    layout = SlotLayout(NVEC)
+    slot_layout = SlotLayout(NVEC)
     with autocast("cpu", "bfloat16"):
-        alone = critic.q_values(layout, observations, actions)
-        of_all = critic.values(layout, critic.utilities(observations), actions)
+        alone = critic.q_values(slot_layout, observations, actions)
+        of_all = critic.values(slot_layout, critic.utilities(observations), actions)
     assert alone.dtype == torch.float32
     torch.testing.assert_close(alone, of_all)
 

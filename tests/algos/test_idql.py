@@ -107,17 +107,17 @@ def test_a_joint_critic_values_what_no_sum_of_parts_does() -> None:
 
 def test_several_candidates_have_the_values_of_each() -> None:
     torch.manual_seed(0)
-    layout = SlotLayout(NVEC)
+    slot_layout = SlotLayout(NVEC)
     algo = new_algorithm(FactoredIQL, joint_critic=True, **tiny_fields(FactoredIQL))
     algo.build_with_dataset(random_buffer())
     critic = cast(Any, algo.impl).q_function
     assert isinstance(critic, JointCritic)
     x = torch.from_numpy(STATES)
     actions = torch.stack([torch.randint(m, (4, 6)) for m in NVEC], -1)  # (A, B, N)
-    values = critic.q_values(layout, x, actions)
+    values = critic.q_values(slot_layout, x, actions)
     assert values.shape == (2, 4, 6)
     for k in range(4):
-        torch.testing.assert_close(values[:, k], critic.q_values(layout, x, actions[k]))
+        torch.testing.assert_close(values[:, k], critic.q_values(slot_layout, x, actions[k]))
 
 
 def test_predict_takes_the_best_candidate_and_is_a_function() -> None:
@@ -174,7 +174,7 @@ def test_joint_log_prob_and_greedy_follow_the_slots() -> None:
     torch.testing.assert_close(
         policy.log_prob(x, greedy),
         sum(
-            policy.layout.split(
+            policy.slot_layout.split(
                 policy.asm(x, torch.cat([greedy[:, :i], torch.tensor(NVEC[i:]).expand(5, -1)], 1))
             )
             .log_softmax(-1)[:, i]

@@ -190,7 +190,7 @@ def test_a_pretrained_policy_acts_so_before_its_first_step() -> None:
     assert asm is not None
     hidden = torch.tensor(NVEC).expand(len(OBSERVATIONS), -1)
     inputs = algo.config.observation_scaler.transform(torch.from_numpy(OBSERVATIONS))
-    expected = asm.layout.argmax(asm(inputs, hidden))
+    expected = asm.slot_layout.argmax(asm(inputs, hidden))
     assert np.array_equal(algo.predict(OBSERVATIONS), expected.numpy())
 
 

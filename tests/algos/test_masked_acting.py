@@ -189,7 +189,7 @@ def test_bootstrapped_values_are_of_what_the_next_state_allows(
     else:
         with torch.no_grad():
             logits = algo.impl.policy(states)
-        logits = algo.impl.policy.layout.split(logits).masked_fill(~masks, -torch.inf)
+        logits = algo.impl.policy.slot_layout.split(logits).masked_fill(~masks, -torch.inf)
         expected = (logits.softmax(-1) * choices).sum(-1)
     by_mean = algo_class in (DecQN, DecQNOneStep)
     total = expected.mean(-1) if by_mean else expected.sum(-1)

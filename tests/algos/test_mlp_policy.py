@@ -64,7 +64,7 @@ def test_before_training_the_policy_is_the_fully_masked_model() -> None:
     actions = np.tile([m - 1 for m in NVEC], (6, 1))
     tokens = torch.from_numpy(actions)
     tokens[:, 1] = NVEC[1]
-    alone = asm.layout.split(asm(x, tokens)).log_softmax(-1)[:, 1, NVEC[1] - 1]
+    alone = asm.slot_layout.split(asm(x, tokens)).log_softmax(-1)[:, 1, NVEC[1] - 1]
     found = algo.support(x.numpy(), np.tile([m - 1 for m in NVEC], (6, 1)))[:, 1]
     np.testing.assert_allclose(found, alone.detach().numpy(), rtol=1e-5)
 

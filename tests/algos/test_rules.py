@@ -158,7 +158,7 @@ def test_samples_by_a_rule_are_those_of_the_policy_where_it_forbids_little() -> 
     algo = fitted(FactoredBC, rules=[at_most_changed([0, 0, 0], 3, 4)])  # forbids nothing
     states = np.repeat(STATES[:1], 20_000, axis=0)
     sampled = algo.sample_action(states)
-    logits = algo.policy.layout.split(algo.policy(algo.network_input(STATES[:1])))
+    logits = algo.policy.slot_layout.split(algo.policy(algo.network_input(STATES[:1])))
     for slot in range(3):
         shares = np.bincount(sampled[:, slot], minlength=4) / len(sampled)
         assert np.allclose(shares, logits.softmax(-1)[0, slot].detach(), atol=0.02)

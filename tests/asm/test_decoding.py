@@ -90,9 +90,12 @@ def test_other_scores_count_where_no_choice_with_a_score_is_allowed() -> None:
     scores, otherwise = torch.full((1, 3, 5), -torch.inf), torch.zeros(1, 3, 5)
     scores[0, :, 1] = torch.tensor([3.0, 2.0, 1.0])  # all want the same, and nothing else
     otherwise[0, :, 4] = 1.0
-    layout = SlotLayout([5] * 3)
+    slot_layout = SlotLayout([5] * 3)
     found = decode(
-        IndependentConditionals(layout, scores), "regret", all_different(5), otherwise=otherwise
+        IndependentConditionals(slot_layout, scores),
+        "regret",
+        all_different(5),
+        otherwise=otherwise,
     )
     assert sorted(found[0].tolist())[:2] == [0, 1]
     assert 4 in found[0]

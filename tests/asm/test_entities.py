@@ -74,10 +74,10 @@ def test_permuting_slots_and_choices_permutes_logits() -> None:
     x, tokens = torch.rand(6, 20), torch.randint(5, (6, 4))
     tokens[:, 1] = 5  # masked
     slots, orders = [2, 0, 3, 1], [3, 1, 0, 2]
-    logits = asm.layout.split(asm(x, tokens))
+    logits = asm.slot_layout.split(asm(x, tokens))
     to = torch.empty(6, dtype=torch.int64)  # where a choice is now; staying and the mask stay
     to[torch.tensor([*orders, 4, 5])] = torch.arange(6)
-    moved = asm.layout.split(asm(permuted(x, n, slots, orders), to[tokens[:, slots]]))
+    moved = asm.slot_layout.split(asm(permuted(x, n, slots, orders), to[tokens[:, slots]]))
     torch.testing.assert_close(moved, logits[:, slots][..., [*orders, 4]])
 
 
@@ -93,7 +93,7 @@ def test_slot_by_slot_gives_the_logits_of_whole_passes() -> None:
     asm, x, actions = make_asm(4), torch.rand(6, 20), torch.randint(5, (6, 4))
     chain, tokens = asm.slot_by_slot(x), asm.mask_ids.expand(6, -1).clone()
     for slot in (2, 0, 3, 1):
-        whole = asm.layout.split(asm(x, tokens))[:, slot]
+        whole = asm.slot_layout.split(asm(x, tokens))[:, slot]
         torch.testing.assert_close(chain.logits(slot), whole)
         chain.choose(slot, actions[:, slot])
         tokens[:, slot] = actions[:, slot]
@@ -102,7 +102,7 @@ def test_slot_by_slot_gives_the_logits_of_whole_passes() -> None:
         again.hide(slot)
         hidden = actions.clone()
         hidden[:, slot] = asm.mask_ids[slot]
-        whole = asm.layout.split(asm(x, hidden))[:, slot]
+        whole = asm.slot_layout.split(asm(x, hidden))[:, slot]
         torch.testing.assert_close(again.logits(slot), whole)
         again.choose(slot, actions[:, slot])
     assert torch.equal(again.tokens, actions)
@@ -272,7 +272,7 @@ def test_surest_slots_first_with_an_entropy_bound() -> None:
     passes.clear()
     everything = asm.sample(x, temperature=0.0, order="confidence", entropy_bound=1e9)
     assert len(passes) == 1
-    assert torch.equal(everything[0], asm.layout.argmax(asm(x, asm.mask_ids.expand(50, -1))))
+    assert torch.equal(everything[0], asm.slot_layout.argmax(asm(x, asm.mask_ids.expand(50, -1))))
     ruled = asm.sample(
         x, temperature=0.0, order="margin", entropy_bound=1e9, allowed=all_different(7, [6])
     )[0]
@@ -289,7 +289,7 @@ def test_slots_without_features_have_equal_logits() -> None:
     env = gymnasium.make("spin/slate-v0", places=4)
     config = EntityConfig(width=8, layout=env.unwrapped.layout)  # type: ignore[attr-defined]
     asm = ActionStructureModel(5, [8] * 4, config).eval()
-    logits = asm.layout.split(asm(torch.rand(3, 5), asm.mask_ids.expand(3, -1)))
+    logits = asm.slot_layout.split(asm(torch.rand(3, 5), asm.mask_ids.expand(3, -1)))
     assert torch.equal(logits[:, 0], logits[:, 3])
     assert config.entries_a_row(4) == 8 * 8  # scored once
 
@@ -311,7 +311,7 @@ def test_couriers_coordinate() -> None:
     asm = ActionStructureModel(50, [11] * 10, EntityConfig(layout=buffer.layout))
     pretrain(asm, buffer, config)
     x = buffer.observations[:500]
-    greedy = asm.layout.argmax(asm(x, asm.mask_ids.expand(500, -1)))
+    greedy = asm.slot_layout.argmax(asm(x, asm.mask_ids.expand(500, -1)))
     joint = asm.sample(x, temperature=0.0, order="confidence")[0]
     collisions = [
         np.mean([10 - len(set(row)) for row in actions.tolist()]) for actions in (greedy, joint)
@@ -366,7 +366,7 @@ def test_each_choice_of_surest_first_is_in_view_of_the_others() -> None:
         [*order, actions]
     ):  # what is open next is the best choice of a pass over all slots
         tokens = torch.where(partial == -1, asm.mask_ids, partial)
-        best = asm.layout.argmax(asm(x, tokens))
+        best = asm.slot_layout.argmax(asm(x, tokens))
         new = (partial == -1) & (later != -1)
         assert new.sum() == len(x)
         assert torch.equal(later[new], best[new])
@@ -453,7 +453,7 @@ def passes_of(asm: ActionStructureModel) -> list[int]:
 
 def test_a_pass_chooses_the_surest_slots_whose_choices_differ() -> None:
     asm, x = make_asm(20), torch.rand(1, 100)
-    first = asm.layout.split(asm(x, asm.mask_ids[None]))[0].log_softmax(-1)  # (N, K)
+    first = asm.slot_layout.split(asm(x, asm.mask_ids[None]))[0].log_softmax(-1)  # (N, K)
     surest = first.amax(-1).argsort(descending=True)[:4]
     best = first.argmax(-1)
     chosen = choose_surest(asm, x, "confidence", slots_per_pass=4)[0]
@@ -564,10 +564,13 @@ def test_permuting_a_table_of_pairs_permutes_logits() -> None:
     asm = ActionStructureModel(20, [5] * 4, config).eval()
     x, slots, choices = torch.rand(3, 20), [2, 0, 3, 1], [4, 2, 0, 1, 3]
     masked = asm.mask_ids.expand(3, -1)
-    logits = asm.layout.split(asm(x, masked))
+    logits = asm.slot_layout.split(asm(x, masked))
     moved = x.unflatten(1, (4, 5))[:, slots][:, :, choices].flatten(1)
     torch.testing.assert_close(
-        asm.layout.split(asm(moved, masked)), logits[:, slots][:, :, choices], atol=1e-6, rtol=1e-5
+        asm.slot_layout.split(asm(moved, masked)),
+        logits[:, slots][:, :, choices],
+        atol=1e-6,
+        rtol=1e-5,
     )
 
 

@@ -136,7 +136,7 @@ def test_accuracy_on_hidden_slots_counts_slots_and_whole_rows() -> None:
     asm = ActionStructureModel(3, NVEC, TransformerConfig(width=8, n_blocks=1, n_heads=2)).eval()
     actions, observations = masked(200)[0], torch.randn(200, 3)
     everything = torch.tensor(NVEC).expand(200, -1)
-    right = asm.layout.argmax(asm(observations, everything)) == actions
+    right = asm.slot_layout.argmax(asm(observations, everything)) == actions
     slot, exact = masked_accuracies(asm, observations, actions, [1.0]).values()
     assert slot == pytest.approx(right.float().mean().item())
     assert exact == pytest.approx(right.all(1).float().mean().item())

@@ -38,10 +38,10 @@ def test_learns_how_slots_go_together() -> None:
     observations = torch.randn(60, 5)
     known = torch.randint(3, (60,))
     tokens = torch.stack([known, torch.full((60,), 3)], 1)
-    logits = asm.layout.split(asm(observations, tokens))
+    logits = asm.slot_layout.split(asm(observations, tokens))
     assert (logits[:, 1].argmax(1) == known).all()
     # With both hidden, no choice is much likelier than another.
-    alone = asm.layout.split(asm(observations, torch.full((60, 2), 3))).softmax(-1)
+    alone = asm.slot_layout.split(asm(observations, torch.full((60, 2), 3))).softmax(-1)
     assert alone.max() < 0.6
 
 

@@ -42,15 +42,17 @@ def test_permuting_slots_permutes_logits() -> None:
     tokens[:, 1] = 4  # masked
     order = [2, 0, 1]
     moved = torch.cat([x[:, :9].unflatten(1, (3, 3))[:, order].flatten(1), x[:, 9:]], dim=1)
-    logits = asm.layout.split(asm(x, tokens))
-    torch.testing.assert_close(asm.layout.split(asm(moved, tokens[:, order])), logits[:, order])
+    logits = asm.slot_layout.split(asm(x, tokens))
+    torch.testing.assert_close(
+        asm.slot_layout.split(asm(moved, tokens[:, order])), logits[:, order]
+    )
 
 
 def test_it_sees_which_slot_chose_what() -> None:
     asm, x = make_asm(3), torch.rand(1, 11)
     seen = []
     for tokens in ([4, 4, 4], [2, 4, 4], [4, 2, 4], [1, 4, 4]):
-        seen.append(asm.layout.split(asm(x, torch.tensor([tokens])))[0, 2])
+        seen.append(asm.slot_layout.split(asm(x, torch.tensor([tokens])))[0, 2])
     for i, one in enumerate(seen):
         assert not any(torch.allclose(one, other) for other in seen[i + 1 :])
 
@@ -59,13 +61,13 @@ def test_slot_by_slot_gives_the_logits_of_whole_passes() -> None:
     asm, x, actions = make_asm(4), torch.rand(6, 14), torch.randint(4, (6, 4))
     chain, tokens = asm.slot_by_slot(x), asm.mask_ids.expand(6, -1).clone()
     for slot in (2, 0, 3, 1):
-        whole = asm.layout.split(asm(x, tokens))[:, slot]
+        whole = asm.slot_layout.split(asm(x, tokens))[:, slot]
         torch.testing.assert_close(chain.logits(slot), whole)
         chain.choose(slot, actions[:, slot])
         tokens[:, slot] = actions[:, slot]
     chain.hide(0)
     tokens[:, 0] = 4
-    torch.testing.assert_close(chain.logits(0), asm.layout.split(asm(x, tokens))[:, 0])
+    torch.testing.assert_close(chain.logits(0), asm.slot_layout.split(asm(x, tokens))[:, 0])
 
 
 def test_weights_do_not_depend_on_the_number_of_slots() -> None:

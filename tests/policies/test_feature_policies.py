@@ -94,12 +94,12 @@ both_policies = pytest.mark.parametrize("make", [make_saint, make_ar])
 def test_slots_see_choices_before_them_and_no_others(kind: str) -> None:
     policy, x = make_ar(kind, 4), observations(kind, 4)
     actions = torch.randint(4, (6, 4), generator=torch.Generator().manual_seed(2))
-    logits = policy.layout.split(policy(x, actions))
+    logits = policy.slot_layout.split(policy(x, actions))
     for slot in range(4):
-        masked = torch.where(torch.arange(4) < slot, actions, policy.layout.max_choices)
+        masked = torch.where(torch.arange(4) < slot, actions, policy.slot_layout.max_choices)
         whole = score_all(policy.scorer, x, masked)[:, slot]
         torch.testing.assert_close(logits[:, slot], whole)
-    other = policy.layout.split(policy(x, (actions + 1) % 4))
+    other = policy.slot_layout.split(policy(x, (actions + 1) % 4))
     assert torch.equal(other[:, 0], logits[:, 0])
     assert not torch.allclose(other[:, 1], logits[:, 1])
 
@@ -110,7 +110,7 @@ def test_probabilities_sum_to_one_and_are_those_of_samples(
     make: Callable[..., Policy], kind: str
 ) -> None:
     policy, x = make(kind, 2), observations(kind, 2, 1)
-    k = policy.layout.max_choices
+    k = policy.slot_layout.max_choices
     everything = torch.tensor(list(itertools.product(range(k), repeat=2)))
     p = policy.log_prob(x.expand(len(everything), -1), everything).exp().detach()
     assert float(p.sum()) == pytest.approx(1.0, abs=1e-5)
@@ -128,13 +128,13 @@ def test_probabilities_sum_to_one_and_are_those_of_samples(
 def test_permuting_slots_and_choices_permutes_saints_logits() -> None:
     n, policy, x = 4, make_saint(n=4), observations(OF_PAIRS, 4)
     slots, orders = [2, 0, 3, 1], [3, 1, 0, 2]
-    logits = policy.layout.split(policy(x))
-    moved = policy.layout.split(policy(permuted(x, n, slots, orders)))
+    logits = policy.slot_layout.split(policy(x))
+    moved = policy.slot_layout.split(policy(permuted(x, n, slots, orders)))
     torch.testing.assert_close(moved, logits[:, slots][..., [*orders, 4]], atol=1e-5, rtol=1e-4)
     policy, x = make_saint(OF_AGENTS, 3), observations(OF_AGENTS, 3)
     turned = torch.cat([x[:, 3:9], x[:, :3], x[:, 9:]], dim=1)
-    logits = policy.layout.split(policy(x))
-    moved = policy.layout.split(policy(turned))
+    logits = policy.slot_layout.split(policy(x))
+    moved = policy.slot_layout.split(policy(turned))
     torch.testing.assert_close(moved, logits[:, [1, 2, 0]], atol=1e-5, rtol=1e-4)
 
 
@@ -154,7 +154,7 @@ def test_saints_slots_see_the_others_features(kind: str) -> None:
     policy, x = make_saint(kind, 3), observations(kind, 3)
     other = x.clone()
     other[:, 0] += 1.0  # of the first slot
-    before, after = (policy.layout.split(policy(y)) for y in (x, other))
+    before, after = (policy.slot_layout.split(policy(y)) for y in (x, other))
     assert not torch.allclose(before[:, 1], after[:, 1])
     policy(x).square().mean().backward()  # every parameter matters
     assert all(

@@ -37,7 +37,7 @@ class VariationalActionModeling(PretrainingObjective):
         self.latent_size, self.kl_weight = latent_size, kl_weight
         self.posterior = nn.Linear(d, 2 * latent_size)
         self.decoder = nn.Sequential(nn.Linear(latent_size + m * d, 2 * d), nn.GELU())
-        self.decoder_out = nn.Linear(2 * d, asm.layout.total)
+        self.decoder_out = nn.Linear(2 * d, asm.slot_layout.total)
 
     def encode(self, observations: torch.Tensor, actions: torch.Tensor) -> Sequence[torch.Tensor]:
         """Returns mean and log-variance, `(B, Z)` each, of the latents of `(B, obs)`, `(B, N)`."""
@@ -58,7 +58,7 @@ class VariationalActionModeling(PretrainingObjective):
         """The loss with given standard normal noise `(B, Z)` (reparameterization)."""
         mean, log_variance = self.encode(observations, actions)
         logits = self.decode(observations, mean + (0.5 * log_variance).exp() * noise)
-        split = self.asm.layout.split(logits)  # (B, N, K)
+        split = self.asm.slot_layout.split(logits)  # (B, N, K)
         reconstruction = cross_entropy(split.flatten(0, 1), actions.flatten())
         kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1).mean()
         accuracy = (split.detach().argmax(-1) == actions).float().mean()
@@ -111,7 +111,7 @@ class ContrastiveActionModeling(PretrainingObjective):
         self, asm: ActionStructureModel, projection_size: int = 128, temperature: float = 0.1
     ) -> None:
         super().__init__(asm)
-        if asm.layout.n_slots < 2:
+        if asm.slot_layout.n_slots < 2:
             raise ValueError(
                 "Contrastive action modeling compares a slot with the others; got a single "
                 "one. Use another pre-training objective."
@@ -127,7 +127,7 @@ class ContrastiveActionModeling(PretrainingObjective):
         """The loss of a batch `(B, obs)`, `(B, N)`; other rows are the negatives."""
         asm = self.asm
         features = asm.transformer(observations, asm.embedding.weight, actions + asm.row_offsets)
-        context = (features.sum(1, keepdim=True) - features) / (asm.layout.n_slots - 1)
+        context = (features.sum(1, keepdim=True) - features) / (asm.slot_layout.n_slots - 1)
         # Slots first: (N, B, P).
         slots = normalize(self.project_slot(features).float(), dim=-1).transpose(0, 1)
         contexts = normalize(self.project_context(context).float(), dim=-1).transpose(0, 1)

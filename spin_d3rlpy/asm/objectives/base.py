@@ -88,7 +88,7 @@ def parts_of_batch(
     """Yields slices of equal parts of a batch on a CPU; a single slice on a GPU."""
     size = n_rows
     if device.type == "cpu":
-        entries_a_row = asm.config.entries_a_row(asm.layout.n_slots)
+        entries_a_row = asm.config.entries_a_row(asm.slot_layout.n_slots)
         entry_bytes = 2 if is_bfloat16(device, precision) else 4
         size = max(1, BYTES_AT_ONCE // (entries_a_row * entry_bytes))
     size = math.ceil(n_rows / math.ceil(n_rows / size))

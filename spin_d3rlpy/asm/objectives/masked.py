@@ -90,7 +90,7 @@ def masked_action_loss(
     """
     # Only what carries loss goes through the last block's second half and the heads.
     selected, rows = masked.selected.float().topk(masked.capacity, dim=0, sorted=False)  # (C, N)
-    logits = asm.layout.split(asm(observations, masked.tokens, rows))  # (C, N, K)
+    logits = asm.slot_layout.split(asm(observations, masked.tokens, rows))  # (C, N, K)
     targets = actions.gather(0, rows)
     losses = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
     weights = selected.flatten() / (selected.sum() if n_selected is None else n_selected)
@@ -160,7 +160,7 @@ def masked_accuracies(
         right = []
         for part in parts_of_batch(asm, len(actions), observations.device):
             logits = asm(observations[part], hidden.tokens[part])
-            right.append(asm.layout.argmax(logits) == actions[part])
+            right.append(asm.slot_layout.argmax(logits) == actions[part])
         hit = torch.cat(right) & hidden.selected
         rows = hidden.selected.any(1)
         exact = (hit == hidden.selected).all(1) & rows
@@ -212,7 +212,7 @@ class AnyOrderActionModeling(PretrainingObjective):
     ) -> ObjectiveLoss:
         """The loss of a batch `(B, obs)`, `(B, N)` with input `masked`."""
         # Half of all slots carry loss: leaving the others out would save little.
-        logits = self.asm.layout.split(self.asm(observations, masked.tokens))  # (B, N, K)
+        logits = self.asm.slot_layout.split(self.asm(observations, masked.tokens))  # (B, N, K)
         losses = cross_entropy(logits.flatten(0, 1), actions.flatten(), reduction="none")
         weights = masked.selected / (masked.selected.sum(1, keepdim=True) * len(actions))
         with torch.no_grad():

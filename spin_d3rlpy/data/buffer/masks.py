@@ -57,10 +57,10 @@ class Unpacking:
     """`unpack` with its tables on a device, so that no call brings any there."""
 
     def __init__(self, nvec: Sequence[int]) -> None:
-        layout = SlotLayout(nvec)
-        self._place = layout.padded_index // 8  # (N, K)
-        self._shift = (7 - layout.padded_index % 8).to(torch.uint8)
-        self._is_choice = ~layout.padding
+        slot_layout = SlotLayout(nvec)
+        self._place = slot_layout.padded_index // 8  # (N, K)
+        self._shift = (7 - slot_layout.padded_index % 8).to(torch.uint8)
+        self._is_choice = ~slot_layout.padding
 
     def to(self, device: torch.device) -> Unpacking:
         """Returns the same on a device."""
