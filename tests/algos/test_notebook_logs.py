@@ -88,7 +88,8 @@ def test_the_line_of_parameters_says_what_is_not_a_default(
         if event == "Parameters":
             lines.append(parts["params"])
 
-    monkeypatch.setattr(LOG, "info", info)
+    # `setattr` would leave the method of today's configuration in the logger, for all later tests.
+    monkeypatch.setitem(vars(LOG), "info", info)
     algo = new_algorithm(
         SPINIQL,
         batch_size=19,
