@@ -182,13 +182,14 @@ class BraVEImpl(MultiDiscreteImpl):
         assert self.tree is not None
         nodes = greedy_descent(self.tree, self._evaluate(observations), len(observations))
         best = self.tree.actions[nodes]
-        next_values = self._modules.targ_network(observations, best)[:, 0]
+        next_values: torch.Tensor = self._modules.targ_network(observations, best)[:, 0]
         not_over = 1.0 - batch.terminals.squeeze(-1)
         discount = self._config.bootstrap_factor * self._config.gamma ** batch.intervals.squeeze(-1)
         if self._config.stop_at_terminals:
             discount = discount * not_over
         changes = (best != batch.next_actions).sum(1)
-        return batch.rewards.squeeze(-1) + discount * next_values - not_over * changes
+        targets: torch.Tensor = batch.rewards.squeeze(-1) + discount * next_values
+        return targets - not_over * changes
 
     def compute_branch_errors(
         self, batch: TorchMiniBatch, targets: torch.Tensor
