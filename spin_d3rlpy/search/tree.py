@@ -127,6 +127,11 @@ class ActionTree:
     @classmethod
     def of(cls, logged: LoggedActions) -> ActionTree:
         """Returns the tree of these actions, on the CPU."""
+        with torch.device("cpu"):  # also where networks are made on the meta device
+            return cls._of(logged)
+
+    @classmethod
+    def _of(cls, logged: LoggedActions) -> ActionTree:
         layout = SlotLayout(logged.nvec)
         steps = _steps(layout, torch.from_numpy(logged.unpack()))
         nodes = torch.zeros(len(steps), dtype=torch.int64)  # where each action's path has come to
