@@ -29,7 +29,7 @@ def greedy_descent(tree: ActionTree, evaluate: Evaluate, n_rows: int) -> torch.T
         nodes = nodes.index_copy(
             0, rows, torch.where(ends, here, tree.first_children[here] + place)
         )
-        if _may_wait(nodes):  # elsewhere those that have ended are evaluated again, and stay
+        if may_wait(nodes):  # elsewhere those that have ended are evaluated again, and stay
             rows = rows[~ends]
             if len(rows) == 0:
                 break
@@ -56,7 +56,7 @@ def beam_search(tree: ActionTree, evaluate: Evaluate, n_rows: int, width: int) -
         n_waiting = 1 if level == 0 else width
         turn, order = turns.sort(dim=1)
         is_waiting = turn[:, :n_waiting] < last
-        if _may_wait(kept) and not bool(is_waiting.any()):
+        if may_wait(kept) and not bool(is_waiting.any()):
             break
         queue = kept.gather(1, order[:, :n_waiting])
         outputs = outputs_where(is_waiting, evaluate, queue.clamp(min=0))
@@ -91,7 +91,7 @@ def outputs_where(is_wanted: torch.Tensor, evaluate: Evaluate, nodes: torch.Tens
     n_rows, places = nodes.shape
     rows = torch.arange(n_rows, device=nodes.device)[:, None].expand(-1, places).flatten()
     found: torch.Tensor
-    if not _may_wait(nodes):
+    if not may_wait(nodes):
         found = evaluate(rows, nodes.flatten()).unflatten(0, (-1, places))
         return found
     chosen = is_wanted.flatten().nonzero()[:, 0]
@@ -101,6 +101,6 @@ def outputs_where(is_wanted: torch.Tensor, evaluate: Evaluate, nodes: torch.Tens
     return found
 
 
-def _may_wait(x: torch.Tensor) -> bool:
+def may_wait(x: torch.Tensor) -> bool:
     """Whether the host may ask for values: not of a GPU, nor where a call becomes a file."""
-    return not x.is_cuda and not is_exporting()
+    return x.device.type == "cpu" and not is_exporting()

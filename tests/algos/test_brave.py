@@ -221,7 +221,7 @@ def outputs_by_row(tree: ActionTree, n_rows: int, seed: int) -> torch.Tensor:
 def _waiting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """All nodes are evaluated, as where a step must not wait for the device."""
     if request.param:
-        monkeypatch.setattr("spin_d3rlpy.search.tree_search._may_wait", lambda _: False)
+        monkeypatch.setattr("spin_d3rlpy.search.tree_search.may_wait", lambda _: False)
 
 
 @pytest.mark.usefixtures("_waiting")
@@ -296,6 +296,7 @@ def test_targets_rise_along_a_branch(
     known below it. Where the 9 is the stale value of the very branch, overwriting removes it.
     """
     algo = three_bits(overwrite_branch_values=overwrites)
+    values: dict[Action, list[float]]
     values = {(1, 1, 1): [5.0], (1, 1, 0): [8.0, 3.0], (1, 0, 0): [7.0, 9.0], (0, 0, 0): [1.0, 2.0]}
     table = Table(values)
     object.__setattr__(algo.impl.modules, "network", table)
@@ -401,8 +402,8 @@ def test_each_switch_changes_the_step() -> None:
         )
         algo.build_with_dataset(random_buffer())
         spread(algo)
-        torch.manual_seed(1)
-        algo.update(random_buffer().sample_transition_batch(64))
+        buffer = random_buffer()
+        algo.update(buffer.transitions(torch.arange(buffer.transition_count)))  # with all ends
         results.append(algo.impl.modules.network.head.weight.tolist())
     assert all(one != other for one, other in itertools.combinations(results, 2))
 
@@ -518,11 +519,12 @@ def test_rules_and_masks_are_refused_before_anything_trains(tmp_path: Path) -> N
     algo: Any = BraVE(encoder_factory=SMALL)
     algo.build_with_dataset(random_buffer())
     x, masks = masked.observations[:2].numpy(), np.ones((len(NVEC), max(NVEC)), bool)
-    for attempt in (
+    attempts: list[Any] = [
         lambda: algo.predict_masked(x, masks),
         lambda: algo.predict_masked(x, masks, sample=True),
         lambda: algo.save_policy(str(tmp_path / "policy.pt"), masks=True),
-    ):
+    ]
+    for attempt in attempts:
         with pytest.raises(ValueError, match="BraVE keeps no masks"):
             attempt()
 
