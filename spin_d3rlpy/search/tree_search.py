@@ -40,9 +40,10 @@ def beam_search(tree: ActionTree, evaluate: Evaluate, n_rows: int, width: int) -
     """Returns the nodes `(B,)` of the largest values that a beam search finds, as BraVE acts.
 
     At most `width` nodes are kept, at first the root. Those not yet explored are, in the order in
-    which they came: the node's value becomes its own, and the `width` largest of its own value (if
-    it is a logged action) and its branch values compete, of which the children are kept; where
-    there is no room they replace the least valued ones, explored or not.
+    which they came: the node's value becomes its own, and its children of the `width` largest
+    branch values are kept; where there is no room they replace the least valued ones, explored or
+    not. (In the published code a logged node's own value competes for these places. That changes
+    nothing: a child that it excludes is worth less than `width` kept nodes.)
 
     Kept nodes are explored level by level, because a child comes after all of its parent's level.
     """
@@ -65,12 +66,10 @@ def beam_search(tree: ActionTree, evaluate: Evaluate, n_rows: int, width: int) -
             node, own = queue[:, i].clamp(min=0), outputs[:, i, 0]
             is_it = (kept == node[:, None]) & is_waiting[:, i, None]  # nowhere if it was replaced
             values = torch.where(is_it, own[:, None], values)
-            competing = torch.where(tree.is_logged[node], own, -torch.inf)
             branches = tree.branch_values(node, outputs[:, i])
-            competing = torch.cat([competing[:, None], branches], dim=1)
-            best, place = competing.topk(min(width, competing.shape[1]), dim=1)
-            enters = (place > 0) & (best > -torch.inf) & is_it.any(1, keepdim=True)
-            children = tree.first_children[node][:, None] + place - 1
+            best, place = branches.topk(min(width, branches.shape[1]), dim=1)
+            enters = (best > -torch.inf) & is_it.any(1, keepdim=True)
+            children = tree.first_children[node][:, None] + place
             # Children first: they replace what is valued alike.
             values = torch.cat([torch.where(enters, best, -torch.inf), values], dim=1)
             kept = torch.cat([torch.where(enters, children, -1), kept], dim=1)
