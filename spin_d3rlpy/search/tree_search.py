@@ -70,13 +70,11 @@ def beam_search(tree: ActionTree, evaluate: Evaluate, n_rows: int, width: int) -
             best, place = branches.topk(min(width, branches.shape[1]), dim=1)
             enters = (best > -torch.inf) & is_it.any(1, keepdim=True)
             children = tree.first_children[node][:, None] + place
-            # Children first: they replace what is valued alike.
             values = torch.cat([torch.where(enters, best, -torch.inf), values], dim=1)
             kept = torch.cat([torch.where(enters, children, -1), kept], dim=1)
             ranks = torch.arange(best.shape[1], device=device)
             turns = torch.cat([torch.where(enters, i * width + ranks, last), turns], dim=1)
-            values, stays = values.sort(dim=1, descending=True, stable=True)
-            values, stays = values[:, :width], stays[:, :width]
+            values, stays = values.topk(width, dim=1)  # a stable sort is not for ONNX
             kept, turns = kept.gather(1, stays), turns.gather(1, stays)
     return kept.gather(1, values.argmax(1, keepdim=True))[:, 0]
 
