@@ -10,6 +10,8 @@ from .algos.bc import BC as BC
 from .algos.bc import BCConfig as BCConfig
 from .algos.bcq import BCQ as BCQ
 from .algos.bcq import BCQConfig as BCQConfig
+from .algos.brave import BraVE as BraVE
+from .algos.brave import BraVEConfig as BraVEConfig
 from .algos.config import MultiDiscreteConfig as MultiDiscreteConfig
 from .algos.config import PolicyConfig as PolicyConfig
 from .algos.decqn import DecQN as DecQN

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from examples.paper.job import Job
-from examples.paper.specs import SCALES, Experiment, Fields, Method, Scale
+from examples.paper.specs import LINEAR, SCALES, Experiment, Fields, Method, Scale
 from spin_d3rlpy.files.yaml_settings import check_name, create, merge
 from spin_envs.rewards import DOMAINS
 
@@ -30,6 +30,7 @@ MAIN = _datasets(TASKS, LEVELS)
 MEDIUM_EXPERT = _datasets(TASKS, ["medium-expert"])
 MIXED = _datasets(TASKS, ["medium-expert", "random-medium-expert"])
 MAZES = _datasets([f"maze-a{n}" for n in (5, 10, 15)], ["medium-expert"])
+CONE = _datasets([f"cone-d8-p{share}" for share in (5, 10, 25, 50, 75, 100)], ["mixed"])
 DOG_BINS = _datasets([f"dog-trot-b{n}" for n in (3, 10, 30)], ["medium-expert"])
 TUNED = [*_datasets([*TASKS, "fish-swim-b3"], LEVELS), *DOG_BINS, *MAZES]
 CHOSEN_ON = _datasets(TASKS[:2], ["medium-expert", "random-medium-expert"])
@@ -63,6 +64,7 @@ PROBED = [
 IQL = _methods("IQL")
 SPIN_IQL = Method("SPIN", "SPINIQL")
 SEARCH = Method("joint with search", "SPINIDQL")
+BRAVE = [Method("BraVE", "BraVE", {"precision": "float32"}), Method("linear, one step", LINEAR)]
 LABELED = (0.01, 0.03, 0.1, 0.3)  # shares of the episodes
 OBJECTIVES = {"MAM": {}, "VAM": {"objective": "variational"}, "CAM": {"objective": "contrastive"}}
 RATIOS = {"fixed 0.15": {}, "uniform [0.15, 1]": {"mask_prob_max": 1.0}}
@@ -248,6 +250,33 @@ _ALL = [
         note="The reused model is pre-trained once, without rewards. Its seconds are in the column "
         "pretraining_seconds, in addition to those of each training. Returns of different rewards "
         "do not compare.",
+    ),
+    Experiment(
+        "cone-no-pits",
+        "CoNE without pits: BraVE as published, and a linear critic of one step",
+        _datasets([f"cone-d{n}-p0" for n in range(2, 9)], ["mixed"]),
+        BRAVE,
+        "returns_cone.csv",
+        note="Episodes and policies are deterministic. The linear critic bootstraps nothing and "
+        "takes one action in every state: without pits that is the optimum.",
+    ),
+    Experiment(
+        "cone-brave",
+        "CoNE with 8 dimensions by share of pits: BraVE as published",
+        CONE,
+        BRAVE,
+        "returns_cone.csv",
+        placements=True,
+        note="Seeds are placements of the pits, too. Published returns are of other placements.",
+    ),
+    Experiment(
+        "cone",
+        "CoNE with 8 dimensions by share of pits, at equal CPU seconds (ours)",
+        CONE,
+        [SEARCH, Method("F with search", "FactoredIDQL"), Method("DecQN-BCQ", "DecQNBCQ")],
+        timed=True,
+        placements=True,
+        note="Seeds are placements of the pits, too.",
     ),
     Experiment(
         "cached",

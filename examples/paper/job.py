@@ -1,4 +1,4 @@
-"""Jobs as data: pre-train an ASM, train and evaluate an algorithm, or probe an ASM.
+"""Jobs as data: pre-train an ASM, train and evaluate an algorithm or a linear critic, probe an ASM.
 
 A job is a folder: `job.json`, `run/` (see `spin_d3rlpy.runs.training`), `result.json` when done.
 """
@@ -24,7 +24,7 @@ LOG = "log.txt"
 class Job:
     """One piece of work; equal jobs are done once."""
 
-    kind: Literal["pretrain", "train", "probe"]
+    kind: Literal["pretrain", "train", "linear", "probe"]
     dataset: str  # name
     size: int | None = None  # its transitions; the published size if None
     seed: int = 0  # of networks and mini-batches

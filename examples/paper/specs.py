@@ -11,6 +11,7 @@ from examples.paper.job import Job
 from spin_envs.tasks import BenchmarkTask
 
 Fields = dict[str, Any]
+LINEAR = "linear"  # the critic of `examples.paper.linear`
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 # Pre-training for a job's seconds, in which all trajectories are alike.
 REWARD_FREE: Fields = {
@@ -47,6 +48,9 @@ class Scale:
     seconds: float = 600.0
     maze_seconds: float = 150.0
     coordination_seconds: float = 60.0  # in dispatch and slate
+    cone_seconds: float = 40.0
+    brave_steps: int = 20_000  # gradient steps of BraVE, whose source says how many
+    brave_evaluations: int = 20
     timed_episodes: int = 20  # per evaluation of such a training
     final_episodes: int = 0  # of one more at its end, whose returns count; none if 0
     # Of the seconds: "ops" counts work, so that rows of different machines compare.
@@ -62,6 +66,8 @@ class Scale:
         task = BenchmarkTask.parse(dataset.split("/")[1])
         if task.needs_coordination:
             return self.coordination_seconds
+        if task.task == "cone":
+            return self.cone_seconds
         return self.maze_seconds if task.task == "maze" else self.seconds
 
 
@@ -105,6 +111,9 @@ SCALES: dict[str, Scale] = {
         seconds=1.0,
         maze_seconds=1.0,
         coordination_seconds=1.0,
+        cone_seconds=1.0,
+        brave_steps=4,
+        brave_evaluations=1,
         timed_episodes=1,
     ),
 }
@@ -115,7 +124,7 @@ class Method:
     """One line of a table."""
 
     label: str  # as in the paper
-    algorithm: str  # class in `spin_d3rlpy.algos`
+    algorithm: str  # class in `spin_d3rlpy.algos`, or LINEAR
     fields: Fields = dataclasses.field(default_factory=dict)  # that differ from the scale's
     pretraining: Fields = dataclasses.field(default_factory=dict)  # that differ from the scale's
     asm_epoch: int | None = None  # epoch of the ASM; the last one if None
@@ -162,6 +171,8 @@ class Method:
 
     def job(self, dataset: str, seed: int, scale: Scale, early: bool, device: str) -> Job:
         """The training that fills one cell of the line."""
+        if self.algorithm == LINEAR:
+            return Job("linear", dataset, scale.size, seed, device, episodes=scale.episodes)
         name, asm = self.algorithm, None
         fields: Fields = {**scale.common}
         if name.startswith(("SPIN", "SAINT")):
@@ -176,14 +187,16 @@ class Method:
         n_steps, n_evaluations = scale.n_steps, scale.n_evaluations
         if early:
             n_steps, n_evaluations = scale.n_early_steps, scale.n_early_evaluations
+        if name == "BraVE":
+            n_steps, n_evaluations = scale.brave_steps, scale.brave_evaluations
         job = Job("train", dataset, scale.size, seed, device, name, {**fields, **self.fields})
         return dataclasses.replace(
             job,
             n_steps=n_steps,
             n_steps_per_epoch=n_steps // n_evaluations,
             episodes=scale.episodes,
-            # As published: the policies of IQL and AWAC are sampled, BCQ's act greedily.
-            mode="greedy" if name.endswith("BCQ") else "sample",
+            # As published: the policies of IQL and AWAC are sampled, others act greedily.
+            mode="greedy" if name.endswith(("BCQ", "BraVE")) else "sample",
             asm=asm,
             asm_epoch=self.asm_epoch,
         )
@@ -211,6 +224,7 @@ class Experiment:
     by_epoch: bool = False  # each method once per epoch in the scale's `asm_epochs`
     probe: bool = False  # probe the ASM after each of these epochs
     timed: bool = False  # all trainings have the same seconds, pre-training included
+    placements: bool = False  # a seed is also the placement of CoNE's pits and its data's seed
     note: str = ""  # caveats for comparing with the published figures
 
     def jobs(
@@ -230,10 +244,11 @@ class Experiment:
             datasets = [f"{folder}/{scale.level}-v0" for folder in folders]
         cells = []
         for dataset, seed in itertools.product(datasets, seeds):
+            name = _placed(dataset, seed) if self.placements else dataset
             for m in (m for m in methods if m.only in dataset):
-                job = m.job(dataset, seed, scale, self.early, device)
+                job = m.job(name, seed, scale, self.early, device)
                 if self.timed:
-                    job = m.timed_job(dataset, seed, scale, device)
+                    job = m.timed_job(name, seed, scale, device)
                 cells.append((dataset, m.label, job))
             if self.probe:
                 asm = pretraining_job(dataset, seed, scale, device)
@@ -244,6 +259,12 @@ class Experiment:
                     )
                     cells.append((dataset, _epoch_label(epoch), job))
         return cells
+
+
+def _placed(dataset: str, placement: int) -> str:
+    """Returns the name of a dataset of CoNE with another placement of the pits."""
+    domain, task, level = dataset.split("/")
+    return f"{domain}/{task}-s{placement}/{level}" if placement else dataset
 
 
 def _epoch_label(epoch: int | None) -> str:

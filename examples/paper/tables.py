@@ -82,7 +82,7 @@ def read_cells(experiment: str, root: Path, settings: PaperSettings) -> list[Cel
             label,
             jobs,
             [json.loads((root / job.name / RESULT).read_text()) for job in jobs],
-            [_read_curve(root / job.name) for job in jobs if job.kind == "train"],
+            [_read_curve(root / job.name) for job in jobs if job.kind != "probe"],
             [_read_curve(root / job.asm.name) for job in jobs if job.asm is not None],
         )
         for (dataset, label), jobs in finished.items()

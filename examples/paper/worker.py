@@ -20,6 +20,7 @@ import torch
 
 from examples.paper.coordination import measure_coordination
 from examples.paper.job import RESULT, RUN, Job
+from examples.paper.linear import LinearCritic
 from examples.paper.settings import EVALUATION_SEED, pretraining_of, settings_of
 from spin_d3rlpy.algos.saving import load_policy
 from spin_d3rlpy.asm import load_asm
@@ -27,7 +28,7 @@ from spin_d3rlpy.asm.probe import ProbeConfig, linear_probe
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset, with_rewards
 from spin_d3rlpy.evaluation.metrics import ActingAlgo, ActionMode, LockstepEvaluator
 from spin_d3rlpy.files.locks import exclusive_folder
-from spin_d3rlpy.files.results import read_csv, write_json
+from spin_d3rlpy.files.results import read_csv, write_csv, write_json
 from spin_d3rlpy.policies.stages import asm_file
 from spin_d3rlpy.runs.machine import describe_machine
 from spin_d3rlpy.runs.training import CURVE, POLICY, Env, run_pretraining, run_training
@@ -55,6 +56,8 @@ def run_job(root: Path, name: str) -> None:
             result = _pretrain(root, job)
         elif job.kind == "train":
             result = _train(root, job)
+        elif job.kind == "linear":
+            result = _fit_linear(root, job)
         else:
             result = _probe(root, job)
         attempt = time.monotonic() - started
@@ -97,6 +100,22 @@ def _train(root: Path, job: Job) -> dict[str, Any]:
             if coordinates:
                 result |= measure_coordination(policy, env, job.episodes, EVALUATION_SEED)
     return result
+
+
+def _fit_linear(root: Path, job: Job) -> dict[str, Any]:
+    """Fits and evaluates a linear critic; its learning curve has one row."""
+    buffer, env = load_dataset(job.dataset, size=job.size, progress=False)
+    started = time.process_time()
+    critic = LinearCritic(buffer)
+    seconds = time.process_time() - started
+    with closing(env), closing(LockstepEvaluator(env, job.episodes, EVALUATION_SEED)) as evaluator:
+        returns = evaluator.returns(critic)
+    row = {"step": 1, "return": float(returns.mean()), "return_std": float(returns.std())}
+    folder = root / job.name / RUN
+    folder.mkdir(exist_ok=True)
+    write_csv(folder / CURVE, [row])
+    row |= {"steps": 1, "greedy_return": row["return"], "evaluation_seconds": 0.0}
+    return {**row, "update_seconds": seconds, "seconds": seconds}
 
 
 def _final_returns(job: Job, policy: ActingAlgo, env: gymnasium.Env[Any, Any]) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -716,6 +716,13 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """
         share = getattr(self._config, "monte_carlo_share", 0.0)
         return source.with_horizon(self._config.gamma if progress < share else None)
+
+    def checkpointed_parts(self) -> Mapping[str, Any]:
+        """Returns what checkpoints keep of a run in addition to networks and optimizers.
+
+        Called once, after `batch_source`. Each has `state_dict` and `load_state_dict`.
+        """
+        return {}
 
     def frozen_state(self) -> object:
         """Returns a value whose change causes a new recording of the update."""

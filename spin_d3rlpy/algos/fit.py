@@ -46,9 +46,9 @@ class Trainable(Protocol):
     """What a run calls of a built algorithm: the hooks that another package's can override.
 
     In the order of a run: `hold_out`, `resume_from` (of a resumed run), `begin_run`,
-    `train_first_stages`, `batch_source`, then in every step `batch_source_at` and
-    `sample_and_update`, `before_evaluation`, `end_run`. An override calls `super()` first, unless
-    `MultiDiscreteAlgo`'s docstring says otherwise.
+    `train_first_stages`, `batch_source`, `checkpointed_parts`, then in every step
+    `batch_source_at` and `sample_and_update`, `before_evaluation`, `end_run`. An override calls
+    `super()` first, unless `MultiDiscreteAlgo`'s docstring says otherwise.
 
     Attributes:
         caches_features: whether features of the whole dataset are cached; None until a run has
@@ -72,6 +72,7 @@ class Trainable(Protocol):
     def begin_run(self, run: Run) -> None: ...
     def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None: ...
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource: ...
+    def checkpointed_parts(self) -> Mapping[str, Any]: ...
     def batch_source_at(self, source: BatchSource, progress: float) -> BatchSource: ...
     def sample_and_update(self, source: BatchSource, measure: Timer) -> dict[str, torch.Tensor]: ...
     def before_evaluation(self) -> None: ...
@@ -234,6 +235,7 @@ class Training:
             "training",
             self._options.n_steps or self._algo.config.n_steps,
             self._options.n_steps_per_epoch,
+            self._algo.checkpointed_parts(),
             device=self._buffer.device,
             patience=self._options.patience,
             optimizers=[optim.optim for optim in self._impl.optimizers],

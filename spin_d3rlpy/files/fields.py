@@ -46,6 +46,13 @@ RANGES: dict[str, str] = {
     "lam": _POSITIVE,
     "alpha": _AT_LEAST_0,
     "action_flexibility": _SHARE,
+    # branch values
+    "lr_decay": "(0, 1]",
+    "target_update_interval": _COUNT,
+    "td_weight": _AT_LEAST_0,
+    "depth_weight": _AT_LEAST_0,
+    "bootstrap_factor": _SHARE,
+    "beam_width": "[1, 1000]",
     # search and trust, which compares each discount with each support
     "n_action_samples": "[1, 1e6]",
     "candidate_temperature": _AT_LEAST_0,

@@ -34,7 +34,7 @@ from d3rlpy.optimizers import SGDFactory
 from d3rlpy.preprocessing import MultiplyRewardScaler, StandardObservationScaler
 from d3rlpy.torch_utility import TorchMiniBatch
 
-from spin_d3rlpy import MultiDiscreteFQE, create_replay_buffer
+from spin_d3rlpy import BCConfig, MultiDiscreteFQE, create_replay_buffer
 from spin_d3rlpy._compat import quiet_tracing
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import NvecMismatchError
@@ -84,7 +84,7 @@ class Case:
     @property
     def has_values(self) -> bool:
         """Whether the algorithm learns values."""
-        return self.has("n_critics")
+        return not isinstance(self.make_config(), BCConfig)
 
     @property
     def observations(self) -> np.ndarray:
@@ -321,7 +321,8 @@ def resets_optimizers(case: Case) -> None:
 
 def collects_and_trains_online(case: Case) -> None:
     algo, env = case.make(), case.make_env()
-    if not case.has_values or algo.config.observation_scaler is not None:
+    has_scaler = algo.config.observation_scaler is not None
+    if not case.has_values or has_scaler or case.has("logged_actions"):  # these need data
         algo.build_with_dataset(case.dataset)
     buffer = algo.collect(env, n_steps=25, show_progress=False)
     assert 0 < buffer.transition_count <= 25

@@ -16,6 +16,7 @@ from d3rlpy.optimizers import OptimizerFactory
 import spin_d3rlpy
 from spin_d3rlpy import (
     SPINIDQL,
+    BraVE,
     DecQN,
     DecQNBCQ,
     DecQNCQL,
@@ -55,11 +56,11 @@ DECQN_FAMILY = [DecQN, DecQNCQL, DecQNBCQ, DecQNIQL, DecQNOneStep]
 # Their policies' stages do not depend on the objective: one each goes through all tests.
 OTHER_TWO_STAGE = [SPINDistillIQL, RePreMIQL]
 BEST_OF_SAMPLES = [SPINIDQL, FactoredIDQL]
-ALGORITHMS = [*NAMED, *OTHER_TWO_STAGE, *BEST_OF_SAMPLES, *DECQN_FAMILY]
+ALGORITHMS = [*NAMED, *OTHER_TWO_STAGE, *BEST_OF_SAMPLES, *DECQN_FAMILY, BraVE]
 # Every objective and every policy; their other pairs are among the slow tests.
 _ONCE = {
     *("SPINIQL", "SPINBC", "SAINTAWAC", "FactoredIQL", "AutoregressiveBCQ"),
-    *(a.__name__ for a in (*OTHER_TWO_STAGE, SPINIDQL, *DECQN_FAMILY)),
+    *(a.__name__ for a in (*OTHER_TWO_STAGE, SPINIDQL, *DECQN_FAMILY, BraVE)),
 }
 each_algorithm = pytest.mark.parametrize(
     "algo_class",

@@ -174,7 +174,7 @@ def test_no_two_algorithms_share_a_type() -> None:
         config = algo_class().config
         policy = config.policy.get_type() if hasattr(config, "policy") else None
         kinds.add((config.get_type(), policy))
-    assert len(kinds) == len(ALGORITHMS) == 25
+    assert len(kinds) == len(ALGORITHMS) == 26
 
 
 # -- copying ---------------------------------------------------------------------------------

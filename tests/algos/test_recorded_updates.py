@@ -31,6 +31,7 @@ from spin_d3rlpy.files.yaml_settings import format_settings
 from spin_d3rlpy.policies import reprem
 from spin_d3rlpy.runs import training
 from spin_d3rlpy.runs.settings import train_settings
+from spin_d3rlpy.search import tree_search
 from spin_d3rlpy.training import graphs
 from tests.algos.problems import (
     NVEC,
@@ -57,6 +58,7 @@ def gpu_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dropout, "_BITS", {})
     monkeypatch.setattr(precision, "onednn_multiplies_float32", lambda: False)
     monkeypatch.setattr(reprem, "contrastive_loss", reprem.masked_contrastive_loss)
+    monkeypatch.setattr(tree_search, "may_wait", lambda _: False)
 
 
 @pytest.fixture
@@ -78,6 +80,8 @@ def make(algo_class: Any, compile_graph: bool = True, **fields: Any) -> Any:
         **learning_rates(algo_class, RATE),
         **fields,
     }
+    if has_field(algo_class, "lr_decay"):
+        fields["lr_decay"] = 0.5  # so that rates are the same in float32, too
     if has_field(algo_class, "pretraining"):
         fields["pretraining"] = dataclasses.replace(
             fields["pretraining"], max_updates=6, learning_rate=RATE
