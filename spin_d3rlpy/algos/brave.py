@@ -304,8 +304,8 @@ class BraVE(MultiDiscreteAlgo[BraVEImpl, BraVEConfig], name="spin_d3rlpy_brave")
 
     def create_network(self, observation_shape: Shape) -> BranchValues:
         """Returns a new network of action and branch values."""
-        shape, layout = cast_flat_shape(observation_shape), SlotLayout(self._nvec)
-        return BranchValues(shape, self._config.encoder_factory, layout).to(self._device)
+        shape, slot_layout = cast_flat_shape(observation_shape), SlotLayout(self._nvec)
+        return BranchValues(shape, self._config.encoder_factory, slot_layout).to(self._device)
 
     def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
         if buffer.masks is not None:

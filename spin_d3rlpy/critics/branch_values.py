@@ -23,19 +23,22 @@ class BranchValues(nn.Module):
     Args:
         observation_shape: shape of one observation.
         encoder_factory: d3rlpy factory of the hidden layers.
-        layout: of the action space.
+        slot_layout: of the action space.
     """
 
     columns: torch.Tensor  # (C,): flat positions of choices that are not the default
 
     def __init__(
-        self, observation_shape: Sequence[int], encoder_factory: EncoderFactory, layout: SlotLayout
+        self,
+        observation_shape: Sequence[int],
+        encoder_factory: EncoderFactory,
+        slot_layout: SlotLayout,
     ) -> None:
         super().__init__()
-        self.layout = layout
+        self.slot_layout = slot_layout
         with torch.device("cpu"):
-            positions = torch.arange(layout.total)
-            columns = positions[~torch.isin(positions, layout.offsets.cpu())]
+            positions = torch.arange(slot_layout.total)
+            columns = positions[~torch.isin(positions, slot_layout.offsets.cpu())]
         self.register_buffer("columns", columns, persistent=False)
         shape = (observation_shape[0] + len(columns),)
         self.encoder = encoder_factory.create(shape)
@@ -43,8 +46,8 @@ class BranchValues(nn.Module):
 
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Returns values `(B, 1 + C)` for observations `(B, obs)` and actions `(B, N)`."""
-        positions = self.layout.positions(actions)
-        one_hot = observations.new_zeros(observations.shape[0], self.layout.total)
+        positions = self.slot_layout.positions(actions)
+        one_hot = observations.new_zeros(observations.shape[0], self.slot_layout.total)
         choices = one_hot.scatter(1, positions, 1.0).index_select(1, self.columns)
         inputs = torch.cat([observations, choices], dim=1)
         return outputs_of([(self.encoder, self.head)], inputs).squeeze(0)

@@ -102,7 +102,7 @@ class ActionTree:
     so that a node's children follow each other.
 
     Attributes:
-        layout: of the action space.
+        slot_layout: of the action space.
         depth: most choices of a logged action that are not 0.
         actions: of nodes, `(M, N)`, in the smallest integer type.
         is_logged: `(M,)`, whether a node is itself a logged action.
@@ -114,7 +114,7 @@ class ActionTree:
             flat position of the choice that it adds.
     """
 
-    layout: SlotLayout
+    slot_layout: SlotLayout
     depth: int
     actions: torch.Tensor
     is_logged: torch.Tensor
@@ -132,13 +132,13 @@ class ActionTree:
 
     @classmethod
     def _of(cls, logged: LoggedActions) -> ActionTree:
-        layout = SlotLayout(logged.nvec)
-        steps = _steps(layout, torch.from_numpy(logged.unpack()))
+        slot_layout = SlotLayout(logged.nvec)
+        steps = _steps(slot_layout, torch.from_numpy(logged.unpack()))
         nodes = torch.zeros(len(steps), dtype=torch.int64)  # where each action's path has come to
         levels, n_nodes = [], 1
         for step in steps.unbind(1):
             goes_on = step >= 0
-            keys = nodes[goes_on] * layout.total + step[goes_on]
+            keys = nodes[goes_on] * slot_layout.total + step[goes_on]
             if len(keys) == 0:
                 break
             level, places = keys.unique(return_inverse=True)
@@ -146,7 +146,7 @@ class ActionTree:
             levels.append(level)
             n_nodes += len(level)
         keys = torch.cat(levels) if levels else nodes.new_empty(0)
-        parents = torch.cat([keys.new_zeros(1), keys // layout.total])
+        parents = torch.cat([keys.new_zeros(1), keys // slot_layout.total])
         n_children = parents[1:].bincount(minlength=n_nodes)
         first_children = 1 + n_children.cumsum(0) - n_children
         ranks = torch.arange(n_nodes) - first_children[parents]
@@ -154,9 +154,9 @@ class ActionTree:
         is_logged = torch.zeros(n_nodes, dtype=torch.bool)
         is_logged[nodes] = True
         return cls(
-            layout,
+            slot_layout,
             len(levels),
-            _actions(layout, levels),
+            _actions(slot_layout, levels),
             is_logged,
             parents,
             ranks,
@@ -176,10 +176,10 @@ class ActionTree:
 
     def nodes_of(self, actions: torch.Tensor) -> torch.Tensor:
         """Returns the numbers of actions `(B, N)`, `(B,)`; -1 of those that are no nodes."""
-        steps = _steps(self.layout, actions)
+        steps = _steps(self.slot_layout, actions)
         nodes, is_node = torch.zeros_like(steps[:, 0]), (steps[:, self.depth :] < 0).all(1)
         for step in steps[:, : self.depth].unbind(1):
-            key = nodes * self.layout.total + step
+            key = nodes * self.slot_layout.total + step
             place = torch.searchsorted(self.keys, key).clamp(max=len(self.keys) - 1)
             goes_on = step >= 0
             is_node = is_node & (~goes_on | (self.keys[place] == key))
@@ -217,25 +217,25 @@ class ActionTree:
         return values.masked_fill(place >= self.n_children[nodes][..., None], -torch.inf)
 
 
-def _steps(layout: SlotLayout, actions: torch.Tensor) -> torch.Tensor:
+def _steps(slot_layout: SlotLayout, actions: torch.Tensor) -> torch.Tensor:
     """Returns the flat positions `(B, N)` of choices that are not 0, in order; then -1."""
     actions = actions.long()
     order = (actions == 0).to(torch.uint8).argsort(dim=1, stable=True)
-    steps = torch.where(actions > 0, layout.positions(actions), -1)
+    steps = torch.where(actions > 0, slot_layout.positions(actions), -1)
     return steps.gather(1, order)
 
 
-def _actions(layout: SlotLayout, levels: Sequence[torch.Tensor]) -> torch.Tensor:
+def _actions(slot_layout: SlotLayout, levels: Sequence[torch.Tensor]) -> torch.Tensor:
     """Returns the actions of all nodes, given each level's keys."""
-    small = torch.int8 if layout.max_choices <= 128 else torch.int16
-    dtype = small if layout.max_choices <= 2**15 else torch.int64
-    above = torch.zeros(1, layout.n_slots, dtype=dtype)
+    small = torch.int8 if slot_layout.max_choices <= 128 else torch.int16
+    dtype = small if slot_layout.max_choices <= 2**15 else torch.int64
+    above = torch.zeros(1, slot_layout.n_slots, dtype=dtype)
     found, first = [above], 0  # number of the level's first node
     for keys in levels:
-        position = keys % layout.total
-        slot = layout.slot_of[position]
-        choice = (position - layout.offsets[slot]).to(dtype)
-        actions = above[keys // layout.total - first]
+        position = keys % slot_layout.total
+        slot = slot_layout.slot_of[position]
+        choice = (position - slot_layout.offsets[slot]).to(dtype)
+        actions = above[keys // slot_layout.total - first]
         actions.scatter_(1, slot[:, None], choice[:, None])
         first, above = first + len(above), actions
         found.append(actions)

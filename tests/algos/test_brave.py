@@ -213,7 +213,7 @@ def test_other_logged_actions_are_refused(content: Any) -> None:
 def outputs_by_row(tree: ActionTree, n_rows: int, seed: int) -> torch.Tensor:
     """Random outputs of every node in every row, `(B, M, 1 + C)`."""
     generator = torch.Generator().manual_seed(seed)
-    width = 1 + tree.layout.total - tree.layout.n_slots
+    width = 1 + tree.slot_layout.total - tree.slot_layout.n_slots
     return torch.randn(n_rows, len(tree.parents), width, generator=generator)
 
 
