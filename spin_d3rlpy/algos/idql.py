@@ -64,6 +64,7 @@ from spin_d3rlpy.training.loop import Run
 # Candidates that `predict` compares at once, of all states; more leave the processor's cache.
 CANDIDATES_AT_ONCE = 2048
 VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
+SAMPLES = 64  # noises, of which imitation by samples takes one in each state
 
 
 @dataclasses.dataclass()
@@ -79,11 +80,12 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     Action Structure Model (`SPINIDQL`) draws them from the joint distribution and is not trained
     any further; others learn by behavior cloning, without advantage weights.
 
-    With `search_sweeps` the best candidate is only the start of a search (`algos.search`), slot by
+    With `search_sweeps` the best candidate is only the start of a search (`search.ascent`), slot by
     slot among the choices that the policy supports, by the value of the whole action: give it a
     `joint_critic`. With `held_out_share` each critic's search is judged by the other critics, on
-    episodes that nothing was trained on (`algos.trust`); where they do not confirm what it gains,
-    actions are the policy's own, the first candidate.
+    episodes that nothing was trained on (`search.trust`); where they do not confirm what it gains,
+    or where that is little beside what returns differ by, actions are the policy's own: the most
+    likely one, or samples where the critics find these surely better.
 
     How far ahead to look when actions are compared is a question of the data: what follows an
     action long after it can be noise, or all that counts. With `short_gammas` the critics learn
@@ -94,7 +96,8 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
 
     `predict` draws its candidates with noise that never changes, so that it is a function of the
     observation. A single candidate, as where critics are not trusted, is the most likely choice of
-    every slot. `sample_action` draws new ones.
+    every slot; where samples imitate, its noise is a function of the observation. `sample_action`
+    draws new ones.
 
     References:
         * Hansen-Estruch et al., IDQL: Implicit Q-learning as an Actor-Critic Method with Diffusion
@@ -198,7 +201,9 @@ class IDQLImpl(ActorCriticImpl):
         super().__init__(*arguments)
         n = self._config.n_action_samples
         self._candidate_noise = candidate_noise(self._slot_layout, n, self.device)
+        self._sample_noise = candidate_noise(self._slot_layout, SAMPLES, self.device)
         self._fixed_search: Search | None = self._config.searches[0]
+        self._fixed_samples = False
         self._gammas = torch.tensor(self._config.gammas, device=self.device)[:, None]  # (G, 1)
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
@@ -256,13 +261,13 @@ class IDQLImpl(ActorCriticImpl):
         rule = self.rule_and(extra)
         # A rule may be a mask of these rows, a file has any number of rows, and a GPU works on all.
         if rule is not None or is_exporting() or x.device.type != "cpu":
-            return self._choose(x, self._candidate_noise, 0.0, rule)
+            return self._choose(x, True, 0.0, rule)
         at_once = max(1, CANDIDATES_AT_ONCE // self._config.n_action_samples)
-        parts = [self._choose(part, self._candidate_noise, 0.0) for part in x.split(at_once)]
+        parts = [self._choose(part, True, 0.0) for part in x.split(at_once)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def inner_sample_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
-        return self._choose(x, None, self._config.value_temperature, self.rule_and(extra))
+        return self._choose(x, False, self._config.value_temperature, self.rule_and(extra))
 
     @torch.no_grad()
     def choose_with(
@@ -285,13 +290,14 @@ class IDQLImpl(ActorCriticImpl):
                 f"{type(policy).__name__} cannot choose in view of any other choices."
             )
         n = self._n_candidates
+        noise, temperature = self._fixed_noise(x, n)
         actions = sample(
             policy.asm,
             x,
             n,
-            temperature=self._temperature_of_fixed(n),
+            temperature=temperature,
             order=range(self._slot_layout.n_slots),
-            noise=self._candidate_noise[:n, None].expand(-1, len(x), -1),
+            noise=noise,
             given=given,
             allowed=allowed,
             rule=self.rule,
@@ -321,8 +327,8 @@ class IDQLImpl(ActorCriticImpl):
         return self._modules.q_funcs, self._modules.targ_q_funcs
 
     def fix_search(self) -> None:
-        """Fixes the search of files that are exported next."""
-        self._fixed_search = self.acting_search
+        """Fixes how files act that are exported next."""
+        self._fixed_search, self._fixed_samples = self.acting_search, self._imitates_by_samples
 
     @property
     def _n_candidates(self) -> int:
@@ -331,11 +337,11 @@ class IDQLImpl(ActorCriticImpl):
     def _choose(
         self,
         x: torch.Tensor,
-        noise: torch.Tensor | None,
+        has_fixed_noise: bool,
         temperature: float,
         rule: Rule | None = None,
     ) -> torch.Tensor:
-        actions = self._draw_candidates(x, self._n_candidates, noise, rule)
+        actions = self._draw_candidates(x, self._n_candidates, has_fixed_noise, rule)
         values = self._values_of_candidates(x, actions)
         if temperature > 0.0:
             values = values.amin(0, keepdim=True) / temperature
@@ -343,20 +349,41 @@ class IDQLImpl(ActorCriticImpl):
         return self._improve(x, best_of(actions, values), rule=rule)
 
     def _draw_candidates(
-        self, x: torch.Tensor, n: int, noise: torch.Tensor | None, rule: Rule | None
+        self, x: torch.Tensor, n: int, has_fixed_noise: bool, rule: Rule | None
     ) -> torch.Tensor:
-        if noise is None:
-            drawn_at = self._config.candidate_temperature
-            return self.acting_policy.sample_several(x, n, None, drawn_at, rule)
-        drawn_at = self._temperature_of_fixed(n)
-        return self.acting_policy.sample_several(x, n, noise[:n], drawn_at, rule)
+        if has_fixed_noise:
+            noise, temperature = self._fixed_noise(x, n)
+            return self.acting_policy.sample_several(x, n, noise, temperature, rule)
+        drawn_at = self._config.candidate_temperature
+        return self.acting_policy.sample_several(x, n, None, drawn_at, rule)
 
-    def _temperature_of_fixed(self, n: int) -> float:
-        """Temperature of `n` candidates by fixed noise.
+    @property
+    def _imitates_by_samples(self) -> bool:
+        if is_exporting():
+            return self._fixed_samples
+        is_alone = self.acting_search is None and self._config.search == "auto"
+        return is_alone and self._modules.trust.imitates_by_samples
 
-        A single one would be the same deviation from the data's usual actions in all states.
+    def _fixed_noise(self, x: torch.Tensor, n: int) -> tuple[torch.Tensor, float]:
+        """Returns noise `(n, B, S)` that never changes, of n candidates, and their temperature.
+
+        A single candidate by the same noise would be the same deviation from the data's usual
+        actions in all states. So it has none, or noise by its state where samples imitate.
         """
-        return self._config.candidate_temperature if n > 1 else 0.0
+        temperature = self._config.candidate_temperature
+        if n == 1 and self._imitates_by_samples:
+            return self._noise_by_state(x)[None], temperature
+        noise = self._candidate_noise[:n, None].expand(-1, x.shape[0], -1)
+        return noise, temperature if n > 1 else 0.0
+
+    def _noise_by_state(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns noise `(B, S)` that is a function of the state, and unrelated in others."""
+        numbers = x.flatten(1).double()
+        # Multiples of the golden ratio, less whole numbers: no two columns count alike.
+        multiples = torch.arange(1, numbers.shape[1] + 1, device=x.device).double() * 0.6180339887
+        position = (numbers * (1.0 + multiples - multiples.floor())).sum(1) * 1000.0
+        place = ((position - position.floor()) * SAMPLES).long().clamp(max=SAMPLES - 1)
+        return self._sample_noise.index_select(0, place)
 
     def _values_of_candidates(self, x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Values `(E, A, B)` of actions `(A, B, N)`, by the discount that the search acts by."""
@@ -407,8 +434,8 @@ class IDQLImpl(ActorCriticImpl):
     def measure_trust(self, x: torch.Tensor) -> Trust:
         """Returns how far the critics confirm each other's searches in states `(B, obs)`."""
         critic = self._modules.q_funcs
-        drawn = self._draw_candidates(x, self._config.n_action_samples, None, self.rule)
-        own = self._draw_candidates(x, VALUE_SAMPLES, None, self.rule)
+        drawn = self._draw_candidates(x, self._config.n_action_samples, False, self.rule)
+        own = self._draw_candidates(x, VALUE_SAMPLES, False, self.rule)
 
         starts = {}  # of each critic, by discount: the best candidate
         for gamma in self._config.gammas:
@@ -428,7 +455,9 @@ class IDQLImpl(ActorCriticImpl):
             search,
             lambda actions: self.values_by_gamma(x, actions),
             own,
+            self.acting_policy.sample_several(x, 1, self._candidate_noise[:1], 0.0, self.rule)[0],
             self._count_alternatives(x, own[0]),
+            critic.scale.spread,
         )
 
     @torch.no_grad()

@@ -22,6 +22,10 @@ Gammas: TypeAlias = Sequence[float]
 class Scale(Protocol):
     """Maps returns to what networks predict, and back."""
 
+    @property
+    def spread(self) -> float:
+        """Standard deviation of returns by the first discount; 0 if it is not known."""
+
     def standardize(self, returns: torch.Tensor) -> torch.Tensor:
         """Maps returns `(G, B)` by G discounts to what networks predict."""
 
@@ -31,6 +35,8 @@ class Scale(Protocol):
 
 class Unscaled:
     """Networks predict returns."""
+
+    spread = 0.0
 
     def standardize(self, returns: torch.Tensor) -> torch.Tensor:
         return returns
@@ -52,6 +58,11 @@ class ReturnScale(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(n_discounts))
         self.register_buffer("std", torch.ones(n_discounts))
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of returns by the first discount."""
+        return float(self.std[0])
 
     def fit(self, returns: torch.Tensor) -> None:
         """Takes both from returns `(G, n)`; those that do not vary are only shifted."""

@@ -121,14 +121,14 @@ class Policy(nn.Module):
     ) -> torch.Tensor:
         """Samples `n` actions per state, `(n, B, N)`, by a rule if one is given.
 
-        Gumbel noise `(n, S)` is shared by all states; fresh if None. `temperature` is that of every
-        slot's distribution; 0 makes all actions the greedy one.
+        Gumbel noise `(n, S)` is shared by all states, `(n, B, S)` is not; fresh if None.
+        `temperature` is that of every slot's distribution; 0 makes all actions the greedy one.
         """
         batch, device = observations.shape[0], observations.device
         if noise is None:
             added = gumbel_noise(torch.empty((n, batch, self.slot_layout.total), device=device))
         else:
-            added = noise[:, None].expand(-1, batch, -1)
+            added = noise if noise.dim() == 3 else noise[:, None].expand(-1, batch, -1)
         # Cached features of slots in place of observations are (B, N, D).
         repeated = observations.expand(n, *observations.shape).flatten(0, 1)
         actions = self._decode(repeated, temperature * added.flatten(0, 1), rule)

@@ -2,7 +2,11 @@
 
 A search finds the actions that its critic values too highly. Critics of an ensemble make different
 mistakes: what one of them gains by a search and the others confirm is real, what they do not
-confirm is its own mistake. States are those of episodes that nothing was trained on.
+confirm is its own mistake. Mistakes that all of them share remain, and are larger than a gain that
+is small beside what returns differ by. States are those of episodes that nothing was trained on.
+
+Where no search is trusted the policy imitates: by its most likely action, unless the critics find
+that its samples are surely better. The most likely action of varied decisions can be nobody's.
 """
 
 from __future__ import annotations
@@ -17,11 +21,14 @@ from torch import nn
 
 from spin_d3rlpy.asm.decoding import Conditionals
 
-ActsBy = Literal["search", "imitation"]
+ActsBy = Literal["search", "imitation", "samples"]
 SearchMode = Literal["auto", "always", "never"]
 # Share of a search's gain. Critics also agree on what none of them knows: of the searches that the
 # careful gain chose, those with 66 to 80 % did harm, and those with 89 % or more paid.
 LEAST_CONFIRMED = 0.85
+# Of the standard deviation of returns. Searches that gained 0.004 to 0.03 of it did harm or were a
+# matter of luck, also with 103 % confirmed; those that paid gained 0.08 to 0.46 of it.
+LEAST_GAIN = 0.05
 LEAST_STATES = 32  # fewer do not tell
 MOST_STATES = 1024
 MOST_CHOICES = 5000  # slots times states: a search visits each
@@ -57,6 +64,10 @@ class Trust:
         alternatives: choices that the policy has for a slot in view of all others: the exponential
             of the mean entropy, 1 where the data never tried anything else. 0 without a search
             slot by slot.
+        spread: standard deviation of the data's returns.
+        likeliest_gain: mean advantage of the policy's most likely action over its samples, as all
+            critics value them.
+        likeliest_error: standard error of `likeliest_gain`, over states.
     """
 
     searches: tuple[Search, ...]
@@ -65,6 +76,9 @@ class Trust:
     standard_errors: tuple[float, ...]
     states: int
     alternatives: float = 0.0
+    spread: float = 0.0
+    likeliest_gain: float = 0.0
+    likeliest_error: float = 0.0
 
     @property
     def careful_gains(self) -> tuple[float, ...]:
@@ -78,11 +92,29 @@ class Trust:
 
     @property
     def are_confirmed(self) -> tuple[bool, ...]:
-        """By search, whether 85 % of its gain or more is confirmed, and surely some of it."""
+        """By search, whether 85 % of its gain or more is confirmed, and the gain is real.
+
+        A gain is real if it is surely above 0 and 5 % of the spread of returns or more.
+        """
+        return self._confirmed_to(0.0)
+
+    @property
+    def are_undecided(self) -> tuple[bool, ...]:
+        """By search, whether 85 % is within two standard errors of what is confirmed.
+
+        The gain itself is real, as in `are_confirmed`.
+        """
+        pairs = zip(self._confirmed_to(2.0), self.are_confirmed, strict=True)
+        return tuple(is_near and not is_confirmed for is_near, is_confirmed in pairs)
+
+    def _confirmed_to(self, errors: float) -> tuple[bool, ...]:
+        """Returns the same with so many standard errors added to what is confirmed."""
+        least = LEAST_GAIN * self.spread
         return tuple(
             confirmed - 2.0 * error > 0.0
+            and confirmed >= least
             and promised > 0.0
-            and confirmed >= LEAST_CONFIRMED * promised
+            and confirmed + errors * error >= LEAST_CONFIRMED * promised
             for promised, confirmed, error in zip(
                 self.promised, self.confirmed, self.standard_errors, strict=True
             )
@@ -92,12 +124,18 @@ class Trust:
     def _best(self) -> int:
         # A search whose critics give no number is none to choose.
         gains = [-math.inf if math.isnan(gain) else gain for gain in self.careful_gains]
-        among = [i for i, is_confirmed in enumerate(self.are_confirmed) if is_confirmed]
-        return max(among or range(len(gains)), key=gains.__getitem__)
+        for may in (self.are_confirmed, self.are_undecided, [True] * len(gains)):
+            among = [i for i, is_one in enumerate(may) if is_one]
+            if among:
+                break
+        return max(among, key=gains.__getitem__)
 
     @property
     def best(self) -> Search:
-        """The search with the largest careful gain of those that are confirmed; of all if none."""
+        """The search with the largest careful gain.
+
+        Of those that are confirmed; if none is, of the undecided ones; if there are none, of all.
+        """
         return self.searches[self._best]
 
     @property
@@ -108,9 +146,17 @@ class Trust:
 
     @property
     def acts_by(self) -> ActsBy:
-        """`"search"` if one is confirmed, else `"imitation"`."""
-        is_confirmed = self.states >= LEAST_STATES and any(self.are_confirmed)
-        return "search" if is_confirmed else "imitation"
+        """`"search"` if one is confirmed or undecided, else how to imitate.
+
+        `"imitation"` takes the policy's most likely action, `"samples"` is where the critics find
+        its samples surely better.
+        """
+        if self.states < LEAST_STATES:
+            return "imitation"
+        if any(self.are_confirmed) or any(self.are_undecided):
+            return "search"
+        is_worse = self.likeliest_gain + 2.0 * self.likeliest_error < 0.0
+        return "samples" if is_worse else "imitation"
 
     def __str__(self) -> str:
         if self.states < LEAST_STATES:
@@ -123,6 +169,17 @@ class Trust:
             f"held-out states "
             f"({self.confirmed[best]:.2g} +- {self.standard_errors[best]:.1g} of "
             f"{self.promised[best]:.2g}; expected {LEAST_CONFIRMED:.0%}){self._alternatives}"
+            f"{self._spread}"
+        )
+
+    @property
+    def _spread(self) -> str:
+        if self.spread == 0.0:
+            return ""
+        share = self.confirmed[self._best] / self.spread
+        return (
+            f"; the gain is {share:.1%} of the standard deviation of returns "
+            f"(expected {LEAST_GAIN:.0%})"
         )
 
     @property
@@ -143,7 +200,8 @@ class TrustSwitch(nn.Module):
 
     figures: torch.Tensor  # (5, S): gammas, flexibilities, promised, confirmed, standard errors
     states: torch.Tensor  # (1,): -1 as long as nothing was measured
-    alternatives: torch.Tensor  # (1,)
+    # (4,): alternatives, spread, the likeliest action's gain and its standard error
+    of_policy: torch.Tensor
 
     def __init__(self, searches: Sequence[Search], is_tested: bool = True) -> None:
         super().__init__()
@@ -152,7 +210,7 @@ class TrustSwitch(nn.Module):
         figures[:2] = torch.tensor(searches, dtype=torch.float64).T
         self.register_buffer("figures", figures)
         self.register_buffer("states", torch.tensor([-1]))
-        self.register_buffer("alternatives", torch.zeros(1, dtype=torch.float64))
+        self.register_buffer("of_policy", torch.zeros(4, dtype=torch.float64))
 
     @property
     def trust(self) -> Trust | None:
@@ -162,7 +220,7 @@ class TrustSwitch(nn.Module):
             return None
         gammas, flexibilities, promised, confirmed, errors = map(tuple, self.figures.tolist())
         searches = tuple(map(Search, gammas, flexibilities))
-        return Trust(searches, promised, confirmed, errors, states, float(self.alternatives))
+        return Trust(searches, promised, confirmed, errors, states, *self.of_policy.tolist())
 
     @trust.setter
     def trust(self, trust: Trust) -> None:
@@ -170,7 +228,8 @@ class TrustSwitch(nn.Module):
         rows += [trust.promised, trust.confirmed, trust.standard_errors]
         self.figures.copy_(torch.tensor(rows, dtype=torch.float64))
         self.states.fill_(trust.states)
-        self.alternatives.fill_(trust.alternatives)
+        numbers = trust.alternatives, trust.spread, trust.likeliest_gain, trust.likeliest_error
+        self.of_policy.copy_(torch.tensor(numbers, dtype=torch.float64))
 
     def decide(self, mode: SearchMode = "auto") -> Search | None:
         """Returns how to search, or None to imitate.
@@ -188,6 +247,12 @@ class TrustSwitch(nn.Module):
         if trust is None:
             return None if self._is_tested else first
         return trust.best if trust.acts_by == "search" else None
+
+    @property
+    def imitates_by_samples(self) -> bool:
+        """Whether the policy's samples imitate, not its most likely action."""
+        trust = self.trust
+        return trust is not None and trust.acts_by == "samples"
 
 
 def untested(searches: Sequence[Search]) -> Trust:
@@ -225,7 +290,9 @@ def measure_trust(
     search: Callable[[int, Search], torch.Tensor],
     values: Callable[[torch.Tensor], torch.Tensor],
     own: torch.Tensor,
+    likeliest: torch.Tensor,
     alternatives: float,
+    spread: float,
 ) -> Trust:
     """Measures by each critic's search how much of its gain the other critics confirm.
 
@@ -235,10 +302,13 @@ def measure_trust(
         search: from the number of a critic and a way to search, the actions `(B, N)` that this
             critic finds best.
         values: from actions `(A, B, N)` their values by the first discount, `(E, A, B)`.
-        own: actions of the policy, `(A, B, N)`.
+        own: samples of the policy, `(A, B, N)`.
+        likeliest: actions of the policy, `(B, N)`.
         alternatives: as in `Trust`.
+        spread: as in `Trust`.
     """
     usual = values(own).mean(1)  # (E, B)
+    of_likeliest = (values(likeliest[None])[:, 0] - usual).mean(0).double()  # (B,)
     promised, confirmed, errors = [], [], []
     for way in searches:
         by_itself, by_others = [], []
@@ -247,8 +317,15 @@ def measure_trust(
             by_itself.append(gains[critic])
             by_others.append((gains.sum(0) - gains[critic]) / (n_critics - 1))
         promised.append(float(torch.stack(by_itself).mean()))
-        of_states = torch.stack(by_others).mean(0).double()
-        confirmed.append(float(of_states.mean()))
-        errors.append(float(of_states.std(correction=0) / len(of_states) ** 0.5))
+        mean, error = _mean_and_error(torch.stack(by_others).mean(0).double())
+        confirmed.append(mean)
+        errors.append(error)
     figures = tuple(promised), tuple(confirmed), tuple(errors)
-    return Trust(tuple(searches), *figures, own.shape[1], alternatives)
+    of_policy = alternatives, spread, *_mean_and_error(of_likeliest)
+    return Trust(tuple(searches), *figures, own.shape[1], *of_policy)
+
+
+def _mean_and_error(of_states: torch.Tensor) -> tuple[float, float]:
+    """Returns the mean over states `(B,)` and its standard error."""
+    error = of_states.std(correction=0) / len(of_states) ** 0.5
+    return float(of_states.mean()), float(error)

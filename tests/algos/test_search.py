@@ -193,7 +193,7 @@ def logged(rewards: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int = 40)
 ALONE = Search(0.9, 0.02)
 
 
-def gains_by(values_of: list[Any], n: int = 64) -> Trust:
+def gains_by(values_of: list[Any], n: int = 64, spread: float = 1.0) -> Trust:
     """Trust in critics of one slot of three choices, each given by the values of its choices."""
     tables = torch.tensor(values_of)  # (E, 3)
 
@@ -204,7 +204,8 @@ def gains_by(values_of: list[Any], n: int = 64) -> Trust:
         return tables[:, actions[..., 0]]
 
     own = torch.randint(3, (4, n, 1), generator=torch.Generator().manual_seed(0))
-    return measure_trust([ALONE], len(values_of), search, values, own, 2.0)
+    likeliest = torch.zeros(n, 1, dtype=torch.int64)
+    return measure_trust([ALONE], len(values_of), search, values, own, likeliest, 2.0, spread)
 
 
 def test_gains_that_other_critics_confirm_are_trusted() -> None:
@@ -233,7 +234,7 @@ def test_the_search_is_chosen_that_other_critics_value_most() -> None:
         return torch.stack([worth, worth])
 
     own = torch.zeros(4, 64, 1, dtype=torch.int64)
-    trust = measure_trust(searches, 2, search, values, own, 2.0)
+    trust = measure_trust(searches, 2, search, values, own, own[0], 2.0, 1.0)
     assert trust.best == Search(0.0, 0.02)
     assert trust.confirmed == pytest.approx((0.0, 2.0, 1.0))
     assert (trust.share, trust.acts_by) == (1.0, "search")
@@ -247,11 +248,51 @@ def test_a_smaller_gain_that_is_confirmed_is_better_than_a_larger_one_that_is_no
     assert "action_flexibility 0.1" in str(trust)
 
 
+def test_a_gain_that_is_small_beside_what_returns_differ_by_is_not_trusted() -> None:
+    tables = [[0.0, 1.0, 3.0], [0.0, 1.0, 3.0]]  # a gain of about 1.7, confirmed by 100 %
+    assert gains_by(tables, spread=20.0).acts_by == "search"
+    trust = gains_by(tables, spread=60.0)
+    assert trust.share == pytest.approx(1.0)
+    assert trust.acts_by != "search"
+    assert "standard deviation of returns (expected 5%)" in str(trust)
+
+
+def test_a_search_near_the_bound_acts_if_no_other_is_confirmed() -> None:
+    searches = Search(0.9, 0.02), Search(0.9, 0.1)
+    near = Trust(searches, (1.0, 0.1), (0.8, 0.02), (0.03, 0.01), 100, 2.0, 5.0)
+    assert (near.are_confirmed, near.are_undecided) == ((False, False), (True, False))
+    assert (near.acts_by, near.best) == ("search", searches[0])
+    # One that is confirmed goes before it, however much more the other promises.
+    sure = dataclasses.replace(near, promised=(1.0, 0.3), confirmed=(0.8, 0.3))
+    assert (sure.acts_by, sure.best) == ("search", searches[1])
+    small = dataclasses.replace(near, spread=20.0)
+    assert (small.are_undecided, small.acts_by) == ((False, False), "imitation")
+    far = dataclasses.replace(near, standard_errors=(0.02, 0.01))
+    assert far.acts_by == "imitation"
+
+
+def test_where_the_likeliest_action_is_surely_worse_samples_imitate() -> None:
+    # Each critic's search finds what the other one finds worst, the likeliest choice is the first.
+    worse, better = [[0.0, 3.0, 2.9], [0.0, 2.9, 3.0]], [[9.0, 3.0, 2.9], [9.0, 2.9, 3.0]]
+    refused = dataclasses.replace(gains_by(worse), promised=(1.0,), confirmed=(0.0,))
+    assert refused.likeliest_gain < 0.0
+    assert refused.acts_by == "samples"
+    assert "acts by samples" in str(refused)
+    refused = dataclasses.replace(gains_by(better), promised=(1.0,), confirmed=(0.0,))
+    assert (refused.likeliest_gain > 0.0, refused.acts_by) == (True, "imitation")
+    switch = TrustSwitch([ALONE])
+    switch.trust = trust = dataclasses.replace(gains_by(worse), promised=(1.0,), confirmed=(0.0,))
+    assert switch.decide() is None
+    assert switch.imitates_by_samples
+    assert dataclasses.replace(trust, likeliest_error=9.0).acts_by == "imitation"
+
+
 @pytest.mark.parametrize(
     ("promised", "confirmed", "error", "acts_by"),
     [
         (1.0, 0.9, 0.1, "search"),
         (1.0, 0.55, 0.1, "imitation"),  # too little
+        (1.0, 0.7, 0.1, "search"),  # within two standard errors of enough
         (1.0, 0.9, 0.5, "imitation"),  # may be nothing
         (0.0, 0.0, 0.0, "imitation"),  # nothing to gain
     ],
@@ -477,6 +518,43 @@ def test_the_user_decides_whether_to_search(tmp_path: Any) -> None:
     assert load_policy(tmp_path / "policy.safetensors").config.search == "never"
     with pytest.raises(ValueError, match="search to be 'auto' or 'always' or 'never'"):
         SPINIDQL(search=cast(Any, "sometimes"))
+
+
+@pytest.mark.parametrize("extension", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_samples_that_imitate_are_a_function_of_the_state(extension: str, tmp_path: Any) -> None:
+    buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))  # random actions
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL), gamma=0.0)
+    algo.fit(buffer, n_steps=20, n_steps_per_epoch=20, **QUIET)
+    impl: Any = algo.impl
+    refused = dataclasses.replace(sure(), confirmed=(0.0,))
+    impl.modules.trust.trust = refused
+    x = np.random.default_rng(0).normal(size=(600, 3)).astype(np.float32)
+    likeliest = algo.predict(x)
+    impl.modules.trust.trust = dataclasses.replace(refused, likeliest_gain=-1.0)
+    samples = algo.predict(x)
+    np.testing.assert_array_equal(algo.predict(x[7:8])[0], samples[7])
+    np.testing.assert_array_equal(algo.predict_with(x), samples)
+    same = (samples == likeliest).mean()
+    assert 0.2 < same < 0.8  # a third of random choices is the likeliest one
+    assert np.bincount(samples[:, 0], minlength=3).min() > 60
+    given = np.full((600, 2), -1)
+    given[:, 0] = 2
+    assert (algo.predict_with(x, given=given)[:, 0] == 2).all()
+    masks = np.ones((600, 6), dtype=np.bool_)
+    masks[:, 4] = False
+    assert (algo.predict_masked(x, masks)[:, 1] != 1).all()
+    path = str(tmp_path / f"policy.{extension}")
+    algo.save_policy(path)
+    if extension == "pt":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            found = torch.jit.load(path)(torch.from_numpy(x[:9])).numpy()
+    else:
+        runtime = pytest.importorskip("onnxruntime")
+        (found,) = runtime.InferenceSession(path).run(None, {"observations": x[:9]})
+    np.testing.assert_array_equal(found, samples[:9])
+    algo.config.search = "never"
+    np.testing.assert_array_equal(algo.predict(x), likeliest)
 
 
 def test_untrusted_critics_do_not_choose() -> None:
