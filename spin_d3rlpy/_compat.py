@@ -361,7 +361,13 @@ def advance_schedule(optim: OptimizerWrapper) -> None:
 
 
 def cpu_multiplies_bfloat16() -> bool:
-    """Whether the CPU has instructions for bfloat16 products (private functions of torch 2.13)."""
+    """Whether the CPU has instructions for bfloat16 products (private functions of torch 2.13).
+
+    `ATEN_CPU_CAPABILITY=avx2`, by which one measures as on a plainer CPU, forbids them: emulated
+    they take ten times as long.
+    """
+    if torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "NO AVX", "AVX2"):
+        return False
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in names)
 

@@ -13,21 +13,23 @@ from unittest.mock import Mock
 import d3rlpy
 import minari
 import numpy as np
+import PIL.Image
 import pytest
 
-import spin_d3rlpy.demo
+import spin_d3rlpy.demo.run
 from spin_d3rlpy import SPINIDQL, SPINIQL, DeviceReplayBuffer, load_dataset, load_policy
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.data import parse_name
-from spin_d3rlpy.demo import ALGORITHMS, EPOCHS, run_demo
+from spin_d3rlpy.demo import ALGORITHMS, TASKS, run_demo
+from spin_d3rlpy.demo.courier_map import FRAMES, wasted_couriers, wasted_share
 from spin_d3rlpy.policies import SPIN
 from tests.algos.problems import new_algorithm
 
 pytestmark = pytest.mark.usefixtures("short_episodes")
-in_background = spin_d3rlpy.demo._in_background
+in_background = spin_d3rlpy.demo.run._in_background
 SMOKE: dict[str, Any] = {
-    "minutes": 0.03,
-    "size": 10_000,
+    "seconds": 1.0,
+    "size": 2_000,
     "recipe": "smoke",
     "show_progress": False,
     "log": lambda _: None,
@@ -47,7 +49,7 @@ def _datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _one_process() -> Iterator[None]:
     """One training after the other: another process would take seconds to start."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spin_d3rlpy.demo, "_in_background", lambda *_: nullcontext(Mock()))
+        patch.setattr(spin_d3rlpy.demo.run, "_in_background", lambda *_: nullcontext(Mock()))
         yield
 
 
@@ -55,9 +57,9 @@ def _one_process() -> Iterator[None]:
 def test_algorithms_train_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(spin_d3rlpy.demo, "_in_background", in_background)
-    settings = {**SMOKE, "minutes": 0.75}  # longer than a process takes to start
-    run_demo(tmp_path, **settings)
+    monkeypatch.setattr(spin_d3rlpy.demo.run, "_in_background", in_background)
+    settings = {**SMOKE, "seconds": 45.0}  # longer than a process takes to start
+    run_demo(tmp_path, "robot", **settings)
     ended = [(tmp_path / name / "result.json").stat().st_mtime for name in ALGORITHMS.values()]
     began = [(tmp_path / name / "config.yaml").stat().st_mtime for name in ALGORITHMS.values()]
     assert max(began) < min(ended)
@@ -77,25 +79,47 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(f))
 
 
-def test_demo_leaves_table_curves_picture_and_policy(demo: tuple[Path, list[str]]) -> None:
+def test_couriers_leave_table_curves_map_and_policies(demo: tuple[Path, list[str]]) -> None:
     folder, lines = demo
     rows = read(folder / "results.csv")
-    assert [r["algorithm"] for r in rows] == ["SPIN", "F-IQL"]
-    # Each has as long, pre-training included, whatever its steps cost.
-    assert all(0.9 < float(r["seconds"]) < 9.0 for r in rows)  # 1.8, on a machine that is busy
+    assert {r["decided by"] for r in rows} == {"the data", "SPIN", "F-IQL", "the expert"}
+    assert (rows[0]["decided by"], rows[-1]["decided by"]) == ("the data", "the expert")
+    assert float(rows[1]["return"]) <= float(rows[2]["return"])
+    assert rows[-1]["of the expert"] == "100%"
+    trained = {r["decided by"]: r for r in rows[1:-1]}
+    # Each has as much work, pre-training included, whatever its steps cost.
+    assert all(0.9 < float(r["seconds"]) < 2.0 for r in trained.values())
+    assert all(0 <= int(r["sent in vain"].strip("%")) <= 100 for r in trained.values())
     curves = read(folder / "curves.csv")
-    for row in rows:
-        steps = [int(r["step"]) for r in curves if r["algorithm"] == row["algorithm"]]
+    for label, row in trained.items():
+        steps = [int(r["step"]) for r in curves if r["algorithm"] == label]
         assert steps[0] == 0
         assert steps[-1] == int(row["steps"])
-        assert len(steps) == 1 + EPOCHS
-    assert float(next(r["seconds"] for r in curves if r["step"] != "0")) > 0.5  # pre-training
+        assert len(steps) == 1 + TASKS["couriers"].n_epochs
     assert (folder / "curves.png").stat().st_size > 10_000
+    assert (folder / "map.png").read_bytes()[:4] == b"\x89PNG"
+    with PIL.Image.open(folder / "map.gif") as animation:
+        assert animation.n_frames == FRAMES
     assert "SPIN " in "\n".join(lines)
     assert "load_policy" in "\n".join(lines)
     policy = load_policy(folder / "SPINIDQL" / "policy.safetensors")
     assert isinstance(policy, SPINIDQL)
-    assert policy.predict(np.zeros((2, 17), np.float32)).shape == (2, 6)
+    assert policy.predict(np.zeros((2, 100), np.float32)).shape == (2, 20)
+
+
+def test_who_is_sent_in_vain() -> None:
+    couriers = np.array([[[0, 0], [1, 0], [5, 5], [0, 0]]])
+    orders = np.array([[[2, 0], [5, 6], [0, 1], [9, 9]]])
+    # Two at order 0, of whom the second is nearer; one at order 1 alone; one stays.
+    actions = np.array([[0, 0, 1, 4]])
+    assert wasted_couriers(actions, couriers, orders).tolist() == [[True, False, False, False]]
+    assert wasted_share(actions) == 0.25
+    assert wasted_share(np.array([[4, 4, 4, 4]])) == 0.0
+
+
+def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Expected a task of couriers, robot; got 'cars'"):
+        run_demo(tmp_path, "cars")
 
 
 def test_rerun_reuses_what_is_there(demo: tuple[Path, list[str]]) -> None:
@@ -165,7 +189,7 @@ def test_pre_training_ends_where_the_first_measured_steps_begin() -> None:
         {"seconds": str(seconds), "update_seconds": str(seconds - 127.5)}
         for seconds in (133.1, 150.0)
     ]
-    assert spin_d3rlpy.demo._pretraining_seconds([before, *epochs]) == 127.5
+    assert spin_d3rlpy.demo.run._pretraining_seconds([before, *epochs]) == 127.5
     at_once = [{"seconds": "38.0", "update_seconds": "37.5"}, {"seconds": "150.0"}]
-    assert spin_d3rlpy.demo._pretraining_seconds([before, *at_once]) == 0.0
-    assert spin_d3rlpy.demo._pretraining_seconds([before]) == 0.0
+    assert spin_d3rlpy.demo.run._pretraining_seconds([before, *at_once]) == 0.0
+    assert spin_d3rlpy.demo.run._pretraining_seconds([before]) == 0.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import datetime
@@ -28,7 +27,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.batches import BatchSource
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.files.locks import exclusive_folder
-from spin_d3rlpy.training.budget import Budget
+from spin_d3rlpy.training.budget import Budget, create_clock
 from spin_d3rlpy.training.checkpoints import Checkpoints
 from spin_d3rlpy.training.distributed import ProcessGroup
 from spin_d3rlpy.training.graphs import CompileGraph
@@ -91,12 +90,7 @@ def create_budget(algo: Trainable, options: RunOptions) -> Budget:
         raise ValueError(
             f"clock={options.clock!r} is for seconds=<a number>; a Budget has its own clock."
         )
-    if isinstance(given, Budget):
-        budget = given
-    elif options.clock == "ops":
-        budget = Budget(given, WorkClock())
-    else:
-        budget = Budget(given, time.process_time if options.clock == "cpu" else time.monotonic)
+    budget = given if isinstance(given, Budget) else Budget(given, create_clock(options.clock))
     if isinstance(budget.clock, WorkClock) and algo.compiled:
         raise ValueError(
             "Operations within a recorded CUDA graph cannot be counted. With clock='ops', "

@@ -569,15 +569,16 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             trust = self.require_built().measure_trust(x)
         self.require_built().trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
-        if 0.0 < trust.alternatives < NEARLY_DETERMINISTIC:
-            LOG.warning(
-                "The data hold one choice for a slot nearly everywhere, so nothing can be known to "
-                "be better. Collect data with exploration.",
-                alternatives=trust.alternatives,
-            )
 
     def end_run(self) -> None:
         super().end_run()
+        trust = self.trust
+        if trust is not None and 0.0 < trust.alternatives < NEARLY_DETERMINISTIC:
+            LOG.warning(
+                "The data hold one choice for a slot nearly everywhere, so little can be known to "
+                "be better. To decide better than they do, collect data with exploration.",
+                alternatives=round(trust.alternatives, 2),
+            )
         layout, held_out = self._config.layout, self._held_out
         if layout is not None and held_out is not None:
             errors_of = self.require_built().temporal_difference_errors

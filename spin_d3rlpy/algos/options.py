@@ -14,11 +14,10 @@ from d3rlpy.logging import LoggerAdapterFactory
 from d3rlpy.metrics import EvaluatorProtocol
 
 from spin_d3rlpy.errors import require_fields, require_one_of
-from spin_d3rlpy.training.budget import Budget
+from spin_d3rlpy.training.budget import Budget, Clock
 from spin_d3rlpy.training.checkpoints import DEFAULT_KEEP
 
 BestIs = Literal["highest", "lowest"]
-Clock = Literal["wall", "cpu", "ops"]
 
 
 @dataclasses.dataclass()

@@ -35,10 +35,19 @@ Fields = Annotated[
 Seed = Annotated[int | None, typer.Option(help="Of networks and mini-batches; default: 0.")]
 
 
-@command(program, "spin-d3rlpy demo", "spin-d3rlpy demo --minutes 1 --seed 1 --out another-demo")
+@command(
+    program,
+    "spin-d3rlpy demo",
+    "spin-d3rlpy demo --task robot --out demo-of-a-robot",
+    "spin-d3rlpy demo --seconds 60 --seed 1 --out another-demo",
+)
 def demo(
+    task: Annotated[str, typer.Option(help="couriers or robot.")] = "couriers",
     out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("spin-demo"),
-    minutes: Annotated[float, typer.Option(min=0.01, help="Of training per algorithm.")] = 2.5,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0.5, help="Of training per algorithm; couriers': nominal ones."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of networks and mini-batches.")] = 0,
     size: Size = None,
     device: Device = "cpu:0",
@@ -46,14 +55,18 @@ def demo(
     progress: Progress = True,
     json: Json = False,
 ) -> None:
-    """Train SPIN and factored IQL on cheetah-run and compare them, in minutes on a CPU."""
-    from spin_d3rlpy.demo import SIZE, run_demo
+    """Train SPIN and factored IQL on one dataset and compare them, in minutes on a CPU.
+
+    Couriers who choose among orders (the default), or a robot that learns to run.
+    """
+    from spin_d3rlpy.demo import run_demo
 
     rows = run_demo(
         out,
-        minutes=minutes,
+        task,
+        seconds=seconds,
         seed=seed,
-        size=size or SIZE,
+        size=size,
         device=device,
         jobs=jobs,
         show_progress=progress,

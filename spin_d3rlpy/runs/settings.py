@@ -14,6 +14,7 @@ from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.algos.recipes import recipe_policy
 from spin_d3rlpy.evaluation.metrics import ActionMode
 from spin_d3rlpy.files.yaml_settings import check_name, check_values, create, merge
+from spin_d3rlpy.training.budget import Clock
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,7 @@ class TrainSettings:
         n_steps: gradient steps; the recipe's if None.
         n_steps_per_epoch: gradient steps between evaluations; a tenth of the run's if None.
         seconds: training time, pre-training included, instead of `n_steps`.
+        clock: of `seconds`, as in `fit`: `"wall"`, `"cpu"` or `"ops"`.
         n_epochs: evaluations of a timed training after its first stages.
         episodes: per evaluation.
         evaluation_seed: of an evaluation's first episode.
@@ -49,6 +51,7 @@ class TrainSettings:
     n_steps: int | None = None
     n_steps_per_epoch: int | None = None
     seconds: float | None = None
+    clock: Clock = "wall"
     n_epochs: int = 10
     episodes: int = 10
     evaluation_seed: int = 100

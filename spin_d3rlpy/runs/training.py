@@ -43,7 +43,7 @@ from spin_d3rlpy.runs.settings import (
     create_algorithm,
     pretraining_fields,
 )
-from spin_d3rlpy.training.budget import Budget
+from spin_d3rlpy.training.budget import Budget, create_clock
 from spin_d3rlpy.training.checkpoints import Checkpoints
 from spin_d3rlpy.training.loop import Run, StageLog
 from spin_envs import normalized_score, reference_scores
@@ -97,7 +97,7 @@ def run_training(
     show_progress: bool = True,
     trust: bool = False,
     greedy_too: bool = False,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] | None = None,
     spent: float = 0.0,
     change: Change | None = None,
 ) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def run_training(
         trust: see `load_dataset`.
         greedy_too: where evaluations sample, also play greedy actions (`greedy_return`): early in
             training they can be good while samples are not.
-        clock: counts the seconds of training.
+        clock: counts the seconds of training; `settings.clock` by default.
         spent: of these seconds, by the pre-training of `settings.asm`.
         change: returns what to train on and to evaluate in, e.g. fewer episodes; the same in each
             attempt.
@@ -129,6 +129,7 @@ def run_training(
         DatasetNotFoundError: see `load_dataset`.
         InvalidDatasetError: see `load_dataset`.
     """
+    clock = clock or create_clock(settings.clock)
     budget = Budget(settings.seconds, clock, settings.n_epochs)
     budget.spent = spent
     with _open_folder(folder, settings) as finished:
@@ -340,6 +341,13 @@ def _identity(settings: Settings) -> dict[str, Any]:
     return {k: v for k, v in dataclasses.asdict(settings).items() if k != "n_steps"}
 
 
+def _defaults(settings: Settings) -> dict[str, Any]:
+    """Returns the settings that may be left out."""
+    missing = dataclasses.MISSING
+    fields = dataclasses.fields(settings)
+    return {field.name: field.default for field in fields if field.default is not missing}
+
+
 def _holds_work(folder: Path) -> bool:
     """Whether steps were made in a run's folder."""
     files = [folder / CURVE, folder / RESULT, *(folder / "checkpoints").glob("*.ckpt")]
@@ -361,7 +369,8 @@ def _begin(folder: Path, settings: Settings) -> dict[str, Any] | None:
     if not _holds_work(folder):  # an attempt that failed at its start blocks no other
         (folder / FIRST).unlink(missing_ok=True)
     elif path.exists():
-        saved = read_settings(path)
+        # A file of before there was a setting is of a run that had its default.
+        saved = {**_defaults(settings), **read_settings(path)}
         if "compile_graph" in saved.get("fields", {}):  # results do not depend on it
             saved["fields"]["compile_graph"] = wanted["fields"]["compile_graph"]
         before, steps = saved.get("n_steps", 0), wanted.get("n_steps", 0)

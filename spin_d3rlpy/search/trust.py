@@ -27,8 +27,8 @@ SearchMode = Literal["auto", "always", "never"]
 # careful gain chose, those with 66 to 80 % did harm, and those with 89 % or more paid.
 LEAST_CONFIRMED = 0.85
 # Of the standard deviation of returns. A search that gained 0.005 of it returned 15 instead of
-# imitation's 273 with 103 % confirmed (finger-spin); those that paid gained 0.03 to 0.46 of it.
-LEAST_GAIN = 0.02
+# imitation's 273 with 103 % confirmed (finger-spin); those that paid gained 0.02 to 0.46 of it.
+LEAST_GAIN = 0.01
 # The same where it is not sure that enough is confirmed. Of such searches those that gained 0.02
 # were a matter of luck.
 LEAST_UNDECIDED_GAIN = 0.05
@@ -97,7 +97,7 @@ class Trust:
     def are_confirmed(self) -> tuple[bool, ...]:
         """By search, whether 85 % of its gain or more is confirmed, and the gain is real.
 
-        A gain is real if it is surely above 0, and 2 % of the spread of returns or more.
+        A gain is real if it is surely above 0, and 1 % of the spread of returns or more.
         """
         return self._confirmed_to(0.0, LEAST_GAIN)
 

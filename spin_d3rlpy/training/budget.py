@@ -7,13 +7,15 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from d3rlpy.logging import LOG
 
-from spin_d3rlpy.errors import require_fields
+from spin_d3rlpy.errors import require_fields, require_one_of
 from spin_d3rlpy.training.work import StepWork, WorkClock
+
+Clock = Literal["wall", "cpu", "ops"]
 
 UNTIMED_STEPS = 3  # in which memory and caches are made
 TRIAL_SHARE = 0.01  # of the seconds, for each number of threads
@@ -25,6 +27,23 @@ OVERTIME_SECONDS = 0.5
 # Between the first and the last test of what was learned, others are made while all of them keep to
 # this share of a stage's seconds.
 TEST_SHARE = 0.1
+
+
+def create_clock(name: Clock) -> Callable[[], float]:
+    """Returns what counts seconds.
+
+    Args:
+        name: `"wall"`, or `"cpu"`, the process's time on all cores, by which runs on busy machines
+            compare, or `"ops"`, nominal seconds of the operations made, by which runs on different
+            machines compare.
+
+    Raises:
+        ValueError: another name.
+    """
+    require_one_of("clock", name, Clock)
+    if name == "ops":
+        return WorkClock()
+    return time.process_time if name == "cpu" else time.monotonic
 
 
 @dataclasses.dataclass(eq=False)

@@ -250,11 +250,11 @@ def test_a_smaller_gain_that_is_confirmed_is_better_than_a_larger_one_that_is_no
 
 def test_a_gain_that_is_small_beside_what_returns_differ_by_is_not_trusted() -> None:
     tables = [[0.0, 1.0, 3.0], [0.0, 1.0, 3.0]]  # a gain of about 1.7, confirmed by 100 %
-    assert gains_by(tables, spread=40.0).acts_by == "search"
-    trust = gains_by(tables, spread=120.0)
+    assert gains_by(tables, spread=80.0).acts_by == "search"
+    trust = gains_by(tables, spread=240.0)
     assert trust.share == pytest.approx(1.0)
     assert trust.acts_by != "search"
-    assert "standard deviation of returns (expected 2%)" in str(trust)
+    assert "standard deviation of returns (expected 1%)" in str(trust)
 
 
 def test_a_search_near_the_bound_acts_if_no_other_is_confirmed() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spin_d3rlpy import demo
+from spin_d3rlpy.demo import run as demo
 from spin_d3rlpy.errors import FolderInUseError
 from spin_d3rlpy.files.locks import exclusive_folder
 from spin_d3rlpy.files.results import write_json
