@@ -364,7 +364,7 @@ def cpu_multiplies_bfloat16() -> bool:
     """Whether the CPU has instructions for bfloat16 products (private functions of torch 2.13).
 
     `ATEN_CPU_CAPABILITY=avx2`, by which one measures as on a plainer CPU, forbids them: emulated
-    they take ten times as long.
+    products made a training five times as long.
     """
     if torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "NO AVX", "AVX2"):
         return False

@@ -21,6 +21,7 @@ from packaging.version import Version
 from spin_d3rlpy._compat import (
     DiscreteView,
     advance_schedule,
+    cpu_multiplies_bfloat16,
     fuse_adam,
     log_folders,
     step_without_schedule,
@@ -220,6 +221,15 @@ def test_d3rlpys_optimizer_still_advances_its_schedule_by_itself() -> None:
     assert advanced < 0.01
     optim.step()
     assert rate() < advanced
+
+
+def test_a_processor_told_to_be_plainer_multiplies_no_bfloat16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    for capability, expected in {"AVX512": True, "AVX2": False, "DEFAULT": False}.items():
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda c=capability: c)
+        assert cpu_multiplies_bfloat16() is expected
 
 
 def test_torch_still_has_no_public_question_for_bfloat16_units() -> None:

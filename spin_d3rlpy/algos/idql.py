@@ -573,10 +573,11 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     def end_run(self) -> None:
         super().end_run()
         trust = self.trust
-        if trust is not None and 0.0 < trust.alternatives < NEARLY_DETERMINISTIC:
+        is_alone = trust is not None and trust.acts_by != "search"
+        if trust is not None and is_alone and 0.0 < trust.alternatives < NEARLY_DETERMINISTIC:
             LOG.warning(
-                "The data hold one choice for a slot nearly everywhere, so little can be known to "
-                "be better. To decide better than they do, collect data with exploration.",
+                "The data hold one choice for a slot nearly everywhere, so nothing can be known to "
+                "be better. Collect data with exploration.",
                 alternatives=round(trust.alternatives, 2),
             )
         layout, held_out = self._config.layout, self._held_out

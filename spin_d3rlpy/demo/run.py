@@ -144,10 +144,9 @@ def run_demo(
         "evaluation_seed": EVALUATION_SEED,
         "n_epochs": chosen.n_epochs,
     }
-    if chosen.clock == "ops":  # `"auto"` depends on the processor
-        common["fields"] = {"precision": "float32"}
     settings = {
-        name: train_settings({**common, "algorithm": name}, "demo") for name in ALGORITHMS.values()
+        name: train_settings({**common, **_algorithm(name, chosen.clock)}, "demo")
+        for name in ALGORITHMS.values()
     }
     unit = "nominal seconds" if chosen.clock == "ops" else "seconds"
     log(f"[2/3] {' and '.join(ALGORITHMS)}: {seconds:g} {unit} of training each")
@@ -177,6 +176,16 @@ def run_demo(
         f'Use a policy: spin_d3rlpy.load_policy("{folder / SPIN / POLICY}").predict(observations)'
     )
     return rows
+
+
+def _algorithm(name: str, clock: Clock) -> dict[str, Any]:
+    """Returns the settings of one of the algorithms."""
+    if clock != "ops":
+        return {"algorithm": name}
+    fields: dict[str, Any] = {"precision": "float32"}  # `"auto"` depends on the processor
+    if name == SPIN:
+        fields["pretraining"] = {"precision": "float32"}
+    return {"algorithm": name, "fields": fields}
 
 
 def _play(

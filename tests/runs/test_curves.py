@@ -81,3 +81,20 @@ def test_an_attempt_that_failed_at_its_start_does_not_block_its_folder(tmp_path:
     values["n_steps"] = 4
     with pytest.raises(ValueError, match=r"holds a run with n_steps=5 \(asked for: 4\)"):
         run_training(folder, train_settings(values, "test"), show_progress=False)
+
+
+def test_the_clock_of_a_folder_is_a_setting_which_older_files_lack(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    values = {"dataset": "spin/nothing-v0", "algorithm": "FactoredBC", "seconds": 1.0}
+    with pytest.raises(DatasetNotFoundError):
+        run_training(folder, train_settings(values, "test"), show_progress=False)
+    config = folder / "config.yaml"
+    lines = config.read_text().splitlines(keepends=True)
+    assert "clock: wall\n" in lines
+    config.write_text("".join(line for line in lines if not line.startswith("clock:")))
+    write_csv(folder / "curve.csv", [{"step": 5, "return": 1.0}])
+    with pytest.raises(DatasetNotFoundError):  # resumed, not refused
+        run_training(folder, train_settings(values, "test"), show_progress=False)
+    values["clock"] = "ops"
+    with pytest.raises(ValueError, match=r"clock='wall' \(asked for: 'ops'\)"):
+        run_training(folder, train_settings(values, "test"), show_progress=False)

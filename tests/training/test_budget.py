@@ -14,7 +14,7 @@ from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import SPINIQL, FactoredBC
 from spin_d3rlpy.policies import feature_cache
-from spin_d3rlpy.training.budget import Budget
+from spin_d3rlpy.training.budget import Budget, create_clock
 from spin_d3rlpy.training.checkpoints import Checkpoints
 from spin_d3rlpy.training.loop import Loop, Metrics, Run
 from spin_d3rlpy.training.work import WorkClock
@@ -288,3 +288,11 @@ def test_fit_counts_the_processors_time_if_asked(monkeypatch: pytest.MonkeyPatch
         FactoredBC().fit(random_buffer(), seconds=5, clock="sun")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="seconds=<a number>"):
         FactoredBC().fit(random_buffer(), clock="cpu")
+
+
+def test_clocks_have_names() -> None:
+    assert create_clock("wall") is time.monotonic
+    assert create_clock("cpu") is time.process_time
+    assert isinstance(create_clock("ops"), WorkClock)
+    with pytest.raises(ValueError, match="clock"):
+        create_clock("sun")  # type: ignore[arg-type]
