@@ -1,47 +1,32 @@
-"""Train SPIN-IQL on a discretized control task and evaluate it; minutes on a CPU.
+"""Train SPIN on couriers who choose among orders, or on a robot, and evaluate it; a minute on a CPU.
 
-Run with `python examples/first_policy.py`; `--steps` and `--size` make it shorter.
+Run with `python examples/first_policy.py`, or with
+`--dataset spin/cheetah-run-b3/medium-expert-v0 --seconds 180` for a robot of six joints.
 """
 
 import argparse
 
-from spin_d3rlpy import (
-    SPIN,
-    SPINIQL,
-    LockstepEvaluator,
-    PretrainingConfig,
-    TransformerConfig,
-    load_dataset,
-    save_asm,
-)
-from spin_d3rlpy.files.results import format_table
+from spin_d3rlpy import SPINIDQL, LockstepEvaluator, load_dataset, save_asm, save_policy
 
 
-def main(size: int, episodes: int, pretraining_updates: int, steps: int, folder: str) -> None:
-    dataset, env = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=size)
-    algo = SPINIQL(
-        policy=SPIN(
-            transformer=TransformerConfig(width=64, n_blocks=2),
-            pretraining=PretrainingConfig(max_updates=pretraining_updates),
-        )
-    )
+def main(name: str, size: int, episodes: int, seconds: float, folder: str) -> None:
+    dataset, env = load_dataset(name, size=size)
+    algo = SPINIDQL(recipe="tuned", device="cpu:0")
+    algo.fit(dataset, seconds=seconds)
     evaluator = LockstepEvaluator(env, episodes)
-    epochs = algo.fit(
-        dataset, n_steps=steps, n_steps_per_epoch=1_000, evaluators={"return": evaluator}
-    )
+    print(f"data {dataset.returns().mean():.1f}, SPIN {evaluator(algo, dataset):.1f}")
+    print(algo.trust)
     assert algo.asm is not None
-    save_asm(algo.asm, f"{folder}/asm.safetensors")  # SPINIQL(asm=...) takes it over later
-    algo.save(f"{folder}/policy.d3")
-    columns = ("step", "seconds", "return")
-    print(format_table([{c: round(metrics[c], 1) for c in columns} for _, metrics in epochs]))
+    save_asm(algo.asm, f"{folder}/asm.safetensors")  # SPINIDQL(asm=...) takes it over later
+    save_policy(algo, f"{folder}/policy.safetensors")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=100_000, help="transitions of the dataset")
-    parser.add_argument("--episodes", type=int, default=10, help="of an evaluation")
-    parser.add_argument("--pretraining-updates", type=int, default=1_000)
-    parser.add_argument("--steps", type=int, default=5_000, help="gradient steps")
+    parser.add_argument("--dataset", default="spin/dispatch-n20/medium-expert-v0")
+    parser.add_argument("--size", type=int, default=50_000, help="transitions of the dataset")
+    parser.add_argument("--episodes", type=int, default=10, help="of the evaluation")
+    parser.add_argument("--seconds", type=float, default=60, help="of training")
     parser.add_argument("--folder", default=".", help="output folder")
     args = parser.parse_args()
-    main(args.size, args.episodes, args.pretraining_updates, args.steps, args.folder)
+    main(args.dataset, args.size, args.episodes, args.seconds, args.folder)

@@ -28,7 +28,7 @@ from tests.algos.problems import new_algorithm
 pytestmark = pytest.mark.usefixtures("short_episodes")
 in_background = spin_d3rlpy.demo.run._in_background
 SMOKE: dict[str, Any] = {
-    "seconds": 1.0,
+    "minutes": 1 / 60,
     "size": 2_000,
     "recipe": "smoke",
     "show_progress": False,
@@ -59,7 +59,7 @@ def test_algorithms_train_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(spin_d3rlpy.demo.run, "_in_background", in_background)
-    settings = {**SMOKE, "seconds": 45.0}  # longer than a process takes to start
+    settings = {**SMOKE, "minutes": 0.75}  # longer than a process takes to start
     run_demo(tmp_path, "robot", **settings)
     ended = [(tmp_path / name / "result.json").stat().st_mtime for name in ALGORITHMS.values()]
     began = [(tmp_path / name / "config.yaml").stat().st_mtime for name in ALGORITHMS.values()]

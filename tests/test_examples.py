@@ -38,7 +38,12 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
             ["critic_initialization.csv"],
         )
     ],
-    "first_policy.py": [(SHORT, ["policy.d3", "asm.safetensors"])],
+    "first_policy.py": [
+        (
+            [*SIZE, "--episodes", "1", "--seconds", "1"],
+            ["policy.safetensors", "asm.safetensors"],
+        )
+    ],
     "fine_tune_online.py": [([*SHORT, "--online-steps", "3"], ["policy.d3"])],
     "swap_in.py": [
         (["--data-steps", "300", "--steps", "4", *before], ["policy.d3"])

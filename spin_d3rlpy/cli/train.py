@@ -39,14 +39,14 @@ Seed = Annotated[int | None, typer.Option(help="Of networks and mini-batches; de
     program,
     "spin-d3rlpy demo",
     "spin-d3rlpy demo --task robot --out demo-of-a-robot",
-    "spin-d3rlpy demo --seconds 60 --seed 1 --out another-demo",
+    "spin-d3rlpy demo --minutes 1 --seed 1 --out another-demo",
 )
 def demo(
     task: Annotated[str, typer.Option(help="couriers or robot.")] = "couriers",
     out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("spin-demo"),
-    seconds: Annotated[
+    minutes: Annotated[
         float | None,
-        typer.Option(min=0.5, help="Of training per algorithm; couriers': nominal ones."),
+        typer.Option(min=0.01, help="Of training per algorithm; couriers': nominal ones."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of networks and mini-batches.")] = 0,
     size: Size = None,
@@ -64,7 +64,7 @@ def demo(
     rows = run_demo(
         out,
         task,
-        seconds=seconds,
+        minutes=minutes,
         seed=seed,
         size=size,
         device=device,

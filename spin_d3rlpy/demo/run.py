@@ -89,7 +89,7 @@ def run_demo(
     folder: Path,
     task: str = "couriers",
     *,
-    seconds: float | None = None,
+    minutes: float | None = None,
     seed: int = 0,
     size: int | None = None,
     device: str = "cpu:0",
@@ -108,7 +108,7 @@ def run_demo(
     Args:
         folder: of the files.
         task: name in `TASKS`.
-        seconds: of training per algorithm, by the task's clock; the task's own if None.
+        minutes: of training per algorithm, by the task's clock; the task's own if None.
         seed: of networks and mini-batches.
         size: transitions of the dataset; the task's own if None.
         device: as in d3rlpy.
@@ -127,7 +127,7 @@ def run_demo(
     if task not in TASKS:
         raise ValueError(f"Expected a task of {', '.join(TASKS)}; got {task!r}.")
     chosen = TASKS[task]
-    size, seconds = size or chosen.size, seconds or chosen.seconds
+    size, seconds = size or chosen.size, 60.0 * minutes if minutes else chosen.seconds
     log(f"{chosen.about}\n[1/3] Dataset {chosen.dataset}")
     dataset, env = load_dataset(chosen.dataset, size=size, jobs=jobs, progress=show_progress)
     n = dataset.transition_count

@@ -108,7 +108,7 @@ def test_bad_input_is_one_line_on_stderr_without_traceback(
         (["export", "unknown"], "Shipped: "),
         (["evaluate", "nothing"], "Expected the folder of a finished `spin-d3rlpy train`"),
         (["train", "spin/x", "--minutes", "-1"], "Invalid value for '--minutes'"),
-        (["demo", "--seconds", "0"], "Invalid value for '--seconds'"),
+        (["demo", "--minutes", "0"], "Invalid value for '--minutes'"),
         (["evaluate", "cheetah-run-b3-expert", "--mode", "best"], "'greedy', 'sample'"),
         (["evaluate", "cheetah-run-b3-expert", "--env", "spin/maze-v0"], "nvec"),
         (["plot", "curves", "nowhere"], "no curve.csv"),
