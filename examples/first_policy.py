@@ -1,4 +1,4 @@
-"""Train SPIN on couriers who choose among orders, or on a robot, and evaluate it; a minute on a CPU.
+"""Train SPIN on couriers who choose among orders, or on a robot; a minute on a CPU.
 
 Run with `python examples/first_policy.py`, or with
 `--dataset spin/cheetah-run-b3/medium-expert-v0 --seconds 180` for a robot of six joints.
@@ -7,6 +7,7 @@ Run with `python examples/first_policy.py`, or with
 import argparse
 
 from spin_d3rlpy import SPINIDQL, LockstepEvaluator, load_dataset, save_asm, save_policy
+from spin_d3rlpy.files.results import format_table
 
 
 def main(name: str, size: int, episodes: int, seconds: float, folder: str) -> None:
@@ -14,11 +15,12 @@ def main(name: str, size: int, episodes: int, seconds: float, folder: str) -> No
     algo = SPINIDQL(recipe="tuned", device="cpu:0")
     algo.fit(dataset, seconds=seconds)
     evaluator = LockstepEvaluator(env, episodes)
-    print(f"data {dataset.returns().mean():.1f}, SPIN {evaluator(algo, dataset):.1f}")
-    print(algo.trust)
+    returns = {"data": float(dataset.returns().mean()), "SPIN": evaluator(algo, dataset)}
     assert algo.asm is not None
     save_asm(algo.asm, f"{folder}/asm.safetensors")  # SPINIDQL(asm=...) takes it over later
     save_policy(algo, f"{folder}/policy.safetensors")
+    print(algo.trust)
+    print(format_table([{"by": name, "return": f"{mean:.1f}"} for name, mean in returns.items()]))
 
 
 if __name__ == "__main__":

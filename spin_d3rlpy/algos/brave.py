@@ -245,6 +245,11 @@ class BraVEImpl(MultiDiscreteImpl):
         return super().act(x, None, sample)
 
     def require_rules(self) -> NoReturn:
+        """Refuses rules and masks.
+
+        Raises:
+            ValueError: always.
+        """
         raise ValueError(
             "BraVE keeps no masks and no rules: its tree has the logged actions, whatever masks "
             "say of them. Use SPINIDQL or DecQNBCQ, which keep them."
@@ -319,6 +324,14 @@ class BraVE(MultiDiscreteAlgo[BraVEImpl, BraVEConfig], name="spin_d3rlpy_brave")
         self.require_built().plant()
 
     def require_built(self, scalers: Sequence[str] = ()) -> BraVEImpl:
+        """Returns the built implementation.
+
+        Args:
+            scalers: names of the scalers that must be fitted, as where it acts or learns.
+
+        Raises:
+            RuntimeError: it is not built, or there are no actions to choose from.
+        """
         impl = super().require_built(scalers)
         if scalers and impl.tree is None:  # to act, to learn or to save it whole
             raise RuntimeError(

@@ -49,6 +49,7 @@ from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
 from spin_d3rlpy.search.ascent import ascend
 from spin_d3rlpy.search.trust import (
+    FIRST_STATES,
     Search,
     SearchMode,
     Trust,
@@ -84,7 +85,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     slot among the choices that the policy supports, by the value of the whole action: give it a
     `joint_critic`. With `held_out_share` each critic's search is judged by the other critics, on
     episodes that nothing was trained on (`search.trust`); where they do not confirm what it gains,
-    or where that is little beside what returns differ by, actions are the policy's own: the most
+    or where that is little against what returns differ by, actions are the policy's own: the most
     likely one, or samples where the critics find these surely better.
 
     How far ahead to look when actions are compared is a question of the data: what follows an
@@ -555,20 +556,29 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         return buffer
 
     def before_evaluation(self) -> None:
-        """Measures trust; training does not depend on whether it is measured."""
+        """Measures trust; training does not depend on whether it is measured.
+
+        It looks at few states first, and at more only if they leave it open what is confirmed.
+        """
         if self._held_out is None:
             return
-        device = torch.empty(0, device=self._device).device
+        impl, device = self.require_built(), torch.empty(0, device=self._device).device
         rows = self._held_out.observation_index
+        most = min(len(rows), states_to_look_at(len(self._nvec)))
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(0)
-            n = min(len(rows), states_to_look_at(len(self._nvec)))
-            chosen = rows[torch.randperm(len(rows))[:n].to(rows.device)]
-            observations = self._held_out.observations_at(chosen)
-            x = observations if self._transform is None else self._transform(observations)
-            trust = self.require_built().measure_trust(x)
-        self.require_built().trust_critics(trust)
+            rows = rows[torch.randperm(len(rows))[:most].to(rows.device)]
+            trust = impl.measure_trust(self._scaled(rows[:FIRST_STATES]))
+            if len(rows) > FIRST_STATES and not trust.is_clear:
+                trust = impl.measure_trust(self._scaled(rows))
+        impl.trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
+
+    def _scaled(self, rows: torch.Tensor) -> torch.Tensor:
+        """Returns held-out observations as the networks see them, `(B, obs)`."""
+        assert self._held_out is not None
+        observations = self._held_out.observations_at(rows)
+        return observations if self._transform is None else self._transform(observations)
 
     def end_run(self) -> None:
         super().end_run()

@@ -1,4 +1,4 @@
-"""The couriers' map: who goes where, one policy beside another, as an animation."""
+"""The couriers' map: who goes where, one policy next to another, as an animation."""
 
 from __future__ import annotations
 

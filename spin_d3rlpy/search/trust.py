@@ -3,7 +3,7 @@
 A search finds the actions that its critic values too highly. Critics of an ensemble make different
 mistakes: what one of them gains by a search and the others confirm is real, what they do not
 confirm is its own mistake. Mistakes that all of them share remain, and are larger than a gain that
-is small beside what returns differ by. States are those of episodes that nothing was trained on.
+is small against what returns differ by. States are those of episodes that nothing was trained on.
 
 Where no search is trusted the policy imitates: by its most likely action, unless the critics find
 that its samples are surely better. The most likely action of varied decisions can be nobody's.
@@ -33,6 +33,7 @@ LEAST_GAIN = 0.01
 # were a matter of luck.
 LEAST_UNDECIDED_GAIN = 0.05
 LEAST_STATES = 32  # fewer do not tell
+FIRST_STATES = 64  # enough where no search is near the bound
 MOST_STATES = 1024
 MOST_CHOICES = 5000  # slots times states: a search visits each
 
@@ -110,6 +111,19 @@ class Trust:
         near = self._confirmed_to(2.0, LEAST_UNDECIDED_GAIN)
         pairs = zip(near, self.are_confirmed, strict=True)
         return tuple(is_near and not is_confirmed for is_near, is_confirmed in pairs)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether more states would hardly change which searches are confirmed.
+
+        What is confirmed of each is three standard errors or more from the bound.
+        """
+        return all(
+            abs(confirmed - LEAST_CONFIRMED * promised) > 3.0 * error
+            for promised, confirmed, error in zip(
+                self.promised, self.confirmed, self.standard_errors, strict=True
+            )
+        )
 
     def _confirmed_to(self, errors: float, least_gain: float) -> tuple[bool, ...]:
         """Returns whether enough is confirmed if so many standard errors are added to it."""
