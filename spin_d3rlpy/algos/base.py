@@ -568,7 +568,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
           `TorchMiniBatch` on the training device instead of a `TransitionMiniBatch`.
         - Timings do not wait for the device: on a GPU `time_step`, `time_sample_batch` and
           `time_algorithm_update` are launch times. With `compile_graph`, `time_algorithm_update`
-          includes drawing the batch. `time_epoch` is the whole epoch's.
+          includes drawing the batch. `time_epoch` is the whole epoch's,
+          `time_evaluation` an evaluator's (the mean of several).
         - Two runs never share a log folder.
 
         The arguments are the fields of `spin_d3rlpy.algos.options.FitOptions`, by name after the

@@ -274,10 +274,10 @@ class Training:
             options.epoch_callback(algo, epoch, loop.step)
         if self._evaluators or loop.is_over(epoch):
             loop.test(algo.before_evaluation, epoch)
-        measured = {
-            name: evaluate(algo, self._for_evaluators)
-            for name, evaluate in self._evaluators.items()
-        }
+        measured = {}
+        for name, evaluate in self._evaluators.items():
+            with loop.showing(f"evaluating {name}"), logger.measure_time("evaluation"):
+                measured[name] = evaluate(algo, self._for_evaluators)
         _add_metrics(logger, measured)
         if options.logging_strategy == LoggingStrategy.EPOCH:
             loop.logged = logger.commit(epoch, loop.step)

@@ -162,7 +162,7 @@ def doubts(report: RunReport) -> list[str]:
             f"{report.new_combinations:.1%} of the policy's decisions are combinations of choices "
             "that the log does not have."
         )
-    if report.trust is not None and report.trust.acts_by == "imitation":
+    if report.trust is not None and report.trust.acts_by != "search":
         reasons.append(f"The critics are not trusted: the policy {report.trust}.")
     if report.rule_kept is not None and report.rule_kept[1] < 1.0:
         reasons.append(f"{1.0 - report.rule_kept[1]:.1%} of the policy's decisions break the rule.")

@@ -8,7 +8,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,7 @@ class Loop:
         self._keep_best = keep_best
         self._best_weights: dict[str, torch.Tensor] | None = None
         self._started = time.monotonic()
+        self._bar: Any = None  # while epochs are made
         checkpoints = run.checkpoints
         if checkpoints is not None and (saved := checkpoints.resume(stage)) is not None:
             self._load(saved, device)
@@ -177,6 +178,7 @@ class Loop:
             ) as bar,
             self._time.fastest_threads(self._device.type == "cpu"),
         ):
+            self._bar = bar
             while not self.is_over(epoch):
                 epoch += 1
                 began = time.monotonic()
@@ -267,10 +269,19 @@ class Loop:
         """Wall-clock time of the run, without the time between interruption and resumption."""
         return time.monotonic() - self._started
 
+    @contextmanager
+    def showing(self, what: str) -> Iterator[None]:
+        """Context in which the progress bar says what is done instead of steps."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(what)
+        yield
+        if self._bar is not None:
+            self._bar.set_postfix_str("")
+
     def test(self, test: Callable[[], None], epoch: int) -> None:
         """Tests what was learned, at the end of the last epoch or where the time affords it."""
         if self.is_over(epoch) or self._time.affords_test:
-            with self._time.testing():
+            with self._time.testing(), self.showing("testing"):
                 test()
 
     def is_over(self, epoch: int) -> bool:

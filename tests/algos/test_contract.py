@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,20 @@ def test_times_of_steps_and_their_parts_are_logged() -> None:
         parts = metrics["time_sample_batch"] + metrics["time_algorithm_update"]
         assert 0.0 < parts <= metrics["time_step"]
         assert 3 * metrics["time_step"] <= metrics["time_epoch"]
+
+
+def test_evaluation_is_timed_apart_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    def slow(*_: Any) -> float:
+        time.sleep(0.2)
+        return 1.0
+
+    options = {**QUIET, "show_progress": True}
+    algo = make(FactoredBC)
+    metrics = algo.fit(random_buffer(), n_steps=3, evaluators={"mine": slow}, **options)[-1][1]
+    assert metrics["time_evaluation"] >= 0.2
+    assert metrics["time_epoch"] < metrics["time_evaluation"] + 3 * metrics["time_step"]
+    assert "evaluating mine" in capsys.readouterr().err
+    assert "time_evaluation" not in make(FactoredBC).fit(random_buffer(), n_steps=3, **QUIET)[-1][1]
 
 
 def test_models_are_saved_when_save_interval_says_so(tmp_path: Path) -> None:

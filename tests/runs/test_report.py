@@ -232,6 +232,9 @@ def test_doubts_are_named(run: Path) -> None:
         "The critics are not trusted: the policy acts by imitation": {
             "trust": Trust((Search(0.9, 0.02),), (1.0,), (0.1,), (0.1,), 50)
         },
+        "The critics are not trusted: the policy acts by samples": {
+            "trust": Trust((Search(0.9, 0.02),), (1.0,), (0.1,), (0.1,), 50, likeliest_gain=-1.0)
+        },
     }
     for text, change in cases.items():
         [doubt] = doubts(dataclasses.replace(sure, **change))
