@@ -26,7 +26,7 @@ SearchMode = Literal["auto", "always", "never"]
 # Share of a search's gain. Critics also agree on what none of them knows: of the searches that the
 # careful gain chose, those with 66 to 80 % did harm, and those with 89 % or more paid.
 LEAST_CONFIRMED = 0.85
-# Of the standard deviation of returns. A search that gained 0.005 of it returned 15 instead of
+# Of the standard deviation of returns. A search that gained 0.005 of it returned 46 instead of
 # imitation's 273 with 103 % confirmed (finger-spin); those that paid gained 0.02 to 0.46 of it.
 LEAST_GAIN = 0.01
 # The same where it is not sure that enough is confirmed. Of such searches those that gained 0.02
