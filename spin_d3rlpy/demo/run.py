@@ -76,9 +76,9 @@ TASKS = {
     "robot": Task(
         dataset="spin/cheetah-run-b3/medium-expert-v0",
         size=400_000,
-        seconds=90.0,
+        seconds=80.0,
         clock="wall",
-        n_epochs=4,
+        n_epochs=3,
         episodes=20,
         about="A robot of six joints learns to run; each joint has three torques.",
     ),
