@@ -116,10 +116,15 @@ class Trust:
     def is_clear(self) -> bool:
         """Whether more states would hardly change which searches are confirmed.
 
-        What is confirmed of each is three standard errors or more from the bound.
+        By three standard errors, each is refused, or its gain is enough or too little.
         """
+        least = LEAST_GAIN * self.spread
         return all(
-            abs(confirmed - LEAST_CONFIRMED * promised) > 3.0 * error
+            confirmed + 3.0 * error < LEAST_CONFIRMED * promised
+            or (
+                confirmed - 3.0 * error > LEAST_CONFIRMED * promised
+                and abs(confirmed - least) > 3.0 * error
+            )
             for promised, confirmed, error in zip(
                 self.promised, self.confirmed, self.standard_errors, strict=True
             )

@@ -271,6 +271,14 @@ def test_a_search_near_the_bound_acts_if_no_other_is_confirmed() -> None:
     assert far.acts_by == "imitation"
 
 
+def test_a_gain_near_the_least_one_is_not_clear() -> None:
+    trust = Trust((ALONE,), (1.0,), (1.0,), (0.01,), 64, 2.0, spread=1.0)
+    assert trust.is_clear
+    assert not dataclasses.replace(trust, spread=99.0).is_clear  # 1 % of it is 0.99
+    refused = dataclasses.replace(trust, confirmed=(0.5,), spread=50.0)
+    assert refused.is_clear  # its gain does not matter
+
+
 def test_more_states_are_looked_at_where_few_leave_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
     algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL), gamma=0.0)
