@@ -32,6 +32,12 @@ def one(device: torch.device) -> torch.Tensor:
     return torch.ones((), device=device)
 
 
+@functools.cache
+def zero(device: torch.device) -> torch.Tensor:
+    """What products are added to."""
+    return torch.zeros((), device=device)
+
+
 def _product(x: torch.Tensor, y: torch.Tensor, scale: float, slope: float) -> torch.Tensor:
     with torch.autocast(x.device.type, enabled=False):
         result: torch.Tensor = _Product.apply(x, y, scale, slope)  # type: ignore[no-untyped-call]
@@ -49,9 +55,9 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         (y,) = ctx.saved_tensors
-        column, empty = y.reshape(-1, 1), y.new_empty(1)
-        of_x = torch.addmv(empty, column, gradient[None], beta=0, alpha=ctx.slope)
-        return of_x.view_as(y), None, None, None
+        # One kernel, and no matrix product: it is the first of a backward pass, whose thread has
+        # no CUDA context before its first kernel, of which cuBLAS warns.
+        return torch.addcmul(zero(y.device), y, gradient, value=ctx.slope), None, None, None
 
 
 class _SlotLogProb(torch.autograd.Function):

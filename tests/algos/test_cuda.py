@@ -29,7 +29,10 @@ from tests.algos.problems import (
     tiny_fields,
 )
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning"),
+]
 each_algorithm = pytest.mark.parametrize("algo_class", ALGORITHMS)
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 OBSERVATIONS = np.random.default_rng(2).normal(size=(11, OBSERVATION_SIZE)).astype(np.float32)

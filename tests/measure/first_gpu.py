@@ -2,8 +2,8 @@
 
     python -m tests.measure.first_gpu --minutes 30
 
-In this order: the tests that need CUDA; updates on the CPU against updates on the GPU; recorded
-updates against those that are not; steps a second and memory; how busy the GPU is; SPIN-IQL of the
+In this order: steps a second and memory; how busy the GPU is; the tests that need CUDA; updates on
+the CPU against updates on the GPU; recorded updates against those that are not; SPIN-IQL of the
 published sizes on cheetah-run medium-expert for the minutes that are left. Each part is written
 when it is done, and a command that is given again resumes there. Needed on the machine:
 this repository with its test dependencies, a CUDA build of torch, and for the last part the dataset
@@ -129,7 +129,8 @@ def _summary(result: Any) -> str:
 def cuda_tests(session: Session) -> Row:
     """What `pytest` says of the tests that are skipped without CUDA."""
     chosen = ["--version"] if session.is_tiny else []
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider"]
+    plugins = ["-n", "auto", "-p", "no:cacheprovider", "-p", "no:benchmark"]
+    command = [sys.executable, "-m", "pytest", "-q", *plugins]
     with (session.out / "tests.log").open("w") as log:
         code = subprocess.run(
             [*command, *chosen, "tests/algos/test_cuda.py"],
@@ -249,7 +250,7 @@ def steps_per_second(session: Session) -> list[Row]:
             *(partial(speed.iql_row, name, *args) for name in speed.IQL_ALGORITHMS),
             partial(speed.cached_spin_row, *args),
         ]
-        for call in calls[3:4] if session.is_tiny else calls:  # F-IQL
+        for call in [calls[3], calls[-1]] if session.is_tiny else calls:  # F-IQL, cached SPIN-IQL
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats(session.device)
             row = call()
@@ -266,7 +267,8 @@ def steps_per_second(session: Session) -> list[Row]:
 def utilization(session: Session) -> Row:
     """How busy the device is during updates of SPIN-IQL of the published size."""
     buffer = speed.random_buffer(speed.CHEETAH, 4).to(session.device)
-    algo = speed._built("SPINIQL", speed.CHEETAH, session.device, precision="auto")
+    fields = {"precision": "auto", "compile_graph": "auto"}
+    algo = speed._built("SPINIQL", speed.CHEETAH, session.device, **fields)
     query = "--query-gpu=utilization.gpu,memory.used,power.draw"
     sampler = None
     if session.device.startswith("cuda") and shutil.which("nvidia-smi"):
@@ -293,7 +295,7 @@ def training(session: Session) -> Row:
     values: dict[str, Any] = {
         "dataset": DATASET,
         "algorithm": "SPINIQL",
-        "fields": {"precision": "auto"},
+        "fields": {"precision": "auto", "compile_graph": "auto"},
         "seconds": session.left(),
         "size": session.size,
         "device": session.device,
@@ -317,11 +319,11 @@ def training(session: Session) -> Row:
 
 
 PARTS = {
+    "speed": steps_per_second,
+    "utilization": utilization,
     "tests": cuda_tests,
     "equality": equality,
     "graphs": graphs,
-    "speed": steps_per_second,
-    "utilization": utilization,
     "training": training,
 }
 

@@ -37,7 +37,7 @@ from spin_d3rlpy.asm import (
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast.precision import Precision, autocast
 from spin_d3rlpy.files.results import format_table, write_csv
-from spin_d3rlpy.policies import AutoregressiveConfig
+from spin_d3rlpy.policies import SPIN, AutoregressiveConfig
 from spin_d3rlpy.policies.feature_cache import CachedFeatures
 from spin_d3rlpy.runs.machine import describe_machine
 from spin_d3rlpy.training.loop import Run
@@ -221,7 +221,8 @@ def cached_spin_row(problem: Problem, rates: Rates, device: str = "cpu:0", turns
     features = torch.randn(len(buffer.observations), problem.n_slots, width).bfloat16().to(device)
     cached = CachedFeatures(buffer, features)
     for precision in ("float32", "bfloat16"):
-        algo = _built("SPINIQL", problem, device, precision=precision, train_queries=False)
+        policy = SPIN(train_queries=False)
+        algo = _built("SPINIQL", problem, device, precision=precision, policy=policy)
         steps[precision] = partial(_sampled_update, algo, cached)
     floor = floors.slot_policy_step(problem, TransformerConfig(), BATCH_SIZE, 0)
     floor += floors.iql_critics_step(problem, BATCH_SIZE)

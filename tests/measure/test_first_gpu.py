@@ -24,7 +24,8 @@ def test_every_part_leaves_its_result_and_is_done_once(
         assert [row["ok"] for row in results[name]] == [True, True]
         assert len(read_csv(out / f"{name}.csv")) == 2
     assert results["tests"]["ok"]
-    assert results["speed"][0]["float32_steps_per_second"] > 0
+    assert [row["step"] for row in results["speed"]] == ["FactoredIQL", "SPINIQL, cached features"]
+    assert all(row["float32_steps_per_second"] > 0 for row in results["speed"])
     assert results["utilization"]["steps_per_second"] > 0
     assert results["training"]["steps"] > 0
     assert (out / "spin_curve.csv").exists()
