@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,9 +17,11 @@ from minari.storage import get_dataset_path
 
 from spin_d3rlpy.data.agreement import check_observations, flattened
 from spin_d3rlpy.data.buffer.device_buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.buffer.named_rewards import RewardFunction, Weights
 from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.minari.builder import build_dataset
 from spin_d3rlpy.data.minari.environments import make_environment, open_minari
+from spin_d3rlpy.data.minari.info_rewards import RewardSource
 from spin_d3rlpy.data.minari.remote import pull_dataset
 from spin_d3rlpy.data.minari.sources import largest_choices
 from spin_d3rlpy.data.minari.specs import NAMESPACE, is_dataset_name, parse_name
@@ -47,6 +49,8 @@ def load_dataset(
     memory_map: bool | str | Path = False,
     trust: bool = False,
     env: gymnasium.Env[Any, Any] | str | None = None,
+    rewards: Mapping[str, RewardSource] | None = None,
+    weights: Weights | RewardFunction | None = None,
 ) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any, Any]]:
     """Loads a dataset and its environment, building the dataset on first use.
 
@@ -70,6 +74,11 @@ def load_dataset(
             registered with Gymnasium: first import the package that registers it.
         env: the environment, or its id for `gymnasium.make`, instead of the one that the dataset
             names, if any.
+        rewards: several rewards of each step by name: keys of the data's infos, or functions of an
+            episode's observations `(T + 1, obs)`, actions `(T, N)` and rewards `(T,)` that return
+            `(T,)`. A dataset that `save_dataset` wrote with several has them without being told.
+        weights: of these rewards in the one that is trained by, or a function from a dictionary of
+            arrays `(n,)`, the rewards by name, to the trained reward `(n,)`.
 
     Returns:
         The dataset in main memory (algorithms move it to their device) and the environment, both
@@ -84,13 +93,15 @@ def load_dataset(
         NvecMismatchError: `env` has other actions than the dataset.
         RemoteError: it could not be downloaded.
         MissingDependencyError: the environment's simulator is not installed.
-        ValueError: `size` or `jobs` is out of range.
+        ValueError: `size` or `jobs` is out of range, or `rewards` and `weights` do not fit.
     """
     minari_dataset = open_dataset(dataset, size, jobs, progress, trust)
     map_in = None
     if memory_map is not False:
         map_in = Path(minari_dataset.storage.data_path if memory_map is True else memory_map)
-    buffer = DeviceReplayBuffer.from_minari(minari_dataset, max_episodes, bins, map_in)
+    buffer = DeviceReplayBuffer.from_minari(
+        minari_dataset, max_episodes, bins, map_in, rewards, weights
+    )
     if env is None:
         made = make_environment(minari_dataset, trust)
     else:

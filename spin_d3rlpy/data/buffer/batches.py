@@ -18,6 +18,8 @@ class MiniBatch(TorchMiniBatch):
     # Which choices may be made there, `(B, N, K)` bool; None if the dataset has no masks.
     masks: torch.Tensor | None = dataclasses.field(default=None, kw_only=True)
     next_masks: torch.Tensor | None = dataclasses.field(default=None, kw_only=True)
+    # Several rewards of each transition, `(B, R)`; None if the dataset has one.
+    named_rewards: torch.Tensor | None = dataclasses.field(default=None, kw_only=True)
     # The policy's batch, if it differs from this one, the critics'.
     imitation: TorchMiniBatch | None = dataclasses.field(default=None, kw_only=True)
 
@@ -35,6 +37,21 @@ def masks_of(batch: TorchMiniBatch) -> torch.Tensor | None:
 def next_masks_of(batch: TorchMiniBatch) -> torch.Tensor | None:
     """Returns the same for the next states."""
     return getattr(batch, "next_masks", None)
+
+
+def named_rewards_of(batch: TorchMiniBatch) -> torch.Tensor:
+    """Returns the rewards `(B, R)` of a dataset with several.
+
+    Raises:
+        ValueError: the batch is of a dataset with one.
+    """
+    named: torch.Tensor | None = getattr(batch, "named_rewards", None)
+    if named is None:
+        raise ValueError(
+            "Expected data with several rewards, by which the critics were built: from_table(..., "
+            "rewards={...}) or load_dataset(..., rewards={...})."
+        )
+    return named
 
 
 class BatchSource(Protocol):

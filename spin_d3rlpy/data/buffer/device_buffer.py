@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -24,11 +24,13 @@ from minari import MinariDataset
 
 from spin_d3rlpy.data.buffer.batches import MiniBatch
 from spin_d3rlpy.data.buffer.episodes import StackedEpisodes
+from spin_d3rlpy.data.buffer.named_rewards import NamedRewards, RewardFunction, Weights
 from spin_d3rlpy.data.buffer.sampler import Sampler, episode_weights
 from spin_d3rlpy.data.buffer.source_rows import RowValues, SourceRows
 from spin_d3rlpy.data.buffer.storage import Horizon, StoredEpisodes
 from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
 from spin_d3rlpy.data.layouts import read_layout
+from spin_d3rlpy.data.minari.info_rewards import RewardReader, RewardSource
 from spin_d3rlpy.data.minari.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.tables.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.errors import InvalidDatasetError
@@ -90,6 +92,8 @@ class DeviceReplayBuffer(ReplayBufferBase):
         max_episodes: int | None = None,
         bins: int | Sequence[int] | None = None,
         map_in: Path | None = None,
+        rewards: Mapping[str, RewardSource] | None = None,
+        weights: Weights | RewardFunction | None = None,
     ) -> DeviceReplayBuffer:
         """Reads a Minari dataset with MultiDiscrete, MultiBinary, Discrete or `Box` actions.
 
@@ -99,11 +103,15 @@ class DeviceReplayBuffer(ReplayBufferBase):
             bins: values per dimension of a `Box` action, rounded to the nearest.
             map_in: folder of an unnamed file that holds observations instead of memory; it
                 disappears with the buffer.
+            rewards: several rewards of each step, see `load_dataset`.
+            weights: of these rewards.
 
         Raises:
+            ValueError: `rewards` and `weights` do not fit.
             InvalidDatasetError: other spaces, actions out of range, NaN or infinite entries.
         """
-        buffer = cls(read_minari(dataset, max_episodes, bins, map_in), map_in)
+        reader = RewardReader.of(dataset, rewards, weights)
+        buffer = cls(read_minari(dataset, max_episodes, bins, map_in, reader), map_in)
         buffer.layout = read_layout(dataset, buffer.observations.shape[1], buffer.nvec)
         buffer.preparation = read_preparation(
             dataset.storage.metadata.get(KEY), buffer.observations.shape[1], buffer.nvec
@@ -170,6 +178,11 @@ class DeviceReplayBuffer(ReplayBufferBase):
     def source(self) -> SourceRows:
         """Which rows of a table the transitions are; `rows_of` uses it."""
         return self.stored.source
+
+    @property
+    def named_rewards(self) -> NamedRewards | None:
+        """Several rewards of each transition, of which `rewards` are made; None if it has one."""
+        return self.stored.named_rewards
 
     @property
     def device(self) -> torch.device:
@@ -342,8 +355,32 @@ class DeviceReplayBuffer(ReplayBufferBase):
                 f"Expected {len(self.rewards)} finite rewards, one for each transition, got shape "
                 f"{tuple(rewards.shape)}."
             )
-        rewards = rewards.to(self.device, self.rewards.dtype)
-        return self._with(dataclasses.replace(self.stored, rewards=rewards))
+        rewards, named = rewards.to(self.device, self.rewards.dtype), self.named_rewards
+        if named is not None:
+            named = dataclasses.replace(named, weights=None)
+        stored = dataclasses.replace(self.stored, rewards=rewards, named_rewards=named)
+        return self._with(stored)
+
+    def with_weights(self, weights: Weights) -> DeviceReplayBuffer:
+        """Returns the same episodes, each trajectory drawn alike, with their rewards weighed anew.
+
+            of_complaints = dataset.with_weights({"complaints": 1.0})
+
+        Args:
+            weights: by name of the dataset's rewards; those that are not named count 0.
+
+        Raises:
+            InvalidDatasetError: the dataset has one reward.
+            ValueError: an unknown name, a weight that is no finite number, or all are 0.
+        """
+        if self.named_rewards is None:
+            raise InvalidDatasetError(
+                "Expected a dataset with several rewards, from_table(..., rewards={...}) or "
+                "load_dataset(..., rewards={...}); this one has one."
+            )
+        named = self.named_rewards.weighed(weights)
+        stored = dataclasses.replace(self.stored, rewards=named.total(), named_rewards=named)
+        return self._with(stored)
 
     def with_horizon(self, gamma: float | None) -> DeviceReplayBuffer:
         """Returns the same episodes with transitions that reach to the end of their episode.

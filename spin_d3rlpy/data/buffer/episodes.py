@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from spin_d3rlpy.data.buffer.masks import Bits, bytes_of, check_logged, open_where_empty
+from spin_d3rlpy.data.buffer.named_rewards import NamedRewards
 from spin_d3rlpy.data.buffer.source_rows import SourceRows
 from spin_d3rlpy.data.rounding import StateRounding
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
@@ -34,6 +35,7 @@ class EpisodeArrays:
     rewards: NDArray[Any]  # `(T,)`
     terminated: bool  # whether the task ended the episode (rather than a time limit)
     masks: Bits | None = None  # `(T + 1, bytes)`: of the states, see `masks.py`
+    infos: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by key, if any are used
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +50,7 @@ class StackedEpisodes:
     nvec: list[int]  # number of choices of each slot
     masks: Bits | None = None  # `(sum(T + 1), bytes)`, see `spin_d3rlpy.data.buffer.masks`
     source: SourceRows | None = None  # if the rows that it was read from have another order
+    named_rewards: NamedRewards | None = None  # if there are several of each transition
 
 
 def action_dtype(nvec: Sequence[int]) -> np.dtype[Any]:

@@ -15,6 +15,7 @@ from d3rlpy.dataset import Episode, EpisodeBase
 from spin_d3rlpy.data.buffer.batches import MiniBatch
 from spin_d3rlpy.data.buffer.episodes import StackedEpisodes, allocate_observations
 from spin_d3rlpy.data.buffer.masks import Unpacking
+from spin_d3rlpy.data.buffer.named_rewards import NamedRewards
 from spin_d3rlpy.data.buffer.source_rows import SourceRows
 from spin_d3rlpy.data.buffer.weights import completed_returns, returns_to_go
 
@@ -45,6 +46,7 @@ class StoredEpisodes:
         following: `(n,)` the episode's next step, or the step itself if it is the last.
         masks: `(sum(T + 1), bytes)` uint8: of the observations; None without.
         source: which rows of a table the transitions are.
+        named_rewards: if there are several of each transition; `rewards` are made of them.
         map_in: folder of the file with `observations`, if memory-mapped. They then stay in host
             memory when the rest moves to a GPU.
     """
@@ -59,6 +61,7 @@ class StoredEpisodes:
     following: torch.Tensor
     masks: torch.Tensor | None
     source: SourceRows
+    named_rewards: NamedRewards | None
     map_in: Path | None
     _unpacking: Unpacking
     _zero_and_one: torch.Tensor
@@ -82,6 +85,7 @@ class StoredEpisodes:
             following=following,
             masks=None if data.masks is None else torch.from_numpy(data.masks),
             source=data.source or SourceRows.of_whole(n),
+            named_rewards=data.named_rewards,
             map_in=map_in,
             _unpacking=Unpacking(data.nvec),
             _zero_and_one=torch.tensor([0.0, 1.0]),
@@ -105,7 +109,9 @@ class StoredEpisodes:
             if isinstance(value, torch.Tensor)
             and not (name == "observations" and self.map_in is not None)
         }
-        return dataclasses.replace(self, **moved, _unpacking=self._unpacking.to(device))
+        named = None if self.named_rewards is None else self.named_rewards.to(device)
+        moved |= {"named_rewards": named, "_unpacking": self._unpacking.to(device)}
+        return dataclasses.replace(self, **moved)
 
     def select(self, chosen: Sequence[int]) -> StoredEpisodes:
         """Returns a copy of the episodes with these numbers, in this order, on the same device."""
@@ -127,6 +133,7 @@ class StoredEpisodes:
             nvec=self.nvec,
             masks=None if self.masks is None else self.masks[rows.to(self.device)].cpu().numpy(),
             source=self.source.select(steps.cpu().numpy()),
+            named_rewards=None if self.named_rewards is None else self.named_rewards.select(steps),
         )
         return StoredEpisodes.from_stacked(stacked, self.map_in).to(self.device)
 
@@ -167,7 +174,12 @@ class StoredEpisodes:
             next_rows=next_rows,
             masks=self.masks_at(rows),
             next_masks=self.masks_at(next_rows),
+            named_rewards=self._named_rewards_of(index),
         )
+
+    def _named_rewards_of(self, index: torch.Tensor) -> torch.Tensor | None:
+        named = self.named_rewards
+        return None if named is None else named.values.index_select(0, index)
 
     def horizon(self, gamma: float) -> Horizon:
         """Returns what transitions to the end of their episodes are, by a discount."""

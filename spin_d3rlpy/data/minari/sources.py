@@ -26,6 +26,7 @@ from spin_d3rlpy.data.buffer.episodes import (
 )
 from spin_d3rlpy.data.buffer.masks import BITS_KEY, INFO, Bits, bytes_of, pack
 from spin_d3rlpy.data.minari.environments import HDF5_FILE, check_episode_count
+from spin_d3rlpy.data.minari.info_rewards import RewardReader
 from spin_d3rlpy.data.minari.records import misplaced_end, record_problems
 from spin_d3rlpy.data.minari.staging import Checksum
 from spin_d3rlpy.data.rounding import StateRounding
@@ -57,8 +58,11 @@ def read_minari(
     max_episodes: int | None = None,
     bins: int | Sequence[int] | None = None,
     map_in: Path | None = None,
+    rewards: RewardReader | None = None,
 ) -> StackedEpisodes:
     """Reads episodes of T + 1 observations and T actions, which d3rlpy's `get_minari` misaligns.
+
+    `rewards` reads several rewards of each step.
 
     Raises:
         InvalidDatasetError: files are damaged, or there are no usable transitions.
@@ -77,9 +81,12 @@ def read_minari(
         raise no_transitions()
     try:
         checksum = Checksum()
-        lengths, episodes = _open_episodes(dataset, indices, checksum)
+        lengths, episodes = _open_episodes(dataset, indices, checksum, rewards)
+        named: list[NDArray[np.float32]] = []
         with closing(episodes):
             chosen = _discretized(episodes, grid, dataset.action_space)
+            if rewards is not None:
+                chosen = _with_rewards(chosen, rewards, named)
             rounding = StateRounding()
             stacked = stack_episodes(chosen, lengths, nvec, map_in=map_in, rounding=rounding)
     except SpinError:
@@ -92,7 +99,7 @@ def read_minari(
     rounding.warn(f"dataset {dataset.id}")
     if len(indices) == int(dataset.storage.total_episodes):
         _compare_with_record(dataset, stacked, checksum)
-    return stacked
+    return stacked if rewards is None else rewards.add(stacked, np.concatenate(named))
 
 
 def _compare_with_record(
@@ -137,8 +144,21 @@ def _discretized(
         yield episode
 
 
+def _with_rewards(
+    episodes: Iterable[EpisodeArrays], reader: RewardReader, read: list[NDArray[np.float32]]
+) -> Iterator[EpisodeArrays]:
+    """Yields the episodes, and adds each one's several rewards `(T, R)` to a list."""
+    for episode in episodes:
+        arrays = episode.observations, episode.actions, episode.rewards
+        read.append(reader.read(episode.infos, *arrays, episode.name))
+        yield episode
+
+
 def _open_episodes(
-    dataset: MinariDataset, indices: Sequence[int], checksum: Checksum
+    dataset: MinariDataset,
+    indices: Sequence[int],
+    checksum: Checksum,
+    rewards: RewardReader | None,
 ) -> tuple[list[int], Generator[EpisodeArrays]]:
     """Returns the episodes' lengths and an iterator of episodes, which adds to the checksum."""
     flat = isinstance(dataset.observation_space, Box) and len(dataset.observation_space.shape) == 1
@@ -157,7 +177,8 @@ def _open_episodes(
     groups = [_member(file.id, f"episode_{i}", h5py.h5g) for i in indices]
     lengths = [_total_steps(group) for group in groups]
     members = zip(indices, groups, lengths, strict=True)
-    return lengths, _hdf5_episodes(dataset, file, members, checksum)
+    keys = [] if rewards is None else rewards.keys
+    return lengths, _hdf5_episodes(dataset, file, members, checksum, keys)
 
 
 def _stored_episodes(
@@ -185,10 +206,11 @@ def _hdf5_episodes(
     file: Any,
     groups: Iterable[tuple[int, Any, int]],
     checksum: Checksum,
+    keys: Sequence[str],
 ) -> Generator[EpisodeArrays]:
     """Reads the required arrays of each episode after checking their declared sizes.
 
-    (Minari also reads infos, and allocates any declared size.)
+    (Minari also reads infos, and allocates any declared size.) `keys` are infos to read.
     """
     with file:
         for index, group, length in groups:
@@ -211,6 +233,7 @@ def _hdf5_episodes(
                 rewards=rewards,
                 terminated=length > 0 and bool(terminations[-1]),
                 masks=masks,
+                infos=_hdf5_infos(group, keys, length, name) if keys else {},
             )
 
 
@@ -232,6 +255,20 @@ def _hdf5_masks(group: Any, length: int, nvec: list[int] | None, name: str) -> B
         masks = _array(infos, INFO, (length + 1, *per_state), name)
         return pack(masks, nvec, f"{INFO} of {name}")
     return None
+
+
+def _hdf5_infos(group: Any, keys: Sequence[str], length: int, name: str) -> dict[str, NDArray[Any]]:
+    """Reads numbers of an episode's infos, `(T,)` or `(T + 1,)`, those that there are."""
+    if not group.links.exists(b"infos"):
+        return {}
+    infos = _member(group, "infos", h5py.h5g)
+    read = {}
+    for key in keys:
+        if infos.links.exists(key.encode()):
+            stored = _member(infos, key, h5py.h5d).shape
+            shape = (length,) if stored == (length,) else (length + 1,)
+            read[key] = _array(infos, key, shape, name)
+    return read
 
 
 # h5py's classes for groups and datasets cost more time than reading an episode does.
@@ -315,6 +352,7 @@ def episode_arrays(dataset: MinariDataset, index: int, episode: Mapping[str, Any
         rewards=np.asarray(episode["rewards"]),
         terminated=bool(episode["terminations"][-1]),
         masks=_masks_of_infos(episode.get("infos") or {}, dataset, index),
+        infos=episode.get("infos") or {},
     )
 
 

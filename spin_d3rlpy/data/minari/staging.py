@@ -251,10 +251,11 @@ def episode_buffer(
     terminated: bool,
     seed: int | None = None,
     masks: Bits | None = None,
+    infos: dict[str, NDArray[Any]] | None = None,
 ) -> EpisodeBuffer:
     """Returns an episode of T steps in Minari's form, truncated unless terminated.
 
-    Masks `(T + 1, bytes)` are among its infos.
+    Masks `(T + 1, bytes)` are among its infos, next to others `(T + 1, ...)`.
     """
     flags = np.zeros((2, len(rewards)), dtype=bool)
     flags[0 if terminated else 1, -1] = True
@@ -265,7 +266,7 @@ def episode_buffer(
         rewards=rewards,
         terminations=flags[0],
         truncations=flags[1],
-        infos={} if masks is None else {BITS_KEY: masks},
+        infos={**({} if masks is None else {BITS_KEY: masks}), **(infos or {})},
     )
 
 

@@ -25,7 +25,7 @@ class TableArguments:
 
     observations: list[Name]
     actions: list[Name]
-    reward: Name
+    rewards: dict[str, Name]  # columns by the name of the reward
     episode: list[Name]
     time: Name | None
     terminal: Name | bool
@@ -42,6 +42,7 @@ class TableArguments:
         observations: object,
         actions: object,
         reward: object,
+        rewards: object,
         episode: object,
         time: object,
         terminal: object,
@@ -63,7 +64,7 @@ class TableArguments:
         arguments = cls(
             observations=state,
             actions=names_of("actions=", actions),
-            reward=name_of(reward),
+            rewards=_rewards(reward, rewards),
             episode=names_of("episode=", episode) if several else [name_of(episode)],
             time=None if time is None else name_of(time),
             terminal=bool(terminal) if _is_bool(terminal) else name_of(terminal),
@@ -80,7 +81,8 @@ class TableArguments:
     @property
     def columns(self) -> list[Name]:
         """All columns that are read."""
-        names = [*self.observations, *self.actions, self.reward, *self.episode, *self.keep]
+        names = [*self.observations, *self.actions, *self.rewards.values()]
+        names += [*self.episode, *self.keep]
         names += [] if self.time is None else [self.time]
         return names if isinstance(self.terminal, bool) else [*names, self.terminal]
 
@@ -95,7 +97,8 @@ class TableArguments:
         return Locale(of_column(self.decimal), of_column(self.dates))
 
     def _check_roles(self) -> None:
-        leaks = {self.reward: "the reward", **dict.fromkeys(self.actions, "an action")}
+        paid = self.rewards.values()
+        leaks = {**dict.fromkeys(paid, "the reward"), **dict.fromkeys(self.actions, "an action")}
         if not isinstance(self.terminal, bool):
             leaks.setdefault(self.terminal, "the end")
         for name in self.observations:
@@ -105,8 +108,9 @@ class TableArguments:
                     f"{shown(name)} is {leaks[name]}, which the state would tell in advance. Leave "
                     "it out; what happened in earlier rows needs columns of its own."
                 )
-        if self.reward in self.actions:
-            raise InvalidDatasetError(f"Column {shown(self.reward)} is both reward and action.")
+        for name in paid:
+            if name in self.actions:
+                raise InvalidDatasetError(f"Column {shown(name)} is both reward and action.")
 
     def _check_locales(self) -> None:
         for argument, given in (("decimal=", self.decimal), ("dates=", self.dates)):
@@ -160,6 +164,25 @@ def names_of(argument: str, names: object, repeats: bool = False) -> list[Name]:
             f"Expected {argument} to name one or more different columns, got {wrong}."
         )
     return columns
+
+
+def _rewards(reward: object, rewards: object) -> dict[str, Name]:
+    """Returns the columns of rewards by the rewards' names; a single one has its column's."""
+    if (reward is None) == (rewards is None):
+        raise ValueError(
+            "Expected reward= with a column, or rewards= with several by name, such as "
+            f'{{"revenue": "eur", "complaints": "n"}}; got {shown(reward)} and {shown(rewards)}.'
+        )
+    if rewards is None:
+        return {str(reward): name_of(reward)}
+    named = {} if not isinstance(rewards, Mapping) else dict(rewards)
+    if not named or not all(isinstance(name, str) and name.strip() for name in named):
+        raise ValueError(
+            "Expected rewards= to map names to columns, such as "
+            f'{{"revenue": "eur", "complaints": "n"}}, got {shown(rewards)}.'
+        )
+    names_of("rewards=", named.values())  # a column twice would be one reward by two names
+    return {str(name): name_of(column) for name, column in named.items()}
 
 
 def _categories(categories: object, state: Sequence[Name]) -> list[Name]:

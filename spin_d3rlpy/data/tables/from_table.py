@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import gymnasium
 import numpy as np
+import torch
 from d3rlpy.dataset import ReplayBufferBase
 from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
@@ -16,11 +17,18 @@ from numpy.typing import NDArray
 from spin_d3rlpy.data.buffer.device_buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import StackedEpisodes, action_dtype, no_transitions
 from spin_d3rlpy.data.buffer.masks import Bits, open_where_empty
+from spin_d3rlpy.data.buffer.named_rewards import (
+    NamedRewards,
+    RewardFunction,
+    Weights,
+    check_weights,
+)
 from spin_d3rlpy.data.buffer.source_rows import SourceRows
 from spin_d3rlpy.data.layouts import KEY as LAYOUT_KEY
 from spin_d3rlpy.data.layouts import layout_of_table
 from spin_d3rlpy.data.loader import as_device_buffer
 from spin_d3rlpy.data.minari.environments import storable_spec
+from spin_d3rlpy.data.minari.info_rewards import REWARDS_KEY, infos_of
 from spin_d3rlpy.data.minari.specs import NAMESPACE, is_dataset_name
 from spin_d3rlpy.data.minari.staging import episode_buffer, staged_dataset, write_episodes
 from spin_d3rlpy.data.rounding import ColumnRounding
@@ -32,7 +40,7 @@ from spin_d3rlpy.data.tables.arguments import (
     sizes_of,
     values_of,
 )
-from spin_d3rlpy.data.tables.cells import is_empty, read_flags, read_numbers
+from spin_d3rlpy.data.tables.cells import Locale, is_empty, read_flags, read_numbers
 from spin_d3rlpy.data.tables.choice_values import Values, read_choices
 from spin_d3rlpy.data.tables.columns import Bools, Column, Name
 from spin_d3rlpy.data.tables.log_rows import (
@@ -69,8 +77,10 @@ def from_table(
     *,
     observations: Sequence[Name],
     actions: Sequence[Name],
-    reward: Name,
     episode: Name | Sequence[Name],
+    reward: Name | None = None,
+    rewards: Mapping[str, Name] | None = None,
+    weights: Weights | RewardFunction | None = None,
     time: Name | None = None,
     terminal: Name | bool = False,
     choices: Mapping[Any, Sequence[Any]] | None = None,
@@ -105,6 +115,11 @@ def from_table(
             columns of numbers, dates, or yes and no.
         actions: columns of the slots, one each (N of them).
         reward: column of the reward that follows the action.
+        rewards: instead of it, columns of several rewards by name, such as `{"revenue": "eur",
+            "complaints": "n_complaints"}`. The dataset keeps all of them, see `with_weights`.
+        weights: of these rewards in the one that is trained by, such as `{"revenue": 1,
+            "complaints": -15}`; or a function from a dictionary of arrays `(rows,)`, the rewards by
+            name, to the trained reward `(rows,)`.
         episode: column that identifies an episode's rows, or a list of columns that do so
             together, such as `["hospital", "stay"]`.
         time: column of numbers or dates that orders an episode's rows. Without it they must be
@@ -161,7 +176,8 @@ def from_table(
             cell invalid (the text names row and column), the state would hold reward, action or
             end, a row's own mask forbids its action, all rewards other than 0 would be left out,
             or memory has no room.
-        ValueError: an unknown `last_step` or `missing`, `subtract` or `categories` names no column
+        ValueError: neither `reward` nor `rewards`, or both; `weights` of no rewards, not finite or
+            all 0; an unknown `last_step` or `missing`, `subtract` or `categories` names no column
             of the state, `decimal` or `dates` none that is read, `terminal_values` without a column
             in `terminal`, or a `layout` that does not fit the table.
         NvecMismatchError: `nvec`, `actions`, `choices` and `masks` disagree.
@@ -179,6 +195,7 @@ def from_table(
         observations=observations,
         actions=actions,
         reward=reward,
+        rewards=rewards,
         episode=episode,
         time=time,
         terminal=terminal,
@@ -188,6 +205,13 @@ def from_table(
         dates=dates,
         keep=keep,
     )
+    if (weights is None) != (rewards is None):
+        raise ValueError(
+            "Expected rewards= together with weights=, which make the reward that is trained by, "
+            f"such as weights={{{next(iter(arguments.rewards))!r}: 1.0}}."
+        )
+    if weights is not None and not callable(weights):
+        check_weights(weights, list(arguments.rewards))
     listed_choices = choice_lists(choices)
     sizes = sizes_of(arguments.actions, listed_choices, nvec)
     ends = values_of("terminal_values=", terminal_values, arguments.terminal)
@@ -202,7 +226,7 @@ def from_table(
     with reading(table):
         columns = open_table(table, wanted)
         stacked, preparation = _read_log(
-            columns, arguments, values, missing, ends, last_step, masks, rounding
+            columns, arguments, values, missing, ends, last_step, masks, rounding, weights
         )
     rounding.warn()
     buffer = DeviceReplayBuffer(stacked)
@@ -222,13 +246,17 @@ def _read_log(
     last_step: LastStep,
     masks: Mapping[Name, Sequence[Name]] | NDArray[np.bool_] | None,
     rounding: ColumnRounding,
+    weights: Weights | RewardFunction | None,
 ) -> tuple[StackedEpisodes, TablePreparation]:
     """Reads the episodes, a column at a time, and what became of the columns."""
     episodes, ids = rows_of_episodes(
         table, arguments.episode, arguments.time, arguments.locale(arguments.time)
     )
     sizes = [len(known) for known in values]
-    chosen, rewards, state_only = _decisions(table, arguments, values, episodes)
+    chosen, by_name, state_only = _decisions(table, arguments, values, episodes)
+    named, rewards = None, next(iter(by_name.values()))
+    if weights is not None:
+        named, rewards = NamedRewards.of(by_name, weights)
     ended = _terminal(table, arguments.terminal, ends, len(state_only))
     steps = cut(episodes, ids, state_only, ended, arguments.terminal, last_step)
     bits = None
@@ -266,6 +294,7 @@ def _read_log(
         lengths=steps.lengths.tolist(),
         nvec=sizes,
         masks=None if bits is None else _masks_of_states(bits, steps, sizes),
+        named_rewards=None if named is None else named.select(torch.from_numpy(steps.rows)),
         source=SourceRows(
             np.asarray(steps.rows, np.int64),
             len(state_only),
@@ -283,31 +312,41 @@ def _decisions(
     arguments: TableArguments,
     values: list[list[Any]],
     episodes: EpisodeRows,
-) -> tuple[NDArray[np.integer[Any]], NDArray[np.float32], Bools]:
-    """Returns chosen numbers `(rows, N)`, rewards `(rows,)` and which rows are final states."""
-    reward = table[arguments.reward]
+) -> tuple[NDArray[np.integer[Any]], dict[str, NDArray[np.float32]], Bools]:
+    """Returns chosen numbers `(rows, N)`, rewards `(rows,)` by name and rows of final states."""
+    paid = {name: table[column] for name, column in arguments.rewards.items()}
     taken = [table[name] for name in arguments.actions]
     empties = [
         (column, is_empty(column, Values(known).texts))
         for column, known in zip(taken, values, strict=True)
     ]
-    state_only = final_states([*empties, (reward, is_empty(reward))], episodes)
+    empties += [(column, is_empty(column)) for column in paid.values()]
+    state_only = final_states(empties, episodes)
     sizes = [len(known) for known in values]
     chosen = np.empty((len(state_only), len(sizes)), action_dtype(sizes))
     for slot, (column, known) in enumerate(zip(taken, values, strict=True)):
         locale = arguments.locale(column.name)
         chosen[:, slot] = read_choices(column, known, state_only, locale)
-    numbers = read_numbers(reward, arguments.locale(reward.name), is_state=False)
+    rewards = {
+        name: _read_rewards(column, arguments.locale(column.name), state_only)
+        for name, column in paid.items()
+    }
+    return chosen, rewards, state_only
+
+
+def _read_rewards(column: Column, locale: Locale, state_only: Bools) -> NDArray[np.float32]:
+    """Returns a column's rewards `(rows,)`, 0 in rows of final states."""
+    numbers = read_numbers(column, locale, is_state=False)
     with np.errstate(over="ignore"):
         rewards = np.where(state_only, 0.0, numbers).astype(np.float32)
     wrong = ~np.isfinite(rewards)
     if wrong.any():
         row = int(wrong.argmax())
         raise InvalidDatasetError(
-            f"Row {row} has {shown(reward.name)} = {shown(reward.cell(row))}, which is not finite "
+            f"Row {row} has {shown(column.name)} = {shown(column.cell(row))}, which is not finite "
             "as float32. Correct it, or leave the episode out."
         )
-    return chosen, rewards, state_only
+    return rewards
 
 
 def _masks_of_states(bits: Bits, steps: Steps, sizes: Sequence[int]) -> Bits:
@@ -405,6 +444,7 @@ def save_dataset(
         tensor.cpu().numpy() for tensor in (data.observations, data.actions, data.rewards)
     )
     masks = None if data.masks is None else data.masks.cpu().numpy()
+    named = data.named_rewards
     edges = enumerate(itertools.pairwise(data.episode_starts.tolist()))
     with staged_dataset(name) as staging:
         if staging is None:
@@ -425,6 +465,7 @@ def save_dataset(
                     rewards[start:end],
                     bool(data.terminals[end - 1]),
                     masks=None if masks is None else masks[start + i : end + i + 1],
+                    infos=None if named is None else infos_of(named, start, end),
                 )
                 for i, (start, end) in edges
             ),
@@ -434,4 +475,6 @@ def save_dataset(
             metadata[KEY] = data.preparation.to_json()
         if data.layout is not None:
             metadata[LAYOUT_KEY] = data.layout.to_dict()
+        if named is not None:
+            metadata[REWARDS_KEY] = named.to_json()
         storage.update_metadata(metadata)
