@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import math
 import time
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from d3rlpy.dataset import cast_flat_shape
@@ -39,9 +40,10 @@ from spin_d3rlpy.critics.base import (
 )
 from spin_d3rlpy.critics.joint import JointCritic
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch
+from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch, named_rewards_of
+from spin_d3rlpy.data.buffer.named_rewards import Weights, check_weights
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
-from spin_d3rlpy.errors import require_fields
+from spin_d3rlpy.errors import InvalidDatasetError, listed, require_fields, shown
 from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise
@@ -127,6 +129,11 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             keep to instead. Only with `held_out_share`; unused without.
         search: `"auto"` acts as trust decides, `"always"` by the best search, confirmed or not,
             `"never"` by imitation. It may be changed after training: `algo.config.search`.
+        reward_weights: of the rewards of a dataset with several, by name. Critics of whole actions
+            then learn the values by each reward apart, so that `with_weights` acts by other weights
+            without training. Filled with the dataset's when the model is built, if a `joint_critic`
+            learns the values of who logged (`expectile=0.5`, no `monte_carlo_share`, no
+            `reward_scaler`): only these add up. Otherwise the weighted sum is learned by.
     """
 
     value_encoder_factory: EncoderFactory = make_encoder_field()
@@ -141,6 +148,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     short_gammas: list[float] = dataclasses.field(default_factory=list)
     stricter_flexibilities: list[float] = dataclasses.field(default_factory=list)
     search: SearchMode = "auto"
+    reward_weights: dict[str, float] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -163,6 +171,11 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
                 self.monte_carlo_share == 0.0 or len(self.gammas) == 1,
                 "0 with short_gammas: returns to the end are by one discount",
             ),
+            reward_weights=(
+                self.reward_weights is None or (self.n_rewards > 1 and self.values_add_up),
+                "None, or of two or more rewards, together with joint_critic=True, expectile=0.5, "
+                "monte_carlo_share=0 and no reward_scaler: other values do not add up",
+            ),
         )
 
     @property
@@ -171,6 +184,17 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
         if not self.joint_critic or self.held_out_share == 0.0:  # nothing chooses among them
             return (self.gamma,)
         return self.gamma, *self.short_gammas
+
+    @property
+    def values_add_up(self) -> bool:
+        """Whether values by several rewards can be learned apart and added up."""
+        is_mean = self.expectile == 0.5 and self.monte_carlo_share == 0.0
+        return self.joint_critic and is_mean and self.reward_scaler is None
+
+    @property
+    def n_rewards(self) -> int:
+        """Rewards whose values are learned apart (R)."""
+        return 1 if self.reward_weights is None else len(self.reward_weights)
 
     @property
     def searches(self) -> list[Search]:
@@ -205,13 +229,18 @@ class IDQLImpl(ActorCriticImpl):
         self._sample_noise = candidate_noise(self._slot_layout, SAMPLES, self.device)
         self._fixed_search: Search | None = self._config.searches[0]
         self._fixed_samples = False
-        self._gammas = torch.tensor(self._config.gammas, device=self.device)[:, None]  # (G, 1)
+        self._n_rewards = self._config.n_rewards
+        gammas = torch.tensor(self._config.gammas, device=self.device)[:, None]
+        self._gammas = gammas.repeat_interleave(self._n_rewards, dim=0)  # (G * R, 1), of outputs
+        if self._config.reward_weights is not None:
+            for critic in self.critics:
+                cast(JointCritic, critic).weigh([*self._config.reward_weights.values()])
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One step of V, then Q, then the policy, then the target critic."""
         modules, config = self._modules, self._config
         values: torch.Tensor = modules.value_func(batch.observations)
-        targets = self._targets_of_values(batch)  # ([G,] B)
+        targets = self._targets_of_values(batch)  # ([G * R,] B)
         advantage = targets - values.reshape(targets.shape)
         value_loss = expectile_loss(advantage, config.expectile)
         value_loss = self.minimize(value_loss, modules.value_optim)
@@ -231,7 +260,7 @@ class IDQLImpl(ActorCriticImpl):
 
     @torch.no_grad()
     def _targets_of_values(self, batch: TorchMiniBatch) -> torch.Tensor:
-        """What V is regressed to, standardized, `([G,] B)`.
+        """What V is regressed to, standardized, `([G * R,] B)`.
 
         With critics of whole actions it is the mean of the online critics, not the smallest value
         of the target networks, as in IQL: values of the data's own actions are not too high, and
@@ -243,12 +272,15 @@ class IDQLImpl(ActorCriticImpl):
         return self.q_values(self._modules.targ_q_funcs, x, batch.actions).amin(0)
 
     def compute_critic_loss(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
-        """Squared errors by all discounts, in units of standardized returns."""
+        """Squared errors by all discounts and rewards, in units of standardized returns."""
         critic, x = self._modules.q_funcs, cast(torch.Tensor, batch.observations)
         scale = critic.scale
         next_returns = scale.restore(next_values.reshape(len(self._gammas), -1))
-        targets = scale.standardize(self.bootstrap(batch, next_returns, self._gammas))
-        values = critic.standardized(self._slot_layout, x, batch.actions)  # (E, G, B)
+        rewards = None
+        if self._n_rewards > 1:  # of each discount's outputs
+            rewards = named_rewards_of(batch).T.repeat(len(self._config.gammas), 1)
+        targets = scale.standardize(self.bootstrap(batch, next_returns, self._gammas, rewards))
+        values = critic.standardized(self._slot_layout, x, batch.actions)  # (E, G * R, B)
         return squared_error(values.flatten(0, 1), targets.repeat(len(values), 1))
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
@@ -458,7 +490,7 @@ class IDQLImpl(ActorCriticImpl):
             own,
             self.acting_policy.sample_several(x, 1, self._candidate_noise[:1], 0.0, self.rule)[0],
             self._count_alternatives(x, own[0]),
-            critic.scale.spread,
+            critic.spread,
         )
 
     @torch.no_grad()
@@ -466,7 +498,10 @@ class IDQLImpl(ActorCriticImpl):
         """Returns `r + gamma V(s') - Q(s, a)` of scaled transitions, `(B,)`."""
         x: Any = batch.observations
         values: torch.Tensor = self._modules.value_func(batch.next_observations)
-        values = self._modules.q_funcs.scale.restore(values.reshape(len(self._gammas), -1))[0]
+        values = self._modules.q_funcs.scale.restore(values.reshape(len(self._gammas), -1))
+        weights = self._config.reward_weights or {"": 1.0}
+        by_reward = values[: self._n_rewards]  # by the first discount
+        values = (torch.tensor([*weights.values()], device=self.device)[:, None] * by_reward).sum(0)
         q = self.values_by_gamma(x, batch.actions).mean(0)
         return self.bootstrap(batch, values, self._config.gamma) - q
 
@@ -506,6 +541,71 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     def trust(self) -> Trust | None:
         """How far the critics are trusted, and by which figures; None if they were not tested."""
         return self.require_built().trust.trust
+
+    def with_weights(self, weights: Weights, dataset: Any = None) -> Self:
+        """Returns an algorithm that acts by other weights of the rewards, without training.
+
+            algo.fit(dataset)  # from_table(..., rewards={"revenue": ..., "complaints": ...})
+            careful = algo.with_weights({"revenue": 1, "complaints": -15})
+
+        Its critics search by the weighted sum of the values, and where trust is measured
+        (`held_out_share`), it is for these weights. It acts; its optimizers are new.
+
+        Args:
+            weights: by name of the rewards that this one was trained with; others count 0.
+            dataset: whose episodes trust is measured on; by default those that `fit` held out.
+                A loaded algorithm has none of its own. Take episodes that it was not trained on.
+
+        Raises:
+            ValueError: unknown names or weights, the values by each reward were not learned apart,
+                or there are no episodes to measure trust on.
+            RuntimeError: the networks are not built.
+        """
+        impl, config = self.require_built(), copy.deepcopy(self._config)
+        if config.reward_weights is None:
+            raise ValueError(
+                "Expected an algorithm that learned values by several rewards apart: fit it to a "
+                "dataset of from_table(..., rewards={...}), with joint_critic=True, expectile=0.5, "
+                "monte_carlo_share=0 and no reward_scaler, as SPINIDQL(recipe='tuned') has it."
+            )
+        config.reward_weights = check_weights(weights, list(config.reward_weights))
+        held_out = self._held_out if dataset is None else self._as_buffer(dataset)
+        if held_out is None and config.held_out_share > 0.0:
+            raise ValueError(
+                "Whether to search by these weights is measured on logged episodes, and this "
+                "algorithm holds out none: pass dataset= with episodes that it was not trained on."
+            )
+        other = type(self)(config, self._device, self._enable_ddp)
+        other.create_impl(impl.observation_shape, 0)
+        trained = impl.modules.get_torch_modules()
+        for name, network in cast(Any, other._impl).modules.get_torch_modules().items():
+            network.load_state_dict(trained[name].state_dict())
+        for critic in other.require_built().critics:
+            cast(JointCritic, critic).weigh([*config.reward_weights.values()])
+        other.preparation, other._held_out = self.preparation, held_out
+        if self.asm is not None:
+            other.keep_asm(self.asm)
+        other.before_evaluation()
+        return other
+
+    def _as_buffer(self, dataset: Any) -> DeviceReplayBuffer:
+        """Also weighs several rewards as this algorithm does."""
+        buffer, config = super()._as_buffer(dataset), self._config
+        named = buffer.named_rewards
+        if self._impl is None and config.reward_weights is None and config.values_add_up:
+            has_several = named is not None and len(named.names) > 1
+            config.reward_weights = named.weights if named is not None and has_several else None
+        if config.reward_weights is None:
+            return buffer
+        names = list(config.reward_weights)
+        if named is None or list(named.names) != names:
+            got = "one reward" if named is None else listed(map(shown, named.names))
+            raise InvalidDatasetError(
+                f"Expected a dataset with the rewards {listed(map(shown, names))}, in this order, "
+                f"whose values {type(self).__name__} learns apart; got {got}."
+            )
+        is_same = named.weights == config.reward_weights
+        return buffer if is_same else buffer.with_weights(config.reward_weights)
 
     def save_policy(self, fname: str, masks: bool = False) -> None:
         self.require_built().fix_search()
@@ -607,6 +707,9 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             return
         scaler = self._config.reward_scaler
         rewards = buffer.rewards if scaler is None else scaler.transform(buffer.rewards)
+        rewards, named = rewards[None], buffer.named_rewards
+        if self._config.reward_weights is not None and named is not None:
+            rewards = named.values.T
         for critic in self.require_built().critics:
             critic.fit_scale(buffer, rewards, self._config.gammas)
 
@@ -615,7 +718,9 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         policy = self.create_policy(observation_shape)
         actor_optim = self.create_actor_optim(policy)
         q_funcs = self._create_critic(observation_shape)
-        values = ValueFunction(size, config.value_encoder_factory, len(config.gammas))
+        values = ValueFunction(
+            size, config.value_encoder_factory, len(config.gammas) * config.n_rewards
+        )
         value_func = values.to(self._device)
         trust = TrustSwitch(config.searches, is_tested=config.held_out_share > 0.0)
         modules = IDQLModules(
@@ -636,7 +741,13 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             return create_critic(config, factory, shape, self._device)
         n_discounts, size = len(config.gammas), cast_flat_shape(shape)
         critic = JointCritic(
-            size, factory, self._nvec, config.n_critics, config.layout, n_discounts
+            size,
+            factory,
+            self._nvec,
+            config.n_critics,
+            config.layout,
+            n_discounts,
+            config.n_rewards,
         )
         return critic.to(self._device)
 

@@ -138,6 +138,7 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         batch: TorchMiniBatch,
         next_values: torch.Tensor,
         gamma: torch.Tensor | float | None = None,
+        rewards: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Returns `r + gamma^n (1 - terminal) next_values` for next values `(..., B)`.
 
@@ -146,11 +147,13 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
             next_values: of their next states.
             gamma: one discount, or one of each row of next values, `(..., 1)`; by default the
                 config's.
+            rewards: `(..., B)`, by default the batch's.
         """
         gamma = self._config.gamma if gamma is None else gamma
         discount = gamma ** batch.intervals.squeeze(-1)
         not_over = 1.0 - batch.terminals.squeeze(-1)
-        return batch.rewards.squeeze(-1) + discount * not_over * next_values
+        rewards = batch.rewards.squeeze(-1) if rewards is None else rewards
+        return rewards + discount * not_over * next_values
 
     def minimize(self, loss: torch.Tensor, optim: OptimizerWrapper | None) -> torch.Tensor:
         """Does one step of `optim` down the gradient of `loss`, and returns that detached."""

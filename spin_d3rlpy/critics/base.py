@@ -46,18 +46,18 @@ class Unscaled:
 
 
 class ReturnScale(nn.Module):
-    """Mean and standard deviation of returns by each of G discounts.
+    """Mean and standard deviation of returns by each of G discounts, or of several rewards.
 
-    Networks predict standardized returns, so that discounts count alike in a loss.
+    Networks predict standardized returns, so that all of them count alike in a loss.
     """
 
     mean: torch.Tensor  # (G,)
     std: torch.Tensor  # (G,)
 
-    def __init__(self, n_discounts: int) -> None:
+    def __init__(self, n_returns: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(n_discounts))
-        self.register_buffer("std", torch.ones(n_discounts))
+        self.register_buffer("mean", torch.zeros(n_returns))
+        self.register_buffer("std", torch.ones(n_returns))
 
     @property
     def spread(self) -> float:
@@ -115,12 +115,18 @@ class ActionCritic(nn.ModuleList):
         """Of the networks' predictions."""
         return Unscaled()
 
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the data's returns by the first discount; 0: not known."""
+        return self.scale.spread
+
     def fit_scale(self, buffer: DeviceReplayBuffer, rewards: torch.Tensor, gammas: Gammas) -> None:
         """Fits `scale` to the returns of a dataset.
 
         Args:
             buffer: the dataset.
-            rewards: its rewards `(n,)`, scaled as in training.
+            rewards: its rewards, one or several of each transition, `(R, n)`, scaled as in
+                training.
             gammas: the G discounts.
         """
 

@@ -7,6 +7,7 @@ one addition in the sum (`swaps`): that is what a search asks for, thousands of 
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias, cast
@@ -351,10 +352,14 @@ class JointQFunction(nn.Module):
             output.
         actions: what states and actions add up to.
         width: of the sums.
-        n_discounts: discounts (G) by which actions are valued, each with an output of its own.
+        n_discounts: discounts (G) by which actions are valued.
+        n_rewards: rewards (R) that are valued apart. There is an output for each discount with each
+            reward, the first discount's first; `values` are weighted sums of R outputs.
     """
 
     acts_by: torch.Tensor  # (1,): which discount `values` are by
+    reward_weights: torch.Tensor | None  # (R,): of several rewards; None of one
+    covariance: torch.Tensor | None  # (R, R): of their returns by the first discount
 
     def __init__(
         self,
@@ -362,14 +367,19 @@ class JointQFunction(nn.Module):
         actions: ActionEncoder,
         width: int,
         n_discounts: int = 1,
+        n_rewards: int = 1,
     ) -> None:
         super().__init__()
         self.actions = actions
         self.norm = nn.LayerNorm(width)
         self.encoder = encoder_factory.create((width,))
-        self.head = nn.Linear(compute_output_size([(width,)], self.encoder), n_discounts)
-        self.scale = ReturnScale(n_discounts)
+        n_outputs, has_several = n_discounts * n_rewards, n_rewards > 1
+        self.head = nn.Linear(compute_output_size([(width,)], self.encoder), n_outputs)
+        self.scale = ReturnScale(n_outputs)
         self.register_buffer("acts_by", torch.zeros(1, dtype=torch.int64))
+        self.register_buffer("reward_weights", torch.ones(n_rewards) if has_several else None)
+        covariance = torch.eye(n_rewards) if has_several else None
+        self.register_buffer("covariance", covariance)
 
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Returns values `([A,] B)` of observations `(B, obs)` and actions `([A,] B, N)`."""
@@ -397,15 +407,21 @@ class JointQFunction(nn.Module):
     def output(self, by: torch.Tensor | None = None) -> Output:
         """Returns the last layer of one discount, `(1,)`, in units of returns.
 
-        A search asks once for it, and values thousands of actions by it.
+        A search asks once for it, and values thousands of actions by it. Of several rewards it is
+        the layer of their weighted sum, so that a search costs the same.
         """
-        by = self.acts_by if by is None else by
+        by, weights = self.acts_by if by is None else by, self.reward_weights
+        if weights is not None:
+            by = by * len(weights) + torch.arange(len(weights), device=by.device)
         std, mean = self.scale.std.index_select(0, by), self.scale.mean.index_select(0, by)
         weight = self.head.weight.index_select(0, by) * std[:, None]
-        return weight, self.head.bias.index_select(0, by) * std + mean
+        bias = self.head.bias.index_select(0, by) * std + mean
+        if weights is None:
+            return weight, bias
+        return (weights[:, None] * weight).sum(0, keepdim=True), (weights * bias).sum(0, True)
 
     def standardized(self, sums: torch.Tensor) -> torch.Tensor:
-        """Returns values by all discounts, as `ReturnScale` standardizes them, `(G, B)`."""
+        """Returns all outputs, as `ReturnScale` standardizes them, `(G * R, B)`."""
         values: torch.Tensor = in_float32(self.head, self._hidden(sums)).T
         return values
 
@@ -426,6 +442,7 @@ class JointCritic(ActionCritic):
             where slots alone have, slots with an embedding of their choice; where slots share their
             choices, a choice has one embedding for all slots.
         n_discounts: discounts (G) by which actions are valued.
+        n_rewards: rewards (R) that are valued apart; `weigh` says how they are added up.
     """
 
     def __init__(
@@ -436,6 +453,7 @@ class JointCritic(ActionCritic):
         n_critics: int = 2,
         layout: ActionLayout | None = None,
         n_discounts: int = 1,
+        n_rewards: int = 1,
     ) -> None:
         slots, size = SlotLayout(nvec), observation_shape[0]
         # The first layer is as wide as what follows it.
@@ -451,14 +469,32 @@ class JointCritic(ActionCritic):
             return SharedChoices(size, slots, width)
 
         super().__init__(
-            JointQFunction(encoder_factory, create_actions(), width, n_discounts)
+            JointQFunction(encoder_factory, create_actions(), width, n_discounts, n_rewards)
             for _ in range(n_critics)
         )
 
     def fit_scale(self, buffer: DeviceReplayBuffer, rewards: torch.Tensor, gammas: Gammas) -> None:
-        returns = buffer.completed_returns(rewards, gammas)
+        by_reward = [buffer.completed_returns(reward, gammas) for reward in rewards]
+        returns = torch.stack(by_reward, dim=1)  # (G, R, n)
         for q in self.members:
-            q.scale.fit(returns)
+            q.scale.fit(returns.flatten(0, 1))
+            if q.covariance is not None:
+                q.covariance.copy_(torch.cov(returns[0]))
+
+    def weigh(self, weights: Sequence[float]) -> None:
+        """Makes `q_values` weighted sums of the values by R rewards."""
+        for q in self.members:
+            assert q.reward_weights is not None
+            q.reward_weights.copy_(torch.tensor(weights))
+
+    @property
+    def spread(self) -> float:
+        first = self.members[0]
+        weights, covariance = first.reward_weights, first.covariance
+        if weights is None or covariance is None:
+            return self.scale.spread
+        variance = float(weights @ covariance @ weights)
+        return math.sqrt(max(0.0, variance))
 
     @property
     def members(self) -> list[JointQFunction]:

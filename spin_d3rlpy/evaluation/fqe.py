@@ -25,7 +25,7 @@ from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.critics.base import squared_error
 from spin_d3rlpy.critics.joint import JointCritic
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.buffer.batches import BatchSource, MiniBatch, next_masks_of
+from spin_d3rlpy.data.buffer.batches import BatchSource, MiniBatch, masks_of, next_masks_of
 from spin_d3rlpy.errors import NotConvergedError, NvecMismatchError
 from spin_d3rlpy.evaluation.log_check import LogCheck
 from spin_d3rlpy.evaluation.metrics import ActionMode
@@ -219,6 +219,10 @@ class FQEImpl(MultiDiscreteImpl):
         masks = next_masks_of(batch)
         if chosen is not None:
             x, masks = x[chosen], None if masks is None else masks[chosen]
+        return self.act_in(x, masks)
+
+    def act_in(self, x: torch.Tensor, masks: torch.Tensor | None) -> torch.Tensor:
+        """The policy's actions `(B, N)` in scaled states `(B, obs)` with masks, None without."""
         if isinstance(self._evaluated, ActingFunction):
             return self._evaluated.predict_best_action(x, masks)
         assert isinstance(self._evaluated, MultiDiscreteImpl)
@@ -346,7 +350,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         online = [parts.q_funcs, parts.log_q_funcs]
         targets = [parts.targ_q_funcs, parts.targ_log_q_funcs]
         for critic in online + targets:
-            critic.fit_scale(buffer, self._rewards(buffer), [self._config.gamma])
+            critic.fit_scale(buffer, self._rewards(buffer)[None], [self._config.gamma])
 
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
         self.log_check = None
@@ -392,6 +396,22 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
     def _rewards(self, buffer: DeviceReplayBuffer) -> torch.Tensor:
         scaler = self._config.reward_scaler
         return buffer.rewards if scaler is None else scaler.transform(buffer.rewards)
+
+    @torch.no_grad()
+    def first_values(self, dataset: DeviceReplayBuffer) -> tuple[float, float]:
+        """Returns mean values in the first states of a dataset's episodes.
+
+        Returns:
+            That of the policy, and that of who logged (by the logged actions; needs `check`).
+        """
+        impl, starts = self._evaluation, dataset.episode_starts[:-1]
+        first = self.scale(dataset.transitions(starts))
+        x: Any = first.observations
+        actions = impl.act_in(x, masks_of(first))
+        slot_layout, modules = impl._slot_layout, impl._modules
+        of_policy = modules.q_funcs.q_values(slot_layout, x, actions).mean()
+        of_log = modules.log_q_funcs.q_values(slot_layout, x, first.actions).mean()
+        return float(of_policy), float(of_log)
 
     @property
     def _evaluation(self) -> FQEImpl:

@@ -344,6 +344,27 @@ class DeviceReplayBuffer(ReplayBufferBase):
         chosen.rules = None  # it is not known whether these keep them
         return chosen
 
+    def with_observations(self, observations: torch.Tensor) -> DeviceReplayBuffer:
+        """Returns the same episodes, each trajectory drawn alike, with other observations.
+
+        Args:
+            observations: `(sum(T + 1), obs)` float32, in the order of `observations`; they may have
+                another number of features. What was known of features is left out.
+
+        Raises:
+            InvalidDatasetError: they are of another number, or not finite.
+        """
+        rows = len(self.observations)
+        is_table = observations.ndim == 2 and len(observations) == rows
+        if not is_table or not bool(observations.isfinite().all()):
+            raise InvalidDatasetError(
+                f"Expected {rows} finite observations, got shape {tuple(observations.shape)}."
+            )
+        observations = observations.to(self.observations.device, torch.float32)
+        other = self._with(dataclasses.replace(self.stored, observations=observations))
+        other.layout = other.preparation = None
+        return other
+
     def with_rewards(self, rewards: torch.Tensor) -> DeviceReplayBuffer:
         """Returns the same episodes, each trajectory drawn alike, with other rewards `(n,)`.
 
