@@ -34,7 +34,9 @@ def contacts(n: int, seed: int) -> dict[str, list[Any]]:
 
 def main(out: Path, n: int, seed: int) -> None:
     table = contacts(n, seed)
-    write_csv(out, [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)])
+    write_csv(
+        out, [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    )
     print(f"{out}: {n:,} contacts")
 
 

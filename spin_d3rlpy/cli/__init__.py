@@ -7,7 +7,7 @@ from spin_d3rlpy.cli.program import run_program
 
 # Each adds its commands, in the order of the help text.
 # isort: off
-from spin_d3rlpy.cli import train, evaluate, report, info, data, plot  # noqa: F401
+from spin_d3rlpy.cli import train, evaluate, report, tradeoff, info, data, plot  # noqa: F401
 
 __all__ = ["app", "main"]
 

@@ -7,7 +7,7 @@ import csv
 import dataclasses
 import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -86,7 +86,10 @@ def from_table_(
     choices: Annotated[
         list[str], typer.Option(help="A slot's values: <column>=<value>,<value>; for each.")
     ],
-    reward: Annotated[str, typer.Option(help="Column of the reward.")],
+    reward: Annotated[
+        list[str],
+        typer.Option(help="Column of the reward; or <name>=<column> for each of several."),
+    ],
     episode: Annotated[
         list[str],
         typer.Option(help="Column that identifies an episode's rows; repeatable, then together."),
@@ -107,6 +110,10 @@ def from_table_(
     category: Annotated[
         list[str] | None,
         typer.Option(help="Column of the state whose numbers are names; repeatable."),
+    ] = None,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option(help="Of several rewards, in the one that is trained by: <name>=<number>."),
     ] = None,
     last_step: Annotated[
         Literal["keep", "drop"],
@@ -137,7 +144,7 @@ def from_table_(
         table,
         observations=observation,
         actions=action,
-        reward=reward,
+        **_rewards(reward, weight or []),
         episode=episode,
         time=time,
         terminal=terminal or False,
@@ -180,6 +187,25 @@ def _choices(options: list[str], actions: list[str]) -> dict[str, list[str | int
     return by_column
 
 
+def _rewards(options: list[str], weights: list[str]) -> dict[str, Any]:
+    """Returns the arguments `reward`, or `rewards` and `weights`, of `from_table`."""
+    if len(options) == 1 and "=" not in options[0] and not weights:
+        return {"reward": options[0]}
+    named = [text.partition("=") for text in options]
+    twice = [name for i, (name, _, _) in enumerate(named) if name in [n for n, _, _ in named[:i]]]
+    if twice or not all(name and column for name, _, column in named):
+        raise ValueError(
+            "Expected one --reward <column>, or several different ones, --reward <name>=<column>; "
+            f"got {' and '.join(map(repr, options))}."
+        )
+    by_name = {name: column for name, _, column in named}
+    parts = [text.rpartition("=") for text in weights]
+    given = {name: _number(text, "--weight") for name, _, text in parts}
+    if len(given) < len(parts):
+        raise ValueError(f"Expected each --weight once, got {' and '.join(map(repr, weights))}.")
+    return {"rewards": by_name, "weights": given or dict.fromkeys(by_name, 1.0)}
+
+
 def _typed(values: list[str]) -> list[str | int | float]:
     """Returns numbers if all values are numbers as these are written, so that 50 is also 50.0."""
     for kind in (int, float):
@@ -200,11 +226,11 @@ def _by_column(option: str, texts: list[str] | None) -> str | dict[str, str] | N
     return {column: text for column, _, text in parted} or None
 
 
-def _number(text: str) -> float:
+def _number(text: str, option: str = "--subtract") -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"Expected --subtract <column>=<number>, got {text!r}.") from None
+        raise ValueError(f"Expected {option} <name>=<number>, got {text!r}.") from None
 
 
 @command(app, "MINARI_REMOTE=hf://me spin-d3rlpy data push spin/cheetah-run-b3/medium-v0")

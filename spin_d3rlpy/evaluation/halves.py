@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from d3rlpy.base import DeviceArg
 from d3rlpy.logging import NoopAdapterFactory
+from d3rlpy.models.encoders import VectorEncoderFactory
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -32,6 +33,7 @@ Floats = NDArray[np.float64]
 Act = Callable[[NDArray[Any], NDArray[np.bool_] | None], NDArray[Any]]
 
 _ROWS_AT_ONCE = 4096
+HIDDEN = (128, 128)  # of each Q function: many are trained, on half of the data
 LEAST_EPISODES = 40  # fewer in a half have no mean to speak of
 
 
@@ -208,7 +210,8 @@ def _fitted(
     device: DeviceArg,
 ) -> tuple[float, float]:
     """Returns the mean values in the first states of `read` of the policy and of who logged."""
-    config = MultiDiscreteFQEConfig(gamma=gamma)
+    encoder = VectorEncoderFactory(list(HIDDEN))
+    config = MultiDiscreteFQEConfig(gamma=gamma, encoder_factory=encoder)
     evaluation = MultiDiscreteFQE(acting, config, device, takes_masks=True)
     evaluation.fit(
         learned,

@@ -214,3 +214,72 @@ def _finish(axes: Axes, title: str, xlabel: str, ylabel: str, grid: bool = True)
         axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
+
+
+class TradeOffMark(NamedTuple):
+    """A policy in a picture of two rewards; each reward is a low end, a value and a high end."""
+
+    kind: str  # "policy", "dominated", "delivered" or "today"
+    x: tuple[float, float, float]
+    y: tuple[float, float, float]
+
+
+class _MarkStyle(NamedTuple):
+    color: str
+    marker: str
+    size: float
+    label: str
+
+
+_MARK_STYLES = {
+    "dominated": _MarkStyle("0.65", "o", 5.0, "another policy is better by both"),
+    "policy": _MarkStyle(COLORS[0], "o", 6.0, "policy of a weighting"),
+    "today": _MarkStyle(COLORS[6], "s", 8.0, "today's decisions"),
+    "delivered": _MarkStyle(COLORS[1], "D", 9.0, "delivered"),
+}
+
+
+def plot_trade_off(
+    path: Path,
+    names: tuple[str, str],
+    marks: Sequence[TradeOffMark],
+    bounds: Sequence[float | None] = (None, None),
+) -> None:
+    """Draws policies by two rewards with their intervals, those on the curve joined by a line.
+
+    Args:
+        path: of the picture.
+        names: of the rewards, across and up.
+        marks: what is drawn.
+        bounds: limits of the two rewards, None without.
+    """
+    figure = _figure(7.2, 4.6)
+    axes = figure.subplots()
+    on_curve = [m for m in marks if m.kind in ("policy", "delivered")]
+    on_curve.sort(key=lambda mark: mark.x[1])
+    axes.plot(
+        [m.x[1] for m in on_curve], [m.y[1] for m in on_curve], color=COLORS[0], linewidth=1.2
+    )
+    for kind, style in _MARK_STYLES.items():
+        some = [mark for mark in marks if mark.kind == kind]
+        if not some:
+            continue
+        x, y = (np.array([getattr(mark, axis) for mark in some]).T for axis in "xy")
+        axes.errorbar(
+            x[1],
+            y[1],
+            xerr=[x[1] - x[0], x[2] - x[1]],
+            yerr=[y[1] - y[0], y[2] - y[1]],
+            linestyle="",
+            marker=style.marker,
+            markersize=style.size,
+            color=style.color,
+            elinewidth=0.8,
+            label=style.label,
+            zorder=3 if kind in ("today", "delivered") else 2,
+        )
+    for bound, draw in zip(bounds, (axes.axvline, axes.axhline), strict=True):
+        if bound is not None:
+            draw(bound, color=COLORS[3], linestyle="--", linewidth=1.2, label="limit")
+    _finish(axes, "", names[0], names[1])
+    save_figure(figure, path)
