@@ -71,6 +71,10 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     "probe_and_attention.py": [(PROBE, ["attention_untrained.png", "attention_pretrained.png"])],
     "reprem.py": [(SHORT, [])],
     "several_processes.py": [([*STEPS, "--checkpoints"], ["policy.safetensors", "checkpoints"])],
+    "offers/write_log.py": [(["contacts.csv", "--contacts", "20"], ["contacts.csv"])],
+    "offers/compare.py": [
+        (["--contacts", "300", "--seconds", "0.5", "--limit", "2"], ["offers.csv"])
+    ],
     "power_grid/train_on_decisions.py": [
         ([*["--steps", "700", "--candidates", "1", "--seconds", "1", "--test-steps", "2"]], [])
     ],
@@ -94,9 +98,13 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     ],
 }
 # Imported by an example, or (`treat_with.py`) run in tests/test_ward.py after a training.
-MODULES = {"treatment/simulator.py", "power_grid/grid.py", "sepsis/icu.py"} | {
-    f"treatment/{name}.py" for name in ("ward", "doctors", "outcomes", "rules", "treat_with")
-}
+MODULES = {
+    "offers/market.py",
+    "offers/curves.py",
+    "treatment/simulator.py",
+    "power_grid/grid.py",
+    "sepsis/icu.py",
+} | {f"treatment/{name}.py" for name in ("ward", "doctors", "outcomes", "rules", "treat_with")}
 # What they show is tested elsewhere, too: exports, several processes, kinds of pre-training.
 SLOW = {
     *("distill_and_export.py", "several_processes.py", "mask_ratio_and_warm_start.py"),

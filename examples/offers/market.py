@@ -111,3 +111,21 @@ def best_offers(customers: Array, price: float) -> Array:
         offers[total > best] = action
         best = np.maximum(best, total)
     return offers
+
+
+PRICES_OF_COMPLAINTS = [0.0, *np.geomspace(2.0, 2e4, 60), 1e6]
+
+
+def true_curve(customers: Array) -> list[tuple[float, float]]:
+    """Revenue and complaints of the best offers by many prices of a complaint."""
+    return [value(customers, best_offers(customers, price)) for price in PRICES_OF_COMPLAINTS]
+
+
+def hypervolume(points: list[tuple[float, float]], reference: tuple[float, float]) -> float:
+    """Returns the area of revenue and complaints that points dominate, up to a reference point."""
+    area, least = 0.0, reference[1]
+    for revenue, complaints in sorted(points, reverse=True):
+        if revenue > reference[0] and complaints < least:
+            area += (revenue - reference[0]) * (least - complaints)
+            least = complaints
+    return area

@@ -149,7 +149,6 @@ def treat(act: Act, n: int, seed: int, most_days: int = 90) -> dict[str, list[An
                 for slot, (drug, doses) in enumerate(DRUGS.items())
             },
             "outcome": reward(actions, severity).round(2).tolist(),
-            "burden": actions.sum(1).tolist(),
             "status": np.select(
                 [severity == 0, severity == 6], ["discharged", "died"], "on ward"
             ).tolist(),

@@ -4,8 +4,7 @@ Diseases, drugs and effects are invented: the results are not medicine. A patien
 (diagnosis, kidneys, heart, allergy) that stays, a response to treatment (worse, steady, better) and
 a severity from 1 to 5. Today's prescription changes tomorrow's response, which changes severity
 the day after: outcomes are late. At severity 0 a patient is discharged (1), at 6 dies (-1), and a
-day costs 0.01, and 0.02 more for a pair of drugs that harms. Nothing is discounted. Apart from that
-outcome, a prescription burdens the patient: by a point for each step of a dose.
+day costs 0.01, and 0.02 more for a pair of drugs that harms. Nothing is discounted.
 """
 
 import itertools
@@ -104,14 +103,12 @@ def _moves() -> Array:
 
 MOVES = _moves()
 DAYS = DAY + PAIR * harmful_pairs(ACTIONS)  # what a day costs, (1728,)
-BURDENS = ACTIONS.sum(1).astype(float)  # of a day, (1728,)
 
 
-def _values_after(values: Array, outcome: float) -> Array:
+def _values_after(values: Array) -> Array:
     """Expected values `(32, 3, 5, 6)` after each effect, from those of states `(32, 3, 5)`."""
-    discharged = np.full((len(KINDS), N_RESPONSES, 1), outcome * DISCHARGE)
-    died = np.full_like(discharged, outcome * DEATH)
-    ended = np.concatenate([discharged, values, died], axis=2)  # severities 0 to 6
+    ends = np.full((len(KINDS), N_RESPONSES, 1), DISCHARGE), np.full_like(values[..., :1], DEATH)
+    ended = np.concatenate([ends[0], values, ends[1]], axis=2)  # severities 0 to 6
     after = np.empty((*values.shape, 6))
     for effect, response, severity in itertools.product(range(6), range(3), range(1, 6)):
         eased, move = divmod(effect, 3)
@@ -126,36 +123,24 @@ def _values_after(values: Array, outcome: float) -> Array:
     return after
 
 
-def optimum(outcome: float = 1.0, burden: float = 0.0) -> tuple[Array, Array]:
-    """Values `(32, 3, 5)` of the best policy, and its actions' rows in ACTIONS, by iteration.
-
-    Args:
-        outcome: weight of the outcome.
-        burden: weight of the burden.
-    """
+def optimum() -> tuple[Array, Array]:
+    """Values `(32, 3, 5)` of the best policy, and its actions' rows in ACTIONS, by iteration."""
     values, change = np.zeros((len(KINDS), N_RESPONSES, N_SEVERITIES)), 1.0
     while change > 1e-9:
-        after = _values_after(values, outcome).reshape(len(KINDS), -1, 6)
-        days = outcome * DAYS + burden * BURDENS
-        q = days + after @ MOVES.transpose(0, 2, 1)  # (32, 15, 1728)
+        after = _values_after(values).reshape(len(KINDS), -1, 6)
+        q = DAYS + after @ MOVES.transpose(0, 2, 1)  # (32, 15, 1728)
         new = q.max(2).reshape(values.shape)
         change, values = np.abs(new - values).max(), new
     return values, q.argmax(2).reshape(values.shape)
 
 
-def policy_values(probabilities: Array, outcome: float = 1.0, burden: float = 0.0) -> Array:
-    """Exact values `(32, 3, 5)` of a policy, from probabilities of actions `(32, 3, 5, 1728)`.
-
-    Args:
-        probabilities: of the policy.
-        outcome: weight of the outcome.
-        burden: weight of the burden.
-    """
+def policy_values(probabilities: Array) -> Array:
+    """Exact values `(32, 3, 5)` of a policy, from probabilities of actions `(32, 3, 5, 1728)`."""
     moves = np.einsum("krsa,kae->krse", probabilities, MOVES)
-    costs = probabilities @ (outcome * DAYS + burden * BURDENS)
+    costs = probabilities @ DAYS
     values, change = np.zeros(moves.shape[:3]), 1.0
     while change > 1e-9:
-        new = costs + (_values_after(values, outcome) * moves).sum(-1)
+        new = costs + (_values_after(values) * moves).sum(-1)
         change, values = np.abs(new - values).max(), new
     return values
 

@@ -137,8 +137,10 @@ def test_weightings_are_spread_evenly_in_what_returns_differ_by() -> None:
     data = log()
     spread = {name: float(data.with_weights({name: 1.0}).returns().std()) for name in DIRECTIONS}
     found = weightings(data, DIRECTIONS, 5)
-    shares = np.array([[abs(w[k]) * spread[k] for k in DIRECTIONS] for w in found])
-    assert np.allclose(shares, [[1, 0], [0.75, 0.25], [0.5, 0.5], [0.25, 0.75], [0, 1]])
+    of_gain = [weights["gain"] * spread["gain"] for weights in found]
+    of_harm = [-weights["harm"] * spread["harm"] for weights in found]
+    assert np.allclose(of_gain, [1.0, 0.75, 0.5, 0.25, 0.0])
+    assert np.allclose(of_harm, [0.0, 0.25, 0.5, 0.75, 1.0])
     assert all(w["gain"] >= 0.0 >= w["harm"] for w in found)
 
 
