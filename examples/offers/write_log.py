@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from market import CUSTOMER, OFFER, PRICES, draw_customers, expected, todays_offers
 
-from spin_d3rlpy.files.results import write_csv
+from spin_d3rlpy.files.results import format_table, write_csv
 
 
 def contacts(n: int, seed: int) -> dict[str, list[Any]]:
@@ -37,7 +37,8 @@ def main(out: Path, n: int, seed: int) -> None:
     write_csv(
         out, [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
     )
-    print(f"{out}: {n:,} contacts")
+    means = {name: f"{np.mean(table[name]):.3g}" for name in ("revenue", "complaints")}
+    print(format_table([{"table": out, "contacts": f"{n:,}", **means}]))
 
 
 if __name__ == "__main__":

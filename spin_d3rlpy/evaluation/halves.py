@@ -71,7 +71,8 @@ class HalvesEstimate:
         logged: mean return of the log.
         missed: how far the evaluation of who logged was off their known return, at most over
             halves, in standard deviations of returns.
-        tolerance: how large `missed` may be: a tenth, or two standard errors of a half's mean.
+        tolerance: how large `missed` may be: two standard errors of a half's mean, and a tenth of
+            the mean return or of the deviation, as in `LogCheck`.
     """
 
     value: Interval
@@ -197,7 +198,7 @@ def _estimate(
         gain=Interval.of(gain, error_of_gain, level, freedom),
         logged=Interval.of(logged, error_of_log, level, len(returns) - 1),
         missed=float(np.max(misses)),
-        tolerance=max(0.1, 2.0 / math.sqrt(half)),
+        tolerance=2.0 / math.sqrt(half) + 0.1 * max(1.0, abs(logged) / deviation),
     )
 
 
