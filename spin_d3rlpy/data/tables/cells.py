@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.data.tables import texts
 from spin_d3rlpy.data.tables.columns import EXACT, Bools, Column
-from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
+from spin_d3rlpy.errors import InvalidDatasetError, InvalidRowError, listed, shown
 
 if TYPE_CHECKING:
     import pyarrow
@@ -152,14 +152,14 @@ def _refuse_mixture(
     usual = max(by_form, key=lambda form: by_form[form])
     if usual in _KIND_OF:
         row = int((np.isin(forms, [usual, "no value"], invert=True)[codes]).argmax())
-        raise InvalidDatasetError(
-            _expected(_KIND_OF[usual], column, row, locale, str(forms[codes[row]]))
+        raise InvalidRowError(
+            _expected(_KIND_OF[usual], column, row, locale, str(forms[codes[row]])), row
         )
     examples = [str(c) for c, form in zip(cells, forms, strict=False) if form == usual]
     wanted = np.isin(forms, list(_KIND_OF)) if usual == "word" else forms == usual
     row = int(wanted[codes].argmax())
     cell = f"Row {row} has {shown(column.name)} = {shown(column.cell(row))}"
-    raise InvalidDatasetError(f"{cell}, {_advice_on(usual, examples, column)}")
+    raise InvalidRowError(f"{cell}, {_advice_on(usual, examples, column)}", row)
 
 
 def _advice_on(form: str, examples: list[str], column: Column) -> str:
@@ -337,9 +337,10 @@ def read_flags(column: Column) -> Bools:
     unknown = np.array([*(flag is None for flag in flags), False], bool)[codes] & ~empty
     if unknown.any():
         row = int(unknown.argmax())
-        raise InvalidDatasetError(
+        raise InvalidRowError(
             f"Row {row} has {shown(column.name)} = {shown(column.cell(row))}, which is not one of "
-            f"its choices: {_FLAGS}."
+            f"its choices: {_FLAGS}.",
+            row,
         )
     return np.array([*(flag == 1.0 for flag in flags), False], bool)[codes] & ~empty
 
@@ -358,7 +359,7 @@ def _by_value(
     bad = np.array([*(number is None for number in numbers), False], bool)[codes] & ~empty
     if bad.any():
         row = int(bad.argmax())
-        raise InvalidDatasetError(_expected(kind, column, row, locale, is_state=is_state))
+        raise InvalidRowError(_expected(kind, column, row, locale, is_state=is_state), row)
     values = np.array([*(math.nan if x is None else x for x in numbers), math.nan])[codes]
     values[empty] = np.nan
     return np.asarray(values, np.float64)
@@ -454,9 +455,10 @@ def read_words(column: Column, known: Sequence[str]) -> Floats:
     unknown = np.isnan(values) & ~empty
     if unknown.any():
         row = int(unknown.argmax())
-        raise InvalidDatasetError(
+        raise InvalidRowError(
             f"Expected column {shown(column.name)} to hold one of: {listed(known)}; row {row} has "
-            f"{shown(column.cell(row))}. Correct it."
+            f"{shown(column.cell(row))}. Correct it.",
+            row,
         )
     values[empty] = np.nan
     return np.asarray(values, np.float64)
@@ -473,7 +475,7 @@ def read_order(column: Column, locale: Locale = PLAIN) -> NDArray[Any]:
     empty = is_empty(column)
     if empty.any():
         row = int(empty.argmax())
-        raise InvalidDatasetError(f"Row {row} has no {shown(column.name)}, by which to order.")
+        raise InvalidRowError(f"Row {row} has no {shown(column.name)}, by which to order.", row)
     if column.is_dates or column.is_typed:
         return np.asarray(column.values)
     if kind_of(column, locale)[0] == "date":

@@ -26,6 +26,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 Name: TypeAlias = str | int
 
 _NUMBERS = "biuf"  # kinds of numpy's types
+_MOST_COUNTED = 2**16  # between the largest and the smallest of whole numbers
 EXACT = 2**53  # whole numbers up to this are exact as float64
 _CELLS = (str, bool, int, float, Decimal, fractions.Fraction, datetime.date)
 _KINDS_IN_WORDS = {
@@ -97,10 +98,13 @@ class Column:
         codes = np.full(len(self), -1, np.int64)
         filled = ~self.empty
         if self.is_text_of_arrow:
-            encoded = self.values.combine_chunks().dictionary_encode()
+            encoded = self.values.dictionary_encode().combine_chunks()
             codes[filled] = encoded.indices.drop_null().to_numpy()
             return codes, encoded.dictionary.to_pylist()
         cells = self.values[filled]
+        if cells.dtype.kind in "biu" and _span(cells) <= _MOST_COUNTED:
+            values, codes[filled] = _counted(cells)
+            return codes, values
         if cells.dtype.kind != "O":
             values, codes[filled] = np.unique(cells, return_inverse=True)
             return codes, [as_python(value) for value in values]
@@ -111,6 +115,24 @@ class Column:
         except TypeError as error:  # not hashable
             raise _refused(self.name, f"a cell that is a collection ({error})") from error
         return codes, [value for _, value in numbered]
+
+
+def _span(whole: NDArray[np.integer[Any]]) -> int:
+    """Returns the difference between the largest and the smallest of whole numbers."""
+    return int(whole.max()) - int(whole.min()) if len(whole) else 0
+
+
+def _counted(whole: NDArray[np.integer[Any]]) -> tuple[list[Any], NDArray[np.int64]]:
+    """Returns the different numbers in order and each one's place, without sorting."""
+    if not len(whole):
+        return [], np.empty(0, np.int64)
+    least = whole.min().astype(np.uint64)  # modulo 2**64 differences of all types are right
+    above = (whole.astype(np.uint64) - least).view(np.int64)
+    there = np.flatnonzero(np.bincount(above))
+    place = np.zeros(int(there[-1]) + 1, np.int64)
+    place[there] = np.arange(len(there))
+    values = (there.astype(np.uint64) + least).astype(whole.dtype)
+    return values.tolist(), place[above]
 
 
 def as_python(value: object) -> Any:

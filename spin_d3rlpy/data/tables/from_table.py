@@ -57,6 +57,7 @@ from spin_d3rlpy.data.tables.reading import Table, open_table, reading
 from spin_d3rlpy.errors import (
     DatasetNotFoundError,
     InvalidDatasetError,
+    InvalidRowError,
     listed,
     require_one_of,
     shown,
@@ -285,27 +286,27 @@ def _decisions(
     episodes: EpisodeRows,
 ) -> tuple[NDArray[np.integer[Any]], NDArray[np.float32], Bools]:
     """Returns chosen numbers `(rows, N)`, rewards `(rows,)` and which rows are final states."""
-    reward = table[arguments.reward]
-    taken = [table[name] for name in arguments.actions]
-    empties = [
-        (column, is_empty(column, Values(known).texts))
-        for column, known in zip(taken, values, strict=True)
-    ]
-    state_only = final_states([*empties, (reward, is_empty(reward))], episodes)
+    empty = {
+        name: is_empty(table[name], Values(known).texts)
+        for name, known in zip(arguments.actions, values, strict=True)
+    }
+    empty[arguments.reward] = is_empty(table[arguments.reward])
+    state_only = final_states(table, empty, episodes)
     sizes = [len(known) for known in values]
     chosen = np.empty((len(state_only), len(sizes)), action_dtype(sizes))
-    for slot, (column, known) in enumerate(zip(taken, values, strict=True)):
-        locale = arguments.locale(column.name)
-        chosen[:, slot] = read_choices(column, known, state_only, locale)
+    for slot, (name, known) in enumerate(zip(arguments.actions, values, strict=True)):
+        chosen[:, slot] = read_choices(table[name], known, state_only, arguments.locale(name))
+    reward = table[arguments.reward]
     numbers = read_numbers(reward, arguments.locale(reward.name), is_state=False)
     with np.errstate(over="ignore"):
         rewards = np.where(state_only, 0.0, numbers).astype(np.float32)
     wrong = ~np.isfinite(rewards)
     if wrong.any():
         row = int(wrong.argmax())
-        raise InvalidDatasetError(
+        raise InvalidRowError(
             f"Row {row} has {shown(reward.name)} = {shown(reward.cell(row))}, which is not finite "
-            "as float32. Correct it, or leave the episode out."
+            "as float32. Correct it, or leave the episode out.",
+            row,
         )
     return chosen, rewards, state_only
 
@@ -327,11 +328,12 @@ def _terminal(table: Table, terminal: Name | bool, ends: Sequence[Any] | None, r
         return _is_one_of(column, ends)
     try:
         return read_flags(column)
-    except InvalidDatasetError as error:
-        raise InvalidDatasetError(
+    except InvalidRowError as error:
+        raise InvalidRowError(
             f"{error} Expected terminal= to name a column that is 1 where the action ended the "
             "episode for good, else 0 or empty. Of a column of words, say which end it, such as "
-            "terminal_values=['dead']."
+            "terminal_values=['dead'].",
+            error.row,
         ) from error
 
 

@@ -24,7 +24,7 @@ from spin_d3rlpy.data.tables.cells import (
 )
 from spin_d3rlpy.data.tables.columns import Bools, Column, Name
 from spin_d3rlpy.data.tables.texts import DECIMALS
-from spin_d3rlpy.errors import InvalidDatasetError, shown
+from spin_d3rlpy.errors import InvalidDatasetError, InvalidRowError, shown
 from spin_d3rlpy.files.untrusted import require_memory
 
 Floats = NDArray[np.float64]
@@ -198,9 +198,10 @@ class TablePreparation:
             missing = np.isnan(values)
             if preparation.fill is None and missing.any():
                 row = int(missing.argmax())
-                raise InvalidDatasetError(
+                raise InvalidRowError(
                     f"Row {row} has no {shown(preparation.name)}, which no row of the log lacked. "
-                    "Fill it in, or train on a log with missing values, read with missing='mean'."
+                    "Fill it in, or train on a log with missing values, read with missing='mean'.",
+                    row,
                 )
             if self.missing == "forward" and episodes is not None:
                 values = fill_forward(values, episodes)
@@ -319,9 +320,10 @@ def learn_column(
         row = int(empty.argmax())
         cell = raw.cell(row)
         mark = f" (its cell is {shown(cell)})" if isinstance(cell, str) and cell.strip() else ""
-        raise InvalidDatasetError(
+        raise InvalidRowError(
             f"Row {row} has no {shown(name)}{mark}. Pass missing='mean' or 'forward', which fill it"
-            " in and add a feature that says so, or fill it in yourself."
+            " in and add a feature that says so, or fill it in yourself.",
+            row,
         )
     learned = ColumnPreparation(name, kind, decimal=locale.decimal, dates=locale.dates)
     if kind == "category":
@@ -365,9 +367,10 @@ def as_float32(
     if wrong.any():
         place = int(wrong.argmax())
         row = place if filled is None else int(np.flatnonzero(filled)[place])
-        raise InvalidDatasetError(
+        raise InvalidRowError(
             f"Row {row} has {shown(column.name)} = {_unquoted(column.cell(row))}, which is not "
-            "finite as float32. Correct it, or leave it empty and pass missing='mean'."
+            "finite as float32. Correct it, or leave it empty and pass missing='mean'.",
+            row,
         )
     return rounded
 
