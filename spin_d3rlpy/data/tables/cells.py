@@ -220,7 +220,7 @@ def _numbers_at_once(column: Column, locale: Locale) -> Floats | None:
     """Returns the numbers of text that has nothing else, NaN where empty; None if there is more."""
     if locale != PLAIN or column.is_typed or column.is_dates:
         return None
-    return _of_arrow(column) if column.is_text_of_arrow else _of_texts(column)
+    return text_as_numbers(column.values) if column.is_text_of_arrow else _of_texts(column)
 
 
 def _of_texts(column: Column) -> Floats | None:
@@ -243,14 +243,15 @@ def _of_texts(column: Column) -> Floats | None:
     return None if _CODE_IN_LINES.search("\n".join(cells)) else numbers
 
 
-def _of_arrow(column: Column) -> Floats | None:
+def text_as_numbers(text: pyarrow.ChunkedArray) -> Floats | None:
+    """Returns the numbers of text that has nothing else, NaN where empty; None if there is more."""
     import pyarrow
     from pyarrow import compute
 
-    numbers = _cast(column.values)
+    numbers = _cast(text)
     if numbers is not None:
         return numbers
-    text = compute.utf8_trim_whitespace(column.values)
+    text = compute.utf8_trim_whitespace(text)
     marks = compute.is_in(text, value_set=pyarrow.array(sorted(texts.MARKS), text.type))
     return _cast(compute.if_else(marks, None, text))
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import fractions
+import itertools
 import numbers
-from collections.abc import Callable, Mapping, Sequence, Set, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set, Sized
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_d3rlpy.errors import InvalidDatasetError, shown
+from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
 
 if TYPE_CHECKING:
     import pyarrow
@@ -103,8 +104,8 @@ class Column:
             return codes, encoded.dictionary.to_pylist()
         cells = self.values[filled]
         if cells.dtype.kind in "biu" and _span(cells) <= _MOST_COUNTED:
-            values, codes[filled] = _counted(cells)
-            return codes, values
+            counted, codes[filled] = _counted(cells)
+            return codes, counted
         if cells.dtype.kind != "O":
             values, codes[filled] = np.unique(cells, return_inverse=True)
             return codes, [as_python(value) for value in values]
@@ -143,6 +144,60 @@ def as_python(value: object) -> Any:
     if isinstance(value, np.timedelta64) or not isinstance(value, np.generic):
         return value
     return value.item()
+
+
+def joined(pieces: Iterator[Column], rows: int) -> Column:
+    """Returns a column of pieces that follow each other, which need memory once.
+
+    Args:
+        pieces: of a column, with the same kind of values.
+        rows: of all of them.
+    """
+    first = next(pieces, None)
+    if first is None:
+        return Column("", np.empty(0), np.empty(0, bool))
+    if len(first) == rows:
+        return first
+    every = itertools.chain([first], pieces)
+    if first.is_text_of_arrow:
+        import pyarrow
+
+        columns = list(every)
+        chunks = [chunk for column in columns for chunk in column.values.chunks]
+        empty = np.concatenate([column.empty for column in columns])
+        return Column(first.name, pyarrow.chunked_array(chunks, first.values.type), empty)
+    values, empty = np.empty(rows, first.values.dtype), np.empty(rows, bool)
+    at = 0
+    for piece in every:
+        if piece.values.dtype != values.dtype:
+            values = values.astype(object)
+        values[at : at + len(piece)] = piece.values
+        empty[at : at + len(piece)] = piece.empty
+        at += len(piece)
+    return Column(first.name, values, empty)
+
+
+def place_of(name: Name, names: Sequence[Any], hint: str = "") -> int:
+    """Returns the number of the column of this name.
+
+    Args:
+        name: of a column; one that is not there may also stand for the only one that is written
+            so, such as 0 for "0" in a file.
+        names: of all columns.
+        hint: added to the error.
+
+    Raises:
+        InvalidDatasetError: it is not there, or twice.
+    """
+    exact = [i for i, known in enumerate(names) if type(known) is type(name) and known == name]
+    exact = exact or [i for i, known in enumerate(names) if str(known).strip() == str(name).strip()]
+    if len(exact) == 1:
+        return exact[0]
+    if exact:
+        raise InvalidDatasetError(
+            f"There are {len(exact)} columns {shown(name)}. Give each a name of its own."
+        )
+    raise InvalidDatasetError(f"There is no column {shown(name)}; columns: {listed(names)}.{hint}")
 
 
 def as_column(raw: object, name: Name) -> Column:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -35,6 +38,7 @@ from spin_d3rlpy.data.tables.arguments import (
 from spin_d3rlpy.data.tables.cells import is_empty, read_flags, read_numbers
 from spin_d3rlpy.data.tables.choice_values import Values, read_choices
 from spin_d3rlpy.data.tables.columns import Bools, Column, Name
+from spin_d3rlpy.data.tables.csv_parquet import open_as_parquet
 from spin_d3rlpy.data.tables.log_rows import (
     EpisodeIds,
     LastStep,
@@ -44,6 +48,7 @@ from spin_d3rlpy.data.tables.log_rows import (
     report,
     rows_of_episodes,
 )
+from spin_d3rlpy.data.tables.mapped_log import MappedLog, digest_of
 from spin_d3rlpy.data.tables.mask_columns import mask_columns, masks_of_rows, require_allowed
 from spin_d3rlpy.data.tables.preparation import (
     KEY,
@@ -53,7 +58,8 @@ from spin_d3rlpy.data.tables.preparation import (
     learn_column,
 )
 from spin_d3rlpy.data.tables.reading import Columns as Columns
-from spin_d3rlpy.data.tables.reading import Table, open_table, reading
+from spin_d3rlpy.data.tables.reading import Table, open_table
+from spin_d3rlpy.data.tables.row_arrays import MappedArrays, RowArrays
 from spin_d3rlpy.errors import (
     DatasetNotFoundError,
     InvalidDatasetError,
@@ -62,6 +68,7 @@ from spin_d3rlpy.errors import (
     require_one_of,
     shown,
 )
+from spin_d3rlpy.files.atomic import atomic_folder
 from spin_d3rlpy.nvec import nvec_from_space
 
 
@@ -86,6 +93,7 @@ def from_table(
     decimal: str | Mapping[Any, str] | None = None,
     dates: str | Mapping[Any, str] | None = None,
     keep: Sequence[Name] = (),
+    memory_map: str | Path | None = None,
 ) -> DeviceReplayBuffer:
     """Reads logged decisions: one row has a state, the action taken and its reward.
 
@@ -95,9 +103,11 @@ def from_table(
 
     Args:
         table: a `.csv` or `.parquet` file (the latter needs pyarrow: `pip install
-            "spin-d3rlpy[parquet]"`), or columns by name, such as a data frame of pandas, polars
-            or pyarrow. A CSV file's cells are parted by commas or, if its header has none, by
-            semicolons or tabs. Names of columns are text or whole numbers.
+            "spin-d3rlpy[parquet]"`), a folder of such files, or columns by name, such as a data
+            frame of pandas, polars or pyarrow. A folder's files are one log, in the order of their
+            names, and an episode may go on in the next file; those whose names begin with "." or
+            "_" are not read. A CSV file's cells are parted by commas or, if its header has none,
+            by semicolons or tabs. Names of columns are text or whole numbers.
         observations: columns of the state, known before the decision. Numbers stay numbers; dates
             (ISO 8601, such as 2024-05-31 or 2024-05-31T08:30+02:00, or a data frame's) become days
             since the earliest; true and false, yes and no become 1 and 0; words become one feature
@@ -151,17 +161,25 @@ def from_table(
         keep: columns of numbers that belong to rows and are no part of the state, such as known
             probabilities of the logged actions, see `importance_sampling`. They follow the rows
             through sorting, `select` and `split`: `dataset.source.column("propensity").values`.
+        memory_map: a folder for the dataset's arrays, which are mapped into memory, so that a log
+            may be larger than memory: one column at a time is in memory. It needs pyarrow, and
+            while the log is read twice the room of the states on the folder's disk. It is written
+            at once or not at all, and used again for the same files (known by names, sizes and
+            times) and arguments; any other folder that is not empty is refused.
 
     Returns:
-        The dataset in main memory, for `fit`. Its attribute `preparation` says how columns became
-        features; `save_dataset` and trained policies keep it, for `predict_table`.
+        The dataset in main memory, or mapped into it, for `fit`. Its attribute `preparation` says
+        how columns became features; `save_dataset` and trained policies keep it, for
+        `predict_table`.
 
     Raises:
         FileNotFoundError: there is no such file.
         InvalidDatasetError: a column is missing, there twice, of a type that cannot be read, or a
             cell invalid (the text names row and column), the state would hold reward, action or
             end, a row's own mask forbids its action, all rewards other than 0 would be left out,
-            or memory has no room.
+            memory has no room, or `memory_map` holds something else. In a folder of files, the text
+            names the file, and the row is that of the file.
+        FileWriteError: `memory_map` cannot be written, for instance for want of room.
         ValueError: an unknown `last_step` or `missing`, `subtract` or `categories` names no column
             of the state, `decimal` or `dates` none that is read, `terminal_values` without a column
             in `terminal`, or a `layout` that does not fit the table.
@@ -200,13 +218,23 @@ def from_table(
         for name, size in zip(arguments.actions, sizes, strict=True)
     ]
     rounding = ColumnRounding()
-    with reading(table):
-        columns = open_table(table, wanted)
-        stacked, preparation = _read_log(
-            columns, arguments, values, missing, ends, last_step, masks, rounding
-        )
+    read = partial(_read_log, arguments, values, missing, ends, last_step, masks, rounding)
+    if memory_map is None:
+        with open_table(table, wanted) as columns:
+            stacked, preparation = read(columns, RowArrays())
+    else:
+        said = {
+            "choices": values,
+            "missing": missing,
+            "terminal_values": ends,
+            "last_step": last_step,
+            "masks": masks if masks is None or isinstance(masks, Mapping) else digest_of(masks),
+            **dataclasses.asdict(arguments),
+        }
+        log = MappedLog(memory_map, table, said)
+        stacked, preparation = _mapped(log, table, wanted, arguments.plain_numbers(wanted), read)
     rounding.warn()
-    buffer = DeviceReplayBuffer(stacked)
+    buffer = DeviceReplayBuffer(stacked, None if memory_map is None else Path(memory_map))
     buffer.preparation = preparation
     if layout is not None:
         n_features = stacked.observations.shape[1]
@@ -214,8 +242,29 @@ def from_table(
     return buffer
 
 
+def _mapped(
+    log: MappedLog,
+    table: str | Path | Columns,
+    wanted: Sequence[Name],
+    numbers: Sequence[Name],
+    read: Callable[[Table, RowArrays], tuple[StackedEpisodes, TablePreparation]],
+) -> tuple[StackedEpisodes, TablePreparation]:
+    """Returns a log of mapped arrays, which is read unless its folder is there."""
+    if log.exists:
+        stacked, preparation = log.open()
+        log.say_reused(stacked)
+        return stacked, preparation
+    with atomic_folder(log.folder) as staging:
+        work = staging / "work"
+        work.mkdir()
+        opened = partial(open_as_parquet, numbers=numbers, folder=work)
+        with open_table(table, wanted, opened) as columns:
+            log.write(staging, *read(columns, MappedArrays(work)))
+        shutil.rmtree(work)
+    return log.open()
+
+
 def _read_log(
-    table: Table,
     arguments: TableArguments,
     values: list[list[Any]],
     missing: Missing,
@@ -223,15 +272,23 @@ def _read_log(
     last_step: LastStep,
     masks: Mapping[Name, Sequence[Name]] | NDArray[np.bool_] | None,
     rounding: ColumnRounding,
+    table: Table,
+    arrays: RowArrays,
 ) -> tuple[StackedEpisodes, TablePreparation]:
     """Reads the episodes, a column at a time, and what became of the columns."""
     episodes, ids = rows_of_episodes(
         table, arguments.episode, arguments.time, arguments.locale(arguments.time)
     )
+    episodes = EpisodeRows(arrays.kept(episodes.order), episodes.starts)
     sizes = [len(known) for known in values]
     chosen, rewards, state_only = _decisions(table, arguments, values, episodes)
     ended = _terminal(table, arguments.terminal, ends, len(state_only))
     steps = cut(episodes, ids, state_only, ended, arguments.terminal, last_step)
+    steps = dataclasses.replace(
+        steps, rows=arrays.kept(steps.rows), states=arrays.kept(steps.states)
+    )
+    n_episodes = ids.count
+    del ids  # as there may be very many rows
     bits = None
     if masks is not None:
         bits = masks_of_rows(masks, table, arguments.actions, sizes, state_only)
@@ -246,21 +303,21 @@ def _read_log(
                 arguments.locale(name),
                 rounding,
             )
-            for name in arguments.observations
+            for name in arrays.watched("Looking at columns", arguments.observations)
         ],
         actions=arguments.actions,
         choices=values,
         missing=missing,
         episode=arguments.episode[0] if len(arguments.episode) == 1 else arguments.episode,
     )
-    report(rewards, state_only, steps, ids.count, rounding.shifts)
+    report(rewards, state_only, steps, n_episodes, rounding.shifts)
     if not len(steps.rows):
         raise no_transitions()
     ends_of_episodes = np.cumsum(steps.lengths) - 1
     terminals = np.zeros(len(steps.rows), np.float32)
     terminals[ends_of_episodes] = steps.over
     stacked = StackedEpisodes(
-        observations=preparation.states(table, episodes, steps.states),
+        observations=preparation.states(table, episodes, steps.states, arrays),
         actions=chosen[steps.rows],
         rewards=rewards[steps.rows],
         terminals=terminals,
@@ -271,7 +328,7 @@ def _read_log(
             np.asarray(steps.rows, np.int64),
             len(state_only),
             {
-                name: read_numbers(table[name], arguments.locale(name), is_state=False)
+                name: arrays.kept(read_numbers(table[name], arguments.locale(name), is_state=False))
                 for name in arguments.keep
             },
         ),
@@ -364,8 +421,7 @@ def read_states(table: str | Path | Columns, preparation: TablePreparation) -> N
     names = [column.name for column in preparation.columns]
     forward = preparation.missing == "forward"
     by = preparation.episode_columns if forward else []
-    with reading(table):
-        columns = open_table(table, [*names, *by])
+    with open_table(table, [*names, *by]) as columns:
         episodes = None
         if forward:
             ids = EpisodeIds([columns[name] for name in by])

@@ -23,9 +23,9 @@ from spin_d3rlpy.data.tables.cells import (
     typed,
 )
 from spin_d3rlpy.data.tables.columns import Bools, Column, Name
+from spin_d3rlpy.data.tables.row_arrays import RowArrays
 from spin_d3rlpy.data.tables.texts import DECIMALS
 from spin_d3rlpy.errors import InvalidDatasetError, InvalidRowError, shown
-from spin_d3rlpy.files.untrusted import require_memory
 
 Floats = NDArray[np.float64]
 Missing = Literal["refuse", "mean", "forward"]
@@ -168,6 +168,7 @@ class TablePreparation:
         table: Mapping[Name, Column],
         episodes: EpisodeRows | None,
         rows: NDArray[np.int64] | None = None,
+        arrays: RowArrays | None = None,
     ) -> NDArray[np.float32]:
         """Returns states `(rows, obs)`, made column by column in one array.
 
@@ -175,25 +176,20 @@ class TablePreparation:
             table: columns by name.
             episodes: rows that belong together, which `missing="forward"` needs.
             rows: of the table, those wanted; None: all.
+            arrays: where the states are; None: in memory.
 
         Raises:
             InvalidDatasetError: a cell is invalid, unknown or missing (the text names row and
                 column), or memory has no room.
         """
+        arrays = arrays or RowArrays()
         features = len(self.features)
         states = np.empty((0, features), np.float32)
         at = 0
-        for preparation in self.columns:
+        for preparation in arrays.watched("Preparing states", self.columns):
             column = table[preparation.name]
             if at == 0:
-                n = len(column) if rows is None else len(rows)
-                require_memory(
-                    4 * n * features,
-                    f"{n:,} states of {features} features",
-                    "Read fewer rows or columns.",
-                    InvalidDatasetError,
-                )
-                states = np.empty((n, features), np.float32)
+                states = arrays.states(len(column) if rows is None else len(rows), features)
             values = preparation.read(column)
             missing = np.isnan(values)
             if preparation.fill is None and missing.any():
