@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def write(folder: Path, whole: pyarrow.Table, cuts: list[int], kind: str) -> Pat
     """Writes a table's rows between cuts to files of their own."""
     folder.mkdir()
     edges = [0, *sorted(cuts), len(whole)]
-    for number, (start, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for number, (start, end) in enumerate(itertools.pairwise(edges)):
         part = whole.slice(start, end - start)
         if kind == "csv":
             arrow_csv.write_csv(part, folder / f"part-{number}.csv")
