@@ -61,7 +61,8 @@ def test_the_folder_holds_the_arrays_and_nothing_else(file: Path, tmp_path: Path
 
 def test_training_on_a_mapped_log_is_the_same(file: Path, tmp_path: Path) -> None:
     digests = []
-    for where in ({}, {"memory_map": tmp_path / "map"}):
+    mapped: dict[str, Any] = {"memory_map": tmp_path / "map"}
+    for where in ({}, mapped):
         buffer = from_table(file, **READING, **where)
         seed(1)
         algo = make(FactoredIQL)

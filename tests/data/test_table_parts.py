@@ -249,4 +249,4 @@ def test_a_column_that_is_words_in_a_later_part_is_words(mapped: bool, tmp_path:
     assert log.preparation is not None
     assert log.preparation.features == ["s=1", "s=2", "s=high", "s=low"]
     with pytest.raises(InvalidDatasetError, match=r"In p1.csv: .* hold numbers, row 0 has 'low'"):
-        from_table(folder, **SMALL, **({"memory_map": tmp_path / "map 2"} if mapped else {}))
+        from_table(folder, **SMALL | ({"memory_map": tmp_path / "map 2"} if mapped else {}))

@@ -92,9 +92,14 @@ def read(folder: str, columns: str, memory_map: str) -> None:
     print(json.dumps(measured))
 
 
+def _prepare_torch() -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # two wait for each other where another program has one of two cores
+
+
 def _in_memory(buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
     """Returns the same dataset, with its arrays in memory."""
-    tensors = {
+    tensors: dict[str, Any] = {
         name: value.clone()
         for name, value in vars(buffer.stored).items()
         if isinstance(value, torch.Tensor)
@@ -116,7 +121,7 @@ def _steps(buffer: DeviceReplayBuffer, batch_size: int) -> Callable[[], None]:
 
 def train(folder: str, columns: str, memory_map: str, batch_size: str) -> None:
     """Trains mapped and in memory in turns, and prints seconds of a step as JSON."""
-    torch.manual_seed(0)
+    _prepare_torch()
     mapped = from_table(folder, memory_map=memory_map, **reading(int(columns)))
     ways = {"mapped": mapped, "in memory": _in_memory(mapped)}
     seconds = best_seconds(
@@ -127,7 +132,7 @@ def train(folder: str, columns: str, memory_map: str, batch_size: str) -> None:
 
 def train_cold(folder: str, columns: str, memory_map: str, batch_size: str) -> None:
     """Trains with nothing of the states in the page cache, and prints the same."""
-    torch.manual_seed(0)
+    _prepare_torch()
     file = os.open(Path(memory_map, "observations.npy"), os.O_RDONLY)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     mapped = from_table(folder, memory_map=memory_map, **reading(int(columns)))
@@ -140,7 +145,13 @@ def train_cold(folder: str, columns: str, memory_map: str, batch_size: str) -> N
 
 def run(work: str, *arguments: str) -> None:
     """Does one of the works above in this process."""
-    {"write": write, "read": read, "train": train, "train_cold": train_cold}[work](*arguments)
+    works: dict[str, Callable[..., None]] = {
+        "write": write,
+        "read": read,
+        "train": train,
+        "train_cold": train_cold,
+    }
+    works[work](*arguments)
 
 
 def _asked(work: str, *arguments: object) -> Any:

@@ -99,10 +99,11 @@ class MappedLog:
             "rows": source.rows,
             **{f"kept_{i}": values for i, values in enumerate(source.kept.values())},
         }
+        names = ["observations", *(name for name, array in arrays.items() if array is not None)]
         about = {
             "version": _VERSION,
             "made_of": self._made_of,
-            "arrays": ["observations", *(name for name, a in arrays.items() if a is not None)],
+            "arrays": names,
             "nvec": log.nvec,
             "rows": source.count,
             "kept": list(source.kept),
@@ -114,7 +115,7 @@ class MappedLog:
                 if array is not None:
                     np.save(staging / f"{name}.npy", array)
             (staging / _ABOUT).write_text(json.dumps(about))
-            for file in (_ABOUT, *(f"{name}.npy" for name in about["arrays"])):
+            for file in (_ABOUT, *(f"{name}.npy" for name in names)):
                 _flush(staging / file)
 
     def open(self) -> tuple[StackedEpisodes, TablePreparation]:
