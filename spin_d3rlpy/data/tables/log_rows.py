@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.data.tables.cells import Locale, is_empty, read_order
 from spin_d3rlpy.data.tables.columns import Bools, Column, Name
-from spin_d3rlpy.data.tables.preparation import EpisodeRows
+from spin_d3rlpy.data.tables.preparation import EpisodeRows, index_type
 from spin_d3rlpy.errors import InvalidDatasetError, InvalidRowError, shown
 
 LastStep = Literal["keep", "drop"]
@@ -62,11 +62,6 @@ class EpisodeIds:
         """Returns the episodes' rows in an order in which each episode's are together."""
         lengths = np.bincount(self.number, minlength=self.count)
         return EpisodeRows(order, np.concatenate([[0], np.cumsum(lengths)]))
-
-
-def index_type(rows: int) -> type[np.signedinteger[Any]]:
-    """Returns a type that holds numbers of rows: small, as there may be very many rows."""
-    return np.int32 if rows < 2**31 else np.int64
 
 
 def _ids(column: Column) -> tuple[Rows, list[Any]]:

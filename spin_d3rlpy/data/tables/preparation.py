@@ -35,6 +35,11 @@ VERSION = 2
 _READ = (1, VERSION)  # the first had no locales and one column of episodes
 
 
+def index_type(rows: int) -> type[np.signedinteger[Any]]:
+    """Returns a type that holds numbers of rows: small, as there may be very many rows."""
+    return np.int32 if rows < 2**31 else np.int64
+
+
 @dataclasses.dataclass(frozen=True)
 class EpisodeRows:
     """Which rows of a table belong together, in order of time.
@@ -379,9 +384,11 @@ def _unquoted(cell: object) -> str:
 def fill_forward(values: Floats, episodes: EpisodeRows) -> Floats:
     """Returns values in which NaN is the last number before it in its episode, if any."""
     own = values[episodes.order]
-    last = np.where(np.isnan(own), -1, np.arange(len(own)))
-    last = np.maximum.accumulate(last)
-    is_known = last >= np.repeat(episodes.starts[:-1], episodes.lengths)
-    filled = values.copy()
-    filled[episodes.order] = np.where(is_known, own[last], np.nan)
-    return filled
+    last = np.arange(len(own), dtype=index_type(len(own)))
+    last[np.isnan(own)] = -1
+    np.maximum.accumulate(last, out=last)
+    is_known = last >= np.repeat(episodes.starts[:-1].astype(last.dtype), episodes.lengths)
+    known = own[last]
+    known[~is_known] = np.nan
+    own[episodes.order] = known  # its memory, as there may be very many rows
+    return own
