@@ -14,6 +14,7 @@ import torch
 from pyarrow import parquet
 
 from spin_d3rlpy import DeviceReplayBuffer, FactoredIQL, from_table
+from spin_d3rlpy.data.buffer import storage
 from spin_d3rlpy.data.tables import mapped_log
 from spin_d3rlpy.errors import FileWriteError, InvalidDatasetError
 from spin_d3rlpy.files.atomic import partial_path
@@ -211,3 +212,15 @@ def test_a_mapped_log_takes_little_memory(tmp_path: Path) -> None:
     in_memory, buffer = peak()
     size = buffer.observations.nbytes
     assert mapped < size / 2 < size < in_memory * 1.1
+
+
+def test_rows_of_a_batch_are_asked_for_together_if_they_are_mapped(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[int]] = []
+    monkeypatch.setattr(storage, "read_ahead", lambda _, rows: asked.append(rows.tolist()))
+    mapped = from_table(file, memory_map=tmp_path / "map", **READING)
+    batch = mapped.sample_transition_batch(8)
+    assert asked == [[*batch.rows.tolist(), *batch.next_rows.tolist()]]
+    from_table(file, **READING).sample_transition_batch(8)
+    assert len(asked) == 1
