@@ -135,6 +135,8 @@ def test_a_folder_of_something_else_is_not_touched(file: Path, tmp_path: Path) -
     assert names_in(tmp_path / "map") == ["thesis.txt"]
     with pytest.raises(InvalidDatasetError, match="holds something else"):
         from_table(file, memory_map=file, **READING)
+    with pytest.raises(ValueError, match="memory_map= to name a folder, got True"):
+        from_table(file, memory_map=True, **READING)  # type: ignore[arg-type]
     with pytest.raises(FileWriteError, match="could not be written"):
         from_table(file, memory_map=tmp_path / "no" / "where", **READING)
 

@@ -137,10 +137,14 @@ def train_cold(folder: str, columns: str, memory_map: str, batch_size: str) -> N
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     mapped = from_table(folder, memory_map=memory_map, **reading(int(columns)))
     steps = _steps(mapped, int(batch_size))
-    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    started = time.perf_counter()
-    steps()
-    print(json.dumps({"mapped, cache dropped": (time.perf_counter() - started) / STEPS}))
+    steps()  # what is done once
+    best = float("inf")
+    for _ in range(3):
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        started = time.perf_counter()
+        steps()
+        best = min(best, time.perf_counter() - started)
+    print(json.dumps({"mapped, cache dropped": best / STEPS}))
 
 
 def run(work: str, *arguments: str) -> None:
@@ -194,6 +198,7 @@ def run_mapped_log_benchmark(
             for batch_size in (32, 256):
                 common = (where, columns, mapped, batch_size)
                 seconds = _asked("train", *common) | _asked("train_cold", *common)
+                row[f"ms in memory, batch {batch_size}"] = f"{1000 * seconds['in memory']:.1f}"
                 for way in ("mapped", "mapped, cache dropped"):
                     ratio = seconds[way] / seconds["in memory"]
                     row[f"{way}, batch {batch_size}"] = f"{ratio:.2f}"

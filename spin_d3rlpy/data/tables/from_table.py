@@ -182,7 +182,7 @@ def from_table(
         FileWriteError: `memory_map` cannot be written, for instance for want of room.
         ValueError: an unknown `last_step` or `missing`, `subtract` or `categories` names no column
             of the state, `decimal` or `dates` none that is read, `terminal_values` without a column
-            in `terminal`, or a `layout` that does not fit the table.
+            in `terminal`, a `layout` that does not fit the table, or `memory_map` is no path.
         NvecMismatchError: `nvec`, `actions`, `choices` and `masks` disagree.
         MissingDependencyError: a Parquet file without pyarrow.
 

@@ -42,9 +42,12 @@ class MappedLog:
     Raises:
         FileNotFoundError: there is no such file or folder `table`.
         InvalidDatasetError: `table` is no file, or `folder` has something else in it.
+        ValueError: `folder` is no path.
     """
 
-    def __init__(self, folder: str | Path, table: object, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, folder: object, table: object, arguments: Mapping[str, Any]) -> None:
+        if not isinstance(folder, str | Path):
+            raise ValueError(f"Expected memory_map= to name a folder, got {shown(folder)}.")
         if not isinstance(table, str | Path):
             raise InvalidDatasetError(
                 "Expected memory_map= with a .csv or .parquet file or a folder of them, got "
