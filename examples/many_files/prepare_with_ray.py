@@ -5,14 +5,14 @@ converts units, sorts by patient and day, and writes Parquet files, which `from_
 log whose arrays it keeps in a folder. Needs `pip install 'ray[data]' 'spin-d3rlpy[parquet]'`.
 """
 
+import argparse
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import ray
-import typer
 from d3rlpy.logging import NoopAdapterFactory
 from visits import write_visits
 
@@ -27,22 +27,14 @@ def in_celsius(batch: dict[str, Any]) -> dict[str, Any]:
     return batch
 
 
-def main(
-    folder: Annotated[Path | None, typer.Option(help="For the files; else temporary.")] = None,
-    patients: Annotated[int, typer.Option(min=2, help="In the made-up log.")] = 50_000,
-    files: Annotated[int, typer.Option(min=1, help="CSV files that it is in.")] = 8,
-    processes: Annotated[int, typer.Option(min=1, help="Of Ray Data.")] = 2,
-    steps: Annotated[int, typer.Option(min=1, help="Of training.")] = 500,
-    out: Annotated[Path, typer.Option(help="CSV file.")] = Path("prepare_with_ray.csv"),
-) -> None:
-    """Prepare a log in many CSV files with Ray Data, and train on it."""
+def main(args: argparse.Namespace) -> None:
     seconds = {"started": time.monotonic()}
     with tempfile.TemporaryDirectory() as temporary:
-        work = folder or Path(temporary)
-        write_visits(work / "csv", patients, files)
+        work = args.folder or Path(temporary)
+        write_visits(work / "csv", args.patients, args.files)
         seconds["write CSV files"] = time.monotonic()
 
-        ray.init(num_cpus=processes, include_dashboard=False, log_to_driver=False)
+        ray.init(num_cpus=args.processes, include_dashboard=False, log_to_driver=False)
         visits = ray.data.read_csv(str(work / "csv")).map_batches(in_celsius)
         visits.sort(["patient", "day"]).write_parquet(str(work / "parts"))
         ray.shutdown()
@@ -60,14 +52,22 @@ def main(
         )
         seconds["read as one log"] = time.monotonic()
         no_log: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
-        FactoredIQL().fit(dataset, n_steps=steps, n_steps_per_epoch=steps, **no_log)
+        steps: Any = {"n_steps": args.steps, "n_steps_per_epoch": args.steps}
+        FactoredIQL().fit(dataset, **steps, **no_log)
         seconds["train"] = time.monotonic()
     took = np.diff(list(seconds.values())).round(1).tolist()
-    counts = {"rows": dataset.transition_count, "episodes": dataset.size(), "steps": steps}
+    counts = {"rows": dataset.transition_count, "episodes": dataset.size(), "steps": args.steps}
     table = [{"work": w, "s": s, **counts} for w, s in zip([*seconds][1:], took, strict=True)]
-    write_csv(out, table)
+    write_csv(args.out, table)
     print(format_table(table))
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, help="for the files; default: a temporary one")
+    parser.add_argument("--patients", type=int, default=50_000, help="in the made-up log")
+    parser.add_argument("--files", type=int, default=8, help="CSV files that it is in")
+    parser.add_argument("--processes", type=int, default=2, help="of Ray Data")
+    parser.add_argument("--steps", type=int, default=500, help="of training")
+    parser.add_argument("--out", type=Path, default=Path("prepare_with_ray.csv"), help="CSV file")
+    main(parser.parse_args())
