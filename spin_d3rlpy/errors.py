@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, get_args
@@ -20,6 +21,24 @@ class DatasetNotFoundError(SpinError, ValueError):
 
 class InvalidDatasetError(SpinError, ValueError):
     """A dataset unusable for MultiDiscrete offline RL: wrong actions, NaN, no transitions."""
+
+
+class InvalidRowError(InvalidDatasetError):
+    """A row of a table is at fault, which the message calls "row <number>".
+
+    Args:
+        message: of the error.
+        row: number of the row in the table, from 0.
+    """
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(message)
+        self.row = row
+
+    def in_part(self, file: str, row: int) -> InvalidDatasetError:
+        """Returns the same error of a row of one of the table's files."""
+        text = re.sub(rf"\b([Rr])ow {self.row}\b", rf"\g<1>ow {row}", str(self), count=1)
+        return InvalidDatasetError(f"In {file}: {text}")
 
 
 class NvecMismatchError(SpinError, ValueError):

@@ -76,6 +76,9 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     "power_grid/train_on_decisions.py": [
         ([*["--steps", "700", "--candidates", "1", "--seconds", "1", "--test-steps", "2"]], [])
     ],
+    "many_files/prepare_with_ray.py": [
+        (["--patients", "50", "--files", "3", "--steps", "2"], ["prepare_with_ray.csv"])
+    ],
     "track_with_mlflow.py": [(STEPS, ["mlflow.db"])],
     "tune_with_optuna.py": [
         ([*SIZE, "--trials", "2", "--steps", "2", "--by", by], []) for by in ("likelihood", "fqe")
@@ -102,15 +105,17 @@ MODULES = {
     "treatment/simulator.py",
     "power_grid/grid.py",
     "sepsis/icu.py",
+    "many_files/visits.py",
 } | {f"treatment/{name}.py" for name in ("ward", "doctors", "outcomes", "rules", "treat_with")}
 # What they show is tested elsewhere, too: exports, several processes, kinds of pre-training.
 SLOW = {
     *("distill_and_export.py", "several_processes.py", "mask_ratio_and_warm_start.py"),
     *("pretraining_objectives.py", "reprem.py", "critic_initialization.py"),
-    "power_grid/train_on_decisions.py",
+    *("power_grid/train_on_decisions.py", "many_files/prepare_with_ray.py"),
 }
 # Not in the extra `test`: skipped where they are not installed.
 NEEDS = {
+    "many_files/prepare_with_ray.py": "ray.data",
     "power_grid/train_on_decisions.py": "grid2op",
     "sepsis/train_on_icu.py": "icu_sepsis",
     "track_with_mlflow.py": "mlflow",

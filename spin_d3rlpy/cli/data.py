@@ -79,7 +79,9 @@ def import_(
     name="from-table",
 )
 def from_table_(
-    table: Annotated[Path, typer.Argument(help="A .csv or .parquet file, one row per step.")],
+    table: Annotated[
+        Path, typer.Argument(help="A .csv or .parquet file, one row per step, or a folder.")
+    ],
     name: Annotated[str, typer.Argument(help="Of the dataset, <namespace>/<name>-v<number>.")],
     observation: Annotated[list[str], typer.Option(help="Column of the state; repeatable.")],
     action: Annotated[list[str], typer.Option(help="Column of a slot; repeatable.")],
@@ -131,6 +133,10 @@ def from_table_(
         list[str] | None,
         typer.Option(help="How dates are written: %d.%m.%Y for all, or <column>=<format>."),
     ] = None,
+    memory_map: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the log's arrays, for logs larger than memory."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a dataset from a log of decisions, for `train` and `pretrain` by its name.
@@ -156,6 +162,7 @@ def from_table_(
         categories=category or (),
         decimal=_by_column("--decimal", decimal),
         dates=_by_column("--dates", dates),
+        memory_map=memory_map,
     )
     description = f"Made of {table.name}."
     if subtract:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import platform
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +58,33 @@ def atomic_write(path: str | Path, suffix: str = "") -> Iterator[Path]:
 
 
 @contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """Yields a new temporary folder that takes the place `path` when the block ends.
+
+    After an error or a kill there is no folder `path`. A kill leaves the temporary one; the next
+    process that writes `path` on that machine removes it.
+
+    Args:
+        path: the folder; it does not exist, or is empty.
+
+    Raises:
+        FileWriteError: the folder cannot be made, or cannot take its place, for instance because
+            another process was first. Errors within the block stay as they are.
+    """
+    path = Path(path)
+    partial = partial_path(path)
+    _remove_leftovers(path)
+    try:
+        with write_errors(path):
+            partial.mkdir()
+        yield partial
+        with write_errors(path):
+            os.replace(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # what the block raised is the cause
+
+
+@contextmanager
 def write_errors(path: str | Path) -> Iterator[None]:
     """Context of writing `path`, in which each OSError becomes a FileWriteError with its name."""
     try:
@@ -83,14 +111,18 @@ def partial_path(path: Path, suffix: str = "") -> Path:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Removes temporary files for `path` of processes of this machine that have ended."""
+    """Removes what processes of this machine that have ended left of writing `path`."""
     own = rf"\.{re.escape(path.name)}\.{re.escape(_machine())}"
     written = re.compile(rf"{own}\.(\d+)\.partial(\.\w+)?")
     with contextlib.suppress(OSError):  # a folder that cannot be read is reported when writing
         for entry in os.listdir(path.parent):
             match = written.fullmatch(entry)
             if match and not _is_running(int(match[1])):
-                path.with_name(entry).unlink(missing_ok=True)
+                left = path.with_name(entry)
+                if left.is_dir() and not left.is_symlink():
+                    shutil.rmtree(left)
+                else:
+                    left.unlink(missing_ok=True)
 
 
 def _is_running(process: int) -> bool:

@@ -255,7 +255,7 @@ def test_lack_of_memory_is_named(
         def fails(*_: object, error: Exception = error, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("pyarrow.csv.read_csv", fails)
+        monkeypatch.setattr("pyarrow.csv.open_csv", fails)
         monkeypatch.setattr(parquet, "ParquetFile", fails)
         with pytest.raises(InvalidDatasetError, match=f"Reading {path} takes more memory than"):
             from_table(path, **SMALL)

@@ -11,6 +11,7 @@ import torch
 
 from spin_d3rlpy.data import DeviceReplayBuffer, from_table, load_dataset, save_dataset
 from spin_d3rlpy.errors import InvalidDatasetError
+from spin_d3rlpy.files.results import write_csv
 
 TABLE = {
     "contact": [2, 2, 1, 1, 1],
@@ -150,7 +151,7 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> Non
         ({"rewards": {"a": "eur", "b": "none"}}, r"'none'"),
         ({"rewards": {"a": "eur", "b": "offer"}}, r"'offer' is both reward and action"),
         ({"rewards": {"a": "eur", "b": "age"}}, r"'age' is the reward"),
-        ({"weights": lambda by_name: [1.0]}, r"weights= to return 5 numbers"),
+        ({"weights": lambda by_name: [1.0]}, r"weights= to return 4 numbers"),
         ({"weights": lambda by_name: by_name["revenue"] / 0}, r"returned inf for step"),
     ],
 )
@@ -182,6 +183,22 @@ def test_a_missing_info_and_a_wrong_function_name_the_episode(
             load_dataset("shop/log-v0", rewards={"a": source}, weights={"a": 1.0})
     with pytest.raises(ValueError, match="Expected rewards= together with weights="):
         load_dataset("shop/log-v0", rewards={"a": "reward: revenue"})
+
+
+def test_a_mapped_log_is_weighed_anew_without_being_read_again(tmp_path: Path) -> None:
+    rows = [dict(zip(TABLE, cells, strict=True)) for cells in zip(*TABLE.values(), strict=True)]
+    write_csv(
+        tmp_path / "log.csv", [{k: "" if x is None else x for k, x in r.items()} for r in rows]
+    )
+    for weights in ({"revenue": 1}, {"complaints": -2.0}):
+        arguments: dict[str, Any] = {**COLUMNS, "rewards": REWARDS, "weights": weights}
+        mapped = from_table(tmp_path / "log.csv", memory_map=tmp_path / "map", **arguments)
+        plain = from_table(TABLE, **arguments)
+        assert mapped.rewards.tolist() == plain.rewards.tolist()
+        assert mapped.named_rewards is not None
+        assert plain.named_rewards is not None
+        assert mapped.named_rewards.values.tolist() == plain.named_rewards.values.tolist()
+        assert mapped.named_rewards.weights == plain.named_rewards.weights
 
 
 def test_a_dataset_with_one_reward_has_no_weights() -> None:

@@ -71,7 +71,7 @@ def write_dataset(transitions: int, features: int = FEATURES, seed: int = 0) -> 
         storage.update_episodes([episode])
 
 
-class _Peak:
+class Peak:
     """The most that was held in memory since the start, looked at every 10 ms."""
 
     def __init__(self, field: str) -> None:
@@ -118,7 +118,7 @@ def measure(way: str, folder: Path) -> dict[str, Any]:
     train(1, folder / "once")  # imports, allocations on first use, the algorithms themselves
     before = {field: resident_bytes(field) for field in ("VmRSS", "RssAnon")}
     started = time.monotonic()
-    peaks = {field: _Peak(field) for field in before}
+    peaks = {field: Peak(field) for field in before}
     buffer = train(None, folder / "all")
     over = {field: peak.stop() - before[field] for field, peak in peaks.items()}
     size = array_bytes(buffer)

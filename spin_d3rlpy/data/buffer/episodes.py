@@ -52,6 +52,17 @@ class StackedEpisodes:
     source: SourceRows | None = None  # if the rows that it was read from have another order
     named_rewards: NamedRewards | None = None  # if there are several of each transition
 
+    def weighed(self, weights: object) -> StackedEpisodes:
+        """Returns the same episodes with a reward that is made of several.
+
+        Raises:
+            ValueError: `weights` are none, see `NamedRewards.made_by`.
+            InvalidDatasetError: a function in `weights` returns no finite numbers.
+        """
+        assert self.named_rewards is not None
+        named, rewards = self.named_rewards.made_by(weights)
+        return dataclasses.replace(self, named_rewards=named, rewards=rewards)
+
 
 def action_dtype(nvec: Sequence[int]) -> np.dtype[Any]:
     """Returns the integer type in which datasets store choices."""

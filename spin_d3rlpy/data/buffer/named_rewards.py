@@ -57,25 +57,25 @@ class NamedRewards:
     weights: dict[str, float] | None
 
     @classmethod
-    def of(
-        cls, by_name: Mapping[str, NDArray[np.float32]], weights: object
-    ) -> tuple[NamedRewards, NDArray[np.float32]]:
-        """Returns rewards `(n,)` by name with their weights, and the one that is trained by.
+    def unweighed(cls, values: NDArray[np.float32], names: tuple[str, ...]) -> NamedRewards:
+        """Returns finite rewards `(n, R)` before it is known what one is made of."""
+        return cls(torch.from_numpy(values), names, None)
+
+    def made_by(self, weights: object) -> tuple[NamedRewards, NDArray[np.float32]]:
+        """Returns the rewards with their weights, and the one `(n,)` that is trained by.
 
         Args:
-            by_name: finite rewards, `(n,)` each.
             weights: by name, or a `RewardFunction`.
 
         Raises:
             ValueError: `weights` are neither, see `check_weights`.
             InvalidDatasetError: the function returns no finite numbers `(n,)`.
         """
-        names = tuple(by_name)
-        values = torch.from_numpy(np.stack([*by_name.values()], axis=1))
         if callable(weights):
-            return cls(values, names, None), _by_function(weights, by_name)
-        rewards = cls(values, names, check_weights(weights, names))
-        return rewards, rewards.total().numpy()
+            by_name = dict(zip(self.names, self.values.numpy().T, strict=True))
+            return dataclasses.replace(self, weights=None), _by_function(weights, by_name)
+        weighed = self.weighed(weights)
+        return weighed, weighed.total().numpy()
 
     def total(self) -> torch.Tensor:
         """Returns the weighted sums, `(n,)` float32.

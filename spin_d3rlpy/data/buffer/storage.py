@@ -18,6 +18,7 @@ from spin_d3rlpy.data.buffer.masks import Unpacking
 from spin_d3rlpy.data.buffer.named_rewards import NamedRewards
 from spin_d3rlpy.data.buffer.source_rows import SourceRows
 from spin_d3rlpy.data.buffer.weights import completed_returns, returns_to_go
+from spin_d3rlpy.fast.read_ahead import read_ahead
 
 _ROWS_AT_ONCE = 65_536
 
@@ -139,6 +140,14 @@ class StoredEpisodes:
 
     def observations_at(self, rows: torch.Tensor) -> torch.Tensor:
         """Returns observations `(R, obs)` of rows `(R,)`, on this device."""
+        self._read_ahead(rows)
+        return self._gathered(rows)
+
+    def _read_ahead(self, rows: torch.Tensor) -> None:
+        if self.map_in is not None:
+            read_ahead(self.observations, rows)
+
+    def _gathered(self, rows: torch.Tensor) -> torch.Tensor:
         source = self.observations
         return source.index_select(0, rows.to(source.device)).to(self.device)
 
@@ -160,11 +169,12 @@ class StoredEpisodes:
             next_rows = self.observation_index.index_select(0, last) + 1
             rewards, intervals = horizon.to_end, (last - index + 1)[:, None].to(rewards.dtype)
         rewards = rewards.index_select(0, index)[:, None]
+        self._read_ahead(torch.cat([rows, next_rows]))
         return MiniBatch(
-            observations=self.observations_at(rows),
+            observations=self._gathered(rows),
             actions=actions,
             rewards=rewards,
-            next_observations=self.observations_at(next_rows),
+            next_observations=self._gathered(next_rows),
             next_actions=next_actions,
             returns_to_go=zeros,
             terminals=self.terminals.index_select(0, last)[:, None],

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from minari import MinariDataset
 from numpy.typing import NDArray
 
@@ -38,8 +37,8 @@ class RewardReader:
 
     Attributes:
         sources: by name, where they come from.
-        weights: of these rewards, or a function, see `NamedRewards.of`; None leaves the reward that
-            is trained by as the dataset has it.
+        weights: of these rewards, or a function, see `NamedRewards.made_by`; None leaves
+            the reward that is trained by as the dataset has it.
     """
 
     sources: dict[str, RewardSource]
@@ -103,12 +102,9 @@ class RewardReader:
 
     def add(self, stacked: StackedEpisodes, values: NDArray[np.float32]) -> StackedEpisodes:
         """Returns episodes with these rewards `(n, R)`, and the reward that is made of them."""
-        by_name = dict(zip(self.sources, values.T, strict=True))
-        if self.weights is None:
-            named = NamedRewards(torch.from_numpy(values), tuple(by_name), None)
-            return dataclasses.replace(stacked, named_rewards=named)
-        named, rewards = NamedRewards.of(by_name, self.weights)
-        return dataclasses.replace(stacked, named_rewards=named, rewards=rewards)
+        named = NamedRewards.unweighed(values, tuple(self.sources))
+        stacked = dataclasses.replace(stacked, named_rewards=named)
+        return stacked if self.weights is None else stacked.weighed(self.weights)
 
     def read(
         self,

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from spin_d3rlpy.data.tables.cells import Locale
+from spin_d3rlpy.data.tables.cells import PLAIN, Locale
 from spin_d3rlpy.data.tables.choice_values import Values
 from spin_d3rlpy.data.tables.columns import Name, as_python, is_null
 from spin_d3rlpy.data.tables.texts import DECIMALS
@@ -85,6 +85,19 @@ class TableArguments:
         names += [*self.episode, *self.keep]
         names += [] if self.time is None else [self.time]
         return names if isinstance(self.terminal, bool) else [*names, self.terminal]
+
+    def plain_numbers(self, wanted: Sequence[Name]) -> list[Name]:
+        """Returns columns whose text counts for nothing but the numbers that it writes.
+
+        Args:
+            wanted: all columns that are read; one that is there twice has two meanings.
+        """
+        roles = [*self.observations, *self.rewards.values(), *self.keep]
+        names = [*self.actions, *self.episode, *self.categories]
+        names += [] if isinstance(self.terminal, bool) else [self.terminal]
+        names += set(wanted) - {*self.columns}  # of masks
+        roles += [] if self.time is None else [self.time]
+        return [n for n in roles if n not in names and self.locale(n) == PLAIN]
 
     def locale(self, name: Name | None) -> Locale:
         """Returns how a column writes numbers and dates."""

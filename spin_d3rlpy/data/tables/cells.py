@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.data.tables import texts
 from spin_d3rlpy.data.tables.columns import EXACT, Bools, Column
-from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
+from spin_d3rlpy.errors import InvalidDatasetError, InvalidRowError, listed, shown
 
 if TYPE_CHECKING:
     import pyarrow
@@ -152,14 +152,14 @@ def _refuse_mixture(
     usual = max(by_form, key=lambda form: by_form[form])
     if usual in _KIND_OF:
         row = int((np.isin(forms, [usual, "no value"], invert=True)[codes]).argmax())
-        raise InvalidDatasetError(
-            _expected(_KIND_OF[usual], column, row, locale, str(forms[codes[row]]))
+        raise InvalidRowError(
+            _expected(_KIND_OF[usual], column, row, locale, str(forms[codes[row]])), row
         )
     examples = [str(c) for c, form in zip(cells, forms, strict=False) if form == usual]
     wanted = np.isin(forms, list(_KIND_OF)) if usual == "word" else forms == usual
     row = int(wanted[codes].argmax())
     cell = f"Row {row} has {shown(column.name)} = {shown(column.cell(row))}"
-    raise InvalidDatasetError(f"{cell}, {_advice_on(usual, examples, column)}")
+    raise InvalidRowError(f"{cell}, {_advice_on(usual, examples, column)}", row)
 
 
 def _advice_on(form: str, examples: list[str], column: Column) -> str:
@@ -220,7 +220,7 @@ def _numbers_at_once(column: Column, locale: Locale) -> Floats | None:
     """Returns the numbers of text that has nothing else, NaN where empty; None if there is more."""
     if locale != PLAIN or column.is_typed or column.is_dates:
         return None
-    return _of_arrow(column) if column.is_text_of_arrow else _of_texts(column)
+    return text_as_numbers(column.values) if column.is_text_of_arrow else _of_texts(column)
 
 
 def _of_texts(column: Column) -> Floats | None:
@@ -243,14 +243,15 @@ def _of_texts(column: Column) -> Floats | None:
     return None if _CODE_IN_LINES.search("\n".join(cells)) else numbers
 
 
-def _of_arrow(column: Column) -> Floats | None:
+def text_as_numbers(text: pyarrow.ChunkedArray) -> Floats | None:
+    """Returns the numbers of text that has nothing else, NaN where empty; None if there is more."""
     import pyarrow
     from pyarrow import compute
 
-    numbers = _cast(column.values)
+    numbers = _cast(text)
     if numbers is not None:
         return numbers
-    text = compute.utf8_trim_whitespace(column.values)
+    text = compute.utf8_trim_whitespace(text)
     marks = compute.is_in(text, value_set=pyarrow.array(sorted(texts.MARKS), text.type))
     return _cast(compute.if_else(marks, None, text))
 
@@ -337,9 +338,10 @@ def read_flags(column: Column) -> Bools:
     unknown = np.array([*(flag is None for flag in flags), False], bool)[codes] & ~empty
     if unknown.any():
         row = int(unknown.argmax())
-        raise InvalidDatasetError(
+        raise InvalidRowError(
             f"Row {row} has {shown(column.name)} = {shown(column.cell(row))}, which is not one of "
-            f"its choices: {_FLAGS}."
+            f"its choices: {_FLAGS}.",
+            row,
         )
     return np.array([*(flag == 1.0 for flag in flags), False], bool)[codes] & ~empty
 
@@ -358,7 +360,7 @@ def _by_value(
     bad = np.array([*(number is None for number in numbers), False], bool)[codes] & ~empty
     if bad.any():
         row = int(bad.argmax())
-        raise InvalidDatasetError(_expected(kind, column, row, locale, is_state=is_state))
+        raise InvalidRowError(_expected(kind, column, row, locale, is_state=is_state), row)
     values = np.array([*(math.nan if x is None else x for x in numbers), math.nan])[codes]
     values[empty] = np.nan
     return np.asarray(values, np.float64)
@@ -454,9 +456,10 @@ def read_words(column: Column, known: Sequence[str]) -> Floats:
     unknown = np.isnan(values) & ~empty
     if unknown.any():
         row = int(unknown.argmax())
-        raise InvalidDatasetError(
+        raise InvalidRowError(
             f"Expected column {shown(column.name)} to hold one of: {listed(known)}; row {row} has "
-            f"{shown(column.cell(row))}. Correct it."
+            f"{shown(column.cell(row))}. Correct it.",
+            row,
         )
     values[empty] = np.nan
     return np.asarray(values, np.float64)
@@ -473,7 +476,7 @@ def read_order(column: Column, locale: Locale = PLAIN) -> NDArray[Any]:
     empty = is_empty(column)
     if empty.any():
         row = int(empty.argmax())
-        raise InvalidDatasetError(f"Row {row} has no {shown(column.name)}, by which to order.")
+        raise InvalidRowError(f"Row {row} has no {shown(column.name)}, by which to order.", row)
     if column.is_dates or column.is_typed:
         return np.asarray(column.values)
     if kind_of(column, locale)[0] == "date":

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from spin_d3rlpy.data.tables import texts
 from spin_d3rlpy.data.tables.cells import PLAIN, Locale
 from spin_d3rlpy.data.tables.columns import Bools, Column
-from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
+from spin_d3rlpy.errors import InvalidRowError, listed, shown
 
 
 class Values:
@@ -92,8 +92,9 @@ def read_choices(
     unknown = (numbers < 0) & ~skip
     if unknown.any():
         row = int(unknown.argmax())
-        raise InvalidDatasetError(
+        raise InvalidRowError(
             f"Row {row} has {shown(column.name)} = {shown(column.cell(row))}, which is not one of "
-            f"its choices: {listed(map(shown, values))}."
+            f"its choices: {listed(map(shown, values))}.",
+            row,
         )
     return np.where(skip, 0, numbers)

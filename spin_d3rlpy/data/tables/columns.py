@@ -9,15 +9,16 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import fractions
+import itertools
 import numbers
-from collections.abc import Callable, Mapping, Sequence, Set, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set, Sized
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spin_d3rlpy.errors import InvalidDatasetError, shown
+from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
 
 if TYPE_CHECKING:
     import pyarrow
@@ -26,6 +27,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 Name: TypeAlias = str | int
 
 _NUMBERS = "biuf"  # kinds of numpy's types
+_MOST_COUNTED = 2**16  # between the largest and the smallest of whole numbers
 EXACT = 2**53  # whole numbers up to this are exact as float64
 _CELLS = (str, bool, int, float, Decimal, fractions.Fraction, datetime.date)
 _KINDS_IN_WORDS = {
@@ -97,10 +99,13 @@ class Column:
         codes = np.full(len(self), -1, np.int64)
         filled = ~self.empty
         if self.is_text_of_arrow:
-            encoded = self.values.combine_chunks().dictionary_encode()
+            encoded = self.values.dictionary_encode().combine_chunks()
             codes[filled] = encoded.indices.drop_null().to_numpy()
             return codes, encoded.dictionary.to_pylist()
         cells = self.values[filled]
+        if cells.dtype.kind in "biu" and _span(cells) <= _MOST_COUNTED:
+            counted, codes[filled] = _counted(cells)
+            return codes, counted
         if cells.dtype.kind != "O":
             values, codes[filled] = np.unique(cells, return_inverse=True)
             return codes, [as_python(value) for value in values]
@@ -113,6 +118,24 @@ class Column:
         return codes, [value for _, value in numbered]
 
 
+def _span(whole: NDArray[np.integer[Any]]) -> int:
+    """Returns the difference between the largest and the smallest of whole numbers."""
+    return int(whole.max()) - int(whole.min()) if len(whole) else 0
+
+
+def _counted(whole: NDArray[np.integer[Any]]) -> tuple[list[Any], NDArray[np.int64]]:
+    """Returns the different numbers in order and each one's place, without sorting."""
+    if not len(whole):
+        return [], np.empty(0, np.int64)
+    least = whole.min().astype(np.uint64)  # modulo 2**64 differences of all types are right
+    above = (whole.astype(np.uint64) - least).view(np.int64)
+    there = np.flatnonzero(np.bincount(above))
+    place = np.zeros(int(there[-1]) + 1, np.int64)
+    place[there] = np.arange(len(there))
+    values = (there.astype(np.uint64) + least).astype(whole.dtype)
+    return values.tolist(), place[above]
+
+
 def as_python(value: object) -> Any:
     """Returns a cell of an array as Python's object; dates of any unit as a `datetime`."""
     if isinstance(value, np.datetime64):
@@ -121,6 +144,60 @@ def as_python(value: object) -> Any:
     if isinstance(value, np.timedelta64) or not isinstance(value, np.generic):
         return value
     return value.item()
+
+
+def joined(pieces: Iterator[Column], rows: int) -> Column:
+    """Returns a column of pieces that follow each other, which need memory once.
+
+    Args:
+        pieces: of a column, with the same kind of values.
+        rows: of all of them.
+    """
+    first = next(pieces, None)
+    if first is None:
+        return Column("", np.empty(0), np.empty(0, bool))
+    if len(first) == rows:
+        return first
+    every = itertools.chain([first], pieces)
+    if first.is_text_of_arrow:
+        import pyarrow
+
+        columns = list(every)
+        chunks = [chunk for column in columns for chunk in column.values.chunks]
+        empty = np.concatenate([column.empty for column in columns])
+        return Column(first.name, pyarrow.chunked_array(chunks, first.values.type), empty)
+    values, empty = np.empty(rows, first.values.dtype), np.empty(rows, bool)
+    at = 0
+    for piece in every:
+        if piece.values.dtype != values.dtype:
+            values = values.astype(object)
+        values[at : at + len(piece)] = piece.values
+        empty[at : at + len(piece)] = piece.empty
+        at += len(piece)
+    return Column(first.name, values, empty)
+
+
+def place_of(name: Name, names: Sequence[Any], hint: str = "") -> int:
+    """Returns the number of the column of this name.
+
+    Args:
+        name: of a column; one that is not there may also stand for the only one that is written
+            so, such as 0 for "0" in a file.
+        names: of all columns.
+        hint: added to the error.
+
+    Raises:
+        InvalidDatasetError: it is not there, or twice.
+    """
+    exact = [i for i, known in enumerate(names) if type(known) is type(name) and known == name]
+    exact = exact or [i for i, known in enumerate(names) if str(known).strip() == str(name).strip()]
+    if len(exact) == 1:
+        return exact[0]
+    if exact:
+        raise InvalidDatasetError(
+            f"There are {len(exact)} columns {shown(name)}. Give each a name of its own."
+        )
+    raise InvalidDatasetError(f"There is no column {shown(name)}; columns: {listed(names)}.{hint}")
 
 
 def as_column(raw: object, name: Name) -> Column:

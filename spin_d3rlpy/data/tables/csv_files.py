@@ -15,12 +15,15 @@ import mmap
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spin_d3rlpy.errors import InvalidDatasetError, shown
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _BOM = b"\xef\xbb\xbf"
@@ -93,21 +96,73 @@ def _read_by_arrow(
     """Returns the wanted columns' text, by number; None if Python's reader is to be asked."""
     try:
         import pyarrow
-        from pyarrow import compute
-        from pyarrow import csv as arrow_csv
     except ImportError:
         return None
+    wanted = [i for i, name in enumerate(form.header) if is_wanted(name)]
+    try:
+        table = pyarrow.Table.from_batches(list(_batches(path, form, wanted)))
+    except NotPlainError:  # Python's reader names row and column
+        return None
+    return {i: table.column(place) for place, i in enumerate(wanted)}
+
+
+class NotPlainError(Exception):
+    """A file has something in which two readers could differ, or is damaged."""
+
+
+Find = Callable[[list[str]], list[int]]
+
+
+def plain_batches(path: Path, find: Find) -> Iterator[dict[str, Any]]:
+    """Yields the text of a plain CSV file's wanted columns by name, some rows at a time.
+
+    Args:
+        path: of the file.
+        find: returns the numbers of the wanted columns, given the header.
+
+    Raises:
+        NotPlainError: `whole_batch` is to be asked; also in the middle of the file.
+    """
+    form = _form_of(path)
+    if form is None:
+        raise NotPlainError
+    wanted = find(form.header)
+    for batch in _batches(path, form, wanted):
+        yield {form.header[i]: batch.column(place) for place, i in enumerate(wanted)}
+
+
+def whole_batch(path: Path, find: Find) -> Iterator[dict[str, Any]]:
+    """Yields the same of any CSV file, at once.
+
+    Raises:
+        InvalidDatasetError: as of `open_csv`.
+    """
+    import pyarrow
+
+    header, read = _read_by_python(path, lambda name: True)
+    texts = {header[i]: read(i) for i in find(header)}
+    yield {name: pyarrow.array(text, pyarrow.large_string()) for name, text in texts.items()}
+
+
+def _batches(path: Path, form: _Form, wanted: list[int]) -> Iterator[pyarrow.RecordBatch]:
+    """Yields the text of the columns with these numbers; raises NotPlainError."""
+    import pyarrow
+    from pyarrow import compute
+    from pyarrow import csv as arrow_csv
+
     quotes = _plain_quotes(path, form.delimiter)
     if quotes is None:
-        return None
-    wanted = [i for i, name in enumerate(form.header) if is_wanted(name)]
+        raise NotPlainError
     labels = [str(i) for i in range(len(form.header))]
     try:
-        table = arrow_csv.read_csv(
+        batches = arrow_csv.open_csv(
             path,
             # Where memory is short, threads end the process instead of an error.
             arrow_csv.ReadOptions(
-                column_names=labels, skip_rows=form.skipped + 1, use_threads=False
+                column_names=labels,
+                skip_rows=form.skipped + 1,
+                use_threads=False,
+                block_size=_BLOCK,
             ),
             arrow_csv.ParseOptions(delimiter=form.delimiter, newlines_in_values=quotes),
             arrow_csv.ConvertOptions(
@@ -116,13 +171,16 @@ def _read_by_arrow(
                 strings_can_be_null=False,
             ),
         )
-    except pyarrow.ArrowInvalid:  # Python's reader names row and column
-        return None
-    for column in table.columns:
-        longest = compute.max(compute.utf8_length(column)).as_py() or 0
-        if longest > csv.field_size_limit():
-            return None
-    return {i: table.column(labels[i]) for i in wanted}
+        batch = None
+        for batch in batches:
+            lengths = (compute.max(compute.utf8_length(c)).as_py() or 0 for c in batch.columns)
+            if max(lengths) > csv.field_size_limit():
+                raise NotPlainError
+            yield batch
+        if batch is None:
+            raise NotPlainError
+    except pyarrow.ArrowInvalid as error:
+        raise NotPlainError from error
 
 
 def _plain_quotes(path: Path, delimiter: str) -> bool | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import gymnasium
 import numpy as np
-import torch
 from d3rlpy.dataset import ReplayBufferBase
 from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
@@ -43,6 +45,7 @@ from spin_d3rlpy.data.tables.arguments import (
 from spin_d3rlpy.data.tables.cells import Locale, is_empty, read_flags, read_numbers
 from spin_d3rlpy.data.tables.choice_values import Values, read_choices
 from spin_d3rlpy.data.tables.columns import Bools, Column, Name
+from spin_d3rlpy.data.tables.csv_parquet import open_as_parquet
 from spin_d3rlpy.data.tables.log_rows import (
     EpisodeIds,
     LastStep,
@@ -52,6 +55,7 @@ from spin_d3rlpy.data.tables.log_rows import (
     report,
     rows_of_episodes,
 )
+from spin_d3rlpy.data.tables.mapped_log import MappedLog, digest_of
 from spin_d3rlpy.data.tables.mask_columns import mask_columns, masks_of_rows, require_allowed
 from spin_d3rlpy.data.tables.preparation import (
     KEY,
@@ -61,14 +65,17 @@ from spin_d3rlpy.data.tables.preparation import (
     learn_column,
 )
 from spin_d3rlpy.data.tables.reading import Columns as Columns
-from spin_d3rlpy.data.tables.reading import Table, open_table, reading
+from spin_d3rlpy.data.tables.reading import Table, open_table
+from spin_d3rlpy.data.tables.row_arrays import MappedArrays, RowArrays
 from spin_d3rlpy.errors import (
     DatasetNotFoundError,
     InvalidDatasetError,
+    InvalidRowError,
     listed,
     require_one_of,
     shown,
 )
+from spin_d3rlpy.files.atomic import atomic_folder
 from spin_d3rlpy.nvec import nvec_from_space
 
 
@@ -95,6 +102,7 @@ def from_table(
     decimal: str | Mapping[Any, str] | None = None,
     dates: str | Mapping[Any, str] | None = None,
     keep: Sequence[Name] = (),
+    memory_map: str | Path | None = None,
 ) -> DeviceReplayBuffer:
     """Reads logged decisions: one row has a state, the action taken and its reward.
 
@@ -104,9 +112,11 @@ def from_table(
 
     Args:
         table: a `.csv` or `.parquet` file (the latter needs pyarrow: `pip install
-            "spin-d3rlpy[parquet]"`), or columns by name, such as a data frame of pandas, polars
-            or pyarrow. A CSV file's cells are parted by commas or, if its header has none, by
-            semicolons or tabs. Names of columns are text or whole numbers.
+            "spin-d3rlpy[parquet]"`), a folder of such files, or columns by name, such as a data
+            frame of pandas, polars or pyarrow. A folder's files are one log, in the order of their
+            names, and an episode may go on in the next file; those whose names begin with "." or
+            "_" are not read. A CSV file's cells are parted by commas or, if its header has none,
+            by semicolons or tabs. Names of columns are text or whole numbers.
         observations: columns of the state, known before the decision. Numbers stay numbers; dates
             (ISO 8601, such as 2024-05-31 or 2024-05-31T08:30+02:00, or a data frame's) become days
             since the earliest; true and false, yes and no become 1 and 0; words become one feature
@@ -118,8 +128,8 @@ def from_table(
         rewards: instead of it, columns of several rewards by name, such as `{"revenue": "eur",
             "complaints": "n_complaints"}`. The dataset keeps all of them, see `with_weights`.
         weights: of these rewards in the one that is trained by, such as `{"revenue": 1,
-            "complaints": -15}`; or a function from a dictionary of arrays `(rows,)`, the rewards by
-            name, to the trained reward `(rows,)`.
+            "complaints": -15}`; or a function from a dictionary of arrays `(n,)`, the rewards of
+            all steps by name, to the trained reward `(n,)`.
         episode: column that identifies an episode's rows, or a list of columns that do so
             together, such as `["hospital", "stay"]`.
         time: column of numbers or dates that orders an episode's rows. Without it they must be
@@ -165,21 +175,29 @@ def from_table(
         keep: columns of numbers that belong to rows and are no part of the state, such as known
             probabilities of the logged actions, see `importance_sampling`. They follow the rows
             through sorting, `select` and `split`: `dataset.source.column("propensity").values`.
+        memory_map: a folder for the dataset's arrays, which are mapped into memory, so that a log
+            may be larger than memory: one column at a time is in memory. It needs pyarrow, and
+            while the log is read twice the room of the states on the folder's disk. It is written
+            at once or not at all, and used again for the same files (known by names, sizes and
+            times) and arguments; any other folder that is not empty is refused.
 
     Returns:
-        The dataset in main memory, for `fit`. Its attribute `preparation` says how columns became
-        features; `save_dataset` and trained policies keep it, for `predict_table`.
+        The dataset in main memory, or mapped into it, for `fit`. Its attribute `preparation` says
+        how columns became features; `save_dataset` and trained policies keep it, for
+        `predict_table`.
 
     Raises:
         FileNotFoundError: there is no such file.
         InvalidDatasetError: a column is missing, there twice, of a type that cannot be read, or a
             cell invalid (the text names row and column), the state would hold reward, action or
             end, a row's own mask forbids its action, all rewards other than 0 would be left out,
-            or memory has no room.
+            memory has no room, or `memory_map` holds something else. In a folder of files, the text
+            names the file, and the row is that of the file.
+        FileWriteError: `memory_map` cannot be written, for instance for want of room.
         ValueError: neither `reward` nor `rewards`, or both; `weights` of no rewards, not finite or
             all 0; an unknown `last_step` or `missing`, `subtract` or `categories` names no column
             of the state, `decimal` or `dates` none that is read, `terminal_values` without a column
-            in `terminal`, or a `layout` that does not fit the table.
+            in `terminal`, a `layout` that does not fit the table, or `memory_map` is no path.
         NvecMismatchError: `nvec`, `actions`, `choices` and `masks` disagree.
         MissingDependencyError: a Parquet file without pyarrow.
 
@@ -223,13 +241,27 @@ def from_table(
         for name, size in zip(arguments.actions, sizes, strict=True)
     ]
     rounding = ColumnRounding()
-    with reading(table):
-        columns = open_table(table, wanted)
-        stacked, preparation = _read_log(
-            columns, arguments, values, missing, ends, last_step, masks, rounding, weights
-        )
+    names = None if weights is None else tuple(arguments.rewards)
+    read = partial(_read_log, names, arguments, values, missing, ends, last_step, masks, rounding)
+    if memory_map is None:
+        with open_table(table, wanted) as columns:
+            stacked, preparation = read(columns, RowArrays())
+    else:
+        said = {
+            "choices": values,
+            "names of rewards": names,
+            "missing": missing,
+            "terminal_values": ends,
+            "last_step": last_step,
+            "masks": masks if masks is None or isinstance(masks, Mapping) else digest_of(masks),
+            **dataclasses.asdict(arguments),
+        }
+        log = MappedLog(memory_map, table, said)
+        stacked, preparation = _mapped(log, table, wanted, arguments.plain_numbers(wanted), read)
+    if weights is not None:
+        stacked = stacked.weighed(weights)
     rounding.warn()
-    buffer = DeviceReplayBuffer(stacked)
+    buffer = DeviceReplayBuffer(stacked, None if memory_map is None else Path(memory_map))
     buffer.preparation = preparation
     if layout is not None:
         n_features = stacked.observations.shape[1]
@@ -237,8 +269,30 @@ def from_table(
     return buffer
 
 
+def _mapped(
+    log: MappedLog,
+    table: str | Path | Columns,
+    wanted: Sequence[Name],
+    numbers: Sequence[Name],
+    read: Callable[[Table, RowArrays], tuple[StackedEpisodes, TablePreparation]],
+) -> tuple[StackedEpisodes, TablePreparation]:
+    """Returns a log of mapped arrays, which is read unless its folder is there."""
+    if log.exists:
+        stacked, preparation = log.open()
+        log.say_reused(stacked)
+        return stacked, preparation
+    with atomic_folder(log.folder) as staging:
+        work = staging / "work"
+        work.mkdir()
+        opened = partial(open_as_parquet, numbers=numbers, folder=work)
+        with open_table(table, wanted, opened) as columns:
+            log.write(staging, *read(columns, MappedArrays(work)))
+        shutil.rmtree(work)
+    return log.open()
+
+
 def _read_log(
-    table: Table,
+    names: tuple[str, ...] | None,
     arguments: TableArguments,
     values: list[list[Any]],
     missing: Missing,
@@ -246,19 +300,26 @@ def _read_log(
     last_step: LastStep,
     masks: Mapping[Name, Sequence[Name]] | NDArray[np.bool_] | None,
     rounding: ColumnRounding,
-    weights: Weights | RewardFunction | None,
+    table: Table,
+    arrays: RowArrays,
 ) -> tuple[StackedEpisodes, TablePreparation]:
-    """Reads the episodes, a column at a time, and what became of the columns."""
+    """Reads the episodes, a column at a time, and what became of the columns.
+
+    `names` are those of several rewards, None if there is one.
+    """
     episodes, ids = rows_of_episodes(
         table, arguments.episode, arguments.time, arguments.locale(arguments.time)
     )
+    episodes = EpisodeRows(arrays.kept(episodes.order), episodes.starts)
     sizes = [len(known) for known in values]
-    chosen, by_name, state_only = _decisions(table, arguments, values, episodes)
-    named, rewards = None, next(iter(by_name.values()))
-    if weights is not None:
-        named, rewards = NamedRewards.of(by_name, weights)
+    chosen, rewards, state_only = _decisions(table, arguments, values, episodes)
     ended = _terminal(table, arguments.terminal, ends, len(state_only))
     steps = cut(episodes, ids, state_only, ended, arguments.terminal, last_step)
+    steps = dataclasses.replace(
+        steps, rows=arrays.kept(steps.rows), states=arrays.kept(steps.states)
+    )
+    n_episodes = ids.count
+    del ids  # as there may be very many rows
     bits = None
     if masks is not None:
         bits = masks_of_rows(masks, table, arguments.actions, sizes, state_only)
@@ -273,33 +334,33 @@ def _read_log(
                 arguments.locale(name),
                 rounding,
             )
-            for name in arguments.observations
+            for name in arrays.watched("Looking at columns", arguments.observations)
         ],
         actions=arguments.actions,
         choices=values,
         missing=missing,
         episode=arguments.episode[0] if len(arguments.episode) == 1 else arguments.episode,
     )
-    report(rewards, state_only, steps, ids.count, rounding.shifts)
+    report((rewards != 0.0).any(1), state_only, steps, n_episodes, rounding.shifts)
     if not len(steps.rows):
         raise no_transitions()
     ends_of_episodes = np.cumsum(steps.lengths) - 1
     terminals = np.zeros(len(steps.rows), np.float32)
     terminals[ends_of_episodes] = steps.over
     stacked = StackedEpisodes(
-        observations=preparation.states(table, episodes, steps.states),
+        observations=preparation.states(table, episodes, steps.states, arrays),
         actions=chosen[steps.rows],
-        rewards=rewards[steps.rows],
+        rewards=rewards[steps.rows, 0],
         terminals=terminals,
         lengths=steps.lengths.tolist(),
         nvec=sizes,
         masks=None if bits is None else _masks_of_states(bits, steps, sizes),
-        named_rewards=None if named is None else named.select(torch.from_numpy(steps.rows)),
+        named_rewards=None if names is None else NamedRewards.unweighed(rewards[steps.rows], names),
         source=SourceRows(
             np.asarray(steps.rows, np.int64),
             len(state_only),
             {
-                name: read_numbers(table[name], arguments.locale(name), is_state=False)
+                name: arrays.kept(read_numbers(table[name], arguments.locale(name), is_state=False))
                 for name in arguments.keep
             },
         ),
@@ -312,25 +373,21 @@ def _decisions(
     arguments: TableArguments,
     values: list[list[Any]],
     episodes: EpisodeRows,
-) -> tuple[NDArray[np.integer[Any]], dict[str, NDArray[np.float32]], Bools]:
-    """Returns chosen numbers `(rows, N)`, rewards `(rows,)` by name and rows of final states."""
-    paid = {name: table[column] for name, column in arguments.rewards.items()}
-    taken = [table[name] for name in arguments.actions]
-    empties = [
-        (column, is_empty(column, Values(known).texts))
-        for column, known in zip(taken, values, strict=True)
-    ]
-    empties += [(column, is_empty(column)) for column in paid.values()]
-    state_only = final_states(empties, episodes)
+) -> tuple[NDArray[np.integer[Any]], NDArray[np.float32], Bools]:
+    """Returns chosen numbers `(rows, N)`, rewards `(rows, R)` and which rows are final states."""
+    empty = {
+        name: is_empty(table[name], Values(known).texts)
+        for name, known in zip(arguments.actions, values, strict=True)
+    }
+    empty |= {column: is_empty(table[column]) for column in arguments.rewards.values()}
+    state_only = final_states(table, empty, episodes)
     sizes = [len(known) for known in values]
     chosen = np.empty((len(state_only), len(sizes)), action_dtype(sizes))
-    for slot, (column, known) in enumerate(zip(taken, values, strict=True)):
-        locale = arguments.locale(column.name)
-        chosen[:, slot] = read_choices(column, known, state_only, locale)
-    rewards = {
-        name: _read_rewards(column, arguments.locale(column.name), state_only)
-        for name, column in paid.items()
-    }
+    for slot, (name, known) in enumerate(zip(arguments.actions, values, strict=True)):
+        chosen[:, slot] = read_choices(table[name], known, state_only, arguments.locale(name))
+    rewards = np.empty((len(state_only), len(arguments.rewards)), np.float32)
+    for i, column in enumerate(arguments.rewards.values()):
+        rewards[:, i] = _read_rewards(table[column], arguments.locale(column), state_only)
     return chosen, rewards, state_only
 
 
@@ -342,9 +399,10 @@ def _read_rewards(column: Column, locale: Locale, state_only: Bools) -> NDArray[
     wrong = ~np.isfinite(rewards)
     if wrong.any():
         row = int(wrong.argmax())
-        raise InvalidDatasetError(
+        raise InvalidRowError(
             f"Row {row} has {shown(column.name)} = {shown(column.cell(row))}, which is not finite "
-            "as float32. Correct it, or leave the episode out."
+            "as float32. Correct it, or leave the episode out.",
+            row,
         )
     return rewards
 
@@ -366,11 +424,12 @@ def _terminal(table: Table, terminal: Name | bool, ends: Sequence[Any] | None, r
         return _is_one_of(column, ends)
     try:
         return read_flags(column)
-    except InvalidDatasetError as error:
-        raise InvalidDatasetError(
+    except InvalidRowError as error:
+        raise InvalidRowError(
             f"{error} Expected terminal= to name a column that is 1 where the action ended the "
             "episode for good, else 0 or empty. Of a column of words, say which end it, such as "
-            "terminal_values=['dead']."
+            "terminal_values=['dead'].",
+            error.row,
         ) from error
 
 
@@ -401,8 +460,7 @@ def read_states(table: str | Path | Columns, preparation: TablePreparation) -> N
     names = [column.name for column in preparation.columns]
     forward = preparation.missing == "forward"
     by = preparation.episode_columns if forward else []
-    with reading(table):
-        columns = open_table(table, [*names, *by])
+    with open_table(table, [*names, *by]) as columns:
         episodes = None
         if forward:
             ids = EpisodeIds([columns[name] for name in by])

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.data.tables.cells import Locale, is_empty, read_order
 from spin_d3rlpy.data.tables.columns import Bools, Column, Name
-from spin_d3rlpy.data.tables.preparation import EpisodeRows
-from spin_d3rlpy.errors import InvalidDatasetError, shown
+from spin_d3rlpy.data.tables.preparation import EpisodeRows, index_type
+from spin_d3rlpy.errors import InvalidDatasetError, InvalidRowError, shown
 
 LastStep = Literal["keep", "drop"]
 Rows = NDArray[np.int64]
@@ -34,23 +34,24 @@ class EpisodeIds:
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        self._first: Rows = np.empty(0, np.int64)
-        self._columns = [(column.name, *_ids(column)) for column in columns]
-        number = self._columns[0][1]
-        for _, codes, ids in self._columns[1:]:
-            _, number = np.unique(number * len(ids) + codes, return_inverse=True)
-        _, self._first, inverse = np.unique(number, return_index=True, return_inverse=True)
-        ranked = np.argsort(self._first)
-        rank = np.empty(len(ranked), np.int64)
-        rank[ranked] = np.arange(len(ranked))
-        self._first = self._first[ranked]
-        self.number: Rows = rank[inverse]
-        self.count = len(ranked)
+        number, ids = _ids(columns[0])
+        of_columns = [(number, ids)]
+        for column in columns[1:]:
+            codes, ids = _ids(column)
+            of_columns.append((codes, ids))
+            _, number = np.unique(number.astype(np.int64) * len(ids) + codes, return_inverse=True)
+        self.count = int(number.max()) + 1
+        first = np.empty(self.count, np.int64)
+        first[number[::-1]] = np.arange(len(number) - 1, -1, -1)  # the first row is written last
+        ranked = np.argsort(first)
+        rank = np.empty(self.count, index_type(len(number)))
+        rank[ranked] = np.arange(self.count)
+        self.number: Rows = rank[number]
+        self._names = [(ids, codes[first[ranked]]) for codes, ids in of_columns]
 
     def name(self, episode: int) -> str:
         """Returns an episode's id as messages show it."""
-        row = self._first[episode]
-        ids = [ids[codes[row]] for _, codes, ids in self._columns]
+        ids = [ids[codes[episode]] for ids, codes in self._names]
         return shown(ids[0] if len(ids) == 1 else tuple(ids))
 
     def in_order(self) -> Rows:
@@ -59,8 +60,8 @@ class EpisodeIds:
 
     def grouped(self, order: Rows) -> EpisodeRows:
         """Returns the episodes' rows in an order in which each episode's are together."""
-        starts = np.searchsorted(self.number[order], np.arange(self.count + 1))
-        return EpisodeRows(order, starts)
+        lengths = np.bincount(self.number, minlength=self.count)
+        return EpisodeRows(order, np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def _ids(column: Column) -> tuple[Rows, list[Any]]:
@@ -68,17 +69,35 @@ def _ids(column: Column) -> tuple[Rows, list[Any]]:
     empty = is_empty(column)
     if empty.any():
         row = int(empty.argmax())
-        raise InvalidDatasetError(
+        raise InvalidRowError(
             f"Row {row} has no {shown(column.name)} (its cell is {shown(column.cell(row))}), so "
             f"that its episode is not known ({empty.sum():,} such rows). Fill it in, or leave "
-            "these rows out."
+            "these rows out.",
+            row,
         )
+    if column.is_typed or column.is_dates:  # only where the id changes is it looked at
+        heads = np.flatnonzero(np.concatenate([[True], column.values[1:] != column.values[:-1]]))
+        lengths = np.diff(heads, append=len(column))
+        codes, ids = _numbered(Column(column.name, column.values[heads], empty[heads]))
+        return np.repeat(codes.astype(index_type(len(column))), lengths), ids
+    return _numbered(column)
+
+
+def _numbered(column: Column) -> tuple[Rows, list[Any]]:
     codes, cells = column.distinct()
     numbered: dict[Any, int] = {}
     for cell in cells:  # numbers that are equal are one id, text only equals itself
         numbered.setdefault(cell.strip() if isinstance(cell, str) else cell, len(numbered))
     keys = [cell.strip() if isinstance(cell, str) else cell for cell in cells]
     return np.array([numbered[key] for key in keys], np.int64)[codes], list(numbered)
+
+
+def _is_in_order(number: Rows, when: NDArray[Any]) -> bool:
+    """Returns whether each episode's rows are together and their times increase."""
+    is_same = number[1:] == number[:-1]
+    return bool((number[1:] >= number[:-1]).all()) and bool(
+        ((when[1:] > when[:-1]) | ~is_same).all()
+    )
 
 
 def rows_of_episodes(
@@ -102,17 +121,19 @@ def rows_of_episodes(
     ids = EpisodeIds(columns)
     if time is None:
         order = np.arange(len(ids.number))
-        again = np.flatnonzero(
-            (np.diff(ids.number) != 0) & (ids.number[1:] <= np.maximum.accumulate(ids.number)[:-1])
-        )
-        if len(again):
-            row = int(again[0]) + 1
-            raise InvalidDatasetError(
+        # Episodes are numbered by their first rows, so that an earlier number is a return.
+        is_again = ids.number[1:] < ids.number[:-1]
+        if is_again.any():
+            row = int(is_again.argmax()) + 1
+            raise InvalidRowError(
                 f"Episode {ids.name(ids.number[row])} appears again in row {row}, after others. "
-                "Pass time= to order rows, or sort the table."
+                "Pass time= to order rows, or sort the table.",
+                row,
             )
     else:
         when = read_order(table[time], locale)
+        if _is_in_order(ids.number, when):  # as most logs are, and sorting takes time and memory
+            return ids.grouped(np.arange(len(ids.number))), ids
         order = np.lexsort((when, ids.number))
         same = (np.diff(ids.number[order]) == 0) & (when[order][1:] == when[order][:-1])
         if same.any():
@@ -123,32 +144,36 @@ def rows_of_episodes(
     return ids.grouped(order), ids
 
 
-def final_states(decisions: Sequence[tuple[Column, Bools]], episodes: EpisodeRows) -> Bools:
+def final_states(
+    table: Mapping[Name, Column], decisions: Mapping[Name, Bools], episodes: EpisodeRows
+) -> Bools:
     """Returns which rows are final states: an episode's last, without all of the decisions.
 
     Args:
-        decisions: columns of actions and reward, and which of their cells are empty.
+        table: columns by name.
+        decisions: names of the columns of actions and reward, and which of their cells are empty.
         episodes: their rows.
 
     Raises:
         InvalidDatasetError: another row lacks one, or a last one some of them.
     """
-    every = np.logical_and.reduce([empty for _, empty in decisions])
+    every = np.logical_and.reduce(list(decisions.values()))
     state_only = np.zeros(len(every), bool)
     last = episodes.order[episodes.starts[1:] - 1]
     state_only[last] = every[last]
-    wrong = [(int(w.argmax()), c) for c, e in decisions if (w := e & ~state_only).any()]
+    wrong = [(int(w.argmax()), n) for n, e in decisions.items() if (w := e & ~state_only).any()]
     if wrong:
-        row, column = min(wrong, key=lambda place: place[0])
-        cell = column.cell(row)
+        row, name = min(wrong, key=lambda place: place[0])
+        cell = table[name].cell(row)
         mark = (
             f" (its cell is {shown(cell)}; if that is a choice, list it in choices=)"
             if isinstance(cell, str) and cell.strip()
             else ""
         )
-        raise InvalidDatasetError(
-            f"Row {row} has no {shown(column.name)}{mark}. Only an episode's last row may leave "
-            "actions and reward empty, and then all of them."
+        raise InvalidRowError(
+            f"Row {row} has no {shown(name)}{mark}. Only an episode's last row may leave "
+            "actions and reward empty, and then all of them.",
+            row,
         )
     return state_only
 
@@ -194,19 +219,22 @@ def cut(
     Raises:
         InvalidDatasetError: an episode continues after its end.
     """
-    order, starts, lengths = episodes.order, episodes.starts[:-1], episodes.lengths
+    order, number = episodes.order, index_type(len(episodes.order) + len(episodes.lengths))
+    starts, lengths = episodes.starts[:-1].astype(number), episodes.lengths.astype(number)
     has_final = state_only[order[episodes.starts[1:] - 1]]
     steps = lengths - has_final
-    episode_of = np.repeat(np.arange(len(lengths)), lengths)
-    position = np.arange(len(order)) - starts[episode_of]
+    episode_of = np.repeat(np.arange(len(lengths), dtype=number), lengths)
+    position = np.arange(len(order), dtype=number)
+    position -= starts[episode_of]
     # A flag may stand in the last step's row or in that of the final state.
     is_earlier = position < np.maximum(steps - 1, 0)[episode_of]
     ends_here = ended[order]
     if not isinstance(terminal, bool) and (ends_here & is_earlier).any():
         place = int((ends_here & is_earlier).argmax())
-        raise InvalidDatasetError(
+        raise InvalidRowError(
             f"Episode {ids.name(episode_of[place])} continues after row {order[place]}, where "
-            f"{shown(terminal)} ends it."
+            f"{shown(terminal)} ends it.",
+            int(order[place]),
         )
     over = np.zeros(len(lengths), bool)
     over[episode_of[ends_here & ~is_earlier]] = True
@@ -217,17 +245,19 @@ def cut(
         over = over | unknown
     kept = steps > 0
     is_step = position < steps[episode_of]
+    del position, episode_of  # as there may be very many rows
     rows_of_states = np.where(kept, steps + 1, 0)
-    state_of = np.repeat(np.arange(len(lengths)), rows_of_states)
-    first = np.cumsum(rows_of_states) - rows_of_states
-    within = np.arange(len(state_of)) - first[state_of]
+    state_of = np.repeat(np.arange(len(lengths), dtype=number), rows_of_states)
+    place_of = np.arange(len(state_of), dtype=number)
+    place_of -= (np.cumsum(rows_of_states) - rows_of_states).astype(number)[state_of]
     # What follows a terminal step is not looked at: its own state stands there.
-    states = order[starts[state_of] + np.minimum(within, (lengths - 1)[state_of])]
-    return Steps(order[is_step], states, steps[kept], over[kept], int(unknown.sum()))
+    np.minimum(place_of, (lengths - 1)[state_of], out=place_of)
+    place_of += starts[state_of]
+    return Steps(order[is_step], order[place_of], steps[kept], over[kept], int(unknown.sum()))
 
 
 def report(
-    rewards: NDArray[np.floating[Any]],
+    paying: Bools,
     state_only: Bools,
     steps: Steps,
     episodes: int,
@@ -236,15 +266,14 @@ def report(
     """Says what was read and left out, or raises InvalidDatasetError if no reward is left.
 
     Args:
-        rewards: of all rows, `(rows,)`; 0 in rows of final states.
+        paying: which rows have a reward other than 0, `(rows,)`; none in rows of final states.
         state_only: which rows are final states, `(rows,)`.
         steps: what enters.
         episodes: in the table.
         shifts: numbers that were subtracted for float32's sake, by column.
     """
-    entered: NDArray[np.bool_] = np.zeros(len(rewards), bool)
+    entered: NDArray[np.bool_] = np.zeros(len(paying), bool)
     entered[steps.rows] = True
-    paying = rewards != 0.0
     if paying.any() and not paying[entered].any():
         raise InvalidDatasetError(
             f"All {paying.sum():,} rewards other than 0 stand in last steps that would be left "
@@ -253,7 +282,7 @@ def report(
         )
     left_out = ~entered & ~state_only
     print(
-        f"Read {len(rewards):,} rows of {episodes:,} episodes, {state_only.sum():,} of them final "
+        f"Read {len(paying):,} rows of {episodes:,} episodes, {state_only.sum():,} of them final "
         f"states without an action. Unknown state after the last step: {steps.unknown:,} episodes. "
         f"Left out: {left_out.sum():,} rows, {(left_out & paying).sum():,} rewards other than 0, "
         f"{episodes - len(steps.lengths):,} episodes.",

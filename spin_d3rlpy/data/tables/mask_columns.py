@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from spin_d3rlpy.data.buffer.masks import Bits, first_forbidden, is_choice, pack
 from spin_d3rlpy.data.tables.cells import is_empty, read_flags
 from spin_d3rlpy.data.tables.columns import Column, Name
-from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError, shown
+from spin_d3rlpy.errors import InvalidDatasetError, InvalidRowError, NvecMismatchError, shown
 
 
 def mask_columns(masks: object, actions: Sequence[Name], nvec: Sequence[int]) -> list[Name]:
@@ -68,9 +68,10 @@ def masks_of_rows(
             empty = is_empty(column, marks=False)
             wrong = np.flatnonzero(empty & ~state_only)
             if len(wrong):
-                raise InvalidDatasetError(
+                raise InvalidRowError(
                     f"Row {wrong[0]} has no {shown(name)}. Expected 1 (true, yes) where the choice "
-                    "may be made, else 0; only final states may leave it empty."
+                    "may be made, else 0; only final states may leave it empty.",
+                    int(wrong[0]),
                 )
             allowed[:, actions.index(action), choice] = read_flags(column) | empty
     return pack(allowed, nvec)
@@ -100,9 +101,10 @@ def require_allowed(
     if forbidden is not None:
         at, slot, count = forbidden
         choice = values[slot][chosen[rows[at], slot]]
-        raise InvalidDatasetError(
+        raise InvalidRowError(
             f"Row {rows[at]} has {shown(actions[slot])} = {shown(choice)}, which its mask "
             f"forbids ({count} "
             "rows have such an action). Expected masks that allow what was done: look whether they "
-            "are of the state before the action, and correct them or leave out these episodes."
+            "are of the state before the action, and correct them or leave out these episodes.",
+            int(rows[at]),
         )

@@ -23,9 +23,9 @@ from spin_d3rlpy.data.tables.cells import (
     typed,
 )
 from spin_d3rlpy.data.tables.columns import Bools, Column, Name
+from spin_d3rlpy.data.tables.row_arrays import RowArrays
 from spin_d3rlpy.data.tables.texts import DECIMALS
-from spin_d3rlpy.errors import InvalidDatasetError, shown
-from spin_d3rlpy.files.untrusted import require_memory
+from spin_d3rlpy.errors import InvalidDatasetError, InvalidRowError, shown
 
 Floats = NDArray[np.float64]
 Missing = Literal["refuse", "mean", "forward"]
@@ -33,6 +33,11 @@ Missing = Literal["refuse", "mean", "forward"]
 KEY = "table_preparation"  # in Minari's metadata and in policy files
 VERSION = 2
 _READ = (1, VERSION)  # the first had no locales and one column of episodes
+
+
+def index_type(rows: int) -> type[np.signedinteger[Any]]:
+    """Returns a type that holds numbers of rows: small, as there may be very many rows."""
+    return np.int32 if rows < 2**31 else np.int64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +173,7 @@ class TablePreparation:
         table: Mapping[Name, Column],
         episodes: EpisodeRows | None,
         rows: NDArray[np.int64] | None = None,
+        arrays: RowArrays | None = None,
     ) -> NDArray[np.float32]:
         """Returns states `(rows, obs)`, made column by column in one array.
 
@@ -175,32 +181,28 @@ class TablePreparation:
             table: columns by name.
             episodes: rows that belong together, which `missing="forward"` needs.
             rows: of the table, those wanted; None: all.
+            arrays: where the states are; None: in memory.
 
         Raises:
             InvalidDatasetError: a cell is invalid, unknown or missing (the text names row and
                 column), or memory has no room.
         """
+        arrays = arrays or RowArrays()
         features = len(self.features)
         states = np.empty((0, features), np.float32)
         at = 0
-        for preparation in self.columns:
+        for preparation in arrays.watched("Preparing states", self.columns):
             column = table[preparation.name]
             if at == 0:
-                n = len(column) if rows is None else len(rows)
-                require_memory(
-                    4 * n * features,
-                    f"{n:,} states of {features} features",
-                    "Read fewer rows or columns.",
-                    InvalidDatasetError,
-                )
-                states = np.empty((n, features), np.float32)
+                states = arrays.states(len(column) if rows is None else len(rows), features)
             values = preparation.read(column)
             missing = np.isnan(values)
             if preparation.fill is None and missing.any():
                 row = int(missing.argmax())
-                raise InvalidDatasetError(
+                raise InvalidRowError(
                     f"Row {row} has no {shown(preparation.name)}, which no row of the log lacked. "
-                    "Fill it in, or train on a log with missing values, read with missing='mean'."
+                    "Fill it in, or train on a log with missing values, read with missing='mean'.",
+                    row,
                 )
             if self.missing == "forward" and episodes is not None:
                 values = fill_forward(values, episodes)
@@ -319,9 +321,10 @@ def learn_column(
         row = int(empty.argmax())
         cell = raw.cell(row)
         mark = f" (its cell is {shown(cell)})" if isinstance(cell, str) and cell.strip() else ""
-        raise InvalidDatasetError(
+        raise InvalidRowError(
             f"Row {row} has no {shown(name)}{mark}. Pass missing='mean' or 'forward', which fill it"
-            " in and add a feature that says so, or fill it in yourself."
+            " in and add a feature that says so, or fill it in yourself.",
+            row,
         )
     learned = ColumnPreparation(name, kind, decimal=locale.decimal, dates=locale.dates)
     if kind == "category":
@@ -365,9 +368,10 @@ def as_float32(
     if wrong.any():
         place = int(wrong.argmax())
         row = place if filled is None else int(np.flatnonzero(filled)[place])
-        raise InvalidDatasetError(
+        raise InvalidRowError(
             f"Row {row} has {shown(column.name)} = {_unquoted(column.cell(row))}, which is not "
-            "finite as float32. Correct it, or leave it empty and pass missing='mean'."
+            "finite as float32. Correct it, or leave it empty and pass missing='mean'.",
+            row,
         )
     return rounded
 
@@ -380,9 +384,11 @@ def _unquoted(cell: object) -> str:
 def fill_forward(values: Floats, episodes: EpisodeRows) -> Floats:
     """Returns values in which NaN is the last number before it in its episode, if any."""
     own = values[episodes.order]
-    last = np.where(np.isnan(own), -1, np.arange(len(own)))
-    last = np.maximum.accumulate(last)
-    is_known = last >= np.repeat(episodes.starts[:-1], episodes.lengths)
-    filled = values.copy()
-    filled[episodes.order] = np.where(is_known, own[last], np.nan)
-    return filled
+    last = np.arange(len(own), dtype=index_type(len(own)))
+    last[np.isnan(own)] = -1
+    np.maximum.accumulate(last, out=last)
+    is_known = last >= np.repeat(episodes.starts[:-1].astype(last.dtype), episodes.lengths)
+    known = own[last]
+    known[~is_known] = np.nan
+    own[episodes.order] = known  # its memory, as there may be very many rows
+    return own
