@@ -78,6 +78,7 @@ from .data.layouts import ActionLayout as ActionLayout
 from .evaluation.doubly_robust import doubly_robust as doubly_robust
 from .evaluation.fqe import MultiDiscreteFQE as MultiDiscreteFQE
 from .evaluation.fqe import MultiDiscreteFQEConfig as MultiDiscreteFQEConfig
+from .evaluation.halves import estimate_by_halves as estimate_by_halves
 from .evaluation.importance import importance_sampling as importance_sampling
 from .evaluation.metrics import LockstepEvaluator as LockstepEvaluator
 from .evaluation.metrics import (
@@ -87,6 +88,7 @@ from .evaluation.probabilities import BehaviorProbabilities as BehaviorProbabili
 from .evaluation.probabilities import GreedyPolicy as GreedyPolicy
 from .evaluation.probabilities import SampledPolicy as SampledPolicy
 from .evaluation.slates import slate_value as slate_value
+from .evaluation.trade_off import trade_off as trade_off
 from .policies import SAINT as SAINT
 from .policies import SPIN as SPIN
 from .policies import Autoregressive as Autoregressive
