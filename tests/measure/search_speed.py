@@ -44,7 +44,9 @@ SIZE = 20_000  # transitions
 class CountOperations(TorchDispatchMode):
     """Counts the operations that torch dispatches in its context."""
 
-    count = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -57,7 +59,8 @@ def count_operations(call: Callable[[], Any]) -> int:
     """Returns how many operations a call asks torch for."""
     with CountOperations() as counted:
         call()
-    return counted.count
+    n: int = counted.count
+    return n
 
 
 def trained(task: str, seconds: float, keep: Path | None) -> SPINIDQL:
@@ -103,7 +106,7 @@ def measure(algo: SPINIDQL, task: str, seconds: float, episodes: int) -> dict[st
     states = states_of(task)
     row: dict[str, Any] = {
         "task": task,
-        "slots": len(algo.impl.policy.slot_layout.nvec),
+        "slots": algo.predict(states[:1]).shape[1],
         "processor": torch.backends.cpu.get_cpu_capability(),
         "candidates": algo.config.n_action_samples,
         "sweeps": algo.config.search_sweeps,
@@ -138,7 +141,9 @@ def main(
             if candidates is not None:
                 algo.config.n_action_samples = candidates
             found.append(measure(algo, name, seconds, episodes))
-            print(format_table([{k: v for k, v in found[-1].items() if k != "returns"}]), flush=True)
+            print(
+                format_table([{k: v for k, v in found[-1].items() if k != "returns"}]), flush=True
+            )
     if out is not None:
         write_csv(out, found)
 
