@@ -294,21 +294,22 @@ class IDQLImpl(ActorCriticImpl):
         choices, mask, rule = as_conditions(x, self._slot_layout, given, allowed, self.rule)
         fixed = None if given is None else choices
         masked = both_rules(None if mask is None else RowMask(mask), rule)
-
-        def draw(noise: torch.Tensor) -> torch.Tensor:
-            return policy.decode(x, noise, masked, fixed)
-
         noise, temperature = self._fixed_noise(x, 1)
-        best = draw(temperature * noise[0])  # the surest, which comes back in any case
+        # The surest one, which comes back in any case.
+        best = policy.decode(x, temperature * noise[0], masked, fixed)
         search = self.acting_search
         if search is None:
             return best
         end = math.inf if milliseconds is None else began + milliseconds / 1000.0
-        more = self._n_candidates - 1
-        noise, temperature = self._fixed_noise(x, self._n_candidates)
-        if more * (time.monotonic() - began) < 0.5 * (end - time.monotonic()):
-            others = [draw(temperature * noise[i]) for i in range(1, more + 1)]
-            actions = torch.stack([best, *others])
+        more, now = self._n_candidates - 1, time.monotonic()
+        if end < math.inf:  # they may take half of the time that is left
+            more = min(more, int(max(0.0, 0.5 * (end - now)) / (now - began)))
+        if more > 0:
+            noise, temperature = self._fixed_noise(x, more + 1)
+            repeated = None if fixed is None else fixed.repeat(more, 1)
+            noises = temperature * noise[1:].flatten(0, 1)
+            others = policy.decode(x.repeat(more, 1), noises, masked, repeated)
+            actions = torch.cat([best[None], others.unflatten(0, (more, -1))])
             best = best_of(actions, self._values_of_candidates(x, actions))
         conditions = Conditions(search.action_flexibility, mask, rule, fixed)
         return self._search(x, best, slice(None), conditions, end)
@@ -518,8 +519,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             x: observations `(B, obs)`.
             given: `(B, N)` choices that are made already, -1 where open.
             allowed: a bool mask or a rule, see `spin_d3rlpy.asm.sampling.sample`.
-            milliseconds: time after which the best action so far is returned. The most likely one
-                takes as long as it takes; others, and rounds of the search, begin only if they
+            milliseconds: after which the best action so far is returned. The most likely one takes
+                as long as it takes; other candidates, and rounds of the search, begin only if they
                 should end in time.
 
         Both `given` and a mask may be tensors, NumPy arrays or nested lists.

@@ -358,7 +358,7 @@ class _Filling:
             _require_choices(stuck, slots, self._actions, self._rule)
         if waits is not None:
             if self._passes.differing:
-                waits = waits | self._repeats(choice)
+                waits = waits | _repeats(choice)
             choice = torch.where(waits, self._actions.gather(1, slots), choice)
         self._actions = self._actions.scatter(1, slots, choice)
         if self._rule is None:
@@ -368,16 +368,6 @@ class _Filling:
             if waits is not None:
                 still_open = waits & self._is_open.gather(1, slots)
             self._is_open = self._is_open.scatter(1, slots, still_open)
-
-    def _repeats(self, choices: torch.Tensor) -> torch.Tensor:
-        """Returns which of a pass's choices `(B, M)` one before them has made, bool.
-
-        A choice that was made in an earlier pass may be made by several: the network has seen that
-        it is made.
-        """
-        same = choices[:, :, None] == choices[:, None]
-        is_new = (choices[..., None] != self._actions[:, None]).all(-1)
-        return same.tril(-1).any(-1) & is_new
 
     def _allowed(self, scores: torch.Tensor, slots: torch.Tensor | None) -> torch.Tensor:
         """Returns scores of what the rule allows, `-inf` elsewhere."""
@@ -429,6 +419,12 @@ def _allowed(
         return allowed
     nothing = (allowed == -torch.inf).all(-1, keepdim=True)
     return torch.where(nothing, otherwise.masked_fill(~may, -torch.inf), allowed)
+
+
+def _repeats(choices: torch.Tensor) -> torch.Tensor:
+    """Returns which choices `(B, M)` one before them has made, bool."""
+    same = choices[:, :, None] == choices[:, None]
+    return same.tril(-1).any(-1)
 
 
 def _sure_slots(

@@ -367,7 +367,7 @@ class PairScores:
         """
         x = choices + slots[:, :, None]
         if pairs is not None:
-            x = x + pairs
+            x.add_(pairs)  # in place: this is the largest array
         if own_choices is not None and differences is not None:
             x = x.scatter_add(2, own_choices, differences)
         hidden = self._scorer.hidden(relu(x))

@@ -219,6 +219,7 @@ class _SumsOfEntities(ActionSums):
     def __init__(self, encoder: EntityChoices, observations: torch.Tensor) -> None:
         self._encoder, features = encoder, encoder.features
         self._n_choices = features.n_choices
+        self._last: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self._slot_features = features.slots(observations)  # (B, N, f)
         self._choice_features = features.choices(observations)  # (B, K, g)
         self._pair_features = features.pairs(observations)  # (B, N, K, p)
@@ -273,10 +274,15 @@ class _SumsOfEntities(ActionSums):
         return relu(x)
 
     def _gather(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns what slots bring to each choice, `(..., K, V)`, and how many, `(..., K)`."""
-        chosen = _rows_of(self._choice_features, actions)  # (..., N, g)
+        """Returns what slots bring to each choice, `(..., K, V)`, and how many, `(..., K)`.
+
+        What it returned last is kept: a search asks for the same actions again.
+        """
+        if self._last is not None and self._last[0] is actions:
+            return self._last[1], self._last[2]
         x = self._slots + _rows_of(self._choices, actions)
         if self._encoder.features.pair_size:
+            chosen = _rows_of(self._choice_features, actions)  # (..., N, g)
             of_pairs = self._encoder.features.of_pairs(
                 self._slot_features.expand(*chosen.shape[:-1], -1), chosen, self._observed(actions)
             )
@@ -285,7 +291,11 @@ class _SumsOfEntities(ActionSums):
         shape = *actions.shape[:-1], self._n_choices, pairs.shape[-1]
         index = actions[..., None].expand_as(pairs)
         gathered = torch.zeros(shape, dtype=pairs.dtype, device=pairs.device)
-        return gathered.scatter_add(-2, index, pairs), count_choices(actions, self._n_choices)
+        gathered = gathered.scatter_add(-2, index, pairs)
+        counts = count_choices(actions, self._n_choices)
+        if not torch.is_grad_enabled():
+            self._last = actions, gathered, counts
+        return gathered, counts
 
     def _observed(self, actions: torch.Tensor) -> torch.Tensor:
         """Returns the observed features of slots with their choices, `(..., N, p)`."""

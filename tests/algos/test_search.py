@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any, cast
@@ -33,11 +34,13 @@ from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.weights import completed_returns, returns_to_go
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
 from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.search import moves
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.trust import FIRST_STATES, Search, Trust, TrustSwitch, measure_trust
 from spin_envs import ActionLayout
 from tests.algos.plain_search import ascend
 from tests.algos.problems import new_algorithm, tiny_fields
+from tests.measure.search_speed import count_operations
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 
@@ -96,13 +99,14 @@ def test_moves_change_sums_as_new_sums_would(layout: ActionLayout | None) -> Non
     choices[: len(row)] = choice[:, None]
     differ = (actions[rows, slots[:, 0]] != choices[:, 0]).nonzero()[:, 0]
     rows, slots, choices = rows[differ], slots[differ], choices[differ]
-    moves = Moves(rows, slots, choices)
+    every = Moves(rows, slots, choices)
     for q in critic.members:
+        tried = every
         if not q.actions.gains_by_exchanges:
-            moves = moves.of((slots[:, 0] == slots[:, 1]).nonzero()[:, 0])
-        changes = q.open(x).changes(actions, moves)
-        found = q.open(x).total(actions)[moves.rows] + changes
-        expected = q.open(x[moves.rows]).total(moves.of_each(actions))
+            tried = every.of((slots[:, 0] == slots[:, 1]).nonzero()[:, 0])
+        changes = q.open(x).changes(actions, tried)
+        found = q.open(x).total(actions)[tried.rows] + changes
+        expected = q.open(x[tried.rows]).total(tried.of_each(actions))
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
@@ -263,6 +267,60 @@ def test_exchanges_are_found_where_all_slots_must_differ() -> None:
     given = torch.full((8, N), -1)
     given[:, 3] = 3
     assert (search(given=given)[:, 3] == 3).all()
+
+
+def test_a_round_begins_only_if_it_should_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    critic, x = make_critic(COURIERS), torch.randn(64, SIZE)
+    start, table = torch.randint(K, (64, N)), torch.zeros(64, N, K)
+    clock, begun, a_round = itertools.count(), [], moves._Search._round
+
+    def counted(search: Any, *others: Any) -> torch.Tensor:
+        begun.append(len(search.actions))
+        is_better: torch.Tensor = a_round(search, *others)
+        return is_better
+
+    monkeypatch.setattr(moves._Search, "_round", counted)
+    searched(critic, x, start, table)
+    assert len(begun) > 2
+    begun.clear()
+    # The clock goes on by one in each round, and by one when it is asked whether there is time.
+    monkeypatch.setattr(moves, "time", types.SimpleNamespace(monotonic=lambda: float(next(clock))))
+    searched(critic, x, start, table, deadline=1.5)
+    assert begun == [64]
+
+
+def test_a_search_asks_for_few_operations() -> None:
+    """One sweep slot by slot asked for 400 operations a slot, rounds are five at most."""
+
+    def operations(couriers: int) -> int:
+        env = gymnasium.make("spin/dispatch-v0", couriers=couriers, max_episode_steps=5)
+        env.action_space.seed(0)
+        buffer = collect(env, lambda _: env.action_space.sample(), 4, progress=False)
+        algo = SPINIDQL(recipe="smoke", joint_critic=True, search_sweeps=1, search="always")
+        algo.build_with_dataset(buffer)
+        impl: Any = algo.impl
+        x = buffer.observations_at(buffer.observation_index[:1])
+        start = torch.zeros(1, couriers, dtype=torch.int64)
+        conditions = Conditions(0.02)
+        return count_operations(lambda: impl._search(x, start, slice(None), conditions))
+
+    assert operations(4) < 1000
+    assert operations(24) < 3200
+
+
+def test_critics_of_which_nothing_is_known_search_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL))
+    algo.build_with_dataset(logged(lambda s, a: a[:, 0] - 1.0))
+    x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+    searches: list[Any] = []
+    monkeypatch.setattr(
+        idql, "improve", lambda *arguments: searches.append(arguments) or arguments[3]
+    )
+    np.testing.assert_array_equal(algo.predict(x), algo.predict_with(x))
+    assert not searches
+    algo.config.search = "always"
+    algo.predict(x)
+    assert searches
 
 
 def logged(rewards: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int = 40) -> Any:

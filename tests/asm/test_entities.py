@@ -30,7 +30,7 @@ from spin_d3rlpy import (
     save_asm,
     save_policy,
 )
-from spin_d3rlpy.asm import pretrain, sampling
+from spin_d3rlpy.asm import entities, pretrain, sampling
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.model import MLPConfig
 from spin_d3rlpy.asm.rules import Rule, all_different
@@ -105,6 +105,24 @@ def test_slot_by_slot_gives_the_logits_of_whole_passes() -> None:
         torch.testing.assert_close(given_others[:, slot], whole)
     total = slot_log_probs(asm, x, actions, range(4)).sum(1)
     assert (total < 0).all()
+
+
+def test_rows_that_are_scored_in_parts_get_the_same_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    asm, x, actions = make_asm(4), torch.rand(7, 20), torch.randint(5, (7, 4))
+    sizes, scores_of = [], entities.PairScores._scores_of
+
+    def counted(state: Any, choices: torch.Tensor, *others: Any) -> torch.Tensor:
+        sizes.append(len(choices))
+        scores: torch.Tensor = scores_of(state, choices, *others)
+        return scores
+
+    with torch.no_grad():
+        whole = asm.slot_by_slot(x).given_others(actions)
+        monkeypatch.setattr(entities.PairScores, "_scores_of", counted)
+        monkeypatch.setattr(entities, "ENTRIES_AT_ONCE", 3 * 4 * 5 * 8)
+        parts = asm.slot_by_slot(x).given_others(actions)
+    assert sizes == [3, 3, 1]
+    torch.testing.assert_close(parts, whole)
 
 
 @pytest.mark.parametrize("name", ["mlp", "transformer"])
