@@ -520,9 +520,10 @@ class SlotBySlot:
 
     def choose(self, slot: int, choice: torch.Tensor) -> None:
         """Takes over an open slot's choices `(B,)`."""
-        if self._x is not None:
+        if self._x is None:
+            self.tokens = replace_slot(self.tokens, slot, choice)
+        else:
             self._x = self._x + self._rows(slot, choice) - self._hidden[slot]
-        self.tokens = replace_slot(self.tokens, slot, choice)
 
     def given_others(self, actions: torch.Tensor) -> torch.Tensor:
         """Returns each slot's logits in view of all others' choices `(B, N)`, `(B, N, K)`."""
