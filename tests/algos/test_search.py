@@ -893,7 +893,7 @@ def test_an_onnx_file_of_many_slots_is_written_in_a_minute(tmp_path: Any) -> Non
     algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
     path, began = str(tmp_path / "policy.onnx"), time.process_time()
     algo.save_policy(path)
-    assert time.process_time() - began < 120.0  # 45 s on a busy machine
+    assert time.process_time() - began < 120.0  # 100 s on a busy machine
     x = buffer.observations_at(buffer.observation_index[:50]).numpy()
     (found,) = runtime.InferenceSession(path).run(None, {"observations": x})
     np.testing.assert_array_equal(found, algo.predict(x))
