@@ -188,10 +188,10 @@ class _Search:
             if len(rows) == 0:
                 break
             any_better = True
+            self._longest = max(self._longest, time.monotonic() - began)
             if 2 * len(rows) <= len(self.actions):  # the others are done
                 self._go_on(rows, kind, most - done - 1)
                 break
-            self._longest = max(self._longest, time.monotonic() - began)
         return any_better
 
     def _go_on(self, rows: torch.Tensor, kind: Kind, most: int) -> None:
@@ -204,6 +204,7 @@ class _Search:
             self._conditions.of(rows),
             self._deadline,
         )
+        rest._longest = self._longest
         rest.rounds(kind, most)
         self.actions = self.actions.index_copy(0, rows, rest.actions)
         pairs = zip(self._values.sums, rest._values.sums, strict=True)
