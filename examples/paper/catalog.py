@@ -189,7 +189,7 @@ _ALL = [
             Method("DecQN", "DecQN"),
             Method("F with search", "FactoredIDQL"),
             Method("AR, best of 32", "AutoregressiveIDQL"),
-            Method("joint, best of 32", "SPINIDQL", {"search_sweeps": 0}),
+            Method("joint, best of 32", "SPINIDQL", {"search_sweeps": 0, "n_action_samples": 32}),
         ],
         timed=True,
     ),

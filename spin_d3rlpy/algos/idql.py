@@ -28,9 +28,8 @@ from spin_d3rlpy.algos.actor_critic import (
 from spin_d3rlpy.algos.config import TPolicy
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
 from spin_d3rlpy.algos.signatures import takes
-from spin_d3rlpy.asm.conditions import ArrayLike, as_actions, as_mask_or_rule
-from spin_d3rlpy.asm.rules import OPEN, Rule
-from spin_d3rlpy.asm.sampling import sample
+from spin_d3rlpy.asm.conditions import ArrayLike, as_conditions
+from spin_d3rlpy.asm.rules import OPEN, RowMask, Rule, both_rules
 from spin_d3rlpy.critics.base import (
     ActionCritic,
     ValueFunction,
@@ -49,7 +48,7 @@ from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
-from spin_d3rlpy.search.ascent import ascend
+from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.trust import (
     FIRST_STATES,
     Search,
@@ -83,12 +82,12 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     Action Structure Model (`SPINIDQL`) draws them from the joint distribution and is not trained
     any further; others learn by behavior cloning, without advantage weights.
 
-    With `search_sweeps` the best candidate is only the start of a search (`search.ascent`), slot by
-    slot among the choices that the policy supports, by the value of the whole action: give it a
-    `joint_critic`. With `held_out_share` each critic's search is judged by the other critics, on
-    episodes that nothing was trained on (`search.trust`); where they do not confirm what it gains,
-    or where that is little against what returns differ by, actions are the policy's own: the most
-    likely one, or samples where the critics find these surely better.
+    With `search_sweeps` the best candidate is only the start of a search (`search.moves`): slots
+    change their choices, or two exchange theirs, among what the policy supports, by the value of
+    the whole action: give it a `joint_critic`. With `held_out_share` each critic's search is judged
+    by the other critics, on episodes that nothing was trained on (`search.trust`); where they do
+    not confirm what it gains, or where that is little against what returns differ by, actions are
+    the policy's own: the most likely one, or samples where the critics find these surely better.
 
     How far ahead to look when actions are compared is a question of the data: what follows an
     action long after it can be noise, or all that counts. With `short_gammas` the critics learn
@@ -98,9 +97,9 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     whose gain, in returns by `gamma`, the other critics confirm best.
 
     `predict` draws its candidates with noise that never changes, so that it is a function of the
-    observation. A single candidate, as where critics are not trusted, is the most likely choice of
-    every slot; where samples imitate, its noise is a function of the observation. `sample_action`
-    draws new ones.
+    observation. The first one, which is the only one where critics are not trusted, is the most
+    likely choice of every slot; where samples imitate, its noise is a function of the observation.
+    `sample_action` draws new ones.
 
     References:
         * Hansen-Estruch et al., IDQL: Implicit Q-learning as an Actor-Critic Method with Diffusion
@@ -118,7 +117,8 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             most likely choice of every slot, as a policy without critics would.
         value_temperature: if above 0, `sample_action` draws among its candidates from the softmax
             of their values divided by this.
-        search_sweeps: how often a search visits every slot; 0 takes the best candidate.
+        search_sweeps: of a search: rounds in which all slots can change, then rounds in which pairs
+            of slots can exchange their choices; 0 takes the best candidate.
         action_flexibility: least probability of a choice in the search, relative to the likeliest
             one's in view of all other slots, in (0, 1].
         held_out_share: share of the episodes by which trust in the critics is measured; 0 trusts
@@ -226,6 +226,7 @@ class IDQLImpl(ActorCriticImpl):
         super().__init__(*arguments)
         n = self._config.n_action_samples
         self._candidate_noise = candidate_noise(self._slot_layout, n, self.device)
+        self._candidate_noise[0] = 0.0  # the most likely choices
         self._sample_noise = candidate_noise(self._slot_layout, SAMPLES, self.device)
         self._fixed_search: Search | None = self._config.searches[0]
         self._fixed_samples = False
@@ -322,25 +323,28 @@ class IDQLImpl(ActorCriticImpl):
                 "Expected a policy that is a structure model, as SPINIDQL's: a "
                 f"{type(policy).__name__} cannot choose in view of any other choices."
             )
-        n = self._n_candidates
-        noise, temperature = self._fixed_noise(x, n)
-        actions = sample(
-            policy.asm,
-            x,
-            n,
-            temperature=temperature,
-            order=range(self._slot_layout.n_slots),
-            noise=noise,
-            given=given,
-            allowed=allowed,
-            rule=self.rule,
-        )
-        best = best_of(actions, self._values_of_candidates(x, actions))
-        mask, rule = as_mask_or_rule(allowed, len(x), self._slot_layout, x.device)
-        shape = (len(x), self._slot_layout.n_slots)
-        fixed = None if given is None else as_actions(given, shape, x.device)
+        choices, mask, rule = as_conditions(x, self._slot_layout, given, allowed, self.rule)
+        fixed = None if given is None else choices
+        masked = both_rules(None if mask is None else RowMask(mask), rule)
+        noise, temperature = self._fixed_noise(x, 1)
+        # The surest one, which comes back in any case.
+        best = policy.decode(x, temperature * noise[0], masked, fixed)
+        search = self.acting_search
+        if search is None:
+            return best
         end = math.inf if milliseconds is None else began + milliseconds / 1000.0
-        return self._improve(x, best, mask, self.rule_and(rule), fixed, end)
+        more, now = self._n_candidates - 1, time.monotonic()
+        if end < math.inf:  # they may take half of the time that is left
+            more = min(more, int(max(0.0, 0.5 * (end - now)) / (now - began)))
+        if more > 0:
+            noise, temperature = self._fixed_noise(x, more + 1)
+            repeated = None if fixed is None else fixed.repeat(more, 1)
+            noises = temperature * noise[1:].flatten(0, 1)
+            others = policy.decode(x.repeat(more, 1), noises, masked, repeated)
+            actions = torch.cat([best[None], others.unflatten(0, (more, -1))])
+            best = best_of(actions, self._values_of_candidates(x, actions))
+        conditions = Conditions(search.action_flexibility, mask, rule, fixed)
+        return self._search(x, best, slice(None), conditions, end)
 
     @property
     def acting_search(self) -> Search | None:
@@ -379,7 +383,7 @@ class IDQLImpl(ActorCriticImpl):
         if temperature > 0.0:
             values = values.amin(0, keepdim=True) / temperature
             return best_of(actions, values + gumbel_noise(values))
-        return self._improve(x, best_of(actions, values), rule=rule)
+        return self._improve(x, best_of(actions, values), rule)
 
     def _draw_candidates(
         self, x: torch.Tensor, n: int, has_fixed_noise: bool, rule: Rule | None
@@ -425,49 +429,37 @@ class IDQLImpl(ActorCriticImpl):
         # In a file, -1 is no choice.
         return self.q_values(self._modules.q_funcs, x, actions.clamp(min=0))
 
-    def _improve(
-        self,
-        x: torch.Tensor,
-        actions: torch.Tensor,
-        allowed: torch.Tensor | None = None,
-        rule: Rule | None = None,
-        given: torch.Tensor | None = None,
-        deadline: float = math.inf,
-    ) -> torch.Tensor:
+    def _improve(self, x: torch.Tensor, actions: torch.Tensor, rule: Rule | None) -> torch.Tensor:
         search = self.acting_search
         if search is None:
             return actions
-        critics = slice(None)
-        return self._search(
-            x, actions, critics, search.action_flexibility, allowed, rule, given, deadline
-        )
+        conditions = Conditions(search.action_flexibility, rule=rule)
+        return self._search(x, actions, slice(None), conditions)
 
     def _search(
         self,
         x: torch.Tensor,
         actions: torch.Tensor,
         critics: slice,
-        action_flexibility: float,
-        allowed: torch.Tensor | None = None,
-        rule: Rule | None = None,
-        given: torch.Tensor | None = None,
+        conditions: Conditions,
         deadline: float = math.inf,
     ) -> torch.Tensor:
         sweeps, critic = self._config.search_sweeps, self._modules.q_funcs
         if sweeps == 0:
             return actions
         start = actions.clamp(min=0)  # in a file, -1 is no choice
-        conditionals = self.acting_policy.conditionals(x, start)
-        conditions = allowed, rule, given, deadline
         members = cast(JointCritic, critic).members[critics]
-        improved = ascend(members, conditionals, x, start, action_flexibility, sweeps, *conditions)
+        conditionals_of = self.acting_policy.conditionals_of_any
+        improved = improve(members, conditionals_of, x, start, conditions, sweeps, deadline)
         return torch.where(actions == OPEN, OPEN, improved)
 
     @torch.no_grad()
     def measure_trust(self, x: torch.Tensor) -> Trust:
         """Returns how far the critics confirm each other's searches in states `(B, obs)`."""
         critic = self._modules.q_funcs
-        drawn = self._draw_candidates(x, self._config.n_action_samples, False, self.rule)
+        n, drawn_at = self._config.n_action_samples, self._config.candidate_temperature
+        noise = self._candidate_noise[:n]  # the search starts where it does when it acts
+        drawn = self.acting_policy.sample_several(x, n, noise, drawn_at, self.rule)
         own = self._draw_candidates(x, VALUE_SAMPLES, False, self.rule)
 
         starts = {}  # of each critic, by discount: the best candidate
@@ -480,7 +472,9 @@ class IDQLImpl(ActorCriticImpl):
             self._compare_by(way.gamma)
             itself = slice(member, member + 1)
             start = starts[way.gamma][member]
-            return self._search(x, start, itself, way.action_flexibility, rule=self.rule)
+            return self._search(
+                x, start, itself, Conditions(way.action_flexibility, rule=self.rule)
+            )
 
         return measure_trust(
             self._config.searches,
@@ -508,8 +502,7 @@ class IDQLImpl(ActorCriticImpl):
     def _count_alternatives(self, x: torch.Tensor, actions: torch.Tensor) -> float:
         if self._config.search_sweeps == 0:  # not every policy can tell
             return 0.0
-        conditionals = self.acting_policy.conditionals(x, actions)
-        return count_alternatives(conditionals, actions, self._slot_layout.n_slots)
+        return count_alternatives(self.acting_policy.conditionals_of_any(x), actions)
 
     def trust_critics(self, trust: Trust) -> None:
         """Acts as measured from now on."""
@@ -626,8 +619,9 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             x: observations `(B, obs)`.
             given: `(B, N)` choices that are made already, -1 where open.
             allowed: a bool mask or a rule, see `spin_d3rlpy.asm.sampling.sample`.
-            milliseconds: time after which the search ends, with the best action so far; drawing
-                candidates takes as long as it takes.
+            milliseconds: after which the best action so far is returned. The most likely one takes
+                as long as it takes; other candidates, and rounds of the search, begin only if they
+                should end in time.
 
         Both `given` and a mask may be tensors, NumPy arrays or nested lists.
 

@@ -51,8 +51,14 @@ class OrderedConditionals(Protocol):
 class Conditionals(OrderedConditionals, Protocol):
     """Logits of any slots, in view of the choices of any others."""
 
-    def hide(self, slot: int) -> None:
-        """Opens a slot."""
+    def given_others(self, actions: torch.Tensor) -> torch.Tensor:
+        """Returns each slot's logits in view of all others' choices `(B, N)`, `(B, N, K)`."""
+
+    def of_others_choices(self, actions: torch.Tensor) -> torch.Tensor:
+        """Returns each slot's logits of all others' choices, `(B, N, N)`.
+
+        As if the other one's choice were free, if one pass of a network can tell.
+        """
 
     def logits_given(
         self, actions: torch.Tensor, slots: torch.Tensor | None = None
@@ -77,8 +83,12 @@ class IndependentConditionals:
     def all_open(self) -> torch.Tensor:
         return torch.full_like(self.table[..., 0], OPEN, dtype=torch.int64)
 
-    def hide(self, slot: int) -> None:
-        """Does nothing."""
+    def given_others(self, actions: torch.Tensor) -> torch.Tensor:
+        return self.table
+
+    def of_others_choices(self, actions: torch.Tensor) -> torch.Tensor:
+        """Returns each slot's logits of all others' choices, `(B, N, N)`."""
+        return self.table.gather(2, actions[:, None].expand(-1, actions.shape[1], -1))
 
     def logits(self, slot: int) -> torch.Tensor:
         return self.table[:, slot, : self.slot_layout.nvec[slot]]
@@ -346,14 +356,18 @@ class _Filling:
             choice = choice_of(drawn)
             stuck = choice == OPEN if waits is None else (choice == OPEN) & ~waits
             _require_choices(stuck, slots, self._actions, self._rule)
-        still_open = torch.zeros_like(slots, dtype=torch.bool)
         if waits is not None:
             if self._passes.differing:
                 waits = waits | _repeats(choice)
             choice = torch.where(waits, self._actions.gather(1, slots), choice)
-            still_open = waits & self._is_open.gather(1, slots)
         self._actions = self._actions.scatter(1, slots, choice)
-        self._is_open = self._is_open.scatter(1, slots, still_open)
+        if self._rule is None:
+            self._is_open = self._actions == OPEN
+        else:  # in a file, a slot may have got no choice
+            still_open = torch.zeros_like(slots, dtype=torch.bool)
+            if waits is not None:
+                still_open = waits & self._is_open.gather(1, slots)
+            self._is_open = self._is_open.scatter(1, slots, still_open)
 
     def _allowed(self, scores: torch.Tensor, slots: torch.Tensor | None) -> torch.Tensor:
         """Returns scores of what the rule allows, `-inf` elsewhere."""

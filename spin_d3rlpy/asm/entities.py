@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn.functional import relu
 
+from spin_d3rlpy._compat import is_exporting
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.files.fields import check_fields
 from spin_envs.layout import ActionLayout
@@ -28,6 +29,7 @@ Attention: TypeAlias = Callable[
 ]
 COUNT_FEATURES = 2  # how many slots make a choice, and whether any does
 LEAST_ROWS = 32  # of a batch that is cut
+ENTRIES_AT_ONCE = 2**17  # numbers of the largest array, half a MB in float32
 
 
 @dataclasses.dataclass()
@@ -89,6 +91,8 @@ class EntityFeatures(nn.Module):
     choice_index: torch.Tensor  # (K, g)
     pair_index: torch.Tensor  # (N, K, p)
     context_index: torch.Tensor
+    compared_of_slots: torch.Tensor  # (c,)
+    compared_of_choices: torch.Tensor  # (c,)
     slot_static: torch.Tensor  # (N, f')
     choice_static: torch.Tensor  # (K, g')
 
@@ -109,6 +113,8 @@ class EntityFeatures(nn.Module):
             "context_index": torch.tensor(
                 layout.context_columns(observation_size), dtype=torch.int64
             ),
+            "compared_of_slots": torch.tensor([j for j, _ in layout.compared], dtype=torch.int64),
+            "compared_of_choices": torch.tensor([k for _, k in layout.compared], dtype=torch.int64),
             "slot_static": _rows(layout.slot_features, n, torch.float32),
             "choice_static": _rows(layout.choice_features, k, torch.float32),
         }
@@ -161,9 +167,9 @@ class EntityFeatures(nn.Module):
 
     def _distances(self, slots: torch.Tensor, choices: torch.Tensor) -> torch.Tensor:
         """Returns distances of compared features and their sum."""
-        j = [pair[0] for pair in self.compared]
-        k = [pair[1] for pair in self.compared]
-        distances = (slots[..., j] - choices[..., k]).abs()
+        of_slots = slots.index_select(-1, self.compared_of_slots)
+        of_choices = choices.index_select(-1, self.compared_of_choices)
+        distances = (of_slots - of_choices).abs()
         return torch.cat([distances, distances.sum(-1, keepdim=True)], dim=-1)
 
 
@@ -285,12 +291,92 @@ class PairScores:
         counts = count_choices(tokens[..., None], self._scorer.features.n_choices)
         return counts.cumsum(1) - counts
 
-    def changed(
-        self, counts: torch.Tensor, slot: int, choice: torch.Tensor, by: float
+    def given_others(self, actions: torch.Tensor) -> torch.Tensor:
+        """Returns each slot's logits in view of all others' choices `(B, N)`, `(B, N, K)`.
+
+        For each slot only the entry of its own choice, which it does not see, is another one than
+        for all slots; the rest is computed once.
+        """
+        scorer, counts = self._scorer, self.made(actions)  # (B, K)
+        n_slots, n_choices = scorer.features.n_slots, scorer.features.n_choices
+        choices = self._encoded(self._choices, counts)  # (B, K, W)
+        active = relu(choices)
+        n_own = counts.gather(1, actions)  # (B, N)
+        chosen = rows_of_slots(self._choices, actions)
+        own, own_active = rows_of_slots(choices, actions), rows_of_slots(active, actions)
+        less = self._encoded(chosen, n_own - 1.0)  # (B, N, W), what each slot sees instead
+        less_active = relu(less)
+        mean = active.mean(1, keepdim=True) + (less_active - own_active) / n_choices
+        added = counts[:, None] @ active
+        made = added + (n_own - 1.0)[..., None] * less_active - n_own[..., None] * own_active
+        common = self._common[:, None] + scorer.all_choices(mean)
+        of_slots = self._slots + common + scorer.made(made / n_slots)  # (B, N, W)
+        own_choices = actions[..., None, None].expand(-1, -1, -1, own.shape[-1])
+        differences = (less - own)[:, :, None]  # (B, N, 1, W)
+        return self._scores(choices[:, None], of_slots, self._pairs, own_choices, differences)
+
+    def _encoded(self, choices: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Adds to encoded choices `(..., W)` how often they are made, `(...)`."""
+        seen = torch.stack([counts, (counts > 0.0).to(counts.dtype)], dim=-1)
+        encoded: torch.Tensor = choices + self._scorer.count(seen)
+        return encoded
+
+    def _scores(
+        self, choices: torch.Tensor, slots: torch.Tensor, *parts: torch.Tensor | None
     ) -> torch.Tensor:
-        """Returns counts with a slot's choices `(B,)` added (`by` 1) or taken away (-1)."""
-        changes = torch.full_like(counts[:, :1], by)
-        return counts.scatter_add(1, choice[:, None], changes)
+        """Returns logits `(B, C, K)` of what pairs' first layer adds up.
+
+        Args:
+            choices: what choices add, `(B, 1 or C, K, W)`.
+            slots: what slots add, `(B, 1 or C, W)`.
+            *parts: see `_scores_of`; each is of all rows or None.
+        """
+        n, (n_rows, n_choices, width) = slots.shape[1], choices[:, 0].shape
+        if torch.is_grad_enabled() or is_exporting():
+            return self._scores_of(choices, slots, *parts)
+        # Rows are scored a few at a time, so that what they pass through stays in the cache.
+        at_once = max(1, ENTRIES_AT_ONCE // (n * n_choices * width))
+        if n_rows <= at_once or choices.device.type != "cpu":
+            return self._scores_of(choices, slots, *parts)
+        of_rows = [
+            self._scores_of(
+                choices[i : i + at_once],
+                slots[i : i + at_once],
+                *(None if part is None else part[i : i + at_once] for part in parts),
+            )
+            for i in range(0, n_rows, at_once)
+        ]
+        return torch.cat(of_rows)
+
+    def _scores_of(
+        self,
+        choices: torch.Tensor,
+        slots: torch.Tensor,
+        pairs: torch.Tensor | None = None,
+        own_choices: torch.Tensor | None = None,
+        differences: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Returns logits `(B, C, K)`; see `_scores`.
+
+        Args:
+            choices: what choices add.
+            slots: what slots add.
+            pairs: what pairs add, `(B, C, K, W)`.
+            own_choices: choices `(B, C, 1, W)` of each slot to which a difference is added.
+            differences: `(B, C, 1, W)`.
+        """
+        x = choices + slots[:, :, None]
+        if pairs is not None:
+            x.add_(pairs)  # in place: this is the largest array
+        if own_choices is not None and differences is not None:
+            x = x.scatter_add(2, own_choices, differences)
+        hidden = self._scorer.hidden(relu(x))
+        logits: torch.Tensor = in_float32(self._scorer.out, hidden)[..., 0]
+        return logits
+
+    def with_choice(self, counts: torch.Tensor, slot: int, choice: torch.Tensor) -> torch.Tensor:
+        """Returns counts with a slot's choices `(B,)`."""
+        return counts.scatter_add(1, choice[:, None], torch.ones_like(counts[:, :1]))
 
     def logits(self, counts: torch.Tensor, slots: int | torch.Tensor | None = None) -> torch.Tensor:
         """Returns logits `(B, N, K)` in view of counts `(B, K)`, or of each slot's `(B, N, K)`.
@@ -305,15 +391,11 @@ class PairScores:
         of_slots, pairs = (None if part is None else rows_of_slots(part, slots) for part in parts)
         assert of_slots is not None
         counts = counts[:, None] if counts.dim() == 2 else counts  # (B, V, K) of V views
-        seen = torch.stack([counts, (counts > 0.0).to(counts.dtype)], dim=-1)
-        choices = self._choices[:, None] + scorer.count(seen)  # (B, V, K, W)
+        choices = self._encoded(self._choices[:, None], counts)  # (B, V, K, W)
         active = relu(choices)
         made = counts[:, :, None].to(active.dtype) @ active / scorer.features.n_slots
         common = self._common[:, None, None] + scorer.all_choices(active.mean(2, keepdim=True))
-        x = choices + common + scorer.made(made) + of_slots[:, :, None]
-        hidden = scorer.hidden(relu(x if pairs is None else x + pairs))
-        logits: torch.Tensor = in_float32(scorer.out, hidden)[..., 0]
-        return logits
+        return self._scores(choices, (common + scorer.made(made))[:, :, 0] + of_slots, pairs)
 
 
 def rows_of_slots(table: torch.Tensor, slots: int | torch.Tensor | None) -> torch.Tensor:

@@ -441,13 +441,11 @@ class ActionStructureModel(nn.Module):
         logits = self.heads(self.trunk(observations, table, ids, rows))
         return logits
 
-    def slot_by_slot(
-        self, observations: torch.Tensor, actions: torch.Tensor | None = None
-    ) -> SlotBySlot | EntityBySlot:
+    def slot_by_slot(self, observations: torch.Tensor) -> SlotBySlot | EntityBySlot:
         """Returns logits of slots in view of choices made, see `asm.decoding.Conditionals`."""
         if self.scorer is not None:
-            return EntityBySlot(self.scorer, self.slot_layout, observations, actions)
-        return SlotBySlot(self, observations, actions)
+            return EntityBySlot(self.scorer, self.slot_layout, observations)
+        return SlotBySlot(self, observations)
 
     def network_input(self, observations: ArrayLike) -> torch.Tensor:
         """Returns the network's input `(B, obs)`: observations scaled as in pre-training.
@@ -486,27 +484,16 @@ class SlotBySlot:
     Args:
         asm: the model.
         observations: `(B, obs)`.
-        actions: `(B, N)` choices that are made already; all slots are open if None.
     """
 
-    def __init__(
-        self,
-        asm: ActionStructureModel,
-        observations: torch.Tensor,
-        actions: torch.Tensor | None = None,
-    ) -> None:
+    def __init__(self, asm: ActionStructureModel, observations: torch.Tensor) -> None:
         self._asm, self.slot_layout = asm, asm.slot_layout
         self._observations = observations
-        masked = asm.mask_ids.expand(observations.shape[0], -1)
-        self.tokens = masked if actions is None else actions  # (B, N)
+        self.tokens = asm.mask_ids.expand(observations.shape[0], -1)  # (B, N)
         self._x: torch.Tensor | None = None
         if isinstance(asm.trunk, SlotMLP):
             self._hidden = asm.mask_embeddings
-            if actions is None:
-                self._x = asm.trunk.first_layer(observations, self._hidden)
-            else:
-                ids = actions + asm.row_offsets
-                self._x = asm.trunk.first_layer(observations, asm.embedding.weight, ids)
+            self._x = asm.trunk.first_layer(observations, self._hidden)
 
     def all_open(self) -> torch.Tensor:
         """Returns actions `(B, N)` without a choice, -1."""
@@ -533,19 +520,42 @@ class SlotBySlot:
 
     def choose(self, slot: int, choice: torch.Tensor) -> None:
         """Takes over an open slot's choices `(B,)`."""
-        if self._x is not None:
+        if self._x is None:
+            self.tokens = replace_slot(self.tokens, slot, choice)
+        else:
             self._x = self._x + self._rows(slot, choice) - self._hidden[slot]
-        self._set(slot, choice)
 
-    def hide(self, slot: int) -> None:
-        """Opens a slot whose choices are made."""
-        if self._x is not None:
-            self._x = self._x - self._rows(slot, self.tokens[:, slot]) + self._hidden[slot]
-        self._set(slot, self._asm.mask_ids[slot].expand(self.tokens.shape[0]))
+    def given_others(self, actions: torch.Tensor) -> torch.Tensor:
+        """Returns each slot's logits in view of all others' choices `(B, N)`, `(B, N, K)`."""
+        asm, n = self._asm, self.slot_layout.n_slots
+        if isinstance(asm.trunk, SlotMLP):
+            return self._given_others_by_sums(asm.trunk, actions)
+        itself = torch.eye(n, dtype=torch.bool, device=actions.device)
+        tokens = torch.where(itself, asm.mask_ids, actions[:, None])  # (B, N, N)
+        x = self._observations[:, None].expand(-1, n, -1)
+        rows = torch.arange(tokens.shape[0] * n, device=actions.device).unflatten(0, (-1, n))
+        return self.slot_layout.split(asm(x.flatten(0, 1), tokens.flatten(0, 1), rows))
+
+    def _given_others_by_sums(self, trunk: SlotMLP, actions: torch.Tensor) -> torch.Tensor:
+        """As `given_others`: each slot's choice is taken out of the first layer's sum."""
+        asm, slot_layout = self._asm, self.slot_layout
+        assert isinstance(asm.heads, LinearHeads)
+        table, ids = asm.embedding.weight, actions + asm.row_offsets
+        x = trunk.first_layer(self._observations, table, ids)[:, None]  # (B, 1, D)
+        features = trunk.hidden(x - embedding(ids, table) + asm.mask_embeddings)  # (B, N, D)
+        # Each slot's own head alone, (N, K, D); padding repeats the last choice.
+        weight, bias = (part[slot_layout.padded_index] for part in asm.heads.parameters())
+        own = torch.einsum("bnd,nkd->bnk", features, weight) + bias
+        return own if slot_layout.is_uniform else own.masked_fill(slot_layout.padding, -torch.inf)
+
+    def of_others_choices(self, actions: torch.Tensor) -> torch.Tensor:
+        """Returns each slot's logits of all others' choices, which are not free, `(B, N, N)`."""
+        logits = self.given_others(actions)
+        others = actions[:, None].expand(-1, self.slot_layout.n_slots, -1)
+        may = others < torch.tensor(self.slot_layout.nvec, device=actions.device)[:, None]
+        others = others.clamp(max=logits.shape[2] - 1)
+        return logits.gather(2, others).masked_fill(~may, -torch.inf)
 
     def _rows(self, slot: int, choice: torch.Tensor) -> torch.Tensor:
         """What choices `(B,)` add to the first layer, `(B, D)`."""
         return embedding(choice + self._asm.row_offsets[slot], self._asm.embedding.weight)
-
-    def _set(self, slot: int, token: torch.Tensor) -> None:
-        self.tokens = replace_slot(self.tokens, slot, token)

@@ -243,6 +243,15 @@ class RowMask:
         return self.mask.repeat(rows // max(1, states), 1, 1)
 
 
+def of_states(rule: Rule, rows: torch.Tensor) -> Rule:
+    """Returns a rule of all states as one of some of them, `(R,)`: masks are of states."""
+    if isinstance(rule, RowMask):
+        return RowMask(rule.mask[rows], rule.always_possible)
+    if isinstance(rule, Every):
+        return Every(tuple(of_states(one, rows) for one in rule.rules))
+    return rule
+
+
 def product_part(rule: Rule | None, scores: torch.Tensor) -> torch.Tensor:
     """Returns scores `(..., B, N, K)`, `-inf` where a rule forbids a choice by itself.
 

@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 import torch
 
-from spin_d3rlpy.asm.entities import Attention, EntityConfig, PairScorer
+from spin_d3rlpy.asm.entities import Attention, EntityConfig, PairScorer, PairScores
 from spin_d3rlpy.asm.rules import OPEN
 from spin_d3rlpy.asm.slot_scorer import SlotScorer
-from spin_d3rlpy.nvec import SlotLayout, replace_slot
+from spin_d3rlpy.nvec import SlotLayout
 
 Scorer: TypeAlias = PairScorer | SlotScorer
 
@@ -58,19 +58,16 @@ class EntityBySlot:
         scorer: Scorer,
         slot_layout: SlotLayout,
         observations: torch.Tensor,
-        actions: torch.Tensor | None = None,
     ) -> None:
         self._state, self.slot_layout = scorer.open(observations), slot_layout
         self._mask = slot_layout.max_choices  # all slots have as many choices
-        if actions is None:
-            shape = observations.shape[0], slot_layout.n_slots
-            actions = torch.full(shape, self._mask, device=observations.device)
-        self.tokens = actions  # (B, N)
-        self._made = self._state.made(actions)
+        shape = observations.shape[0], slot_layout.n_slots
+        self._masked = torch.full(shape, self._mask, device=observations.device)
+        self._made = self._state.made(self._masked)
 
     def all_open(self) -> torch.Tensor:
         """Returns actions `(B, N)` without a choice, -1."""
-        return torch.full_like(self.tokens, OPEN)
+        return torch.full_like(self._masked, OPEN)
 
     def logits_given(
         self, actions: torch.Tensor, slots: torch.Tensor | None = None
@@ -86,13 +83,21 @@ class EntityBySlot:
 
     def choose(self, slot: int, choice: torch.Tensor) -> None:
         """Takes over an open slot's choices `(B,)`."""
-        self._made = self._state.changed(self._made, slot, choice, 1.0)
-        self._set(slot, choice)
+        self._made = self._state.with_choice(self._made, slot, choice)
 
-    def hide(self, slot: int) -> None:
-        """Opens a slot whose choices are made."""
-        self._made = self._state.changed(self._made, slot, self.tokens[:, slot], -1.0)
-        self._set(slot, torch.full_like(self.tokens[:, slot], self._mask))
+    def given_others(self, actions: torch.Tensor) -> torch.Tensor:
+        """Returns each slot's logits in view of all others' choices `(B, N)`, `(B, N, K)`."""
+        return self._state.given_others(actions)
 
-    def _set(self, slot: int, token: torch.Tensor) -> None:
-        self.tokens = replace_slot(self.tokens, slot, token)
+    def of_others_choices(self, actions: torch.Tensor) -> torch.Tensor:
+        """Returns each slot's logits of all others' choices, `(B, N, N)`; see `Conditionals`.
+
+        Of pairs it takes one pass, in which every choice that is made is made once less.
+        """
+        if isinstance(self._state, PairScores):
+            logits = self._state.logits((self._state.made(actions) - 1.0).clamp(min=0.0))
+        else:
+            logits = self._state.given_others(actions)
+        n_slots = self.slot_layout.n_slots
+        others = actions[:, None].expand(-1, n_slots, -1)
+        return logits.expand(-1, n_slots, -1).gather(2, others)

@@ -94,12 +94,14 @@ class SlotScores:
         is_made = (tokens < self._scorer.features.n_choices)[..., None]
         return chosen * is_made.to(chosen.dtype)
 
-    def changed(
-        self, made: torch.Tensor, slot: int, choice: torch.Tensor, by: float
-    ) -> torch.Tensor:
-        """Returns sums with a slot's choices `(B,)` added (`by` 1) or taken away (-1)."""
-        chosen = relu(self._tokens[:, slot] + embedding(choice, self._scorer.choice))
-        return made + by * chosen
+    def given_others(self, actions: torch.Tensor) -> torch.Tensor:
+        """Returns each slot's logits in view of all others' choices `(B, N)`, `(B, N, K)`."""
+        chosen = self._chosen(actions)
+        return self.logits(chosen.sum(1, keepdim=True) - chosen)
+
+    def with_choice(self, made: torch.Tensor, slot: int, choice: torch.Tensor) -> torch.Tensor:
+        """Returns sums with a slot's choices `(B,)`."""
+        return made + relu(self._tokens[:, slot] + embedding(choice, self._scorer.choice))
 
     def logits(self, made: torch.Tensor, slots: int | torch.Tensor | None = None) -> torch.Tensor:
         """Returns logits `(B, N, K)` in view of what is made, `(B, T)` or each slot's `(B, N, T)`.

@@ -1,8 +1,7 @@
 """Critics of whole actions: Q(s, a) of the state and the sum of what each choice adds.
 
 Axes: `B` states, `A` actions of each state, `N` slots, `K` most choices of a slot, `S` all choices,
-`W` width of the sums, `V` width of what a choice adds. A change of one slot is one subtraction and
-one addition in the sum (`swaps`): that is what a search asks for, thousands of times.
+`W` width of the sums, `V` width of what a choice adds.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from copy import copy
+from typing import Any, NamedTuple, Self, TypeAlias, cast
 
 import torch
 from d3rlpy.models.encoders import EncoderFactory
@@ -37,33 +37,65 @@ from spin_envs import ActionLayout
 Output: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
-class ActionSums(Protocol):
-    """What whole actions add up to in one state, `(..., W)`."""
+class Moves(NamedTuple):
+    """Moves from actions of several states. One slot changes its choice, or two exchange theirs.
 
+    Attributes:
+        rows: of which state each move is, `(R,)`.
+        slots: the same slot twice, or those that exchange, `(R, 2)`.
+        choices: their new choices, `(R, 2)`.
+    """
+
+    rows: torch.Tensor
+    slots: torch.Tensor
+    choices: torch.Tensor
+
+    def of(self, some: torch.Tensor) -> Moves:
+        """Returns some of the moves, by their numbers."""
+        return Moves(self.rows[some], self.slots[some], self.choices[some])
+
+    def of_each(self, actions: torch.Tensor) -> torch.Tensor:
+        """Returns actions `(R, N)` after each move alone from actions `(B, N)`."""
+        return actions[self.rows].scatter(1, self.slots, self.choices)
+
+    def made(self, actions: torch.Tensor, is_made: torch.Tensor) -> torch.Tensor:
+        """Returns actions `(B, N)` after those that are made, bool `(R,)`, of different slots."""
+        places = self.rows[:, None], self.slots
+        choices = torch.where(is_made[:, None], self.choices, actions[places])
+        return actions.index_put(places, choices)
+
+
+class ActionSums:
+    """What whole actions add up to in states, `(..., W)`; tensors in its fields are of states."""
+
+    @abstractmethod
     def total(self, actions: torch.Tensor) -> torch.Tensor:
         """Returns the sums `([A,] B, W)` of actions `([A,] B, N)`."""
 
-    def swaps(
-        self,
-        total: torch.Tensor,
-        actions: torch.Tensor,
-        slot: int,
-        rows: torch.Tensor,
-        choices: torch.Tensor,
-    ) -> torch.Tensor:
-        """Returns sums `(R, W)` of actions of which one slot makes another choice.
+    @abstractmethod
+    def changes(self, actions: torch.Tensor, moves: Moves) -> torch.Tensor:
+        """Returns by how much moves from actions `(B, N)` change the sums, `(R, W)`.
 
-        Args:
-            total: sums of the actions, `(B, W)`.
-            actions: `(B, N)`.
-            slot: the slot that changes.
-            rows: which of the actions, `(R,)`.
-            choices: their slot's new choices, `(R,)`.
+        Changes by moves of different slots add up; where choices touch, if they also take and leave
+        different choices.
         """
+
+    def of(self, rows: torch.Tensor) -> Self:
+        """Returns what actions add up to in some of the states, `(R,)`."""
+        chosen = copy(self)
+        for name, field in vars(self).items():
+            if isinstance(field, torch.Tensor):
+                setattr(chosen, name, field[rows])
+        return chosen
 
 
 class ActionEncoder(nn.Module):
     """Maps states to what actions add up to there."""
+
+    # Whether what slots make of a choice together has a value of its own, and whether it matters
+    # which of two slots makes which of two choices.
+    choices_touch = True
+    gains_by_exchanges = True
 
     @abstractmethod
     def open(self, observations: torch.Tensor) -> ActionSums:
@@ -72,6 +104,9 @@ class ActionEncoder(nn.Module):
 
 class ChoicesOfSlots(ActionEncoder):
     """Adds up one embedding per slot and choice, `(S, W)`: nothing is shared between slots."""
+
+    choices_touch = False
+    gains_by_exchanges = False  # a choice is another thing in each slot
 
     def __init__(self, observation_size: int, slot_layout: SlotLayout, width: int) -> None:
         super().__init__()
@@ -83,31 +118,26 @@ class ChoicesOfSlots(ActionEncoder):
         return _SumsOfSlots(self, self.state(observations))
 
 
-class _SumsOfSlots:
+class _SumsOfSlots(ActionSums):
     def __init__(self, encoder: ChoicesOfSlots, state: torch.Tensor) -> None:
-        self._slot_layout, self._table, self._state = encoder.slot_layout, encoder.table, state
+        self._encoder, self._state = encoder, state
 
     def total(self, actions: torch.Tensor) -> torch.Tensor:
-        rows = self._slot_layout.positions(actions)
+        rows, table = self._encoder.slot_layout.positions(actions), self._encoder.table
         total: torch.Tensor
         if is_exporting():  # in an ONNX file `embedding_bag` is a loop over rows
-            total = self._state + embedding(rows, self._table).sum(-2)
+            total = self._state + embedding(rows, table).sum(-2)
             return total
-        summed = embedding_bag(rows.flatten(0, -2), self._table, mode="sum")
+        summed = embedding_bag(rows.flatten(0, -2), table, mode="sum")
         total = self._state + summed.unflatten(0, actions.shape[:-1])
         return total
 
-    def swaps(
-        self,
-        total: torch.Tensor,
-        actions: torch.Tensor,
-        slot: int,
-        rows: torch.Tensor,
-        choices: torch.Tensor,
-    ) -> torch.Tensor:
-        offset = self._slot_layout.offsets[slot]
-        without = total - embedding(actions[:, slot] + offset, self._table)
-        return without[rows] + embedding(choices + offset, self._table)
+    def changes(self, actions: torch.Tensor, moves: Moves) -> torch.Tensor:
+        """See `ActionSums`; of moves of one slot."""
+        slot, table = moves.slots[:, 0], self._encoder.table
+        first = self._encoder.slot_layout.offsets[slot]
+        before = actions[moves.rows, slot]
+        return embedding(first + moves.choices[:, 0], table) - embedding(first + before, table)
 
 
 class SharedChoices(ActionEncoder):
@@ -116,6 +146,8 @@ class SharedChoices(ActionEncoder):
     For slots that choose among the same things, such as the places of a page: what is learned of an
     item in one place holds in all others.
     """
+
+    gains_by_exchanges = False
 
     def __init__(self, observation_size: int, slot_layout: SlotLayout, width: int) -> None:
         super().__init__()
@@ -129,7 +161,7 @@ class SharedChoices(ActionEncoder):
         return _SumsOfShared(self, self.state(observations))
 
 
-class _SumsOfShared:
+class _SumsOfShared(ActionSums):
     def __init__(self, encoder: SharedChoices, state: torch.Tensor) -> None:
         self._encoder, self._state = encoder, state
 
@@ -138,23 +170,15 @@ class _SumsOfShared:
         present = (counts > 0.0).to(counts.dtype)
         return self._state + counts @ self._encoder.table + present @ self._encoder.presence
 
-    def swaps(
-        self,
-        total: torch.Tensor,
-        actions: torch.Tensor,
-        slot: int,
-        rows: torch.Tensor,
-        choices: torch.Tensor,
-    ) -> torch.Tensor:
+    def changes(self, actions: torch.Tensor, moves: Moves) -> torch.Tensor:
+        """See `ActionSums`; of moves of one slot."""
         table, presence = self._encoder.table, self._encoder.presence
-        before = actions[:, slot]
-        others = count_choices(actions, self._encoder.n_choices)
-        others = others - one_hot(before, self._encoder.n_choices)
-        leaves = (others.gather(1, before[:, None]) == 0.0).to(total.dtype)  # (B, 1)
+        counts = count_choices(actions, self._encoder.n_choices)
+        before, after = actions[moves.rows, moves.slots[:, 0]], moves.choices[:, 0]
+        leaves = (counts[moves.rows, before] == 1.0)[:, None].to(table.dtype)  # (R, 1)
+        comes = (counts[moves.rows, after] == 0.0)[:, None].to(table.dtype)
         lost = embedding(before, table) + leaves * embedding(before, presence)
-        comes = (others[rows, choices] == 0.0)[:, None].to(total.dtype)  # (R, 1)
-        won = embedding(choices, table) + comes * embedding(choices, presence)
-        return (total - lost)[rows] + won
+        return embedding(after, table) + comes * embedding(after, presence) - lost
 
 
 class EntityChoices(ActionEncoder):
@@ -192,10 +216,11 @@ class EntityChoices(ActionEncoder):
         return _SumsOfEntities(self, observations)
 
 
-class _SumsOfEntities:
+class _SumsOfEntities(ActionSums):
     def __init__(self, encoder: EntityChoices, observations: torch.Tensor) -> None:
         self._encoder, features = encoder, encoder.features
         self._n_choices = features.n_choices
+        self._last: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self._slot_features = features.slots(observations)  # (B, N, f)
         self._choice_features = features.choices(observations)  # (B, K, g)
         self._pair_features = features.pairs(observations)  # (B, N, K, p)
@@ -210,50 +235,55 @@ class _SumsOfEntities:
 
     def total(self, actions: torch.Tensor) -> torch.Tensor:
         gathered, counts = self._gather(actions)
-        worth = self._worth(gathered, counts).sum(-2)
+        worth = self._worth(gathered, counts, self._gathered).sum(-2)
         total: torch.Tensor = self._state + self._encoder.out(worth)
         return total
 
-    def swaps(
-        self,
-        total: torch.Tensor,
-        actions: torch.Tensor,
-        slot: int,
-        rows: torch.Tensor,
-        choices: torch.Tensor,
-    ) -> torch.Tensor:
-        before = actions[:, slot]
-        pairs = self._pairs_of(slot)  # (B, K, V)
+    def changes(self, actions: torch.Tensor, moves: Moves) -> torch.Tensor:
+        """See `ActionSums`; computes the two choices that a move touches alone."""
         gathered, counts = self._gather(actions)
-        worth = self._worth(gathered, counts)
-        mine = one_hot(before, self._n_choices)
-        gathered = gathered - mine[..., None] * pairs
-        counts = counts - mine
-        without = self._worth(gathered, counts)
-        with_slot = self._worth(gathered + pairs, counts + 1.0)
-        at = before[:, None, None].expand(-1, 1, worth.shape[-1])
-        lost = (worth - without).gather(1, at)[:, 0]  # (B, V)
-        won = (with_slot - without)[rows, choices]  # (R, V)
-        swapped: torch.Tensor = total[rows] + self._encoder.out(won - lost[rows])
-        return swapped
+        row, slots = moves.rows[:, None], moves.slots
+        # The first slot goes from one choice to the other; if there is another slot, it comes back.
+        touched = torch.cat([actions[row, slots[:, :1]], moves.choices[:, :1]], dim=1)  # (R, 2)
+        pairs = self._pairs_at(row, slots, touched)  # (R, 2 slots, 2 choices, V)
+        comes_back = (slots[:, :1] != slots[:, 1:]).to(counts.dtype)  # (R, 1)
+        change = pairs[:, 0] - comes_back[..., None] * pairs[:, 1]
+        sign = torch.tensor([-1.0, 1.0], device=counts.device)
+        before, n_before = gathered[row, touched], counts[row, touched]
+        after = before + sign[:, None] * change
+        n_after = n_before + sign * (1.0 - comes_back)
+        worth = self._worth(
+            torch.stack([before, after]),
+            torch.stack([n_before, n_after]),
+            self._gathered[row, touched],
+        ).sum(2)  # (2, R, V)
+        changes: torch.Tensor = self._encoder.out(worth[1] - worth[0])
+        return changes
 
-    def _pairs_of(self, slot: int) -> torch.Tensor:
-        """Encodes a slot with all choices, `(B, K, V)`."""
-        x = self._slots[:, slot, None] + self._choices
+    def _pairs_at(
+        self, row: torch.Tensor, slots: torch.Tensor, choices: torch.Tensor
+    ) -> torch.Tensor:
+        """Encodes slots `(R, S)` with each of choices `(R, C)` in rows `(R, 1)`, `(R, S, C, V)`."""
+        x = self._slots[row, slots][:, :, None] + self._choices[row, choices][:, None]
         if self._encoder.features.pair_size:
             of_pairs = self._encoder.features.of_pairs(
-                self._slot_features[:, slot, None],
-                self._choice_features,
-                self._pair_features[:, slot],
+                self._slot_features[row, slots][:, :, None],
+                self._choice_features[row, choices][:, None],
+                self._pair_features[row[..., None], slots[..., None], choices[:, None]],
             )
             x = x + self._encoder.distance(of_pairs)
         return relu(x)
 
     def _gather(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns what slots bring to each choice, `(..., K, V)`, and how many, `(..., K)`."""
-        chosen = _rows_of(self._choice_features, actions)  # (..., N, g)
+        """Returns what slots bring to each choice, `(..., K, V)`, and how many, `(..., K)`.
+
+        What it returned last is kept: a search asks for the same actions again.
+        """
+        if self._last is not None and self._last[0] is actions:
+            return self._last[1], self._last[2]
         x = self._slots + _rows_of(self._choices, actions)
         if self._encoder.features.pair_size:
+            chosen = _rows_of(self._choice_features, actions)  # (..., N, g)
             of_pairs = self._encoder.features.of_pairs(
                 self._slot_features.expand(*chosen.shape[:-1], -1), chosen, self._observed(actions)
             )
@@ -262,7 +292,11 @@ class _SumsOfEntities:
         shape = *actions.shape[:-1], self._n_choices, pairs.shape[-1]
         index = actions[..., None].expand_as(pairs)
         gathered = torch.zeros(shape, dtype=pairs.dtype, device=pairs.device)
-        return gathered.scatter_add(-2, index, pairs), count_choices(actions, self._n_choices)
+        gathered = gathered.scatter_add(-2, index, pairs)
+        counts = count_choices(actions, self._n_choices)
+        if not torch.is_grad_enabled():
+            self._last = actions, gathered, counts
+        return gathered, counts
 
     def _observed(self, actions: torch.Tensor) -> torch.Tensor:
         """Returns the observed features of slots with their choices, `(..., N, p)`."""
@@ -270,11 +304,13 @@ class _SumsOfEntities:
         at = actions[..., None, None].expand(*actions.shape, 1, table.shape[-1])
         return table.gather(-2, at)[..., 0, :]
 
-    def _worth(self, gathered: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Returns what each choice is worth with those slots, `(..., K, V)`."""
+    def _worth(
+        self, gathered: torch.Tensor, counts: torch.Tensor, choices: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns what choices, by their features, are worth with those slots, `(..., K, V)`."""
         seen = torch.stack([counts, (counts > 0.0).to(counts.dtype)], dim=-1)
         encoder = self._encoder
-        return relu(encoder.gathered(gathered) + self._gathered + encoder.count(seen))
+        return relu(encoder.gathered(gathered) + choices + encoder.count(seen))
 
 
 class FeaturesOfSlots(ActionEncoder):
@@ -282,6 +318,9 @@ class FeaturesOfSlots(ActionEncoder):
 
     Weights do not depend on the number of slots.
     """
+
+    choices_touch = False
+    gains_by_exchanges = False  # as two changes would
 
     def __init__(
         self,
@@ -305,7 +344,7 @@ class FeaturesOfSlots(ActionEncoder):
         return _SumsOfFeatures(self, observations)
 
 
-class _SumsOfFeatures:
+class _SumsOfFeatures(ActionSums):
     def __init__(self, encoder: FeaturesOfSlots, observations: torch.Tensor) -> None:
         self._encoder, features = encoder, encoder.features
         context = features.context(observations)
@@ -318,24 +357,14 @@ class _SumsOfFeatures:
         total: torch.Tensor = self._state + self._encoder.out(with_choice.sum(-2))
         return total
 
-    def swaps(
-        self,
-        total: torch.Tensor,
-        actions: torch.Tensor,
-        slot: int,
-        rows: torch.Tensor,
-        choices: torch.Tensor,
-    ) -> torch.Tensor:
-        table, mine = self._encoder.choice, self._slots[:, slot]  # (B, V)
-        lost = relu(mine + embedding(actions[:, slot], table))
-        won = relu(mine[rows] + embedding(choices, table))
-        swapped: torch.Tensor = total[rows] + self._encoder.out(won - lost[rows])
-        return swapped
-
-
-def one_hot(choices: torch.Tensor, n_choices: int) -> torch.Tensor:
-    """Returns choices `(B,)` as rows of zeros with a one, `(B, K)` float32."""
-    return torch.nn.functional.one_hot(choices, n_choices).float()
+    def changes(self, actions: torch.Tensor, moves: Moves) -> torch.Tensor:
+        """See `ActionSums`; of moves of one slot."""
+        row, slot, table = moves.rows, moves.slots[:, 0], self._encoder.choice
+        mine = self._slots[row, slot]  # (R, V)
+        won = relu(mine + embedding(moves.choices[:, 0], table))
+        lost = relu(mine + embedding(actions[row, slot], table))
+        changes: torch.Tensor = self._encoder.out(won - lost)
+        return changes
 
 
 def _rows_of(table: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:

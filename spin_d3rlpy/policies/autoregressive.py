@@ -100,7 +100,7 @@ class AutoregressivePolicy(SlotOrderPolicy):
         logits: torch.Tensor = self.heads(_without_half(self.lstm, tokens)[0])
         return logits
 
-    def in_order(self, observations: torch.Tensor) -> SlotsOfLSTM:
+    def conditionals(self, observations: torch.Tensor) -> SlotsOfLSTM:
         return SlotsOfLSTM(self, observations)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from d3rlpy.models.torch.encoders import Encoder, compute_output_size
@@ -14,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm.decoding import (
+    Conditionals,
     IndependentConditionals,
     OrderedConditionals,
     OrderName,
@@ -135,11 +135,18 @@ class Policy(nn.Module):
         samples: torch.Tensor = actions.unflatten(0, (n, -1))
         return samples
 
-    def conditionals(self, observations: torch.Tensor, actions: torch.Tensor | None = None) -> Any:
+    def conditionals(self, observations: torch.Tensor) -> OrderedConditionals:
         """Returns logits of slots in view of others' choices, `asm.decoding.Conditionals`.
 
-        All slots are open; with actions `(B, N)` all have made their choice. Without, what a policy
-        returns need only be `OrderedConditionals`, if its order is the slots'.
+        A policy whose order is the slots' may return `OrderedConditionals`; no search acts by it.
+
+        Raises:
+            NotImplementedError: the policy cannot tell.
+        """
+        return self.conditionals_of_any(observations)
+
+    def conditionals_of_any(self, observations: torch.Tensor) -> Conditionals:
+        """Returns logits of any slots in view of any others' choices.
 
         Raises:
             NotImplementedError: the policy cannot tell.
@@ -175,9 +182,7 @@ class IndependentPolicy(Policy):
     def log_prob(self, observations: TorchObservation, actions: torch.Tensor) -> torch.Tensor:
         return joint_log_prob(self.slot_layout, self(observations), actions)
 
-    def conditionals(
-        self, observations: torch.Tensor, actions: torch.Tensor | None = None
-    ) -> IndependentConditionals:
+    def conditionals_of_any(self, observations: torch.Tensor) -> IndependentConditionals:
         return IndependentConditionals(self.slot_layout, self.slot_layout.split(self(observations)))
 
 
@@ -192,15 +197,8 @@ class SlotOrderPolicy(Policy):
         return joint_log_prob(self.slot_layout, self(observations, actions), actions)
 
     @abstractmethod
-    def in_order(self, observations: torch.Tensor) -> OrderedConditionals:
+    def conditionals(self, observations: torch.Tensor) -> OrderedConditionals:
         """Returns logits of one slot after the other, each in view of those before it."""
-
-    def conditionals(
-        self, observations: torch.Tensor, actions: torch.Tensor | None = None
-    ) -> OrderedConditionals:
-        if actions is not None:
-            super().conditionals(observations, actions)  # says that it cannot tell
-        return self.in_order(observations)
 
 
 def joint_log_prob(

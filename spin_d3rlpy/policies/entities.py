@@ -99,7 +99,7 @@ class EntityOrderPolicy(_WithEntities, SlotOrderPolicy):
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         return score_in_order(self.scorer, observations, actions.long()).flatten(1)
 
-    def in_order(self, observations: torch.Tensor) -> EntityBySlot:
+    def conditionals(self, observations: torch.Tensor) -> EntityBySlot:
         return EntityBySlot(self.scorer, self.slot_layout, observations)
 
 

@@ -80,23 +80,29 @@ class JointPolicy(Policy):
         slots = range(self.slot_layout.n_slots)
         return slot_log_probs(self.asm, observations, actions.long(), slots).sum(1)
 
-    def conditionals(
-        self, observations: torch.Tensor, actions: torch.Tensor | None = None
-    ) -> Conditionals:
-        return self.asm.slot_by_slot(observations, actions)
+    def conditionals_of_any(self, observations: torch.Tensor) -> Conditionals:
+        return self.asm.slot_by_slot(observations)
 
     def decode(
         self,
         observations: torch.Tensor,
         noise: torch.Tensor | None = None,
         rule: Rule | None = None,
+        given: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        """See `Policy.decode`; choices that are made already may be given, `(B, N)`, -1 if not."""
+        order: OrderName | torch.Tensor = self.order
+        if given is not None and self.order == "slots":  # in view of all that is given
+            ranks = torch.arange(self.slot_layout.n_slots, dtype=torch.float32, device=given.device)
+            order = ranks.expand_as(given)
+
         def fill(x: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor:
             passes = self._passes(rule)
-            return decode(self.conditionals(x), self.order, rule, noise, passes=passes)
+            conditionals = self.conditionals(x)
+            return decode(conditionals, order, rule, noise, given=given, passes=passes)
 
         # A rule may be a mask of these rows, and a file has any number of rows.
-        if self.order == "slots" or rule is not None or is_exporting():
+        if self.order == "slots" or rule is not None or given is not None or is_exporting():
             return fill(observations, noise)
         return in_parts(self.asm, fill, observations, noise)
 

@@ -284,21 +284,16 @@ def untested(searches: Sequence[Search]) -> Trust:
     return Trust(tuple(searches), nothing, nothing, nothing, states=0)
 
 
-def count_alternatives(conditionals: Conditionals, actions: torch.Tensor, n_slots: int) -> float:
+def count_alternatives(conditionals: Conditionals, actions: torch.Tensor) -> float:
     """Returns the exponential of the mean entropy of a slot's choice in view of all others.
 
     Args:
-        conditionals: of the policy, with `actions` as the slots' choices.
+        conditionals: of the policy.
         actions: of the policy, `(B, N)`.
-        n_slots: of the action (N).
     """
-    entropies = []
-    for slot in range(n_slots):
-        conditionals.hide(slot)
-        log_p = conditionals.logits(slot).float().log_softmax(1)
-        entropies.append(-(log_p.exp() * log_p).sum(1).mean())
-        conditionals.choose(slot, actions[:, slot])
-    return float(torch.stack(entropies).mean().exp())
+    log_p = conditionals.given_others(actions).float().log_softmax(-1)
+    entropies = -torch.where(log_p.isfinite(), log_p.exp() * log_p, 0.0).sum(-1)
+    return float(entropies.mean().exp())
 
 
 def states_to_look_at(n_slots: int) -> int:

@@ -30,7 +30,7 @@ from spin_d3rlpy import (
     save_asm,
     save_policy,
 )
-from spin_d3rlpy.asm import pretrain, sampling
+from spin_d3rlpy.asm import entities, pretrain, sampling
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.model import MLPConfig
 from spin_d3rlpy.asm.rules import Rule, all_different
@@ -97,35 +97,48 @@ def test_slot_by_slot_gives_the_logits_of_whole_passes() -> None:
         torch.testing.assert_close(chain.logits(slot), whole)
         chain.choose(slot, actions[:, slot])
         tokens[:, slot] = actions[:, slot]
-    again = asm.slot_by_slot(x, actions)
+    given_others = asm.slot_by_slot(x).given_others(actions)
     for slot in range(4):
-        again.hide(slot)
         hidden = actions.clone()
         hidden[:, slot] = asm.mask_ids[slot]
         whole = asm.slot_layout.split(asm(x, hidden))[:, slot]
-        torch.testing.assert_close(again.logits(slot), whole)
-        again.choose(slot, actions[:, slot])
-    assert torch.equal(again.tokens, actions)
+        torch.testing.assert_close(given_others[:, slot], whole)
     total = slot_log_probs(asm, x, actions, range(4)).sum(1)
     assert (total < 0).all()
 
 
+def test_rows_that_are_scored_in_parts_get_the_same_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    asm, x, actions = make_asm(4), torch.rand(7, 20), torch.randint(5, (7, 4))
+    sizes, scores_of = [], entities.PairScores._scores_of
+
+    def counted(state: Any, choices: torch.Tensor, *others: Any) -> torch.Tensor:
+        sizes.append(len(choices))
+        scores: torch.Tensor = scores_of(state, choices, *others)
+        return scores
+
+    with torch.no_grad():
+        whole = asm.slot_by_slot(x).given_others(actions)
+        monkeypatch.setattr(entities.PairScores, "_scores_of", counted)
+        monkeypatch.setattr(entities, "ENTRIES_AT_ONCE", 3 * 4 * 5 * 8)
+        parts = asm.slot_by_slot(x).given_others(actions)
+    assert sizes == [3, 3, 1]
+    torch.testing.assert_close(parts, whole)
+
+
 @pytest.mark.parametrize("name", ["mlp", "transformer"])
-def test_other_models_hide_slots_too(name: str) -> None:
+def test_other_models_see_each_slot_in_view_of_the_others(name: str) -> None:
     from spin_d3rlpy import MLPConfig, TransformerConfig
 
     torch.manual_seed(0)
     sizes: Any = {"mlp": MLPConfig(8), "transformer": TransformerConfig(8, 1, 2)}[name]
     asm = ActionStructureModel(5, [3, 2, 4], sizes).eval()
     x, actions = torch.rand(6, 5), torch.stack([torch.randint(m, (6,)) for m in (3, 2, 4)], 1)
-    chain = asm.slot_by_slot(x, actions)
+    given_others = asm.slot_by_slot(x).given_others(actions)
     for slot in range(3):
-        chain.hide(slot)
         hidden = actions.clone()
         hidden[:, slot] = asm.mask_ids[slot]
-        whole = asm(x, hidden).split([3, 2, 4], dim=1)[slot]
-        torch.testing.assert_close(chain.logits(slot), whole, atol=1e-5, rtol=1e-4)
-        chain.choose(slot, actions[:, slot])
+        whole = asm.slot_layout.split(asm(x, hidden))[:, slot]
+        torch.testing.assert_close(given_others[:, slot], whole, atol=1e-5, rtol=1e-4)
 
 
 def test_weights_do_not_depend_on_the_number_of_slots() -> None:

@@ -1,0 +1,152 @@
+"""Time, torch operations and returns of decisions by the search of `SPINIDQL`.
+
+Run with `python -m tests.measure.search_speed`. The tuned recipe is trained for seconds of one
+processor on mixed data, so that a slot has few likely choices, as in use; the search acts whatever
+trust says of so short a training. All computes in one thread; `ATEN_CPU_CAPABILITY=avx2` in front
+stands for processors without AVX-512. Times are medians of processor time, operations are those of
+a decision of one state that torch dispatches. With `--keep`, trained algorithms stay in a folder,
+so that two versions of the search are compared with the same networks.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import d3rlpy
+import numpy as np
+import torch
+import typer
+from d3rlpy.logging import NoopAdapterFactory
+from numpy.typing import NDArray
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from examples.behavior_policies.threads import one_thread
+from spin_d3rlpy import SPINIDQL, LockstepEvaluator, load_dataset
+from spin_d3rlpy.files.results import format_table, write_csv
+
+TASKS = (
+    "slate-n10",
+    "dispatch-n10",
+    "dispatch-n20",
+    "dispatch-n50",
+    "cheetah-run-b3",
+    "dog-trot-b3",
+)
+BATCHES = (1, 64)
+SIZE = 20_000  # transitions
+
+
+class CountOperations(TorchDispatchMode):
+    """Counts the operations that torch dispatches in its context."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def count_operations(call: Callable[[], Any]) -> int:
+    """Returns how many operations a call asks torch for."""
+    with CountOperations() as counted:
+        call()
+    n: int = counted.count
+    return n
+
+
+def trained(task: str, seconds: float, keep: Path | None) -> SPINIDQL:
+    """Returns an algorithm of a task, trained or as it was kept."""
+    path = None if keep is None else keep / f"{task}.d3"
+    if path is not None and path.exists():
+        kept: Any = d3rlpy.load_learnable(str(path))
+        return kept  # type: ignore[no-any-return]
+    d3rlpy.seed(0)
+    dataset, env = load_dataset(f"spin/{task}/medium-expert-v0", size=SIZE)
+    env.close()
+    algo = SPINIDQL(recipe="tuned", search="always")
+    silent: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+    algo.fit(dataset, seconds=seconds, clock="cpu", **silent)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        algo.save(str(path))
+    return algo
+
+
+def median_ms(call: Callable[[Any], Any], inputs: list[Any], seconds: float) -> float:
+    """Returns the median processor time of a call in milliseconds, of each input once at least."""
+    call(inputs[0])
+    taken, end, i = [], time.perf_counter() + seconds, 0
+    while time.perf_counter() < end or i < min(5, len(inputs)):
+        began = time.process_time()
+        call(inputs[i % len(inputs)])
+        taken.append(1e3 * (time.process_time() - began))
+        i += 1
+    return statistics.median(taken)
+
+
+def states_of(task: str) -> NDArray[np.float32]:
+    """Returns observations of the data, `(1000, obs)`."""
+    buffer, env = load_dataset(f"spin/{task}/medium-expert-v0", size=SIZE)
+    env.close()
+    rows: NDArray[np.float32] = buffer.observations_at(buffer.observation_index[::20]).numpy()
+    return rows
+
+
+def measure(algo: SPINIDQL, task: str, seconds: float, episodes: int) -> dict[str, Any]:
+    """Returns what a task's decisions take, and return if episodes are to be played."""
+    states = states_of(task)
+    row: dict[str, Any] = {
+        "task": task,
+        "slots": algo.predict(states[:1]).shape[1],
+        "processor": torch.backends.cpu.get_cpu_capability(),
+        "candidates": algo.config.n_action_samples,
+        "sweeps": algo.config.search_sweeps,
+        "operations": count_operations(lambda: algo.predict(states[:1])),
+    }
+    for batch in BATCHES:
+        inputs = [states[i : i + batch] for i in range(0, 640, max(batch, 20))]
+        row[f"ms_a_state_at_{batch}"] = f"{median_ms(algo.predict, inputs, seconds) / batch:.2f}"
+    if episodes:
+        _, env = load_dataset(f"spin/{task}/medium-expert-v0", size=SIZE)
+        with closing(LockstepEvaluator(env, episodes, seed=10_000)) as evaluator:
+            returns = evaluator.returns(algo)
+        row["return"] = f"{returns.mean():.2f}"
+        row["returns"] = " ".join(f"{one:.2f}" for one in returns)
+    return row
+
+
+def main(
+    out: Annotated[Path | None, typer.Option(help="A CSV file for the table.")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="Tasks; by default six.")] = None,
+    train: Annotated[float, typer.Option(help="Processor seconds of each training.")] = 45.0,
+    keep: Annotated[Path | None, typer.Option(help="A folder for trained algorithms.")] = None,
+    seconds: Annotated[float, typer.Option(help="How long each size is timed.")] = 3.0,
+    candidates: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
+    episodes: Annotated[int, typer.Option(help="To play for returns; 0 plays none.")] = 0,
+) -> None:
+    """Time decisions of SPINIDQL with a search, in one thread, and count torch's operations."""
+    found = []
+    with one_thread():
+        for name in task or TASKS:
+            algo = trained(name, train, keep)
+            if candidates is not None:
+                algo.config.n_action_samples = candidates
+            found.append(measure(algo, name, seconds, episodes))
+            print(
+                format_table([{k: v for k, v in found[-1].items() if k != "returns"}]), flush=True
+            )
+    if out is not None:
+        write_csv(out, found)
+
+
+if __name__ == "__main__":
+    typer.run(main)
