@@ -402,18 +402,20 @@ def test_a_gain_that_is_small_beside_what_returns_differ_by_is_not_trusted() -> 
     assert "standard deviation of returns (expected 1%)" in str(trust)
 
 
-def test_a_search_near_the_bound_acts_if_no_other_is_confirmed() -> None:
+def test_a_large_gain_acts_if_no_other_is_confirmed() -> None:
     searches = Search(0.9, 0.02), Search(0.9, 0.1)
     near = Trust(searches, (1.0, 0.1), (0.8, 0.02), (0.03, 0.01), 100, 2.0, 5.0)
-    assert (near.are_confirmed, near.are_undecided) == ((False, False), (True, False))
+    assert (near.are_confirmed, near.are_large) == ((False, False), (True, False))
     assert (near.acts_by, near.best) == ("search", searches[0])
     # One that is confirmed goes before it, however much more the other promises.
     sure = dataclasses.replace(near, promised=(1.0, 0.3), confirmed=(0.8, 0.3))
     assert (sure.acts_by, sure.best) == ("search", searches[1])
-    small = dataclasses.replace(near, spread=20.0)
-    assert (small.are_undecided, small.acts_by) == ((False, False), "imitation")
-    far = dataclasses.replace(near, standard_errors=(0.02, 0.01))
-    assert far.acts_by == "imitation"
+    for small in (
+        dataclasses.replace(near, spread=20.0),  # 0.6 is 3 % of it
+        dataclasses.replace(near, spread=0.0),  # not known
+        dataclasses.replace(near, confirmed=(0.6, 0.02)),  # 0.2 is 4 %
+    ):
+        assert (small.are_large, small.acts_by) == ((False, False), "imitation")
 
 
 def test_a_gain_near_the_least_one_is_not_clear() -> None:
@@ -421,14 +423,15 @@ def test_a_gain_near_the_least_one_is_not_clear() -> None:
     assert trust.is_clear
     assert not dataclasses.replace(trust, spread=99.0).is_clear  # 1 % of it is 0.99
     refused = dataclasses.replace(trust, confirmed=(0.5,), spread=50.0)
-    assert refused.is_clear  # its gain does not matter
+    assert refused.is_clear
+    assert not dataclasses.replace(refused, confirmed=(0.6,), spread=4.0).is_clear  # 5 %: 0.2
 
 
 def test_more_states_are_looked_at_where_few_leave_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
     algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL), gamma=0.0)
     seen: list[int] = []
-    for confirmed, error in ((0.99, 0.01), (0.87, 0.02), (0.5, 0.02)):
+    for confirmed, error in ((0.99, 0.01), (0.87, 0.02), (0.3, 0.02)):
         trust = Trust((ALONE,), (1.0,), (confirmed,), (error,), 64, 2.0, 1.0)
         assert trust.is_clear is (confirmed != 0.87)
 
@@ -462,7 +465,7 @@ def test_where_the_likeliest_action_is_surely_worse_samples_imitate() -> None:
     [
         (1.0, 0.9, 0.1, "search"),
         (1.0, 0.55, 0.1, "imitation"),  # too little
-        (1.0, 0.7, 0.1, "search"),  # within two standard errors of enough
+        (1.0, 0.7, 0.1, "imitation"),  # less than 85 %, and returns that are not known
         (1.0, 0.9, 0.5, "imitation"),  # may be nothing
         (0.0, 0.0, 0.0, "imitation"),  # nothing to gain
     ],
