@@ -71,7 +71,7 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     "probe_and_attention.py": [(PROBE, ["attention_untrained.png", "attention_pretrained.png"])],
     "reprem.py": [(SHORT, [])],
     "several_processes.py": [([*STEPS, "--checkpoints"], ["policy.safetensors", "checkpoints"])],
-    "offers/write_log.py": [(["contacts.csv", "--contacts", "20"], ["contacts.csv"])],
+    "offers/write_contacts.py": [(["contacts.csv", "--contacts", "20"], ["contacts.csv"])],
     "offers/compare.py": [(["--contacts", "300", "--seconds", "0.5"], ["offers.csv"])],
     "power_grid/train_on_decisions.py": [
         ([*["--steps", "700", "--candidates", "1", "--seconds", "1", "--test-steps", "2"]], [])

@@ -16,7 +16,7 @@ from market import (
     true_curve,
     value,
 )
-from write_log import contacts
+from write_contacts import contacts
 
 from spin_d3rlpy import SPINIDQL, DeviceReplayBuffer, from_table
 from spin_d3rlpy.evaluation.trade_off import trade_off, weightings

@@ -1,6 +1,6 @@
 """Writes the table of a shop's contacts: what was offered to whom, revenue and complaints.
 
-Run with `python examples/offers/write_log.py contacts.csv`; seconds.
+Run with `python examples/offers/write_contacts.py contacts.csv`; seconds.
 """
 
 import argparse
