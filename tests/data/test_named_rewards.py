@@ -1,4 +1,4 @@
-"""Several rewards of each step: from tables, infos and functions, kept and weighed anew."""
+"""Several rewards of each step: from tables, infos and functions, kept and weighed again."""
 
 from __future__ import annotations
 
