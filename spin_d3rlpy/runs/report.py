@@ -107,6 +107,22 @@ class Example:
 
 
 @dataclasses.dataclass(frozen=True)
+class Returns:
+    """What a log returns by one reward, and what estimates say of the policy.
+
+    Attributes:
+        logged: mean discounted return of the log.
+        policy: estimates of what the policy itself is worth, by importance sampling and, if its
+            weights suffice, doubly robust.
+        trial: the same, of a careful first trial that decides a share `1 - soften`.
+    """
+
+    logged: Estimate
+    policy: list[Estimate]
+    trial: list[Estimate]
+
+
+@dataclasses.dataclass(frozen=True)
 class RunReport:
     """What a report says.
 
@@ -135,6 +151,7 @@ class RunReport:
             if it was not given them; None if the log has no masks. Everything else in a report is
             of decisions that keep to the masks.
         preparation: names of the table, if the log was one.
+        by_reward: returns by each of several rewards; empty if the log has one.
     """
 
     algorithm: str
@@ -158,6 +175,7 @@ class RunReport:
     rule_kept: tuple[float, float] | None
     against_masks: float | None
     preparation: TablePreparation | None
+    by_reward: dict[str, Returns]
 
 
 def measure_run(
@@ -246,7 +264,7 @@ def _measure(
     own_gamma: float = getattr(algo.config, "gamma", DEFAULT_GAMMA)
     gamma = own_gamma if settings.gamma is None else settings.gamma
 
-    def both(policy: GreedyPolicy) -> list[Estimate]:
+    def both(policy: GreedyPolicy, log: DeviceReplayBuffer) -> list[Estimate]:
         shared: dict[str, Any] = {
             "gamma": gamma,
             "level": settings.level,
@@ -272,16 +290,27 @@ def _measure(
         )
         return [weighted, robust]
 
+    def returns(log: DeviceReplayBuffer) -> Returns:
+        alone, trial = GreedyPolicy(algo), GreedyPolicy(algo, settings.soften, behavior)
+        logged = _logged_return(log, gamma, settings)
+        return Returns(logged, both(alone, log), both(trial, log))
+
+    named = log.named_rewards
     comparison, states, against_masks = _compare(algo, log, behavior)
+    whole = returns(log)
     every_action = log.actions.long().numpy()
     return {
         "gamma": gamma,
         "episodes": log.size(),
         "steps": log.transition_count,
         "mean_return": float(log.returns().mean()),
-        "logged": _logged_return(log, gamma, settings),
-        "policy": both(GreedyPolicy(algo)),
-        "trial": both(GreedyPolicy(algo, settings.soften, behavior)),
+        "logged": whole.logged,
+        "policy": whole.policy,
+        "trial": whole.trial,
+        "by_reward": {
+            name: returns(log.with_weights({name: 1.0}))
+            for name in (() if named is None else named.names)
+        },
         "comparison": comparison,
         "examples": _examples(comparison, log, states, settings.n_examples),
         "nvec": list(log.nvec),

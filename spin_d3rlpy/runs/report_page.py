@@ -14,7 +14,7 @@ from spin_d3rlpy.errors import SpinError
 from spin_d3rlpy.evaluation.decisions import UNUSUAL
 from spin_d3rlpy.evaluation.estimates import Estimate
 from spin_d3rlpy.runs.page import Page
-from spin_d3rlpy.runs.report import REPORT, ReportSettings, RunReport, measure_run
+from spin_d3rlpy.runs.report import REPORT, ReportSettings, Returns, RunReport, measure_run
 from spin_d3rlpy.runs.training import POLICY
 
 MOST_UNUSUAL = 0.05  # share of decisions
@@ -78,6 +78,14 @@ def write_report(
         "logged": _as_row(report.logged),
         "policy": [_as_row(estimate) for estimate in report.policy],
         "trial": [_as_row(estimate) for estimate in report.trial],
+        "by_reward": {
+            name: {
+                "logged": _as_row(returns.logged),
+                "policy": [_as_row(estimate) for estimate in returns.policy],
+                "trial": [_as_row(estimate) for estimate in returns.trial],
+            }
+            for name, returns in report.by_reward.items()
+        },
         "changed": float(comparison.changed.any(1).mean()),
         "changed_by_slot": comparison.changed.mean(0).tolist(),
         "unusual": float(comparison.unusual.mean()),
@@ -212,11 +220,17 @@ def _values(page: Page, report: RunReport) -> None:
         f"Undiscounted, the log returns {_number(report.mean_return)} an episode. "
         "The column count as: how many of the policy's own episodes the log is worth."
     )
+    page.table(_value_rows(report, Returns(report.logged, report.policy, report.trial)))
+    for name, returns in report.by_reward.items():
+        page.paragraph(f"By the reward {name} alone:")
+        page.table(_value_rows(report, returns))
+
+
+def _value_rows(report: RunReport, returns: Returns) -> list[dict[str, Any]]:
     share = f"{1.0 - report.settings.soften:.0%}"
-    rows = [_value_row("the log", report.logged)]
-    rows += [_value_row("the policy", estimate) for estimate in report.policy]
-    rows += [_value_row(f"a trial, {share} by the policy", e) for e in report.trial]
-    page.table(rows)
+    rows = [_value_row("the log", returns.logged)]
+    rows += [_value_row("the policy", estimate) for estimate in returns.policy]
+    return rows + [_value_row(f"a trial, {share} by the policy", e) for e in returns.trial]
 
 
 def _value_row(who: str, estimate: Estimate) -> dict[str, Any]:

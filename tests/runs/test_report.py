@@ -115,6 +115,9 @@ def _datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         save_dataset(from_table(table(), masks=masks(), **options), MASKED)
         save_dataset(log, NAME)
         save_dataset(log, "clinic/later-v0")
+        several = {"reward": None, "rewards": {"good": "reward", "bad": "pulse"}}
+        both = from_table(table(), **{**options, **several}, weights={"good": 1.0, "bad": -0.1})
+        save_dataset(both, "clinic/both-v0")
         yield
 
 
@@ -198,6 +201,22 @@ def test_what_a_log_has_not_seen_is_no_reason_for_doubt_about_itself(run: Path) 
     found = report(run, dataset="clinic/later-v0")
     assert not found.learned_from_it
     assert not any("same episodes" in doubt for doubt in doubts(found))
+
+
+def test_each_of_several_rewards_has_its_returns(run: Path, tmp_path: Path) -> None:
+    found = report(run, dataset="clinic/both-v0")
+    rows = table()
+    for name, column in (("good", rows["reward"]), ("bad", rows["pulse"])):
+        returns = found.by_reward[name]
+        # Of two days each, the second discounted.
+        expected = (column[0::2] + found.gamma * column[1::2]).mean()
+        assert returns.logged.value == pytest.approx(expected, rel=1e-4)
+        assert len(returns.trial) >= 1
+    write_page(found, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "By the reward good alone:" in page
+    assert "By the reward bad alone:" in page
+    assert report(run).by_reward == {}
 
 
 def test_part_of_a_large_log_is_whole_episodes(run: Path) -> None:
