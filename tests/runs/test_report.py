@@ -79,6 +79,7 @@ def table(patients: int = 40) -> dict[str, Any]:
         "drug": drug,
         "dose": dose,
         "reward": rng.normal(1.0, 0.1, n),
+        "harm": np.arange(n) % 7,
         "died": np.tile([0, 1], patients),
     }
 
@@ -115,7 +116,7 @@ def _datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         save_dataset(from_table(table(), masks=masks(), **options), MASKED)
         save_dataset(log, NAME)
         save_dataset(log, "clinic/later-v0")
-        several = {"reward": None, "rewards": {"good": "reward", "bad": "pulse"}}
+        several = {"reward": None, "rewards": {"good": "reward", "bad": "harm"}}
         both = from_table(table(), **{**options, **several}, weights={"good": 1.0, "bad": -0.1})
         save_dataset(both, "clinic/both-v0")
         yield
@@ -206,7 +207,7 @@ def test_what_a_log_has_not_seen_is_no_reason_for_doubt_about_itself(run: Path) 
 def test_each_of_several_rewards_has_its_returns(run: Path, tmp_path: Path) -> None:
     found = report(run, dataset="clinic/both-v0")
     rows = table()
-    for name, column in (("good", rows["reward"]), ("bad", rows["pulse"])):
+    for name, column in (("good", rows["reward"]), ("bad", rows["harm"])):
         returns = found.by_reward[name]
         # Of two days each, the second discounted.
         expected = (column[0::2] + found.gamma * column[1::2]).mean()

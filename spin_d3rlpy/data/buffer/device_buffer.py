@@ -383,7 +383,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         return self._with(stored)
 
     def with_weights(self, weights: Weights) -> DeviceReplayBuffer:
-        """Returns the same episodes, each trajectory drawn alike, with other weights of their rewards.
+        """Returns the same episodes, each trajectory drawn alike, by other weights of rewards.
 
             of_complaints = dataset.with_weights({"complaints": 1.0})
 
