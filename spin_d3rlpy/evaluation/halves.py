@@ -134,11 +134,7 @@ def estimate_by_halves(
             "Expected level between 0 and 1, gamma above 0 and up to 1, n_steps and splits of at "
             f"least 1; got level={level}, gamma={gamma}, n_steps={n_steps}, splits={splits}."
         )
-    if dataset.size() < 2 * LEAST_EPISODES:
-        raise InvalidDatasetError(
-            f"Expected {2 * LEAST_EPISODES} episodes or more to estimate from, got "
-            f"{dataset.size()}. Log more, or pass more of the log."
-        )
+    require_episodes(dataset)
     acting = _RememberedActions(dataset, act)
     dataset = acting.dataset
     names: Sequence[str | None] = [None]
@@ -153,6 +149,19 @@ def estimate_by_halves(
             by_one, acting, halves, gamma, n_steps, level, seed, device
         )
     return found
+
+
+def require_episodes(dataset: DeviceReplayBuffer) -> None:
+    """Checks before a long training that a log can be estimated from.
+
+    Raises:
+        InvalidDatasetError: fewer than 80 episodes.
+    """
+    if dataset.size() < 2 * LEAST_EPISODES:
+        raise InvalidDatasetError(
+            f"Expected {2 * LEAST_EPISODES} episodes or more to estimate from, got "
+            f"{dataset.size()}. Log more, or pass more of the log."
+        )
 
 
 def _halves(episodes: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:

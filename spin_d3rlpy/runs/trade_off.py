@@ -17,7 +17,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.named_rewards import check_weights
 from spin_d3rlpy.data.loader import open_dataset
 from spin_d3rlpy.errors import InvalidDatasetError, listed, require_fields, shown
-from spin_d3rlpy.evaluation.halves import HalvesEstimate, Interval
+from spin_d3rlpy.evaluation.halves import HalvesEstimate, Interval, require_episodes
 from spin_d3rlpy.evaluation.limits import Limit, limits_of
 from spin_d3rlpy.evaluation.trade_off import (
     TradeOff,
@@ -136,6 +136,7 @@ def run_trade_off(
     stored = open_dataset(settings.log, progress=show_progress, trust=trust)
     data = _log(DeviceReplayBuffer.from_minari(stored), settings)
     learned, held_out = data.split(settings.held_out_share, settings.seed)
+    require_episodes(held_out)
     out.mkdir(parents=True, exist_ok=True)
     with exclusive_folder(out, wait=False):
         _begin(out, settings)

@@ -258,6 +258,14 @@ def test_the_command_writes_page_curve_and_policy_and_resumes(shop: Path) -> Non
     assert "holds a curve with seed=0, expected 1" in str(other.exception)
 
 
+def test_a_log_of_few_episodes_is_refused_before_the_training(shop: Path) -> None:
+    save_dataset(log(90), "shop/small-v0")
+    command = ["tradeoff", "shop/small-v0", "--rewards", "gain,-harm", "--out", str(shop / "out")]
+    error = CliRunner().invoke(app, command).exception
+    assert "Expected 80 episodes or more to estimate from, got 27" in str(error)
+    assert not (shop / "out").exists()
+
+
 def test_a_log_without_these_rewards_is_refused(shop: Path) -> None:
     for rewards, message in (("gain,-harms", "got 'harms'"), ("gain", "two rewards or more")):
         command = ["tradeoff", "shop/log-v0", "--rewards", rewards, "--out", str(shop / "out")]
