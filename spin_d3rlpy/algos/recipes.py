@@ -58,9 +58,6 @@ def _search_changes(policy: str) -> dict[str, Any]:
         "expectile": 0.5,
         "monte_carlo_share": 0.0,
         "candidate_temperature": 1.0,
-        # The surest action and three samples: from the surest one alone a search on slates, where
-        # it is nobody's, gets nowhere (25 instead of 37); from the best of 32 no further.
-        **({"n_action_samples": 4} if policy == "spin_joint" else {}),
     }
 
 
