@@ -213,7 +213,8 @@ def test_a_mapped_log_takes_little_memory(tmp_path: Path) -> None:
     mapped, _ = peak(memory_map=tmp_path / "map")
     in_memory, buffer = peak()
     size = buffer.observations.nbytes
-    assert mapped < size / 2 < size < in_memory * 1.1
+    # In memory a part may be what the process had freed before.
+    assert mapped < 0.5 * size < 0.6 * size < in_memory
 
 
 def test_rows_of_a_batch_are_asked_for_together_if_they_are_mapped(
