@@ -210,7 +210,12 @@ def _rewards(options: list[str], weights: list[str]) -> dict[str, Any]:
     given = {name: _number(text, "--weight") for name, _, text in parts}
     if len(given) < len(parts):
         raise ValueError(f"Expected each --weight once, got {' and '.join(map(repr, weights))}.")
-    return {"rewards": by_name, "weights": given or dict.fromkeys(by_name, 1.0)}
+    if not given:
+        raise ValueError(
+            f"Expected --weight <name>=<number> of the rewards {', '.join(by_name)}, which make "
+            "the one that is trained by."
+        )
+    return {"rewards": by_name, "weights": given}
 
 
 def _typed(values: list[str]) -> list[str | int | float]:

@@ -130,8 +130,7 @@ def weightings(
         )
     units = {}
     for name, sign in directions.items():
-        spread = float(dataset.with_weights({name: 1.0}).returns().std())
-        units[name] = math.copysign(1.0, sign) / (spread or 1.0)
+        units[name] = math.copysign(1.0, sign) / _spread(dataset, name)
     parts = n - 1
     if len(units) > 2:
         parts = next(m for m in itertools.count(1) if math.comb(m + len(units) - 1, m) >= n)
@@ -180,7 +179,7 @@ def trade_off(
         n: weightings; more are tried near a limit.
         gamma: discount of the returns that are estimated.
         n_steps: gradient steps of each evaluation, see `estimate_by_halves`.
-        level: of the intervals. A limit holds by one end, so 0.9 is a limit kept in 19 of 20 logs.
+        level: of the intervals. A limit holds by one end, so 0.9 is meant for 19 of 20 logs.
         seed: of the evaluations.
         device: as in d3rlpy.
         show_progress: draw a progress bar.
@@ -250,7 +249,8 @@ def trace(
     own = algo.config.reward_weights
     if not limits and own is not None:
         tried = [own, *tried]
-    tried.sort(key=lambda weights: _care(weights, limits, dataset), reverse=True)
+    spreads = {name: _spread(dataset, name) for name in dataset.named_rewards.names}
+    tried.sort(key=lambda weights: _care(weights, limits, spreads), reverse=True)
     decisions = dataset.transition_count / dataset.size()
     points, kept = [], []
     with tqdm(total=len(tried), disable=not show_progress, unit="weighting") as bar:
@@ -279,18 +279,20 @@ def trace(
     return dataclasses.replace(curve, delivered=delivered)
 
 
+def _spread(dataset: DeviceReplayBuffer, name: str) -> float:
+    """Returns what episodes' returns by one reward differ by; 1 if they do not."""
+    return float(dataset.with_weights({name: 1.0}).returns().std()) or 1.0
+
+
 def _keeps(point: TradeOffPoint, limits: Sequence[Limit], decisions: float) -> bool:
     return all(limit.is_kept(point.estimates[limit.reward], decisions) for limit in limits)
 
 
 def _care(
-    weights: Mapping[str, float], limits: Sequence[Limit], dataset: DeviceReplayBuffer
+    weights: Mapping[str, float], limits: Sequence[Limit], spreads: Mapping[str, float]
 ) -> float:
     """How much a weighting is for what is limited, in (0, 1); the first reward without limits."""
-    spread = {
-        name: float(dataset.with_weights({name: 1.0}).returns().std()) or 1.0 for name in weights
-    }
-    sizes = {name: abs(weight) * spread[name] for name, weight in weights.items()}
+    sizes = {name: abs(weight) * spreads[name] for name, weight in weights.items()}
     limited = {limit.reward for limit in limits} or {next(iter(weights))}
     return sum(sizes[name] for name in limited) / sum(sizes.values())
 

@@ -114,7 +114,7 @@ def run_trade_off(
     """Trains one algorithm, estimates the policies of its weightings, and writes a page.
 
     The folder gets `tradeoff.html`, `curve.csv` and `policy.safetensors`, the delivered policy. A
-    run that was interrupted goes on when it is given again.
+    run that was interrupted continues when it is given again.
 
     Args:
         settings: of the curve.
@@ -165,7 +165,7 @@ def run_trade_off(
         )
         rows = curve_rows(curve)
         write_csv(out / CURVE, rows)
-        write_page(curve, rows, out / PAGE, settings.log, held_out, settings.gamma, settings.level)
+        write_page(curve, out / PAGE, settings.log, held_out, settings.gamma, settings.level)
         files = {"page": str(out / PAGE), "curve": str(out / CURVE)}
         if curve.delivered is not None:
             chosen = algo.with_weights(curve.points[curve.delivered].weights, held_out)

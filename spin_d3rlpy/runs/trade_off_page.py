@@ -10,13 +10,12 @@ from typing import Any
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.evaluation.limits import Limit
 from spin_d3rlpy.evaluation.trade_off import TradeOff
-from spin_d3rlpy.runs.page import Page, Row
+from spin_d3rlpy.runs.page import Page
 from spin_d3rlpy.runs.plots import TradeOffMark, plot_trade_off
 
 
 def write_page(
     curve: TradeOff,
-    rows: Sequence[Row],
     path: Path,
     log: str,
     held_out: DeviceReplayBuffer,
@@ -27,7 +26,6 @@ def write_page(
 
     Args:
         curve: what was measured.
-        rows: its numbers.
         path: of the page.
         log: name of the log.
         held_out: what was estimated from.

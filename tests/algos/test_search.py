@@ -283,7 +283,7 @@ def test_a_round_begins_only_if_it_should_end_in_time(monkeypatch: pytest.Monkey
     searched(critic, x, start, table)
     assert len(begun) > 2
     begun.clear()
-    # The clock goes on by one in each round, and by one when it is asked whether there is time.
+    # The clock advances by one in each round, and by one when it is asked whether there is time.
     monkeypatch.setattr(moves, "time", types.SimpleNamespace(monotonic=lambda: float(next(clock))))
     searched(critic, x, start, table, deadline=2.5)
     assert begun == [64]

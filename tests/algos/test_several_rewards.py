@@ -15,6 +15,7 @@ from d3rlpy.preprocessing import StandardRewardScaler
 
 from spin_d3rlpy import (
     SPINIDQL,
+    FactoredIDQL,
     FactoredIQL,
     SPINJoint,
     from_table,
@@ -195,6 +196,13 @@ def test_values_that_do_not_add_up_are_those_of_the_weighted_sum(fields: dict[st
         algo.with_weights({"left": 1.0})
     with pytest.raises(ValueError, match="reward_weights"):
         new(**fields, reward_weights={"left": 1.0, "right": 1.0})
+
+
+@pytest.mark.parametrize("algo_class", [SPINIDQL, FactoredIDQL])
+def test_the_tuned_recipe_learns_them_apart(algo_class: Any) -> None:
+    algo = algo_class(recipe="tuned")
+    algo.build_with_dataset(log(200))
+    assert algo.config.reward_weights == {"left": 1.0, "right": 1.0}
 
 
 def test_other_algorithms_learn_by_the_weighted_sum() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from spin_d3rlpy.cli import app
 from spin_d3rlpy.data import DeviceReplayBuffer, from_table, load_dataset, save_dataset
 from spin_d3rlpy.errors import InvalidDatasetError
 from spin_d3rlpy.files.results import write_csv
@@ -206,3 +208,24 @@ def test_a_dataset_with_one_reward_has_no_weights() -> None:
     assert data.named_rewards is None
     with pytest.raises(InvalidDatasetError, match="this one has one"):
         data.with_weights({"revenue": 1.0})
+
+
+def test_the_shell_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    rows = [dict(zip(TABLE, cells, strict=True)) for cells in zip(*TABLE.values(), strict=True)]
+    write_csv(
+        tmp_path / "log.csv", [{k: "" if x is None else x for k, x in r.items()} for r in rows]
+    )
+    command = ["data", "from-table", str(tmp_path / "log.csv"), "shop/log-v0"]
+    command += ["--observation", "age", "--action", "offer", "--action", "channel"]
+    command += ["--choices", "offer=0,1,2", "--choices", "channel=0,1", "--episode", "contact"]
+    command += ["--time", "day", "--reward", "revenue=eur", "--reward", "complaints=complaints"]
+    without = CliRunner().invoke(app, command).exception
+    assert "Expected --weight <name>=<number> of the rewards revenue, complaints" in str(without)
+    done = CliRunner().invoke(
+        app, [*command, "--weight", "revenue=1", "--weight", "complaints=-15"]
+    )
+    assert done.exit_code == 0, done.output
+    assert DeviceReplayBuffer.from_minari(_open("shop/log-v0")).rewards.tolist() == [-12, 4, -13, 1]
+    twice = CliRunner().invoke(app, [*command, "--reward", "revenue=day"]).exception
+    assert "several different ones" in str(twice)

@@ -51,7 +51,7 @@ def reading(columns: int) -> dict[str, Any]:
 
 
 def write(folder: str, rows: str, columns: str, parts: str, kind: str) -> None:
-    """Writes the log; some episodes go on in the next part."""
+    """Writes the log; some episodes continue in the next part."""
     rng = np.random.default_rng(0)
     edges = np.linspace(0, int(rows), int(parts) + 1).astype(int) + 7
     edges[0], edges[-1] = 0, int(rows)

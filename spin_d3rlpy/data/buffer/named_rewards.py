@@ -93,18 +93,6 @@ class NamedRewards:
         """Returns the same rewards with other weights; raises ValueError as `check_weights`."""
         return dataclasses.replace(self, weights=check_weights(weights, self.names))
 
-    def column(self, name: str) -> torch.Tensor:
-        """Returns the rewards of a name, `(n,)`.
-
-        Raises:
-            ValueError: there is none of this name.
-        """
-        if name not in self.names:
-            raise ValueError(
-                f"Expected one of the rewards {listed(map(shown, self.names))}, got {shown(name)}."
-            )
-        return self.values[:, self.names.index(name)]
-
     def to(self, device: torch.device) -> NamedRewards:
         """Returns them on another device."""
         return dataclasses.replace(self, values=self.values.to(device))

@@ -114,7 +114,7 @@ def from_table(
         table: a `.csv` or `.parquet` file (the latter needs pyarrow: `pip install
             "spin-d3rlpy[parquet]"`), a folder of such files, or columns by name, such as a data
             frame of pandas, polars or pyarrow. A folder's files are one log, in the order of their
-            names, and an episode may go on in the next file; those whose names begin with "." or
+            names, and an episode may continue in the next file; those whose names begin with "." or
             "_" are not read. A CSV file's cells are parted by commas or, if its header has none,
             by semicolons or tabs. Names of columns are text or whole numbers.
         observations: columns of the state, known before the decision. Numbers stay numbers; dates
