@@ -187,7 +187,8 @@ def _log(data: DeviceReplayBuffer, settings: TradeOffSettings) -> DeviceReplayBu
     if data.named_rewards is None:
         raise InvalidDatasetError(
             f"Expected a log with several rewards, {settings.log} has one. Make it by `spin-d3rlpy "
-            "data from-table ... --reward revenue=<column> --reward complaints=<column>`."
+            "data from-table ... --reward revenue=<column> --reward complaints=<column>` with a "
+            "--weight of each."
         )
     names = data.named_rewards.names
     missing = [name for name in settings.directions if name not in names]

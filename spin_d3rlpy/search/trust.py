@@ -207,6 +207,12 @@ class Trust:
         if self.spread == 0.0:
             return ""
         share = self.confirmed[self._best] / self.spread
+        if self.are_large[self._best]:  # why it acts though less is confirmed than expected
+            careful = self.careful_gains[self._best] / self.spread
+            return (
+                f"; what is confirmed less what is not is {careful:.1%} of the standard deviation "
+                f"of returns (expected {LEAST_CAREFUL_GAIN:.0%} where less is confirmed)"
+            )
         return (
             f"; the gain is {share:.1%} of the standard deviation of returns "
             f"(expected {LEAST_GAIN:.0%})"

@@ -407,6 +407,7 @@ def test_a_large_gain_acts_if_no_other_is_confirmed() -> None:
     near = Trust(searches, (1.0, 0.1), (0.8, 0.02), (0.03, 0.01), 100, 2.0, 5.0)
     assert (near.are_confirmed, near.are_large) == ((False, False), (True, False))
     assert (near.acts_by, near.best) == ("search", searches[0])
+    assert "less what is not is 12.0% of the standard deviation of returns" in str(near)
     # One that is confirmed goes before it, however much more the other promises.
     sure = dataclasses.replace(near, promised=(1.0, 0.3), confirmed=(0.8, 0.3))
     assert (sure.acts_by, sure.best) == ("search", searches[1])
