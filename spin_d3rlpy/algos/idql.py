@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 import time
+from collections.abc import Callable, Mapping
 from typing import Any, Self, cast
 
 import torch
@@ -14,7 +15,7 @@ from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.logging import LOG
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers.optimizers import OptimizerWrapper
-from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.torch_utility import TorchMiniBatch, eval_api
 from d3rlpy.types import NDArray, Observation, Shape
 
 from spin_d3rlpy._compat import is_exporting
@@ -25,7 +26,9 @@ from spin_d3rlpy.algos.actor_critic import (
     create_critic,
     create_critic_optim,
 )
+from spin_d3rlpy.algos.base import no_timer
 from spin_d3rlpy.algos.config import TPolicy
+from spin_d3rlpy.algos.fit import Timer
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
 from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.conditions import ArrayLike, as_conditions
@@ -38,6 +41,7 @@ from spin_d3rlpy.critics.base import (
     squared_error,
 )
 from spin_d3rlpy.critics.joint import JointCritic
+from spin_d3rlpy.critics.overfitting import CHECKED_ROWS, OverfittingCheck
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch, named_rewards_of
 from spin_d3rlpy.data.buffer.named_rewards import Weights, check_weights
@@ -127,6 +131,10 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             `joint_critic` and `held_out_share`, which choose among them; unused without.
         stricter_flexibilities: values above `action_flexibility` and at most 1 that the search may
             keep to instead. Only with `held_out_share`; unused without.
+        overfitting_dropout: share of the joint critics' hidden layers that steps leave out once the
+            critics' errors on held-out episodes have surely risen (`critics.overfitting`), in
+            [0, 1); 0 goes on as before. Only with `held_out_share` and `expectile=0.5`, where
+            values are mean returns; unused without.
         search: `"auto"` acts as trust decides, `"always"` by the best search, confirmed or not,
             `"never"` by imitation. It may be changed after training: `algo.config.search`.
         reward_weights: of the rewards of a dataset with several, by name. Critics of whole actions
@@ -147,6 +155,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     held_out_share: float = 0.0
     short_gammas: list[float] = dataclasses.field(default_factory=list)
     stricter_flexibilities: list[float] = dataclasses.field(default_factory=list)
+    overfitting_dropout: float = 0.0
     search: SearchMode = "auto"
     reward_weights: dict[str, float] | None = None
 
@@ -284,6 +293,37 @@ class IDQLImpl(ActorCriticImpl):
         values = critic.standardized(self._slot_layout, x, batch.actions)  # (E, G * R, B)
         return squared_error(values.flatten(0, 1), targets.repeat(len(values), 1))
 
+    @eval_api
+    @torch.no_grad()
+    def errors_of_values(
+        self, x: torch.Tensor, actions: torch.Tensor, returns: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns squared errors of standardized values, means over critics and rewards, `(B,)`.
+
+        Args:
+            x: scaled observations `(B, obs)`.
+            actions: `(B, N)`.
+            returns: to go, by the shortest discount and each reward, `(R, B)`.
+        """
+        critic, n = self._modules.q_funcs, self._n_rewards
+        gammas = self._config.gammas
+        first = gammas.index(min(gammas)) * n
+        outputs = slice(first, first + n)
+        scale = cast(JointCritic, critic).members[0].scale
+        y = (returns - scale.mean[outputs, None]) / scale.std[outputs, None]
+        values = critic.standardized(self._slot_layout, x, actions)[:, outputs]  # (E, R, B)
+        return (values - y).square().mean((0, 1))
+
+    @property
+    def dropout_rate(self) -> float:
+        """Share of the joint critics' hidden layers that steps leave out."""
+        critic = self._modules.q_funcs
+        return critic.members[0].dropout.p if isinstance(critic, JointCritic) else 0.0
+
+    @dropout_rate.setter
+    def dropout_rate(self, rate: float) -> None:
+        cast(JointCritic, self._modules.q_funcs).drop_out(rate)
+
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
         return self.values_by_gamma(x, action).mean(0)
 
@@ -303,6 +343,7 @@ class IDQLImpl(ActorCriticImpl):
     def inner_sample_action(self, x: Any, extra: Rule | None = None) -> torch.Tensor:
         return self._choose(x, False, self._config.value_temperature, self.rule_and(extra))
 
+    @eval_api
     @torch.no_grad()
     def choose_with(
         self,
@@ -453,6 +494,7 @@ class IDQLImpl(ActorCriticImpl):
         improved = improve(members, conditionals_of, x, start, conditions, sweeps, deadline)
         return torch.where(actions == OPEN, OPEN, improved)
 
+    @eval_api
     @torch.no_grad()
     def measure_trust(self, x: torch.Tensor) -> Trust:
         """Returns how far the critics confirm each other's searches in states `(B, obs)`."""
@@ -487,6 +529,7 @@ class IDQLImpl(ActorCriticImpl):
             critic.spread,
         )
 
+    @eval_api
     @torch.no_grad()
     def temporal_difference_errors(self, batch: TorchMiniBatch) -> torch.Tensor:
         """Returns `r + gamma V(s') - Q(s, a)` of scaled transitions, `(B,)`."""
@@ -525,6 +568,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     impl_class = IDQLImpl
     _acts_by = PolicyAlgo._acts_by | {"q_funcs", "targ_q_funcs", "trust"}
     _held_out: DeviceReplayBuffer | None = None
+    _overfitting: OverfittingCheck | None = None
 
     @takes(_IDQLArguments)
     def __init__(self, *arguments: Any, **fields: Any) -> None:
@@ -673,6 +717,54 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         assert self._held_out is not None
         observations = self._held_out.observations_at(rows)
         return observations if self._transform is None else self._transform(observations)
+
+    def checkpointed_parts(self) -> Mapping[str, Any]:
+        """Also what critics' errors on held-out episodes were."""
+        config, parts = self._config, super().checkpointed_parts()
+        self._overfitting = None
+        can_measure = config.joint_critic and config.expectile == 0.5 and self._held_out is not None
+        if config.overfitting_dropout == 0.0 or not can_measure:
+            return parts
+        self._overfitting = OverfittingCheck(self._held_out_errors())
+        return {**parts, "overfitting": self._overfitting}
+
+    def _held_out_errors(self) -> Callable[[], torch.Tensor]:
+        """Returns what measures the errors of values in held-out states."""
+        held_out, impl = self._held_out, self.require_built()
+        assert held_out is not None
+        n = min(held_out.transition_count, CHECKED_ROWS)
+        rows = torch.linspace(0, held_out.transition_count - 1, n, device=held_out.device).long()
+        scaler, named = self._config.reward_scaler, held_out.named_rewards
+        rewards = held_out.rewards if scaler is None else scaler.transform(held_out.rewards)
+        several = rewards[None]
+        if self._config.reward_weights is not None and named is not None:
+            several = named.values.T
+        shortest = [min(self._config.gammas)]
+        returns = torch.cat([held_out.completed_returns(one, shortest) for one in several])
+        x = self._scaled(held_out.observation_index[rows])
+        actions, returns = held_out.actions[rows].long(), returns[:, rows]
+        return lambda: impl.errors_of_values(x, actions, returns)
+
+    def sample_and_update(
+        self, source: BatchSource, measure: Timer = no_timer
+    ) -> dict[str, torch.Tensor]:
+        """Also looks whether critics begin to learn the log by heart."""
+        check, rate = self._overfitting, self._config.overfitting_dropout
+        if check is None:
+            return super().sample_and_update(source, measure)
+        self.require_built().dropout_rate = rate if check.has_risen else 0.0
+        metrics = super().sample_and_update(source, measure)
+        if check.after_step(self.grad_step):
+            LOG.info(
+                "Critics' errors on held-out episodes rise: from now on their layers drop out",
+                step=self.grad_step,
+                rate=rate,
+            )
+        return metrics
+
+    def frozen_state(self) -> object:
+        """Also how much the critics drop out."""
+        return super().frozen_state(), self.require_built().dropout_rate
 
     def end_run(self) -> None:
         super().end_run()

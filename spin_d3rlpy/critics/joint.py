@@ -376,6 +376,8 @@ def _rows_of(table: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
 class JointQFunction(nn.Module):
     """Maps observations and whole actions to values: `head(encoder(relu(norm(sums))))`.
 
+    In training, `drop_out` leaves out a share of both hidden layers.
+
     Args:
         encoder_factory: d3rlpy factory of the hidden layers on the sums, which are as wide as its
             output.
@@ -401,6 +403,7 @@ class JointQFunction(nn.Module):
         super().__init__()
         self.actions = actions
         self.norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(0.0)
         self.encoder = encoder_factory.create((width,))
         n_outputs, has_several = n_discounts * n_rewards, n_rewards > 1
         self.head = nn.Linear(compute_output_size([(width,)], self.encoder), n_outputs)
@@ -455,7 +458,8 @@ class JointQFunction(nn.Module):
         return values
 
     def _hidden(self, sums: torch.Tensor) -> torch.Tensor:
-        hidden: torch.Tensor = self.encoder(relu(self.norm(sums)).flatten(0, -2))
+        first = self.dropout(relu(self.norm(sums)).flatten(0, -2))
+        hidden: torch.Tensor = self.dropout(self.encoder(first))
         return hidden
 
 
@@ -509,6 +513,14 @@ class JointCritic(ActionCritic):
             q.scale.fit(returns.flatten(0, 1))
             if q.covariance is not None:
                 q.covariance.copy_(torch.cov(returns[0]))
+
+    def drop_out(self, rate: float) -> None:
+        """Leaves out this share of the hidden layers in steps of training; 0 nothing.
+
+        Srivastava et al., Dropout, 2014.
+        """
+        for q in self.members:
+            q.dropout.p = rate
 
     def weigh(self, weights: Sequence[float]) -> None:
         """Makes `q_values` weighted sums of the values by R rewards."""

@@ -366,6 +366,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
     def end_run(self) -> None:
         """Compares the value of the logging policy with its returns."""
         super().end_run()
+        self._evaluation.modules.set_eval()  # training leaves networks dropping out
         if not self._check:
             return
         self.log_check = self._compare_with_log(self._log)

@@ -93,7 +93,7 @@ class HalvesEstimate:
                 f"{self.missed:.2g} standard deviations, expected {self.tolerance:.2g} at most. "
                 "Evaluate for more steps (n_steps=), or with a smaller gamma."
             )
-        return f"{self.value}, the log {self.logged}"
+        return f"{self.value}, {self.gain} from the log's {self.logged.value:.4g}"
 
 
 def estimate_by_halves(

@@ -59,6 +59,7 @@ RANGES: dict[str, str] = {
     "value_temperature": _AT_LEAST_0,
     "search_sweeps": "[0, 1000]",
     "held_out_share": _PROBABILITY,
+    "overfitting_dropout": _PROBABILITY,
     "short_gammas": _PROBABILITY,
     "stricter_flexibilities": "(0, 1]",
     # weights of trajectories

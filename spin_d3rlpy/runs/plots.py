@@ -206,14 +206,17 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
-def _finish(axes: Axes, title: str, xlabel: str, ylabel: str, grid: bool = True) -> None:
+def _finish(
+    axes: Axes, title: str, xlabel: str, ylabel: str, grid: bool = True, legend: bool = True
+) -> None:
     axes.set_title(title, fontsize=11)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     if grid:
         axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    if legend:
+        axes.legend(frameon=False, fontsize=8)
 
 
 class TradeOffMark(NamedTuple):
@@ -281,5 +284,7 @@ def plot_trade_off(
     for bound, draw in zip(bounds, (axes.axvline, axes.axhline), strict=True):
         if bound is not None:
             draw(bound, color=COLORS[3], linestyle="--", linewidth=1.2, label="limit")
-    _finish(axes, "", names[0], names[1])
+    _finish(axes, "", names[0], names[1], legend=False)
+    # Intervals reach into all corners.
+    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=5)
     save_figure(figure, path)

@@ -58,8 +58,9 @@ def write_page(
             "read on the other half, together with the policy that logged, whose return is known: "
             "what both evaluations miss alike cancels out. Where the log's own return is missed, "
             "there is no answer.",
-            "A limit is kept if the far end of the interval is within it. Weightings are tried "
-            "from the most careful one on, up to the first that does not keep it.",
+            "A limit is kept if the far end of the interval is within it; where the limit is "
+            "today's, that of the difference from the log. Weightings are tried from the most "
+            "careful one on, up to the first that does not keep it.",
             "No estimate from a log knows what the deciders knew and the log lacks.",
         ]
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from d3rlpy.logging import NoopAdapterFactory
+from d3rlpy.models.encoders import VectorEncoderFactory
 
 from spin_d3rlpy import (
     BC,
@@ -290,3 +291,45 @@ def test_conditions_that_were_not_in_the_data_are_kept() -> None:
     other.build_with_dataset(random_buffer())
     with pytest.raises(ValueError, match="FactoredPolicy cannot choose in view of"):
         other.predict_with(STATES)
+
+
+def test_all_layers_of_a_joint_critic_drop_out_in_training() -> None:
+    torch.manual_seed(0)
+    critic = JointCritic((3,), VectorEncoderFactory(hidden_units=[32]), [3, 2], n_critics=1)
+    q, seen = critic.members[0], []
+    q.encoder.register_forward_hook(lambda _, x, y: seen.append(x[0]))
+    q.head.register_forward_hook(lambda _, x, y: seen.append(x[0]))
+    x, actions = torch.randn(200, 3), torch.randint(2, (200, 2))
+    layout = SlotLayout([3, 2])
+
+    def zeros() -> list[float]:
+        seen.clear()
+        critic.standardized(layout, x, actions)
+        return [float((layer == 0.0).float().mean()) for layer in seen]
+
+    before = zeros()
+    critic.drop_out(0.5)
+    for less, more in zip(before, zeros(), strict=True):
+        assert more == pytest.approx(less + 0.5 * (1.0 - less), abs=0.05)
+    critic.eval()
+    assert zeros() == before
+
+
+def test_nothing_drops_out_where_critics_decide_or_are_judged() -> None:
+    buffer = two_modes()
+    fields = {"held_out_share": 0.2, "search_sweeps": 1, "joint_critic": True}
+    algo = trained(SPINIDQL, buffer, **fields, **joint_fields())
+    impl, x = algo.impl, buffer.observations[:64]
+    batch = algo.scale(buffer.transitions(torch.arange(64)))
+    for judge in (
+        lambda: impl.measure_trust(x).searches,
+        lambda: impl.temporal_difference_errors(batch).tolist(),
+        lambda: algo.predict_with(x.numpy()).tolist(),
+        lambda: algo.predict(x.numpy()).tolist(),
+    ):
+        impl.modules.set_train()  # as an update leaves it
+        impl.dropout_rate = 0.5
+        first = judge()
+        assert not impl.modules.q_funcs.training
+        impl.modules.set_train()
+        assert judge() == first  # with other random numbers

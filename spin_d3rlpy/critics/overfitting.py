@@ -1,0 +1,53 @@
+"""Says when critics begin to learn their data by heart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+CHECKED_ROWS = 4096  # held-out ones, at most
+STEPS_BETWEEN_CHECKS = 50
+# Standard errors. Each check is one more chance for a rise by luck.
+SURELY = 3.0
+
+
+class OverfittingCheck:
+    """Compares errors on held-out rows with the least ones so far, from check to check.
+
+    What noisy rewards were by chance can be learned by heart, and what critics have learned so is
+    wrong elsewhere: errors on rows that nothing is trained on rise again.
+
+    Args:
+        errors: measures squared errors of the same held-out rows, `(B,)`.
+
+    Attributes:
+        has_risen: whether errors were once surely above the least ones: by three standard errors of
+            the difference, row by row. It is not measured any further then.
+    """
+
+    def __init__(self, errors: Callable[[], torch.Tensor]) -> None:
+        self.has_risen = False
+        self._errors = errors
+        self._least: torch.Tensor | None = None
+
+    def after_step(self, step: int) -> bool:
+        """Measures every 50 steps; returns whether errors have risen just now."""
+        if self.has_risen or step % STEPS_BETWEEN_CHECKS:
+            return False
+        errors = self._errors().cpu()
+        if self._least is None or errors.mean() < self._least.mean():
+            self._least = errors
+            return False
+        rise = errors - self._least
+        self.has_risen = bool(rise.mean() > SURELY * rise.std() / len(rise) ** 0.5)
+        return self.has_risen
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what was measured so far."""
+        return {"has_risen": self.has_risen, "least": self._least}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state_dict`."""
+        self.has_risen, self._least = state["has_risen"], state["least"]
