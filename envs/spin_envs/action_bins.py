@@ -61,9 +61,8 @@ class Bins:
         """Returns what a number of bins, or their edges, stands for."""
         if isinstance(given, Bins):
             return given
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            return cls(given)  # which refuses text
-        return cls(edges=tuple(given))
+        is_edges = isinstance(given, Iterable) and not isinstance(given, str)
+        return cls(edges=tuple(given)) if is_edges else cls(given)
 
     def divide(
         self, low: float, high: float, is_whole: bool, log: Floats | None

@@ -177,12 +177,17 @@ def _check_finite(numbers: ActionNumbers, rows: Rows) -> None:
         )
 
 
-def _divided(numbers: ActionNumbers, bins: BinsOf | None, rows: Rows | None) -> ActionBins:
-    """Returns the bins of the slots that need some."""
+def check_bins(space: Space[Any], bins: BinsOf | None) -> None:
+    """Raises the ValueError that `FlatActions` raises for a space or bins, whatever the log is."""
+    _bins_of(ActionNumbers(space), bins)
+
+
+def _bins_of(numbers: ActionNumbers, bins: BinsOf | None) -> dict[int, Bins]:
+    """Returns the bins of each slot that needs some."""
     slots = np.flatnonzero(_binned(numbers)).tolist()
     given = _by_slot(numbers, slots, bins)
-    edges, values = [], []
-    for slot, (low, high, is_whole) in zip(slots, _dimensions(numbers), strict=True):
+    found = {}
+    for slot in slots:
         where = numbers.places[slot]
         if given.get(slot) is None:
             raise ValueError(
@@ -190,10 +195,21 @@ def _divided(numbers: ActionNumbers, bins: BinsOf | None, rows: Rows | None) -> 
                 f"continuous: pass bins=5, or bins={{{numbers.names[slot]!r}: 5}}, say."
             )
         try:
-            one = Bins.of(given[slot])
-            divided = one.divide(low, high, is_whole, None if rows is None else rows[:, slot])
+            found[slot] = Bins.of(given[slot])
         except (TypeError, ValueError) as error:
             raise ValueError(f"The bins of {where} are wrong: {error}") from error
+    return found
+
+
+def _divided(numbers: ActionNumbers, bins: BinsOf | None, rows: Rows | None) -> ActionBins:
+    """Returns the bins of the slots that need some."""
+    edges, values = [], []
+    dimensions = _dimensions(numbers)
+    for (slot, one), bounds in zip(_bins_of(numbers, bins).items(), dimensions, strict=True):
+        try:
+            divided = one.divide(*bounds, None if rows is None else rows[:, slot])
+        except ValueError as error:
+            raise ValueError(f"The bins of {numbers.places[slot]} are wrong: {error}") from error
         edges.append(divided[0])
         values.append(divided[1])
     return _checked(numbers, edges, values)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.coverage import Coverage, CoverageCounter
+from spin_d3rlpy.data.minari.actions import ActionReader
 from spin_d3rlpy.data.minari.environments import make_environment
 from spin_d3rlpy.data.minari.playing import Step, replay
 from spin_d3rlpy.data.minari.records import is_close, misplaced_end, record_problems
@@ -88,6 +89,7 @@ def check_dataset(
         InvalidActionSpaceError: another action space, e.g. continuous.
     """
     nvec = nvec_from_space(dataset.action_space)
+    reader = ActionReader.of(dataset, None, lambda: iter(()))
     storage = dataset.storage
     parts = [(part["policy"], part["episodes"]) for part in storage.metadata.get("composition", [])]
     report = CheckReport(dataset.id, parts=parts)
@@ -108,7 +110,7 @@ def check_dataset(
                 play = None
                 report.notes.append(f"alignment with the simulator ({error})")
             for index, raw in enumerate(storage.get_episodes(range(n))):
-                episode = episode_arrays(dataset, index, raw)
+                episode = episode_arrays(dataset, index, raw, reader)
                 choices = _check_arrays(report, dataset, raw, episode, nvec)
                 if choices is not None:
                     counter.add(episode.observations, choices)
