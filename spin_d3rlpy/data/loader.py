@@ -86,19 +86,21 @@ def load_dataset(
 
     Returns:
         The dataset in main memory (algorithms move it to their device) and the environment, both
-        with flat observations, whose parts have the data's order, and slots of choices as actions,
-        by a `spin_envs.FlattenAction` where its own are others (see `buffer.flat_actions`). A warning names features whose
-        first values in an episode are not the data's, such as of another scale; for that the
-        environment is reset a few times, unless it is one of `spin/...`.
+        with flat observations, whose parts have the data's order. Where the environment's actions
+        are others than slots of choices, it comes in a `spin_envs.FlattenAction`, and the dataset
+        keeps how they are converted as `flat_actions`. A warning names features whose first values
+        in an episode are not the data's, such as of another scale; for that the environment is
+        reset a few times, unless it is one of `spin/...`.
 
     Raises:
         DatasetNotFoundError: no such dataset; near matches are listed.
         InvalidDatasetError: it is damaged, unusable for MultiDiscrete offline RL, or its
             environment is unknown or not registered, or `env` has observations of another size.
         NvecMismatchError: `env` has other actions than the dataset.
+        InvalidActionSpaceError: likewise, of an environment whose actions are converted.
         RemoteError: it could not be downloaded.
         MissingDependencyError: the environment's simulator is not installed.
-        ValueError: `size` or `jobs` is out of range, or `rewards` and `weights` do not fit.
+        ValueError: `size`, `jobs` or `bins` is out of range, or `rewards` and `weights` do not fit.
     """
     minari_dataset = open_dataset(dataset, size, jobs, progress, trust)
     map_in = None

@@ -16,7 +16,10 @@ class Pad(gymnasium.Env[Any, Any]):
 
     steps_of_episode = 8
 
-    def __init__(self, masks: bool = False, sticks: bool = True) -> None:
+    def __init__(
+        self, masks: bool = False, sticks: bool = True, render_mode: str | None = None
+    ) -> None:
+        self.render_mode = render_mode
         self.masks, self.sticks = masks, sticks
         self.observation_space = Box(-1.0, 1.0, (3,))
         self.action_space = self.space(sticks)

@@ -16,6 +16,8 @@ from d3rlpy.dataset import ReplayBufferBase
 from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
 
+from spin_d3rlpy.data.action_spaces import KEY as ACTIONS_KEY
+from spin_d3rlpy.data.action_spaces import flat_actions_of, with_flat_actions
 from spin_d3rlpy.data.buffer.device_buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import StackedEpisodes, action_dtype, no_transitions
 from spin_d3rlpy.data.buffer.masks import Bits, open_where_empty
@@ -497,7 +499,10 @@ def save_dataset(
         raise DatasetNotFoundError(
             f"Expected a name <namespace>/<name>-v<number> outside {NAMESPACE}, got {name!r}."
         )
-    data = as_device_buffer(buffer, None if env is None else nvec_from_space(env.action_space))
+    kept = getattr(buffer, "flat_actions", None)
+    flat = None if env is None else with_flat_actions(env, kept)
+    data = as_device_buffer(buffer, None if flat is None else nvec_from_space(flat.action_space))
+    kept = kept if flat is None or kept is not None else flat_actions_of(flat)
     observations, actions, rewards = (
         tensor.cpu().numpy() for tensor in (data.observations, data.actions, data.rewards)
     )
@@ -514,7 +519,7 @@ def save_dataset(
         storage = write_episodes(
             staging,
             Box(-np.inf, np.inf, (size,), np.float32) if env is None else env.observation_space,
-            MultiDiscrete(data.nvec) if env is None else env.action_space,
+            MultiDiscrete(data.nvec),
             None if env is None else storable_spec(env),
             (
                 episode_buffer(
@@ -533,6 +538,8 @@ def save_dataset(
             metadata[KEY] = data.preparation.to_json()
         if data.layout is not None:
             metadata[LAYOUT_KEY] = data.layout.to_dict()
+        if kept is not None:
+            metadata[ACTIONS_KEY] = kept.to_dict()
         if named is not None:
             metadata[REWARDS_KEY] = named.to_json()
         storage.update_metadata(metadata)
