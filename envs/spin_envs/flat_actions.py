@@ -121,6 +121,13 @@ class FlatActions:
         """
         return allowed_rows(self._numbers, self.nvec.tolist(), given)
 
+    def slots_of_entries(self) -> dict[Any, list[int]]:
+        """Returns the slots of each entry of a `Dict` or `Tuple`, by key or position."""
+        slots: dict[Any, list[int]] = {}
+        for part, at in zip(self._numbers.parts, self._numbers.slices, strict=True):
+            slots.setdefault(part.path[0], []).extend(range(at.start, at.stop))
+        return slots
+
     def value(self, slot: int, choice: int) -> int | float:
         """Returns the number that a slot's choice acts."""
         if not self._binned[slot]:
