@@ -25,6 +25,7 @@ from spin_d3rlpy import (
     save_policy,
 )
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.minari.check import check_dataset
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     InvalidCheckpointError,
@@ -314,3 +315,19 @@ def test_a_damaged_space_in_a_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidCheckpointError, match="kept space of actions"):
             load_policy(path)
     assert json.dumps(header["flat_actions"], allow_nan=False)
+
+
+def test_a_nested_dataset_is_checked_where_it_needs_no_bins(
+    make_minari: Make, foreign_episodes: Make
+) -> None:
+    episodes = minari_episodes(foreign_episodes)
+    with pytest.raises(InvalidActionSpaceError, match=r"cannot be checked.*bins="):
+        check_dataset(make_minari(SPACE, episodes))
+    exact = Tuple([Dict({"jump": Discrete(2)}), MultiBinary([2, 1])])
+    for e in episodes:
+        e.actions = ({"jump": e.actions[0]["jump"]}, e.actions[1])
+    episodes[2].actions[0]["jump"][4] = 7
+    report = check_dataset(make_minari(exact, episodes, name="others/exact-v0"))
+    (problem,) = report.problems
+    assert 'episode 2 are wrong. Expected action[0]["jump"] to be a whole number' in problem
+    assert report.lengths == [5, 3, 7]

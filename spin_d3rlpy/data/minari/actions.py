@@ -84,6 +84,12 @@ class ActionReader:
             raise InvalidDatasetError(f"Actions of {episode.name} are wrong. {error}") from error
         return dataclasses.replace(episode, actions=choices)
 
+    def actions(self, episode: EpisodeArrays) -> Sequence[Any]:
+        """Returns an episode's actions as the environment takes them."""
+        if self.kept is None or self.is_stored_flat:
+            return list(episode.actions)
+        return [self.kept.unflatten(row) for row in self.read(episode).actions]
+
     def masks(self, given: Any, length: int, name: str) -> Bits:
         """Returns an episode's masks in infos, stacked in each part, as bits `(T + 1, bytes)`."""
         if self.is_stored_flat or self.kept is None:
