@@ -281,6 +281,26 @@ def test_minaris_nested_actions_are_read(make_minari: Make, foreign_episodes: Ma
     assert SPACE.contains(algo.act(np.zeros(buffer.observations.shape[1])))
 
 
+def test_minaris_masks_of_parts_are_those_of_slots(
+    make_minari: Make, foreign_episodes: Make
+) -> None:
+    episodes = minari_episodes(foreign_episodes)
+    for e in episodes:
+        e.actions[0]["jump"][:] = 1
+        n = len(e.rewards) + 1
+        jump, free = np.tile([0, 1], (n, 1)), np.full((n, 2, 1), 2)
+        e.infos = {"action_mask": ({"jump": jump}, free)}
+    buffer = DeviceReplayBuffer.from_minari(make_minari(SPACE, episodes), bins=2)
+    masks = buffer.masks_at(buffer.observation_index)
+    assert masks is not None
+    assert masks[3].tolist() == [[True, True]] * 2 + [[False, True]] + [[True, True]] * 2
+    episodes[1].infos["action_mask"][0]["jump"] = np.ones((4, 3))
+    with pytest.raises(
+        InvalidDatasetError, match=r'action_mask of episode 1 .* action\[0\]\["jump"\]'
+    ):
+        DeviceReplayBuffer.from_minari(make_minari(SPACE, episodes, name="others/b-v0"), bins=2)
+
+
 @pytest.mark.parametrize(
     ("space", "bins", "message"),
     [

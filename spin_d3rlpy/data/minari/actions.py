@@ -21,6 +21,7 @@ from spin_envs.action_grid import is_integer
 from spin_envs.action_numbers import ActionNumbers, parts_of
 from spin_envs.flat_actions import BinsOf, check_bins, is_flat
 
+_INDEX = "_index_"
 Log: TypeAlias = Callable[[], Iterator[NDArray[np.float64]]]  # each episode's numbers `(T, N)`
 
 
@@ -91,7 +92,11 @@ class ActionReader:
         return [self.kept.unflatten(row) for row in self.read(episode).actions]
 
     def masks(self, given: Any, length: int, name: str) -> Bits:
-        """Returns an episode's masks in infos, stacked in each part, as bits `(T + 1, bytes)`."""
+        """Returns an episode's masks in infos, stacked in each part, as bits `(T + 1, bytes)`.
+
+        Raises:
+            InvalidDatasetError: they are of another form or length.
+        """
         if self.is_stored_flat or self.kept is None:
             return pack(np.asarray(given), self.nvec, f"{INFO} of {name}")
         try:
@@ -139,8 +144,10 @@ def numbers_of(space: Space[Any], actions: Any, length: int) -> NDArray[Any]:
 
 
 def _step_of(mask: Any, step: int) -> Any:
+    """Returns a step's mask of those that Minari has stacked in each part."""
     if isinstance(mask, Mapping):
-        return {key: _step_of(part, step) for key, part in mask.items()}
-    if isinstance(mask, tuple):
-        return tuple(_step_of(part, step) for part in mask)
+        parts = {key: _step_of(part, step) for key, part in mask.items()}
+        # Minari reads a tuple in infos as a dictionary.
+        is_tuple = list(parts) == [f"{_INDEX}{i}" for i in range(len(parts))]
+        return tuple(parts.values()) if parts and is_tuple else parts
     return mask[step]
