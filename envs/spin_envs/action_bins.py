@@ -27,8 +27,8 @@ class Bins:
         count: number of bins, 2 to 1,001. A dimension of whole numbers has at most one for each.
         by: `"equal"`, bins of the same width between the space's bounds, and where there is none,
             the least and largest logged value; `"quantiles"`, as many logged values in each bin,
-            where a value that is logged often has a bin of its own; `"grid"`, as many evenly spaced
-            values, both bounds included, to the nearest of which a value is rounded.
+            where a value that would fill two or more has one of its own; `"grid"`, as many evenly
+            spaced values, both bounds included, to the nearest of which a value is rounded.
         edges: instead of a count the ends of the bins, ascending, one more than there are bins.
 
     Raises:
@@ -132,8 +132,8 @@ def _quantile_edges(log: Floats, count: int) -> Floats:
     distinct = np.unique(log)
     if len(distinct) <= count:
         return np.asarray((distinct[1:] + distinct[:-1]) / 2)
-    # An edge belongs to the bin above it.
-    ranks = -(-np.arange(1, count) * len(log) // count)
+    # An edge belongs to the bin above it. The least value is no edge, but counts as a quantile.
+    ranks = -(-np.arange(count) * len(log) // count)
     quantiles, times = np.unique(np.sort(log)[ranks], return_counts=True)
     # A value that is several quantiles, such as a stick at rest, is not mixed with those above it.
     above = np.searchsorted(distinct, quantiles[times > 1]) + 1

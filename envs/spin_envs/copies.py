@@ -259,10 +259,8 @@ def _played(env: Env, memory: Memory, other: Env | None = None) -> list[Any]:
 
 def _allowed(action: object, info: dict[str, Any]) -> object:
     mask = info.get("action_mask")
-    if mask is None or not isinstance(action, np.ndarray | list):
-        return action
     chosen = np.asarray(action)
-    if chosen.ndim != 1 or len(mask) != len(chosen):
+    if mask is None or chosen.ndim != 1 or len(mask) != len(chosen):
         return action
     return np.array([int(np.argmax(row)) for row in mask], dtype=chosen.dtype)
 

@@ -24,6 +24,7 @@ from spin_d3rlpy import (
     save_dataset,
     save_policy,
 )
+from spin_d3rlpy.algos.saving import copy_to
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.minari.check import check_dataset
 from spin_d3rlpy.errors import (
@@ -155,6 +156,7 @@ def test_it_is_kept_with_a_dataset_and_in_the_policys_file(tmp_path: Path) -> No
     (choices,) = policy.predict(observation[None])
     assert policy.flat_actions.flatten(action).tolist() == choices.tolist()
     assert policy.act(observation[None]).tolist() == [choices.tolist()]
+    assert copy_to(policy, "cpu:0").flat_actions == buffer.flat_actions
     # In the environment itself and in its wrapper it returns the same.
     returns = [LockstepEvaluator(e, 4)(policy) for e in (env, made)]
     assert returns[0] == returns[1] > 3.0

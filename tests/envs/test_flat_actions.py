@@ -135,6 +135,22 @@ def test_what_bins_act(bins: Any, log: Any, acted: list[list[float]]) -> None:
         np.testing.assert_allclose(row, expected)
 
 
+def acted(log: list[float], count: int) -> list[float]:
+    flat = FlatActions(
+        Box(-1.0, 1.0, (1,), np.float64), Bins(count, "quantiles"), np.array(log)[:, None]
+    )
+    return [flat.value(0, k) for k in range(flat.nvec[0])]
+
+
+def test_values_that_are_logged_often_have_bins_of_their_own() -> None:
+    around = [-0.4, -0.3, -0.2, 0.2, 0.3, 0.4]
+    assert acted([*([0.0] * 10), *around], 4) == pytest.approx([-0.3, 0.0, 0.3])
+    assert acted([*([0.0] * 10), 0.1, 0.2, 0.3], 3) == pytest.approx([0.0, 0.2])
+    assert acted([*([1.0] * 10), 0.1, 0.2, 0.3], 3) == pytest.approx([0.2, 1.0])
+    # Sums of 0.1 are rounded; what it acts is not.
+    assert 0.1 in acted([*([0.1] * 10), -0.2, 0.3, 0.4, 0.5], 3)
+
+
 def test_a_longer_name_says_more() -> None:
     space = Dict({"a": Box(-1.0, 1.0, (2,)), "b": Box(-1.0, 1.0, ())})
     assert FlatActions(space, {"a/1": 7, "a": 3, "b": 2}).nvec.tolist() == [3, 7, 2]
@@ -154,6 +170,8 @@ def test_without_bounds_the_log_says_where_bins_are() -> None:
 def test_whole_numbers_have_a_bin_each_at_most() -> None:
     flat = FlatActions(Box(2, 5, (1,), np.int16), 9)
     assert [flat.unflatten([k]).tolist() for k in range(flat.nvec[0])] == [[2], [3], [4], [5]]
+    flat = FlatActions(Box(0, 3, (1,), np.int16), 3)
+    assert [flat.flatten([x])[0] for x in range(4)] == [0, 1, 1, 2]  # those in the middle together
 
 
 UNBOUNDED = Dict({"arm": Tuple([Discrete(2), Box(-np.inf, 1.0, (2,))])})
