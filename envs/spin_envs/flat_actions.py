@@ -69,6 +69,22 @@ class FlatActions:
         self.nvec = np.concatenate([part.nvec for part in numbers.parts])
         self.nvec[self._binned] = bins.nvec
 
+    @classmethod
+    def made(
+        cls,
+        space: Space[Any],
+        bins: BinsOf | FlatActions | None = None,
+        log: Sequence[Any] | NDArray[Any] | None = None,
+    ) -> FlatActions:
+        """Returns a new one, or `bins` if that is one of the same space; errors as of both."""
+        if not isinstance(bins, FlatActions):
+            return cls(space, bins, log)
+        if bins.space != space:
+            raise ValueError(
+                f"Expected actions of {bins.space}, as the given bins have, got {space}."
+            )
+        return bins
+
     @property
     def is_exact(self) -> bool:
         """Whether nothing is binned."""
@@ -184,9 +200,12 @@ def _check_finite(numbers: ActionNumbers, rows: Rows) -> None:
         )
 
 
-def check_bins(space: Space[Any], bins: BinsOf | None) -> None:
-    """Raises the ValueError that `FlatActions` raises for a space or bins, whatever the log is."""
-    _bins_of(ActionNumbers(space), bins)
+def check_bins(space: Space[Any], bins: BinsOf | FlatActions | None) -> None:
+    """Raises the ValueError that `FlatActions.made` raises, whatever the log is."""
+    if isinstance(bins, FlatActions):
+        FlatActions.made(space, bins)
+    else:
+        _bins_of(ActionNumbers(space), bins)
 
 
 def _bins_of(numbers: ActionNumbers, bins: BinsOf | None) -> dict[int, Bins]:

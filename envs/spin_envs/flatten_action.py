@@ -46,16 +46,11 @@ class FlattenAction(
         log: Sequence[Any] | NDArray[Any] | None = None,
         actions: FlatActions | Mapping[str, Any] | None = None,
     ) -> None:
-        if actions is None:
-            actions = FlatActions(env.action_space, bins, log)
-        elif bins is not None or log is not None:
+        if actions is not None and (bins is not None or log is not None):
             raise ValueError("Expected actions= alone: they say how the space is binned.")
-        elif isinstance(actions, Mapping):
+        if isinstance(actions, Mapping):
             actions = FlatActions.from_dict(actions)
-        if actions.space != env.action_space:
-            raise ValueError(
-                f"Expected an environment with the actions {actions.space}, got {env.action_space}."
-            )
+        actions = FlatActions.made(env.action_space, bins if actions is None else actions, log)
         RecordConstructorArgs.__init__(self, actions=actions.to_dict())
         super().__init__(env)
         self.actions = actions

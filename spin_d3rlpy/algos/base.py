@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -237,8 +238,16 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             self._config.layout = layout
 
     def _adopt_actions(self, actions: FlatActions | None) -> None:
-        if self._impl is None or self.flat_actions is None:
+        known = self.flat_actions
+        if self._impl is None or known is None:
             self.flat_actions = actions
+        elif actions is not None and actions != known:
+            warnings.warn(
+                f"The choices of these data stand for other actions than those that this "
+                f"{type(self).__name__} has learned. Read them with bins=algo.flat_actions.",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _flat(self, env: GymEnv) -> gymnasium.Env[Any, Any]:
         """The environment with slots of choices as actions."""

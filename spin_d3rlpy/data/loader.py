@@ -33,7 +33,7 @@ from spin_d3rlpy.errors import (
     SpinError,
 )
 from spin_d3rlpy.nvec import nvec_from_space, require_same_nvec
-from spin_envs import MissingDependencyError
+from spin_envs import FlatActions, MissingDependencyError
 from spin_envs.flat_actions import BinsOf
 
 DatasetLike: TypeAlias = str | Path | MinariDataset
@@ -46,7 +46,7 @@ def load_dataset(
     jobs: int | None = None,
     progress: bool = True,
     max_episodes: int | None = None,
-    bins: BinsOf | None = None,
+    bins: BinsOf | FlatActions | None = None,
     memory_map: bool | str | Path = False,
     trust: bool = False,
     env: gymnasium.Env[Any, Any] | str | None = None,
@@ -70,7 +70,8 @@ def load_dataset(
         bins: for continuous actions (`Box`), the number of values per dimension (one for all, or
             one each), rounded to the nearest; or `Bins`, or all of these by name, see
             `spin_envs.FlatActions`, which act the mean of the dataset's values. Continuous parts of
-            a `Dict` or `Tuple` need them, too, where a number means equal bins. The environment is
+            a `Dict` or `Tuple` need them, too, where a number means equal bins. The `flat_actions`
+            of another dataset or of a policy give the same bins again. The environment is
             discretized alike.
         memory_map: keep observations in a file, in the dataset's folder (True) or the given one,
             for datasets larger than memory. It takes disk space until the process ends.

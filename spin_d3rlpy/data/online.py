@@ -62,7 +62,7 @@ def collect(
     seed: int = 0,
     progress: bool = True,
     with_masks: bool = False,
-    bins: BinsOf | None = None,
+    bins: BinsOf | FlatActions | None = None,
 ) -> DeviceReplayBuffer:
     """Plays episodes by a function, such as a rule of thumb, and returns them as a dataset.
 
@@ -75,7 +75,8 @@ def collect(
         progress: draw a progress bar.
         with_masks: call `choose(observation, mask)` with the mask `(N, K)` of the state, bool; of a
             `Dict`, `Tuple` or `Box` space with the mask as the environment has it.
-        bins: of continuous actions, see `spin_envs.FlatActions`; the log is what is played.
+        bins: of continuous actions, see `spin_envs.FlatActions`; the log is what is played. Or the
+            `flat_actions` of another dataset or of a policy, for the same bins again.
 
     Ctrl-C ends it early: the whole episodes so far are returned, with a warning.
 
@@ -133,11 +134,11 @@ class _Actions:
     """
 
     space: gymnasium.Space[Any]
-    bins: BinsOf | None
+    bins: BinsOf | FlatActions | None
     numbers: ActionNumbers | None
 
     @classmethod
-    def of(cls, env: gymnasium.Env[Any, Any], bins: BinsOf | None) -> _Actions:
+    def of(cls, env: gymnasium.Env[Any, Any], bins: BinsOf | FlatActions | None) -> _Actions:
         """Refuses bad spaces and bins before anything is played."""
         space = env.action_space
         if bins is None and is_flat(space):
@@ -168,7 +169,7 @@ class _Actions:
         if self.numbers is None:
             return None
         log = np.stack([action for episode in played for action in episode.actions])
-        return FlatActions(self.space, self.bins, log)
+        return FlatActions.made(self.space, self.bins, log)
 
     def choices(
         self, episode: _Played, flat: FlatActions | None, nvec: Sequence[int]

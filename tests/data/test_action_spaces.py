@@ -111,6 +111,21 @@ def test_it_is_refused_before_anything_is_played(
         collect(gymnasium.make(ID, **kwargs), choose, 1, progress=False, bins=bins)
 
 
+def test_more_data_are_read_by_the_same_bins() -> None:
+    first, other = log(bins=3), log(5, bins=3)
+    again = log(5, bins=first.flat_actions)
+    assert again.flat_actions == first.flat_actions != other.flat_actions
+    algo = FactoredBC()
+    algo.build_with_dataset(first)
+    algo.fit(again, n_steps=1, n_steps_per_epoch=1, show_progress=False)
+    with pytest.warns(UserWarning, match=r"stand for other actions .*bins=algo\.flat_actions"):
+        algo.fit(other, n_steps=1, n_steps_per_epoch=1, show_progress=False)
+    assert algo.flat_actions == first.flat_actions
+    plain = gymnasium.make(ID, sticks=False)
+    with pytest.raises(ValueError, match="as the given bins have, got Dict"):
+        collect(plain, expert(plain), 1, progress=False, bins=first.flat_actions)
+
+
 def test_masks_of_parts_are_kept_as_those_of_slots() -> None:
     env = gymnasium.make(ID, masks=True)
     seen = []

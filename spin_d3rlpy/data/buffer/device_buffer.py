@@ -93,7 +93,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         cls,
         dataset: MinariDataset,
         max_episodes: int | None = None,
-        bins: BinsOf | None = None,
+        bins: BinsOf | FlatActions | None = None,
         map_in: Path | None = None,
         rewards: Mapping[str, RewardSource] | None = None,
         weights: Weights | RewardFunction | None = None,

@@ -42,7 +42,9 @@ class ActionReader:
     is_stored_flat: bool
 
     @classmethod
-    def of(cls, dataset: MinariDataset, bins: BinsOf | None, log: Log) -> ActionReader:
+    def of(
+        cls, dataset: MinariDataset, bins: BinsOf | FlatActions | None, log: Log
+    ) -> ActionReader:
         """Looks at a dataset; `log` reads its actions, by which bins may be made.
 
         Raises:
@@ -58,8 +60,8 @@ class ActionReader:
             return cls(kept or flat_actions_of_space(space), nvec, space, True)
         if isinstance(space, Box) and _is_numbers(bins):
             actions = FlatActions(space, _grids(bins))
-        elif bins is None:
-            actions = FlatActions(space)
+        elif bins is None or isinstance(bins, FlatActions):
+            actions = FlatActions.made(space, bins)
         else:
             check_bins(space, bins)  # before anything is read
             actions = FlatActions(space, bins, np.concatenate(list(log())))
@@ -106,7 +108,7 @@ class ActionReader:
         return pack(np.stack(masks), self.nvec, f"{INFO} of {name}")
 
 
-def _check_bins(dataset: MinariDataset, bins: BinsOf | None) -> None:
+def _check_bins(dataset: MinariDataset, bins: BinsOf | FlatActions | None) -> None:
     try:
         has_boxes = any(part.is_binned for part in parts_of(dataset.action_space))
     except ValueError as error:

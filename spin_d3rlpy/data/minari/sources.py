@@ -56,7 +56,7 @@ DAMAGE = (
 def read_minari(
     dataset: MinariDataset,
     max_episodes: int | None = None,
-    bins: BinsOf | None = None,
+    bins: BinsOf | FlatActions | None = None,
     map_in: Path | None = None,
     rewards: RewardReader | None = None,
 ) -> tuple[StackedEpisodes, FlatActions | None]:

@@ -38,7 +38,7 @@ class NumberColumns:
 
     @classmethod
     def of(
-        cls, actions: Sequence[Name], bins: BinsOf | None, space: Space[Any] | None
+        cls, actions: Sequence[Name], bins: BinsOf | FlatActions | None, space: Space[Any] | None
     ) -> NumberColumns | None:
         """Returns the columns that are read so; None if there are none.
 
@@ -71,7 +71,9 @@ class NumberColumns:
 
     def said(self) -> dict[str, Any]:
         """Returns it as JSON holds it, to know the same log again."""
-        return {"space": space_to_dict(self.space), "bins": repr(self.bins)}
+        bins = self.bins
+        said = bins.to_dict() if isinstance(bins, FlatActions) else repr(bins)
+        return {"space": space_to_dict(self.space), "bins": said}
 
     def read(
         self, table: Mapping[Name, Column], arguments: Any, state_only: Bools
@@ -99,7 +101,7 @@ class NumberColumns:
                 int(rows[row]),
             )
         try:
-            actions = FlatActions(self.space, self.bins, decided)
+            actions = FlatActions.made(self.space, self.bins, decided)
             choices = np.zeros(numbers.shape, np.int64)
             choices[rows] = actions.choices(decided)
         except InvalidActionError as error:

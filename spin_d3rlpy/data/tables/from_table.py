@@ -111,7 +111,7 @@ def from_table(
     dates: str | Mapping[Any, str] | None = None,
     keep: Sequence[Name] = (),
     memory_map: str | Path | None = None,
-    bins: BinsOf | Mapping[Any, Any] | None = None,
+    bins: BinsOf | FlatActions | Mapping[Any, Any] | None = None,
     action_space: gymnasium.Space[Any] | None = None,
 ) -> DeviceReplayBuffer:
     """Reads logged decisions: one row has a state, the action taken and its reward.
