@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from spin_d3rlpy import FactoredBC, from_table, load_policy, save_dataset, save_policy
+from spin_d3rlpy.cli import app
 from spin_d3rlpy.data import as_device_buffer
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 from spin_envs import Bins, FlatActions
@@ -137,3 +139,23 @@ def test_final_states_have_no_action() -> None:
     data = read(rows, bins={"dose": 2})
     assert data.transition_count == 11
     assert data.preparation.choices[1] == pytest.approx([7.5, 170.0 / 3.0])
+
+
+@pytest.mark.parametrize(("bins", "acted"), [("2", [22.5, 80.0]), ("0,5,60,90", [0.0, 30.0, 80.0])])
+def test_the_shell_makes_bins(
+    bins: str, acted: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    rows = ["e,s,dose,r", "a,1,0,1", "a,2,20,1", "a,3,30,1", "b,1,80,1", "b,2,39.9,1"]
+    (tmp_path / "log.csv").write_text("\n".join(rows))
+    options = ["--observation", "s", "--action", "dose", "--reward", "r", "--episode", "e"]
+    made = ["data", "from-table", str(tmp_path / "log.csv"), "me/d-v0", *options]
+    result = CliRunner().invoke(app, [*made, "--bins", f"dose={bins}"])
+    assert result.exit_code == 0, result.output
+    preparation = as_device_buffer("me/d-v0").preparation
+    assert preparation is not None
+    np.testing.assert_allclose(preparation.choices[0], acted, atol=0.1)
+    result = CliRunner().invoke(app, [*made, "--bins", "dose=x"])
+    assert 'bins of action["dose"] are wrong' in str(result.exception)
+    result = CliRunner().invoke(app, made)
+    assert "in choices= or" in str(result.exception)
