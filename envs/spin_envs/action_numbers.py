@@ -80,6 +80,15 @@ class Part:
             sizes = space.n if isinstance(space, Discrete) else space.nvec
         return np.broadcast_to(np.asarray(sizes, np.int64), self.shape).ravel()
 
+    def check(self) -> None:
+        """Raises ValueError if float64 does not hold its whole numbers."""
+        if self.is_binned or not self.size:
+            return
+        if np.max(np.abs(self.starts) + self.nvec) > _LARGEST:
+            raise ValueError(
+                f"Expected {self.where} to have numbers up to 2**53, got {self.space}."
+            )
+
     def rows(self, values: object, n: int) -> Rows:
         """Returns `n` values of it as numbers `(n, size)`.
 
@@ -131,10 +140,7 @@ def parts_of(space: Space[Any], path: Path = ()) -> Iterator[Part]:
             f"Expected {place(path)} to be a Discrete, MultiBinary, MultiDiscrete or Box space, or "
             f"a Dict or Tuple of such, got {space}. Leave it out by a wrapper that chooses it."
         )
-    part = Part(path, space)
-    if not part.is_binned and part.size and np.max(np.abs(part.starts) + part.nvec) > _LARGEST:
-        raise ValueError(f"Expected {part.where} to have numbers up to 2**53, got {space}.")
-    yield part
+    yield Part(path, space)
 
 
 class ActionNumbers:
@@ -156,11 +162,18 @@ class ActionNumbers:
 
     def __init__(self, space: Space[Any]) -> None:
         self.space = space
-        self.parts = list(parts_of(space))
-        total = sum(part.size for part in self.parts)
+        self.parts: list[Part] = []
+        total = 0
+        for part in parts_of(space):
+            total += part.size
+            if total > MAX_NUMBERS:  # before anything is made of so many
+                break
+            part.check()
+            self.parts.append(part)
         if not 1 <= total <= MAX_NUMBERS:
             raise ValueError(
-                f"Expected an action of 1 to {MAX_NUMBERS:,} numbers, got {total:,} in {space}."
+                f"Expected an action of 1 to {MAX_NUMBERS:,} numbers, got "
+                f"{'none' if not total else 'more'} in {space!r:.200}."
             )
         self.names = [name for part in self.parts for name in part.names]
         self.places = [where for part in self.parts for where in part.places]

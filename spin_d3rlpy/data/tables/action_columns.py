@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 from numpy.typing import NDArray
 
+from spin_d3rlpy.data.tables.arguments import TableArguments
 from spin_d3rlpy.data.tables.cells import read_numbers
 from spin_d3rlpy.data.tables.choice_values import read_choices
 from spin_d3rlpy.data.tables.columns import Bools, Column, Name
@@ -76,7 +77,7 @@ class NumberColumns:
         return {"space": space_to_dict(self.space), "bins": said}
 
     def read(
-        self, table: Mapping[Name, Column], arguments: Any, state_only: Bools
+        self, table: Mapping[Name, Column], arguments: TableArguments, state_only: Bools
     ) -> tuple[FlatActions, NDArray[np.int64]]:
         """Returns what makes choices of the columns, and choices `(rows, columns)`, 0 if skipped.
 
@@ -113,7 +114,7 @@ class NumberColumns:
 
 def read_actions(
     table: Mapping[Name, Column],
-    arguments: Any,
+    arguments: TableArguments,
     values: Mapping[Name, list[Any]],
     numbers: NumberColumns | None,
     state_only: Bools,
