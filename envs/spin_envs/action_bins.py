@@ -102,7 +102,7 @@ class Bins:
                 # Each whole number is the middle of as much as belongs to it.
                 margin = 0.5 if is_whole else 0.0
                 between = np.linspace(first - margin, last + margin, count + 1)[1:-1]
-            values = _means(between, first, last, log)
+            values = _means(between, _centers(between, first, last, is_whole), log)
         if is_whole:
             values = np.rint(values)
         return between, np.clip(values, low, high)
@@ -130,23 +130,30 @@ class Bins:
 def _quantile_edges(log: Floats, count: int) -> Floats:
     """Returns the edges between at most `count` bins with about as many logged values in each."""
     distinct = np.unique(log)
-    if len(distinct) <= count:
-        return np.asarray((distinct[1:] + distinct[:-1]) / 2)
-    # An edge belongs to the bin above it. The least value is no edge, but counts as a quantile.
-    ranks = -(-np.arange(count) * len(log) // count)
-    quantiles, times = np.unique(np.sort(log)[ranks], return_counts=True)
-    # A value that is several quantiles, such as a stick at rest, is not mixed with those above it.
-    above = np.searchsorted(distinct, quantiles[times > 1]) + 1
-    above = above[above < len(distinct)]
-    between = np.unique([*quantiles, *((distinct[above] + distinct[above - 1]) / 2)])
-    return np.asarray(between[between > distinct[0]])
+    first = np.arange(len(distinct))  # of the distinct values, the least of each bin
+    if len(distinct) > count:
+        ranks = -(-np.arange(count) * len(log) // count)
+        quantiles, times = np.unique(np.sort(log)[ranks], return_counts=True)
+        places = np.searchsorted(distinct, quantiles)
+        # A value that is several quantiles, such as a stick at rest, is not mixed with those above.
+        first = np.unique([*places, *(places[times > 1] + 1)])
+    first = first[(first > 0) & (first < len(distinct))]
+    return np.asarray((distinct[first] + distinct[first - 1]) / 2)
 
 
-def _means(between: Floats, first: float, last: float, log: Floats | None) -> Floats:
-    """Returns the mean of each bin's logged values, and the center of a bin without any."""
-    ends = np.array([first, *between, last])
-    values = (ends[1:] + ends[:-1]) / 2
-    values[np.abs(values) < _ROUNDING * (ends[-1] - ends[0])] = 0.0  # what rounding made of it
+def _centers(between: Floats, first: float, last: float, is_whole: bool) -> Floats:
+    """Returns each bin's center; of whole numbers one that is in it."""
+    lower, upper = np.array([first, *between]), np.array([*between, last])
+    if is_whole:  # an edge belongs to the bin above it, the last one to the last bin
+        upper = np.append(np.ceil(between) - 1, np.floor(last))
+        return np.asarray(np.floor((np.ceil(lower) + upper) / 2))
+    centers = (lower + upper) / 2
+    centers[np.abs(centers) < _ROUNDING * (last - first)] = 0.0  # what rounding made of it
+    return np.asarray(centers)
+
+
+def _means(between: Floats, values: Floats, log: Floats | None) -> Floats:
+    """Returns the mean of each bin's logged values, and `values` of bins without any."""
     if log is not None:
         bins = np.searchsorted(between, log, side="right")
         counts = np.bincount(bins, minlength=len(values))

@@ -292,8 +292,9 @@ def _checked(
         fits = fits and bool(np.isfinite(acted).all() and (np.diff(between) > 0).all())
         if not fits:
             raise ValueError(f"Expected ascending edges of {numbers.places[slot]}, and K values.")
-        stored = acted.astype(types[slot])
-        bins = np.searchsorted(between, stored, side="right")
+        with np.errstate(over="ignore", invalid="ignore"):  # said below
+            stored = acted.astype(types[slot])
+        bins = np.where(np.isfinite(stored), np.searchsorted(between, stored, side="right"), -1)
         if (bins != np.arange(len(acted))).any():
             wrong = int((bins != np.arange(len(acted))).argmax())
             raise ValueError(

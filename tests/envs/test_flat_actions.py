@@ -147,6 +147,8 @@ def test_values_that_are_logged_often_have_bins_of_their_own() -> None:
     assert acted([*([0.0] * 10), *around], 4) == pytest.approx([-0.3, 0.0, 0.3])
     assert acted([*([0.0] * 10), 0.1, 0.2, 0.3], 3) == pytest.approx([0.0, 0.2])
     assert acted([*([1.0] * 10), 0.1, 0.2, 0.3], 3) == pytest.approx([0.2, 1.0])
+    # The next value begins a quantile of its own.
+    assert acted([*([0.0] * 6), *([0.4] * 3), 0.5, 0.6, 0.7], 4) == pytest.approx([0.0, 0.4, 0.6])
     # Sums of 0.1 are rounded; what it acts is not.
     assert 0.1 in acted([*([0.1] * 10), -0.2, 0.3, 0.4, 0.5], 3)
 
@@ -172,6 +174,8 @@ def test_whole_numbers_have_a_bin_each_at_most() -> None:
     assert [flat.unflatten([k]).tolist() for k in range(flat.nvec[0])] == [[2], [3], [4], [5]]
     flat = FlatActions(Box(0, 3, (1,), np.int16), 3)
     assert [flat.flatten([x])[0] for x in range(4)] == [0, 1, 1, 2]  # those in the middle together
+    flat = FlatActions(Box(3, 5, (1,), np.int16), 2)
+    assert [flat.unflatten([k]).tolist() for k in range(2)] == [[3], [4]]
 
 
 UNBOUNDED = Dict({"arm": Tuple([Discrete(2), Box(-np.inf, 1.0, (2,))])})
@@ -300,6 +304,35 @@ def test_damaged_descriptions_are_refused(change: dict[str, Any]) -> None:
         FlatActions.from_dict({**content, "space": deep})
     with pytest.raises(ValueError, match="damaged"):
         FlatActions.from_dict({})
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+
+
+def changed(content: Any, value: Any, path: list[int]) -> Any:
+    """Returns JSON values with one of them replaced."""
+    if not path or not isinstance(content, dict | list) or not content:
+        return value
+    keys = list(content) if isinstance(content, dict) else list(range(len(content)))
+    key = keys[path[0] % len(keys)]
+    copy: Any = content.copy()
+    copy[key] = changed(content[key], value, path[1:])
+    return copy
+
+
+@settings(max_examples=200)
+@given(value=ANY, path=st.lists(st.integers(0, 5), min_size=1, max_size=9))
+def test_a_description_that_is_changed_is_refused_or_used(value: Any, path: list[int]) -> None:
+    content = changed(FlatActions(PAD, bins=3).to_dict(), value, path)
+    try:
+        flat = FlatActions.from_dict(content)
+    except ValueError:
+        return
+    assert flat.flatten(flat.unflatten(flat.flat_space.sample())).shape == flat.nvec.shape
 
 
 def test_gymnasium_is_the_space_of_an_environment() -> None:

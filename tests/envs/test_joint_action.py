@@ -338,7 +338,7 @@ def test_a_team_of_several_choices_each_is_learned_from() -> None:
 
 @pytest.mark.slow
 def test_particles_spread_out() -> None:
-    spread = pytest.importorskip("mpe2").simple_spread_v3
+    spread = pytest.importorskip("mpe2.simple_spread_v3")
     env = joint_action(spread.parallel_env(N=5, max_cycles=25))
     x, _ = env.reset(seed=0)
     assert x.shape == env.observation_space.shape
