@@ -102,12 +102,8 @@ def nvec_from_space(space: gymnasium.Space[object]) -> list[int]:
         return [2] * space.shape[0]
     if isinstance(space, Discrete):
         return [int(space.n)]
-    if isinstance(space, Box):
-        advice = "Discretize continuous actions first, for example with spin_envs.DiscretizeAction."
-    elif isinstance(space, MultiDiscrete | MultiBinary):
-        advice = f"Flatten its actions of shape {space.shape} to (N,) first."
-    else:
-        advice = "Write its parts as the entries of one MultiDiscrete space."
+    wrapper = "DiscretizeAction, or FlattenAction" if isinstance(space, Box) else "FlattenAction"
+    advice = f"Wrap the environment in spin_envs.{wrapper}."
     raise InvalidActionSpaceError(
         f"Expected a one-dimensional MultiDiscrete action space, got {space}. {advice}"
     )

@@ -145,7 +145,8 @@ def test_the_model_is_pretrained_in_one_place() -> None:
 NOT_ENVIRONMENTS = {"optim", "optimizer", "schedule", "lr_scheduler", "physics"}
 STEP_ENVIRONMENTS = {
     "envs/spin_envs/rollout.py",  # plays all episodes of experiments and evaluations
-    "envs/spin_envs/discretized.py",  # this and the next two wrap an environment
+    "envs/spin_envs/discretized.py",  # this and the next three wrap an environment
+    "envs/spin_envs/flatten_action.py",
     "envs/spin_envs/joint_action.py",
     "envs/spin_envs/copies.py",  # a few steps, to compare an environment with its copy
     "spin_d3rlpy/_compat.py",

@@ -61,7 +61,32 @@ def check_integer(name: str, value: object, low: int, high: int) -> None:
         raise ValueError(f"Expected {name} to be an integer from {low} to {high}, got {value!r}.")
 
 
-class ActionGrid:
+class ChoiceValues:
+    """What the choices of each of N dimensions stand for.
+
+    Args:
+        values: of each dimension its choices' values, `(K,)`.
+    """
+
+    def __init__(self, values: Sequence[NDArray[np.float64]]) -> None:
+        self.nvec = np.array([len(v) for v in values], dtype=np.int64)
+        # (N, K): row i holds the values of dimension i; what is past nvec[i] is never read.
+        self._values = np.zeros((len(values), int(self.nvec.max(initial=0))))
+        for i, v in enumerate(values):
+            self._values[i, : len(v)] = v
+        self._rows = np.arange(len(values))
+
+    def to_continuous(self, action: object) -> NDArray[np.float64]:
+        """Maps choices `(N,)` to values `(N,)`; raises as `check_action`."""
+        return self.values(check_action(action, self.nvec))
+
+    def values(self, checked: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Maps checked actions, `(N,)` or `(B, N)`, to values of the same shape."""
+        values: NDArray[np.float64] = self._values[self._rows, checked]
+        return values
+
+
+class ActionGrid(ChoiceValues):
     """Evenly spaced values per dimension, from `low` to `high`, shape `(N,)`, ends included.
 
     Raises:
@@ -80,18 +105,9 @@ class ActionGrid:
             )
         for b in per_dimension:
             check_integer("bins", b, 2, MAX_BINS)
-        self.nvec = np.array(per_dimension, dtype=np.int64)
-        # (N, K): row i holds the values of dimension i; what is past nvec[i] is never read.
-        self._values = np.zeros((n, int(self.nvec.max(initial=0))))
-        for i, b in enumerate(per_dimension):
-            self._values[i, :b] = np.linspace(low[i], high[i], b)
-        self._rows = np.arange(n)
+        super().__init__([np.linspace(low[i], high[i], b) for i, b in enumerate(per_dimension)])
         self._low = np.array(low, dtype=np.float64)
         self._spacing = (np.array(high, dtype=np.float64) - self._low) / (self.nvec - 1)
-
-    def to_continuous(self, action: object) -> NDArray[np.float64]:
-        """Maps bin indices `(N,)` to values `(N,)`; raises as `check_action`."""
-        return self.values(check_action(action, self.nvec))
 
     def nearest(self, values: NDArray[Any]) -> NDArray[np.int64]:
         """Maps finite values `(..., N)` to nearest bin indices, clipped to the grid's ends."""
@@ -99,8 +115,3 @@ class ActionGrid:
         spacing = np.where(self._spacing == 0.0, 1.0, self._spacing)
         index = np.rint((values - self._low) / spacing)
         return np.clip(index, 0, self.nvec - 1).astype(np.int64)
-
-    def values(self, checked: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Maps checked actions, `(N,)` or `(B, N)`, to values of the same shape."""
-        values: NDArray[np.float64] = self._values[self._rows, checked]
-        return values

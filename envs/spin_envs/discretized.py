@@ -36,10 +36,6 @@ class BoxGrid(ActionGrid):
         super().__init__(low.astype(np.float64), high.astype(np.float64), bins)
         self._space = space
 
-    def nearest(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        """Maps finite actions `(T, ...)` of the space to the nearest bin indices `(T, N)`."""
-        return super().nearest(values.reshape(len(values), -1))
-
     def values(self, checked: NDArray[np.int64]) -> NDArray[Any]:
         values = super().values(checked)
         if np.issubdtype(self._space.dtype, np.integer):

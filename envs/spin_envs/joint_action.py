@@ -7,11 +7,11 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, MultiDiscrete
 from gymnasium.spaces.utils import flatten, flatten_space
 from numpy.typing import NDArray
 
-from spin_envs.errors import InvalidActionError
+from spin_envs.flat_actions import BinsOf, FlatActions
 from spin_envs.layout import ActionLayout
 
 MASK = "action_mask"
@@ -47,45 +47,57 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
     ended theirs, and truncated if any of the last ones was. An agent that has left the episode, or
     ended its own, observes zeros, and what is chosen for it has no effect.
 
-    `info["action_mask"]` `(N, K)` allows what the agents' own masks allow, which they have in their
-    infos or in their observations, under `"action_mask"`. An agent that has left, and one whose
-    mask allows nothing, may only take its choice 0.
+    An agent may have several choices: its slots follow each other, one for each number of its
+    actions, whatever space they are of. Their names are the agent's, and where it has several, keys
+    and positions, as in `robot_1/arm/0`.
 
-    Where agents have equally long observations, its `layout` says that each one's are the features
-    of its slot, and where they have equally many choices, that they share them.
+    `info["action_mask"]` `(N, K)` allows what the agents' own masks allow, which they have in their
+    infos or in their observations, under `"action_mask"`, in any form that `FlatActions.mask`
+    takes. In a slot whose mask allows nothing, and in those of an agent that has left, only choice
+    0 may be taken. `info["agents"]` has the agents' infos.
+
+    Its `layout` says that an agent's observations are the features of its slots, followed by zeros
+    where another agent's are longer, and so are the kind of agent and the number of the slot, if
+    there are several; where all slots have equally many choices, that they share them.
 
     Args:
-        env: a PettingZoo parallel environment whose agents have `Discrete` actions.
+        env: a PettingZoo parallel environment.
         reward: `"sum"` or `"mean"` of the agents' rewards.
+        bins: of agents with continuous actions, see `FlatActions`; names begin with the agent's.
+
+    Attributes:
+        actions: the `FlatActions` of a `Dict` of the agents' actions.
 
     Raises:
-        ValueError: an agent's actions are not `Discrete`, or `reward` is unknown.
+        ValueError: an agent's actions cannot be converted (the text says where, such as
+            `action["robot_1"][0]`), or not without bins, or `reward` is unknown.
     """
 
-    def __init__(self, env: ParallelEnvironment, reward: TeamReward = "sum") -> None:
+    def __init__(
+        self, env: ParallelEnvironment, reward: TeamReward = "sum", bins: BinsOf | None = None
+    ) -> None:
         if reward not in ("sum", "mean"):
             raise ValueError(f"Expected reward 'sum' or 'mean', got {reward!r}.")
         self._env, self._reward = env, reward
         self._agents = list(env.possible_agents)
-        spaces = [env.action_space(agent) for agent in self._agents]
-        for agent, space in zip(self._agents, spaces, strict=True):
-            if not isinstance(space, Discrete):
-                raise ValueError(
-                    f"Expected agents with Discrete actions, agent {agent!r} has {space}."
-                )
+        # Pairs keep the agents' order, which a dict would sort.
+        pairs = [(agent, env.action_space(agent)) for agent in self._agents]
+        self.actions = FlatActions(Dict(pairs), bins)
         self._ended: set[Any] = set()
-        self._actions = [space for space in spaces if isinstance(space, Discrete)]
+        self._slots = self.actions.slots_of_entries()
+        self._all = self.actions.mask({})
         self._observations = [env.observation_space(agent) for agent in self._agents]
         parts = [flatten_space(space) for space in self._observations]
         self._sizes = [int(np.prod(part.shape or ())) for part in parts]
         bounds = [(part.low, part.high) for part in parts if isinstance(part, Box)]
         if len(bounds) < len(parts):
             raise ValueError("Expected agents with observations that flatten to a vector.")
-        # Zeros stand for an agent that is gone.
-        low = np.minimum(np.concatenate([low for low, _ in bounds]), 0.0)
-        high = np.maximum(np.concatenate([high for _, high in bounds]), 0.0)
-        self.observation_space = Box(low.astype(np.float32), high.astype(np.float32))
-        self.nvec = np.array([int(space.n) for space in self._actions])
+        # Zeros stand for an agent that is gone, and for what others observe in addition.
+        low, high = np.zeros((2, len(bounds), max(self._sizes)), np.float32)
+        for i, (size, bound) in enumerate(zip(self._sizes, bounds, strict=True)):
+            low[i, :size], high[i, :size] = np.minimum(bound[0], 0.0), np.maximum(bound[1], 0.0)
+        self.observation_space = Box(low.ravel(), high.ravel())
+        self.nvec = self.actions.nvec
         self.action_space = MultiDiscrete(self.nvec)
         self.layout = self._layout()
         self.render_mode = getattr(env, "render_mode", None)
@@ -95,17 +107,22 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
         }
 
     def _layout(self) -> ActionLayout:
-        starts = np.cumsum([0, *self._sizes])
-        alike = len(set(self._sizes)) == 1
-        shared = len(set(self.nvec.tolist())) == 1
+        size = max(self._sizes)
+        columns, features = [], []
+        agents = zip(self._sizes, self._slots.values(), strict=True)
+        kinds = [(of, tuple(self.nvec[slots].tolist())) for of, slots in agents]
+        known = list(dict.fromkeys(kinds))
+        most = max(len(slots) for slots in self._slots.values())
+        for i, slots in enumerate(self._slots.values()):
+            for number in range(len(slots)):
+                columns.append(tuple(range(i * size, (i + 1) * size)))
+                # What observations do not tell: the kind of agent, and which of its slots it is.
+                kind = _one_hot(known.index(kinds[i]), len(known))
+                features.append((*kind, *_one_hot(number, most)))
         return ActionLayout(
-            shared_choices=shared,
-            slot_columns=tuple(
-                tuple(range(start, start + size))
-                for start, size in zip(starts, self._sizes, strict=False)
-            )
-            if alike
-            else (),
+            shared_choices=len(set(self.nvec.tolist())) == 1,
+            slot_columns=tuple(columns),
+            slot_features=tuple(features) if features[0] else (),
         )
 
     def reset(
@@ -119,17 +136,9 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
     def step(
         self, action: NDArray[np.integer[Any]]
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        chosen = np.asarray(action)
-        if not self.action_space.contains(chosen.astype(self.action_space.dtype)):
-            raise InvalidActionError(
-                f"Expected an action of {self.action_space}, got {chosen.tolist()}."
-            )
         acting = set(self._env.agents)
-        actions = {
-            agent: int(choice) + int(space.start)
-            for agent, choice, space in zip(self._agents, chosen, self._actions, strict=True)
-            if agent in acting
-        }
+        chosen = self.actions.unflatten(action)
+        actions = {agent: one for agent, one in chosen.items() if agent in acting}
         observations, rewards, terminations, truncations, infos = self._env.step(actions)
         before = set(self._ended)
         # Some environments keep agents that have ended among theirs.
@@ -147,24 +156,26 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
         return set(self._env.agents) - self._ended
 
     def _joined(self, observations: Mapping[Any, Any]) -> NDArray[np.float32]:
-        parts: list[Any] = [
-            flatten(space, observations[agent]) if agent in observations else np.zeros(size)
-            for agent, space, size in zip(
-                self._agents, self._observations, self._sizes, strict=True
-            )
-        ]
-        return np.concatenate(parts, dtype=np.float32)
+        joined = np.zeros((len(self._agents), max(self._sizes)), np.float32)
+        rows = zip(joined, self._agents, self._observations, self._sizes, strict=True)
+        for row, agent, space, size in rows:
+            if agent in observations:
+                row[:size] = np.asarray(flatten(space, observations[agent]))
+        return joined.ravel()
 
     def _info(self, observations: Mapping[Any, Any], infos: object) -> dict[str, Any]:
-        mask = np.arange(int(self.nvec.max())) < self.nvec[:, None]
         here = self._here()
-        for row, n, agent in zip(mask, self.nvec.tolist(), self._agents, strict=True):
-            if agent in here:
-                own = _own_mask(agent, n, observations.get(agent), infos)
-                row[:n] &= own
-            if agent not in here or not row.any():
-                row[0], row[1:] = True, False
-        return {"action_mask": mask}
+        of_agents = infos if isinstance(infos, Mapping) else {}
+        allowed = self._all.copy()
+        for of in (observations, of_agents):
+            masks = {agent: _mask_in(of.get(agent)) for agent in self._agents if agent in here}
+            if any(mask is not None for mask in masks.values()):
+                allowed &= self.actions.mask(masks)
+        for agent, slots in self._slots.items():
+            if agent not in here:
+                allowed[slots] = False
+        allowed[~allowed.any(1), 0] = True
+        return {MASK: allowed, "agents": dict(of_agents)}
 
     def render(self) -> Any:
         """Renders the team's environment."""
@@ -179,33 +190,23 @@ def _either(agent: object, *flags: Mapping[Any, bool]) -> bool:
     return any(bool(flag.get(agent, False)) for flag in flags)
 
 
-def _own_mask(agent: object, n: int, observation: object, infos: object) -> NDArray[np.bool_]:
-    """Returns which of its `n` choices an agent may make; all without a mask of its own.
-
-    Raises:
-        ValueError: the mask has another shape or other values.
-    """
-    allowed = np.ones(n, dtype=np.bool_)
-    info = infos.get(agent) if isinstance(infos, Mapping) else None
-    for part in (observation, info):
-        given = part.get(MASK) if isinstance(part, Mapping) else None
-        if given is None:
-            continue
-        mask = np.asarray(given)
-        if mask.shape != (n,) or not np.isin(mask, (0, 1)).all():
-            raise ValueError(
-                f"Expected the {MASK} of agent {agent!r} as {n} numbers 0 or 1, one for each "
-                f"choice, got {str(given)[:100]}."
-            )
-        allowed &= mask.astype(np.bool_)
-    return allowed
+def _one_hot(number: int, count: int) -> tuple[int, ...]:
+    """Returns a number as features; none if there is only one."""
+    return tuple(int(number == k) for k in range(count)) if count > 1 else ()
 
 
-def joint_action(env: ParallelEnvironment, reward: TeamReward = "sum") -> JointAction:
+def _mask_in(part: object) -> Any:
+    """Returns an agent's mask in what it observes or its info; None without."""
+    return part.get(MASK) if isinstance(part, Mapping) else None
+
+
+def joint_action(
+    env: ParallelEnvironment, reward: TeamReward = "sum", bins: BinsOf | None = None
+) -> JointAction:
     """Returns a PettingZoo parallel environment as one with a MultiDiscrete action.
 
     Arguments and errors are those of `JointAction`. For use by name, register a function:
 
         gymnasium.register("my/spread-v0", entry_point=lambda: joint_action(parallel_env()))
     """
-    return JointAction(env, reward)
+    return JointAction(env, reward, bins)

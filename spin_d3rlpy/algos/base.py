@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import gymnasium
 import numpy as np
 import torch
 from d3rlpy.algos.qlearning.base import QLearningAlgoBase
@@ -39,6 +41,7 @@ from spin_d3rlpy.asm.conditions import as_mask
 from spin_d3rlpy.asm.rule_files import check_rules
 from spin_d3rlpy.asm.rules import RowMask, Rule
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
+from spin_d3rlpy.data.action_spaces import flat_actions_of, with_flat_actions
 from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch
 from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.online import create_replay_buffer
@@ -65,7 +68,7 @@ from spin_d3rlpy.training.distributed import share_training
 from spin_d3rlpy.training.graphs import can_record
 from spin_d3rlpy.training.loop import Run
 from spin_d3rlpy.training.progress import warn_of_interrupt
-from spin_envs import ActionLayout
+from spin_envs import ActionLayout, FlatActions
 
 TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
@@ -105,6 +108,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     Attributes:
         preparation: how the table that it learned from became states, if it was one.
+        flat_actions: how its choices become what the environment takes, unless both are the same.
         caches_features: see `spin_d3rlpy.algos.fit.Trainable`.
 
     Raises:
@@ -114,6 +118,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     config_class: type[Any]  # of the configs, which are generic in their policy
     preparation: TablePreparation | None = None
+    flat_actions: FlatActions | None = None
     caches_features: bool | None = None
     _acts_in_updates = False  # whether an update chooses actions
     _recorded: RecordedUpdate | None = None
@@ -199,14 +204,16 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         self._build_with_buffer(self._as_buffer(dataset))
 
     def build_with_env(self, env: GymEnv) -> None:
-        """Builds the networks for an environment with a MultiDiscrete action space.
+        """Builds the networks for an environment, whose actions may need no bins.
 
-        Scalers that need data (of most `DecQN` variants, by default) stay unfitted: acting and
-        updating then raise a `RuntimeError` with advice.
+        For bins, wrap it in `spin_envs.FlattenAction`. Scalers that need data (of most `DecQN`
+        variants, by default) stay unfitted: acting and updating then raise a `RuntimeError` with
+        advice.
         """
-        space: Any = env.action_space
-        self._adopt_nvec(nvec_from_space(space), "the environment")
+        env = self._flat(env)
+        self._adopt_nvec(nvec_from_space(env.action_space), "the environment")
         self._adopt_layout(layout_of(env))
+        self._adopt_actions(flat_actions_of(env))
         shape = env.observation_space.shape
         self.create_impl(() if shape is None else shape, 0)
 
@@ -218,6 +225,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             self._config.rules = list(buffer.rules)
         if self._impl is None or self.preparation is None:
             self.preparation = buffer.preparation
+        self._adopt_actions(buffer.flat_actions)
         return buffer.to(self._device)
 
     def _adopt_nvec(self, nvec: list[int], source: str) -> None:
@@ -228,6 +236,22 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def _adopt_layout(self, layout: ActionLayout | None) -> None:
         if self._config.layout is None and self._impl is None:
             self._config.layout = layout
+
+    def _adopt_actions(self, actions: FlatActions | None) -> None:
+        known = self.flat_actions
+        if self._impl is None or known is None:
+            self.flat_actions = actions
+        elif actions is not None and actions != known:
+            warnings.warn(
+                f"The choices of these data stand for other actions than those that this "
+                f"{type(self).__name__} has learned. Read them with bins=algo.flat_actions.",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def _flat(self, env: GymEnv) -> gymnasium.Env[Any, Any]:
+        """The environment with slots of choices as actions."""
+        return with_flat_actions(cast(Any, env), self.flat_actions)
 
     def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
         fit_scaler(self._config.observation_scaler, buffer, self._config.layout)
@@ -327,11 +351,14 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         mask = as_mask(masks, len(observations), slot_layout, torch.device(self._device))
         return self._act(observations, RowMask(mask), sample)
 
-    def act(self, x: Observation, extra: Rule | None = None, sample: bool = False) -> NDArray:
+    def act(self, x: Observation, extra: Rule | None = None, sample: bool = False) -> Any:
         """Returns actions `(B, N)` that keep a rule in addition to the config's `rules`.
 
+        Of a single observation `(obs,)` it is the action that the environment takes, in whatever
+        space the data's environment has: `env.step(algo.act(observation))`.
+
         Args:
-            x: observations `(B, obs)`.
+            x: observations `(B, obs)`, or one `(obs,)`.
             extra: see `spin_d3rlpy.asm.rules`.
             sample: draw them; by default they are greedy.
 
@@ -339,7 +366,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             InvalidObservationError: as of `predict`.
             NoAllowedChoiceError: no choice is left for a slot.
         """
-        return self._act(self.check_observations(x), extra, sample)
+        if np.ndim(x) != 1:
+            return self._act(self.check_observations(x), extra, sample)
+        choices = self._act(self.check_observations(np.asarray(x)[None]), extra, sample)[0]
+        return choices if self.flat_actions is None else self.flat_actions.unflatten(choices)
 
     @torch.no_grad()
     def _act(self, observations: NDArray, extra: Rule | None, sample: bool) -> NDArray:
@@ -611,7 +641,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     @takes(OnlineOptions)
     def fit_online(self, *arguments: Any, **options: Any) -> None:
-        """Trains in an environment with MultiDiscrete actions, by d3rlpy's loop.
+        """Trains in an environment by d3rlpy's loop; its actions become slots as in the data.
 
         The arguments are the fields of `spin_d3rlpy.algos.options.OnlineOptions`.
 
@@ -622,11 +652,12 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """
         given = OnlineOptions(*arguments, **options)
         self._build_for_acting(given.env)
+        env = self._flat(given.env)
         seen: Any = dataclasses.replace(
             given,
-            env=DiscreteView(given.env),
-            buffer=_growing(given.buffer, given.env),
-            eval_env=None if given.eval_env is None else DiscreteView(given.eval_env),
+            env=DiscreteView(env),
+            buffer=_growing(given.buffer, env),
+            eval_env=None if given.eval_env is None else DiscreteView(self._flat(given.eval_env)),
             logger_adapter=given.logger_adapter or FileAdapterFactory(),
         )
         super().fit_online(**vars(seen))
@@ -640,7 +671,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         n_steps: int = 1_000_000,
         show_progress: bool = True,
     ) -> ReplayBufferBase:
-        """Collects data in an environment with MultiDiscrete actions, by d3rlpy's loop.
+        """Collects data in an environment by d3rlpy's loop; its actions become slots.
 
         `spin_d3rlpy.collect` does so with any function, keeps masks, and makes a dataset of it.
 
@@ -662,6 +693,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             InvalidActionSpaceError: see `fit_online`.
         """
         self._build_for_acting(env)
+        env = self._flat(env)
         buffer = _growing(buffer, env)
         before = buffer.transition_count
         view: Any = DiscreteView(cast(Any, env))

@@ -17,6 +17,8 @@ from torch import nn
 from spin_d3rlpy.algos.config import SCALERS, MultiDiscreteConfig
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.rule_files import trusted_rules
+from spin_d3rlpy.data.action_spaces import KEY as ACTIONS_KEY
+from spin_d3rlpy.data.action_spaces import read_flat_actions
 from spin_d3rlpy.data.scalers import scaler_to_dict
 from spin_d3rlpy.data.tables.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError, shown
@@ -24,6 +26,7 @@ from spin_d3rlpy.files.atomic import write_bytes
 from spin_d3rlpy.files.fields import LARGEST
 from spin_d3rlpy.files.untrusted import MAX_BYTES, open_untrusted
 from spin_d3rlpy.policies.joint import JointPolicy
+from spin_envs import FlatActions
 
 FORMAT = "spin-d3rlpy policy"
 VERSION = 1
@@ -58,6 +61,8 @@ def save_policy(algo: Any, path: str | Path) -> None:
     }
     if algo.preparation is not None:
         header[KEY] = algo.preparation.to_json()
+    if algo.flat_actions is not None:
+        header[ACTIONS_KEY] = algo.flat_actions.to_dict()
     # Copies, because networks may share weights and this format cannot.
     tensors = {k: v.detach().cpu().clone() for k, v in _file_weights(algo).items()}
     write_bytes(path, safetensors.torch.save(tensors, {"spin": json.dumps(header)}))
@@ -102,14 +107,14 @@ def load_policy(
             header["algorithm"]["observation_shape"],
             params.get("n_action_samples", 1),
         )
-        preparation = _preparation(header)
+        preparation, actions = _preparation(header), _flat_actions(header)
         with file.no_more_parameters():
             with torch.device("meta"):  # shapes without memory
                 file.check_weights(_file_weights(_build(header, "meta")))
             algo = _build(header, device)
         file.read_into(_file_weights(algo))
     algo.set_grad_step(header["grad_step"])
-    algo.preparation = preparation
+    algo.preparation, algo.flat_actions = preparation, actions
     return algo
 
 
@@ -119,6 +124,15 @@ def _preparation(header: dict[str, Any]) -> TablePreparation | None:
     nvec = described["config"]["params"]["nvec"]
     try:
         return read_preparation(header.get(KEY), described["observation_shape"][0], nvec)
+    except InvalidDatasetError as error:
+        raise InvalidCheckpointError(str(error)) from error
+
+
+def _flat_actions(header: dict[str, Any]) -> FlatActions | None:
+    """The space of its environment's actions in a file, if it is another than slots."""
+    nvec = header["algorithm"]["config"]["params"]["nvec"]
+    try:
+        return read_flat_actions(header.get(ACTIONS_KEY), nvec)
     except InvalidDatasetError as error:
         raise InvalidCheckpointError(str(error)) from error
 
@@ -133,7 +147,7 @@ def copy_to(algo: Any, device: str) -> Any:
         weights = _weights(algo)
         for name, value in _weights(copy).items():
             value.copy_(weights[name])
-    copy.preparation = algo.preparation
+    copy.preparation, copy.flat_actions = algo.preparation, algo.flat_actions
     return copy
 
 

@@ -85,9 +85,6 @@ def from_table_(
     name: Annotated[str, typer.Argument(help="Of the dataset, <namespace>/<name>-v<number>.")],
     observation: Annotated[list[str], typer.Option(help="Column of the state; repeatable.")],
     action: Annotated[list[str], typer.Option(help="Column of a slot; repeatable.")],
-    choices: Annotated[
-        list[str], typer.Option(help="A slot's values: <column>=<value>,<value>; for each.")
-    ],
     reward: Annotated[
         list[str],
         typer.Option(help="Column of the reward; or <name>=<column> for each of several."),
@@ -96,6 +93,17 @@ def from_table_(
         list[str],
         typer.Option(help="Column that identifies an episode's rows; repeatable, then together."),
     ],
+    choices: Annotated[
+        list[str] | None,
+        typer.Option(help="A slot's values: <column>=<value>,<value>; for each without --bins."),
+    ] = None,
+    bins: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of a slot of continuous numbers: how many, <column>=5, or the bins' edges, "
+            "<column>=0,5,30,100."
+        ),
+    ] = None,
     time: Annotated[str | None, typer.Option(help="Column that orders them.")] = None,
     terminal: Annotated[str | None, typer.Option(help="Column, 1 where it ended for good.")] = None,
     terminal_value: Annotated[
@@ -154,7 +162,8 @@ def from_table_(
         episode=episode,
         time=time,
         terminal=terminal or False,
-        choices=_choices(choices, action),
+        choices=_by_action("--choices", choices, action),
+        bins=_bins(bins, action),
         last_step=last_step,
         subtract={column: _number(text) for column, _, text in differences},
         terminal_values=None if terminal_value is None else _typed(terminal_value),
@@ -181,17 +190,25 @@ def from_table_(
     emit(json, result, f"{text}\nFeatures of the state: {', '.join(features)}")
 
 
-def _choices(options: list[str], actions: list[str]) -> dict[str, list[str | int | float]]:
+def _by_action(
+    option: str, options: list[str] | None, actions: list[str]
+) -> dict[str, list[str | int | float]]:
     """Returns the values of each action column; values with commas may be in quotation marks."""
     by_column: dict[str, list[str | int | float]] = {}
-    for text in options:
+    for text in options or ():
         # A name may contain "=": the longest that fits is meant.
         fitting = [name for name in actions if text.startswith(f"{name}=")]
         column = max(fitting, key=len, default=text.partition("=")[0])
         if column in by_column:
-            raise ValueError(f"Expected --choices once for each column, got {column!r} twice.")
+            raise ValueError(f"Expected {option} once for each column, got {column!r} twice.")
         by_column[column] = _typed(next(csv.reader([text[len(column) + 1 :]]), []))
     return by_column
+
+
+def _bins(options: list[str] | None, actions: list[str]) -> dict[str, Any] | None:
+    """Returns the bins of action columns: one number is how many, several are edges."""
+    given = _by_action("--bins", options, actions)
+    return {name: v[0] if len(v) == 1 else v for name, v in given.items()} or None
 
 
 def _rewards(options: list[str], weights: list[str]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import gymnasium
 import minari
 from d3rlpy.dataset import ReplayBufferBase
-from gymnasium.spaces import Box
 from minari import MinariDataset
 from minari.storage import get_dataset_path
 
+from spin_d3rlpy.data.action_spaces import with_flat_actions
 from spin_d3rlpy.data.agreement import check_observations, flattened
 from spin_d3rlpy.data.buffer.device_buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.named_rewards import RewardFunction, Weights
@@ -33,7 +33,8 @@ from spin_d3rlpy.errors import (
     SpinError,
 )
 from spin_d3rlpy.nvec import nvec_from_space, require_same_nvec
-from spin_envs import DiscretizeAction, MissingDependencyError
+from spin_envs import FlatActions, MissingDependencyError
+from spin_envs.flat_actions import BinsOf
 
 DatasetLike: TypeAlias = str | Path | MinariDataset
 
@@ -45,7 +46,7 @@ def load_dataset(
     jobs: int | None = None,
     progress: bool = True,
     max_episodes: int | None = None,
-    bins: int | Sequence[int] | None = None,
+    bins: BinsOf | FlatActions | None = None,
     memory_map: bool | str | Path = False,
     trust: bool = False,
     env: gymnasium.Env[Any, Any] | str | None = None,
@@ -66,8 +67,12 @@ def load_dataset(
         jobs: number of processes for building; all CPU cores if None.
         progress: draw a progress bar while building.
         max_episodes: read only the first ones.
-        bins: for continuous actions, the number of values per dimension (one for all, or one each),
-            rounded to the nearest; the environment is discretized alike.
+        bins: for continuous actions (`Box`), the number of values per dimension (one for all, or
+            one each), rounded to the nearest; or `Bins`, or all of these by name, see
+            `spin_envs.FlatActions`, which act the mean of the dataset's values. Continuous parts of
+            a `Dict` or `Tuple` need them, too, where a number means equal bins. The `flat_actions`
+            of another dataset or of a policy give the same bins again. The environment is
+            discretized alike.
         memory_map: keep observations in a file, in the dataset's folder (True) or the given one,
             for datasets larger than memory. It takes disk space until the process ends.
         trust: make the environment with any function that the metadata name. Otherwise it must be
@@ -82,18 +87,21 @@ def load_dataset(
 
     Returns:
         The dataset in main memory (algorithms move it to their device) and the environment, both
-        with flat observations, whose parts have the data's order. A warning names features whose
-        first values in an episode are not the data's, such as of another scale; for that the
-        environment is reset a few times, unless it is one of `spin/...`.
+        with flat observations, whose parts have the data's order. Where the environment's actions
+        are others than slots of choices, it comes in a `spin_envs.FlattenAction`, and the dataset
+        keeps how they are converted as `flat_actions`. A warning names features whose first values
+        in an episode are not the data's, such as of another scale; for that the environment is
+        reset a few times, unless it is one of `spin/...`.
 
     Raises:
         DatasetNotFoundError: no such dataset; near matches are listed.
         InvalidDatasetError: it is damaged, unusable for MultiDiscrete offline RL, or its
             environment is unknown or not registered, or `env` has observations of another size.
         NvecMismatchError: `env` has other actions than the dataset.
+        InvalidActionSpaceError: likewise, of an environment whose actions are converted.
         RemoteError: it could not be downloaded.
         MissingDependencyError: the environment's simulator is not installed.
-        ValueError: `size` or `jobs` is out of range, or `rewards` and `weights` do not fit.
+        ValueError: `size`, `jobs` or `bins` is out of range, or `rewards` and `weights` do not fit.
     """
     minari_dataset = open_dataset(dataset, size, jobs, progress, trust)
     map_in = None
@@ -109,8 +117,7 @@ def load_dataset(
     if buffer.layout is None and bins is None:
         buffer.layout = layout_of(made)
     made = flattened(made, minari_dataset.observation_space)
-    if bins is not None and (env is None or isinstance(made.action_space, Box)):
-        made = DiscretizeAction(made, bins)
+    made = with_flat_actions(made, buffer.flat_actions)
     if env is not None:
         _check_fit(made, buffer)
     if env is not None or not minari_dataset.id.startswith(NAMESPACE):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
@@ -14,10 +15,13 @@ from d3rlpy.logging import LOG
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from spin_d3rlpy.data.action_spaces import with_flat_actions
 from spin_d3rlpy.data.buffer.masks import INFO, mask_of_info
 from spin_d3rlpy.evaluation.against_data import compare_with_data
 from spin_d3rlpy.nvec import actions_of, nvec_from_space, require_same_nvec
+from spin_envs import FlatActions
 from spin_envs.copies import copies_of, remember, restore
+from spin_envs.flat_actions import is_flat
 from spin_envs.rollout import MaskedActFunction, rollout
 
 ActionMode = Literal["greedy", "sample"]
@@ -88,9 +92,10 @@ class LockstepEvaluator:
 
     Args:
         env: an environment, of which copies are made, or a vector environment with next-step
-            autoreset (used directly). Copies have what its wrappers have learned by then, such as
-            running means; evaluations change nothing of that. It is reset to compare copies with
-            it, unless it is of `spin_envs`.
+            autoreset (used directly). If its actions are no slots of choices, they become those of
+            a policy's data, and copies are made when it is evaluated. Copies have what its wrappers
+            have learned by then, such as running means; evaluations change nothing of that. It is
+            reset to compare copies with it, unless it is of `spin_envs`.
         n_trials: number of episodes; 1 plays in the environment itself.
         seed: the first episode's seed; later ones count up.
         mode: `"greedy"` (`predict`) or `"sample"` (`sample_action`, as in the published IQL and
@@ -121,10 +126,27 @@ class LockstepEvaluator:
         self.seeds = range(seed, seed + n_trials)
         self._last_returns: NDArray[np.float64] | None = None
         self._original = None if isinstance(env, VectorEnv) else env
+        self._make = partial(copies_of, n=n_trials, processes=processes, seconds=copy_seconds)
+        self._nested: gymnasium.Env[Any, Any] | None = None
+        self._kept: FlatActions | None = None  # by which copies of that were made
+        self._envs: VectorEnv[Any, Any, Any] | None = None
         if isinstance(env, VectorEnv):
             self._envs = env
+        elif is_flat(env.action_space):
+            self._envs = self._make(env)
         else:
-            self._envs = copies_of(env, n_trials, processes, copy_seconds)
+            self._nested = env
+
+    def _envs_for(self, algo: ActingAlgo) -> VectorEnv[Any, Any, Any]:
+        """Returns the environments, with actions as the policy's data had them."""
+        kept = getattr(algo, "flat_actions", None)
+        if self._nested is not None and (self._envs is None or kept != self._kept):
+            self.close()
+            self._kept = kept
+            self._original = with_flat_actions(self._nested, kept)
+            self._envs = self._make(self._original)
+        assert self._envs is not None
+        return self._envs
 
     def __call__(self, algo: ActingAlgo, dataset: ReplayBufferBase | None = None) -> float:
         """Returns the mean undiscounted return; `dataset` is not used."""
@@ -145,7 +167,8 @@ class LockstepEvaluator:
         self, algo: ActingAlgo, on_step: Callable[[int], None] | None = None
     ) -> NDArray[np.float64]:
         """Returns each episode's undiscounted return, in order of seeds, `(n_trials,)`."""
-        space = self._envs.single_action_space
+        envs = self._envs_for(algo)
+        space = envs.single_action_space
         if (nvec := getattr(getattr(algo, "config", None), "nvec", None)) is not None:
             require_same_nvec(nvec, nvec_from_space(space), "The policy", "the environment")
         choose = algo.predict if self.mode == "greedy" else algo.sample_action
@@ -153,11 +176,11 @@ class LockstepEvaluator:
         device = torch.device(getattr(getattr(algo, "impl", None), "device", "cpu"))
         with (
             torch.random.fork_rng([device] if device.type == "cuda" else []),
-            self._as_it_was(),
+            self._as_it_was(envs),
         ):
             torch.manual_seed(self.seeds[0])
             episodes = rollout(
-                self._envs,
+                envs,
                 lambda x, _: actions_of(space, choose(x)),
                 self.seeds,
                 record=False,
@@ -167,14 +190,14 @@ class LockstepEvaluator:
             return np.array([episode.rewards.sum() for episode in episodes])
 
     @contextmanager
-    def _as_it_was(self) -> Iterator[None]:
+    def _as_it_was(self, envs: VectorEnv[Any, Any, Any]) -> Iterator[None]:
         """Context of playing, in which the environment's wrappers learn nothing for good."""
         if self._original is not None:
-            remember(self._original, self._envs)
+            remember(self._original, envs)
         try:
             yield
         finally:
-            restore(self._envs)
+            restore(envs)
 
     def _masked(self, algo: ActingAlgo, space: gymnasium.Space[Any]) -> MaskedActFunction | None:
         """Returns how a policy acts by masks; None if it knows none."""
@@ -194,4 +217,5 @@ class LockstepEvaluator:
 
     def close(self) -> None:
         """Closes the environments."""
-        self._envs.close()
+        if self._envs is not None:
+            self._envs.close()

@@ -15,6 +15,7 @@ import gymnasium
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.saving import load_policy
 from spin_d3rlpy.asm.rule_files import trusted_rules
+from spin_d3rlpy.data.action_spaces import with_flat_actions
 from spin_d3rlpy.data.minari.environments import texts_with_colons
 from spin_d3rlpy.evaluation.metrics import ActingAlgo
 from spin_d3rlpy.files.results import read_json
@@ -46,12 +47,13 @@ class OpenedPolicy:
         env_kwargs: Mapping[str, Any] | None = None,
         render_mode: str | None = None,
     ) -> gymnasium.Env[Any, Any]:
-        """Makes an environment with the policy's action space.
+        """Makes an environment with the policy's action space, of slots of choices.
 
         It is the policy's own if `env_id` is None; `env_kwargs` are then added to its arguments.
 
         Raises:
             NvecMismatchError: the environment has another action space.
+            InvalidActionSpaceError: likewise, where its actions are converted.
             ValueError: the policy's own environment is unknown, or would import a module.
         """
         arguments = dict(env_kwargs or {})
@@ -69,7 +71,8 @@ class OpenedPolicy:
                     "and its arguments yourself (on the command line: --env, --env-arg)."
                 )
             env_id, arguments = self.env_id, {**self.env_kwargs, **arguments}
-        env = gymnasium.make(env_id, render_mode=render_mode, **arguments)
+        made = gymnasium.make(env_id, render_mode=render_mode, **arguments)
+        env = with_flat_actions(made, getattr(self.actor, "flat_actions", None))
         if self.nvec is not None:
             require_same_nvec(self.nvec, nvec_from_space(env.action_space), "The policy", env_id)
         return env

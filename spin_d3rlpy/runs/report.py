@@ -44,6 +44,7 @@ from spin_d3rlpy.runs.settings import PRETRAINED, create_algorithm
 from spin_d3rlpy.runs.training import CONFIG
 from spin_d3rlpy.search.trust import Trust
 from spin_d3rlpy.training.loop import Run
+from spin_envs import FlatActions
 
 REPORT = "report.html"
 DEFAULT_GAMMA = 0.99  # of algorithms without a discount, such as behavior cloning
@@ -151,6 +152,7 @@ class RunReport:
             if it was not given them; None if the log has no masks. Everything else in a report is
             of decisions that keep to the masks.
         preparation: names of the table, if the log was one.
+        flat_actions: names and values of its environment's actions, unless these are choices.
         by_reward: returns by each of several rewards; empty if the log has one.
     """
 
@@ -175,6 +177,7 @@ class RunReport:
     rule_kept: tuple[float, float] | None
     against_masks: float | None
     preparation: TablePreparation | None
+    flat_actions: FlatActions | None
     by_reward: dict[str, Returns]
 
 
@@ -324,6 +327,7 @@ def _measure(
         ),
         "against_masks": against_masks,
         "preparation": log.preparation,
+        "flat_actions": log.flat_actions,
     }
 
 

@@ -390,10 +390,15 @@ def _likelihood(log_prob: float) -> str:
 def _slots(report: RunReport) -> list[str]:
     if report.preparation is not None:
         return [str(name) for name in report.preparation.actions]
+    if report.flat_actions is not None:
+        return report.flat_actions.names
     return [f"slot {i}" for i in range(len(report.nvec))]
 
 
 def _choice(report: RunReport, slot: int, choice: int) -> str:
-    if report.preparation is None:
-        return str(int(choice))
-    return str(report.preparation.choices[slot][int(choice)])
+    value: Any = int(choice)
+    if report.preparation is not None:
+        value = report.preparation.choices[slot][value]
+    elif report.flat_actions is not None:
+        value = report.flat_actions.value(slot, value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -321,12 +322,13 @@ def test_nothing_drops_out_where_critics_decide_or_are_judged() -> None:
     algo = trained(SPINIDQL, buffer, **fields, **joint_fields())
     impl, x = algo.impl, buffer.observations[:64]
     batch = algo.scale(buffer.transitions(torch.arange(64)))
-    for judge in (
+    judges: list[Callable[[], Any]] = [
         lambda: impl.measure_trust(x).searches,
         lambda: impl.temporal_difference_errors(batch).tolist(),
         lambda: algo.predict_with(x.numpy()).tolist(),
         lambda: algo.predict(x.numpy()).tolist(),
-    ):
+    ]
+    for judge in judges:
         impl.modules.set_train()  # as an update leaves it
         impl.dropout_rate = 0.5
         first = judge()

@@ -29,7 +29,7 @@ def log(noise: float, n: int = 600) -> DeviceReplayBuffer:
     table: dict[Any, Any] = {"episode": np.arange(n)}
     table |= {f"x_{i}": x[:, i] for i in range(4)} | {f"a_{i}": actions[:, i] for i in range(3)}
     table["reward"] = (actions[:, 0] == 0) + noise * rng.normal(size=n)
-    columns = {
+    columns: dict[str, Any] = {
         "observations": [f"x_{i}" for i in range(4)],
         "actions": [f"a_{i}" for i in range(3)],
     }

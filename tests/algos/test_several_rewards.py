@@ -12,6 +12,7 @@ import pytest
 import torch
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.preprocessing import StandardRewardScaler
+from gymnasium.spaces import MultiDiscrete
 
 from spin_d3rlpy import (
     SPINIDQL,
@@ -26,6 +27,7 @@ from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import InvalidDatasetError
 from spin_d3rlpy.policies import Factored
+from spin_envs import FlatActions
 from tests.algos.problems import TINY
 
 NVEC = [3, 2, 2]
@@ -102,7 +104,10 @@ def test_one_training_serves_all_weights(
 
 def test_the_one_that_it_was_made_of_acts_as_before(trained: SPINIDQL) -> None:
     before, trust = trained.predict(STATES), trained.trust
-    trained.with_weights({"right": 1.0})
+    trained.flat_actions = FlatActions(MultiDiscrete(NVEC, start=[1, 1, 1]))
+    other = trained.with_weights({"right": 1.0})
+    for known in ("flat_actions", "preparation"):
+        assert getattr(other, known) == getattr(trained, known) is not None
     assert np.array_equal(trained.predict(STATES), before)
     assert trained.trust == trust
 

@@ -162,6 +162,7 @@ class ForeignEpisode:
     actions: NDArray[Any]
     rewards: NDArray[Any]
     terminated: bool = False
+    infos: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @pytest.fixture
@@ -188,7 +189,11 @@ def make_minari() -> Callable[..., MinariDataset]:
             ends = np.zeros((2, len(e.rewards)), bool)
             ends[0 if e.terminated else 1, -1] = True
             storage.update_episodes(
-                [EpisodeBuffer(None, None, None, e.observations, e.actions, e.rewards, *ends, {})]
+                [
+                    EpisodeBuffer(
+                        None, None, None, e.observations, e.actions, e.rewards, *ends, e.infos
+                    )
+                ]
             )
         return MinariDataset(folder)
 

@@ -7,9 +7,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, MultiBinary
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
-from spin_d3rlpy import create_replay_buffer
+from spin_d3rlpy import FactoredBC, collect, create_replay_buffer
 from spin_envs import joint_action
 
 
@@ -81,10 +81,17 @@ def test_observations_of_agents_are_features_of_slots() -> None:
     assert layout.shared_choices
     assert not layout.has_choice_features
     assert layout.has_features
+    assert layout.slot_features == ()
     different = joint_action(Team((3, 2, 3), (4, 2, 4)))
-    assert different.layout.slot_columns == ()
     assert not different.layout.shared_choices
-    assert different.reset()[1]["action_mask"][1].tolist() == [True, True, False, False]
+    x, info = different.reset()
+    assert info["action_mask"][1].tolist() == [True, True, False, False]
+    # Observations are as long as the longest, so that agents of all sizes have a layout.
+    x, *_ = different.step(np.zeros(3, int))
+    assert x.tolist() == [1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0]
+    assert different.observation_space.contains(x)
+    assert different.layout.slot_columns == ((0, 1, 2), (3, 4, 5), (6, 7, 8))
+    assert different.layout.slot_features == ((1, 0), (0, 1), (1, 0))  # two kinds of agents
 
 
 def test_the_team_is_paid_the_sum_or_the_mean() -> None:
@@ -95,18 +102,28 @@ def test_the_team_is_paid_the_sum_or_the_mean() -> None:
         joint_action(Team(), reward="max")  # type: ignore[arg-type]
 
 
+class Speaking(Team):
+    """Agents whose actions cannot be slots."""
+
+    def action_space(self, agent: str) -> Any:
+        return Text(3)
+
+
 def test_actions_are_checked() -> None:
     env = joint_action(Team())
     env.reset()
-    with pytest.raises(ValueError, match=r"Expected an action of MultiDiscrete\(\[4 4 4\]\)"):
+    with pytest.raises(ValueError, match="Slot 2 is 4, expected 0 to 3"):
         env.step(np.array([0, 1, 4]))
 
     class Continuous(Team):
         def action_space(self, agent: str) -> Any:
             return Box(0.0, 1.0, (1,))
 
-    with pytest.raises(ValueError, match="'agent_0' has Box"):
+    with pytest.raises(ValueError, match=r'bins of action\["agent_0"\]\[0\] \(slot'):
         joint_action(Continuous())
+    assert joint_action(Continuous(), bins=3).nvec.tolist() == [3, 3, 3]
+    with pytest.raises(ValueError, match=r'action\["agent_0"\] to be a Discrete.*Text'):
+        joint_action(Speaking())
 
 
 def test_it_is_an_environment_of_gymnasium_and_d3rlpy() -> None:
@@ -193,11 +210,11 @@ def test_masks_of_agents_are_the_joint_mask(place: str) -> None:
     assert info["action_mask"].astype(int).tolist() == [[1, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]]
 
 
-@pytest.mark.parametrize("mask", [[1, 1, 1], [1, 1, 1, 2], [[1, 1, 1, 1]]])
+@pytest.mark.parametrize("mask", [[1, 1, 1], [1, 1, 1, 2], [[1, 1, 1]]])
 def test_a_mask_of_another_shape_is_refused(mask: Any) -> None:
     team = Masked("infos")
     team.mask = lambda agent: mask  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match="action_mask of agent 'agent_0' as 4 numbers 0 or 1"):
+    with pytest.raises(ValueError, match=r'mask of action\["agent_0"\] as 4 numbers 0 or 1'):
         joint_action(team).reset()
 
 
@@ -208,9 +225,120 @@ def test_an_agent_that_may_do_nothing_takes_its_first_choice() -> None:
     assert info["action_mask"].astype(int).tolist() == [[1, 0, 0, 0]] * 3
 
 
+class Several(Team):
+    """Agents with several choices each, of other spaces; masks are in infos and observations."""
+
+    last: dict[str, Any]
+
+    spaces: tuple[Any, ...] = (
+        MultiDiscrete([2, 3], start=[1, 0]),
+        Dict({"arm": Tuple([Discrete(3), MultiBinary(2)])}),
+        Discrete(3, start=-1),
+    )
+
+    def observation_space(self, agent: str) -> Any:
+        mask = MultiBinary(3)
+        space = super().observation_space(agent)
+        return Dict({"x": space, "action_mask": mask}) if agent == "agent_2" else space
+
+    def action_space(self, agent: str) -> Any:
+        return self.spaces[self._number(agent)]
+
+    def _observe(self) -> dict[str, Any]:
+        seen = super()._observe()
+        if "agent_2" in seen:
+            seen["agent_2"] = {"x": seen["agent_2"], "action_mask": np.array([1, 1, 0], np.int8)}
+        return seen
+
+    def _infos(self) -> dict[str, Any]:
+        infos: dict[str, Any] = {agent: {"time": self._time} for agent in self.agents}
+        masks: dict[str, Any] = {
+            "agent_0": ([0, 1], [1, 1, 1]),
+            "agent_1": {"arm": (None, [1, 2])},
+            "agent_2": [0, 1, 1],
+        }
+        for agent in infos:
+            infos[agent]["action_mask"] = masks[agent]
+        return infos
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed, options)[0], self._infos()
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        for agent, action in actions.items():
+            assert self.action_space(agent).contains(action)
+        self.last = actions
+        rewards = dict.fromkeys(actions, 1.0)
+        observations, _, *ends, _ = super().step(dict.fromkeys(actions, 0))
+        self.last = actions
+        return observations, rewards, *ends, self._infos()
+
+
+def test_agents_may_have_several_choices_each() -> None:
+    team: Any = Several((2, 4, 1))
+    env = joint_action(team)
+    assert env.actions.names == [
+        *("agent_0/0", "agent_0/1", "agent_1/arm/0", "agent_1/arm/1/0", "agent_1/arm/1/1"),
+        "agent_2",
+    ]
+    assert env.nvec.tolist() == [2, 3, 3, 2, 2, 3]
+    x, info = env.reset(seed=0)
+    masks = info["action_mask"].astype(int).tolist()
+    assert masks == [[0, 1, 0], [1, 1, 1], [1, 1, 1], [0, 1, 0], [1, 1, 0], [0, 1, 0]]
+    assert info["agents"]["agent_1"]["time"] == 0
+    x, reward, *_, info = env.step(np.array([1, 2, 2, 1, 0, 1]))
+    assert env.observation_space.contains(x)
+    assert reward == 3.0
+    assert info["agents"]["agent_2"]["time"] == 1
+    assert team.last["agent_0"].tolist() == [2, 2]
+    assert team.last["agent_1"]["arm"][0] == 2
+    assert team.last["agent_1"]["arm"][1].tolist() == [1, 0]
+    assert team.last["agent_2"] == 0
+    *_, info = env.step(np.array([1, 2, 2, 1, 0, 1]))  # the first agent leaves
+    masks = info["action_mask"].astype(int).tolist()
+    assert masks[:3] == [[1, 0, 0], [1, 0, 0], [1, 1, 1]]
+    assert set(info["agents"]) == {"agent_1", "agent_2"}
+    env.step(np.array([0, 0, 2, 1, 0, 1]))
+    assert set(team.last) == {"agent_1", "agent_2"}
+    layout: Any = env.layout
+    layout.check(12, env.nvec.tolist())
+    assert layout.slot_columns[:2] == ((0, 1, 2, 3),) * 2
+    assert layout.slot_columns[5] == (8, 9, 10, 11)
+    # Which kind of agent, then which of its slots.
+    assert layout.slot_features[1] == (1, 0, 0, 0, 1, 0)
+    assert layout.slot_features[4] == (0, 1, 0, 0, 0, 1)
+
+
+def test_a_team_of_several_choices_each_is_learned_from() -> None:
+    class Alike(Several):
+        spaces = (MultiBinary(2), MultiDiscrete([2, 2]), Discrete(2))
+
+        def _infos(self) -> dict[str, Any]:
+            return {}
+
+        def _observe(self) -> dict[str, Any]:
+            return Team._observe(self)
+
+        def observation_space(self, agent: str) -> Any:
+            return Team.observation_space(self, agent)
+
+    env = joint_action(Alike((2, 3, 1)))
+    rng = np.random.default_rng(0)
+    # An agent that has left may take choice 0 only.
+    choose = lambda _, mask: (mask[:, 1] & (rng.random(5) < 0.9)).astype(int)  # noqa: E731
+    buffer = collect(env, choose, 4, progress=False, with_masks=True)
+    assert buffer.layout is not None
+    assert buffer.layout.has_features
+    algo = FactoredBC()
+    algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, show_progress=False)
+    observation, info = env.reset(seed=0)
+    (action,) = algo.predict_masked(observation[None], info["action_mask"])
+    assert env.action_space.contains(action)
+
+
 @pytest.mark.slow
 def test_particles_spread_out() -> None:
-    spread = pytest.importorskip("mpe2").simple_spread_v3
+    spread = pytest.importorskip("mpe2.simple_spread_v3")
     env = joint_action(spread.parallel_env(N=5, max_cycles=25))
     x, _ = env.reset(seed=0)
     assert x.shape == env.observation_space.shape

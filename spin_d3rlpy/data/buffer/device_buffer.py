@@ -35,7 +35,8 @@ from spin_d3rlpy.data.minari.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.tables.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.errors import InvalidDatasetError
 from spin_d3rlpy.nvec import as_choices, whole_numbers
-from spin_envs import ActionLayout
+from spin_envs import ActionLayout, FlatActions
+from spin_envs.flat_actions import BinsOf
 
 
 def _alike(episodes: int) -> str:
@@ -60,11 +61,13 @@ class DeviceReplayBuffer(ReplayBufferBase):
         stored: the episodes.
         layout: what the action's slots and choices are, if that is known.
         preparation: how a table's columns became features, if it was read from one.
+        flat_actions: how choices become what its environment takes, unless both are the same.
         rules: that all actions keep, if they are a teacher's (`relabel`) that has rules.
     """
 
     layout: ActionLayout | None = None
     preparation: TablePreparation | None = None
+    flat_actions: FlatActions | None = None
     rules: Sequence[Callable[[torch.Tensor], torch.Tensor]] | None = None
 
     def __init__(self, data: StackedEpisodes, map_in: Path | None = None) -> None:
@@ -90,17 +93,17 @@ class DeviceReplayBuffer(ReplayBufferBase):
         cls,
         dataset: MinariDataset,
         max_episodes: int | None = None,
-        bins: int | Sequence[int] | None = None,
+        bins: BinsOf | FlatActions | None = None,
         map_in: Path | None = None,
         rewards: Mapping[str, RewardSource] | None = None,
         weights: Weights | RewardFunction | None = None,
     ) -> DeviceReplayBuffer:
-        """Reads a Minari dataset with MultiDiscrete, MultiBinary, Discrete or `Box` actions.
+        """Reads a Minari dataset; its actions are of any space that `FlatActions` takes.
 
         Args:
             dataset: an opened one.
             max_episodes: read only the first ones.
-            bins: values per dimension of a `Box` action, rounded to the nearest.
+            bins: of continuous actions, see `load_dataset`.
             map_in: folder of an unnamed file that holds observations instead of memory; it
                 disappears with the buffer.
             rewards: several rewards of each step, see `load_dataset`.
@@ -111,7 +114,9 @@ class DeviceReplayBuffer(ReplayBufferBase):
             InvalidDatasetError: other spaces, actions out of range, NaN or infinite entries.
         """
         reader = RewardReader.of(dataset, rewards, weights)
-        buffer = cls(read_minari(dataset, max_episodes, bins, map_in, reader), map_in)
+        stacked, actions = read_minari(dataset, max_episodes, bins, map_in, reader)
+        buffer = cls(stacked, map_in)
+        buffer.flat_actions = actions
         buffer.layout = read_layout(dataset, buffer.observations.shape[1], buffer.nvec)
         buffer.preparation = read_preparation(
             dataset.storage.metadata.get(KEY), buffer.observations.shape[1], buffer.nvec

@@ -13,19 +13,21 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Box
 from minari import MinariDataset
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.coverage import Coverage, CoverageCounter
+from spin_d3rlpy.data.minari.actions import ActionReader
 from spin_d3rlpy.data.minari.environments import make_environment
 from spin_d3rlpy.data.minari.playing import Step, replay
 from spin_d3rlpy.data.minari.records import is_close, misplaced_end, record_problems
 from spin_d3rlpy.data.minari.sources import DAMAGE, episode_arrays
 from spin_d3rlpy.data.minari.staging import Checksum, return_statistics
 from spin_d3rlpy.data.minari.workers import Workers
-from spin_d3rlpy.errors import InvalidDatasetError, SpinError
-from spin_d3rlpy.nvec import choices_of, nvec_from_space
+from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, SpinError
+from spin_d3rlpy.nvec import nvec_from_space
 
 _SHOWN_PROBLEMS = 10
 
@@ -76,7 +78,7 @@ def check_dataset(
     """Checks a dataset's arrays, its record (if any) and, by replaying, its alignment.
 
     Args:
-        dataset: an opened dataset with MultiDiscrete, MultiBinary or Discrete actions.
+        dataset: an opened dataset whose actions need no bins.
         replay_episodes: number of episodes (spread evenly) to replay from their seeds with their
             actions; None for all.
         trust: make the environment with the function that the dataset names, see `load_dataset`.
@@ -87,7 +89,7 @@ def check_dataset(
     Raises:
         InvalidActionSpaceError: another action space, e.g. continuous.
     """
-    nvec = nvec_from_space(dataset.action_space)
+    reader = _reader(dataset)
     storage = dataset.storage
     parts = [(part["policy"], part["episodes"]) for part in storage.metadata.get("composition", [])]
     report = CheckReport(dataset.id, parts=parts)
@@ -95,7 +97,7 @@ def check_dataset(
     wanted = n if replay_episodes is None else min(n, replay_episodes)
     chosen = np.linspace(0, n - 1, wanted).round().astype(int).tolist()
     checksum = Checksum()
-    counter, n_sound = CoverageCounter(nvec, int(dataset.total_steps)), 0
+    counter, n_sound = CoverageCounter(reader.nvec, int(dataset.total_steps)), 0
     try:
         with ExitStack() as stack:
             seeds = [episode.get("seed") for episode in storage.get_episode_metadata(chosen)]
@@ -108,17 +110,18 @@ def check_dataset(
                 play = None
                 report.notes.append(f"alignment with the simulator ({error})")
             for index, raw in enumerate(storage.get_episodes(range(n))):
-                episode = episode_arrays(dataset, index, raw)
-                choices = _check_arrays(report, dataset, raw, episode, nvec)
+                episode = episode_arrays(dataset, index, raw, reader)
+                choices = _check_arrays(report, raw, episode, reader)
                 if choices is not None:
                     counter.add(episode.observations, choices)
                     n_sound += 1
-                checksum.add(raw["observations"], raw["actions"], raw["rewards"])
+                checksum.add(raw["observations"], episode.actions, raw["rewards"])
                 checksum.add(raw["terminations"])
                 if index in seed_of and choices is not None and play is not None:
                     report.replayed.append(index)
                     is_cut = index == n - 1 and bool(storage.metadata.get("last_episode_cut"))
-                    problem = _difference(play(seed_of[index], episode.actions), episode, is_cut)
+                    actions = reader.actions(episode)
+                    problem = _difference(play(seed_of[index], actions), episode, is_cut)
                     if problem:
                         report.problems.append(
                             f"Replayed {episode.name} (seed {seed_of[index]}): {problem}"
@@ -137,10 +140,20 @@ def check_dataset(
     return report
 
 
+def _reader(dataset: MinariDataset) -> ActionReader:
+    """Returns how the actions are read; those that need bins are refused."""
+    if isinstance(dataset.action_space, Box):
+        nvec_from_space(dataset.action_space)
+    try:
+        return ActionReader.of(dataset, None, lambda: iter(()))
+    except InvalidDatasetError as error:
+        raise InvalidActionSpaceError(f"Dataset {dataset.id} cannot be checked. {error}") from error
+
+
 @contextmanager
 def _simulator(
     dataset: MinariDataset, trust: bool
-) -> Iterator[Callable[[int, NDArray[Any]], list[Step]]]:
+) -> Iterator[Callable[[int, Sequence[Any]], list[Step]]]:
     """Yields what replays an episode from its seed with its actions."""
     if dataset.env_spec is None:
         raise InvalidDatasetError("its environment is unknown")
@@ -169,25 +182,21 @@ def _as_recorded(env: gymnasium.Env[Any, Any], dataset: MinariDataset) -> gymnas
 
 
 def _check_arrays(
-    report: CheckReport,
-    dataset: MinariDataset,
-    raw: Mapping[str, Any],
-    episode: EpisodeArrays,
-    nvec: Sequence[int],
+    report: CheckReport, raw: Mapping[str, Any], episode: EpisodeArrays, reader: ActionReader
 ) -> NDArray[np.integer[Any]] | None:
     """Adds an episode to the report; returns its choices `(T, N)`, None if it is not sound."""
     length = len(episode.rewards)
     report.lengths.append(length)
     report.returns.append(float(np.sum(episode.rewards, dtype=np.float64)))
-    choices = choices_of(dataset.action_space, episode.actions)
     try:
-        stack_episodes([dataclasses.replace(episode, actions=choices)], [length], nvec)
+        read = reader.read(episode)
+        stack_episodes([read], [length], reader.nvec)
     except SpinError as error:
         report.problems.append(str(error))
         return None
     if problem := misplaced_end(raw["terminations"], raw["truncations"], length, episode.name):
         report.problems.append(problem)
-    return choices
+    return read.actions
 
 
 def _difference(steps: Sequence[Step], episode: EpisodeArrays, is_cut: bool = False) -> str:

@@ -21,6 +21,7 @@ from spin_d3rlpy.files.untrusted import require_memory
 
 HDF5_FILE = "main_data.hdf5"
 _MIN_EPISODE = 100  # bytes that an episode takes in a file, at the very least
+_OWN_WRAPPERS = ("spin_envs.discretized:DiscretizeAction", "spin_envs.flatten_action:FlattenAction")
 _ADVICE = (
     "If you trust whoever made the dataset, pass trust=True (on the command line: --trust). For "
     "the data alone, use DeviceReplayBuffer.from_minari."
@@ -143,7 +144,7 @@ def check_spec(spec: EnvSpec, source: str) -> None:
     """
     known = gymnasium.registry.get(spec.id)
     wanted: list[Any] = [wrapper.entry_point for wrapper in spec.additional_wrappers]
-    wanted = [entry for entry in wanted if not _is_gymnasiums_wrapper(entry)]
+    wanted = [entry for entry in wanted if not _is_known_wrapper(entry)]
     if known is None or spec.entry_point != known.entry_point:
         wanted.append(spec.entry_point)
     elif spec.vector_entry_point not in (None, known.vector_entry_point):
@@ -184,7 +185,10 @@ def texts_with_colons(arguments: Any) -> Iterator[str]:
             remaining += value
 
 
-def _is_gymnasiums_wrapper(entry_point: str) -> bool:
+def _is_known_wrapper(entry_point: str) -> bool:
+    """Whether it is Gymnasium's, or one of those here that read nothing but their arguments."""
+    if entry_point in _OWN_WRAPPERS:
+        return True
     module, _, name = entry_point.partition(":")
     inside = f"{module}.".startswith("gymnasium.wrappers.")
     return inside and name in gymnasium.wrappers.__all__ and name != "RecordVideo"

@@ -13,6 +13,7 @@ import platform
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any, BinaryIO, TypeAlias
 
 import gymnasium
@@ -76,8 +77,8 @@ def _environments(env_id: str, n: int, **kwargs: Any) -> VectorEnv[Any, Any, Any
 Step: TypeAlias = tuple[Any, float, bool, bool]
 
 
-def replay(env: gymnasium.Env[Any, Any], seed: int, actions: NDArray[Any]) -> list[Step]:
-    """Replays an episode from its seed with actions `(T, N)`; returns what `reset` and steps give.
+def replay(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[Any]) -> list[Step]:
+    """Replays an episode from its seed with T actions; returns what `reset` and steps give.
 
     They are less than T + 1 if the episode ends before, or an action is none of the environment's.
     """

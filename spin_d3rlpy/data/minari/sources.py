@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -20,20 +19,21 @@ from numpy.typing import NDArray
 from spin_d3rlpy.data.buffer.episodes import (
     EpisodeArrays,
     StackedEpisodes,
-    check_finite,
     no_transitions,
     stack_episodes,
 )
 from spin_d3rlpy.data.buffer.masks import BITS_KEY, INFO, Bits, bytes_of, pack
+from spin_d3rlpy.data.minari.actions import ActionReader, numbers_of
 from spin_d3rlpy.data.minari.environments import HDF5_FILE, check_episode_count
 from spin_d3rlpy.data.minari.info_rewards import RewardReader
 from spin_d3rlpy.data.minari.records import misplaced_end, record_problems
 from spin_d3rlpy.data.minari.staging import Checksum
 from spin_d3rlpy.data.rounding import StateRounding
-from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, SpinError
+from spin_d3rlpy.errors import InvalidDatasetError, SpinError
 from spin_d3rlpy.files.untrusted import require_memory
-from spin_d3rlpy.nvec import check_nvec, choices_of, nvec_from_space
-from spin_envs.discretized import BoxGrid
+from spin_d3rlpy.nvec import check_nvec
+from spin_envs import FlatActions
+from spin_envs.flat_actions import BinsOf
 
 _MAX_RATIO = 1100  # of bytes in memory to bytes stored: deflate reaches 1032
 _MIN_ARRAY = 2**20  # bytes that an array may always take
@@ -56,23 +56,19 @@ DAMAGE = (
 def read_minari(
     dataset: MinariDataset,
     max_episodes: int | None = None,
-    bins: int | Sequence[int] | None = None,
+    bins: BinsOf | FlatActions | None = None,
     map_in: Path | None = None,
     rewards: RewardReader | None = None,
-) -> StackedEpisodes:
+) -> tuple[StackedEpisodes, FlatActions | None]:
     """Reads episodes of T + 1 observations and T actions, which d3rlpy's `get_minari` misaligns.
 
-    `rewards` reads several rewards of each step.
+    `rewards` reads several rewards of each step. The second result is how choices become what the
+    dataset's environment takes, unless both are the same.
 
     Raises:
         InvalidDatasetError: files are damaged, or there are no usable transitions.
-        ValueError: `max_episodes` below 1.
+        ValueError: `max_episodes` below 1, or bad bins.
     """
-    grid = _grid(dataset, bins)
-    try:
-        nvec = nvec_from_space(dataset.action_space) if grid is None else grid.nvec.tolist()
-    except InvalidActionSpaceError as error:
-        raise InvalidDatasetError(f"Dataset {dataset.id} cannot be used. {error}") from error
     if max_episodes is not None and max_episodes < 1:
         raise ValueError(f"Expected max_episodes to be at least 1, got {max_episodes}.")
     check_episode_count(dataset.storage.data_path, len(dataset.episode_indices), dataset.id)
@@ -80,26 +76,52 @@ def read_minari(
     if not indices:  # an empty hdf5 file cannot even be opened
         raise no_transitions()
     try:
-        checksum = Checksum()
-        lengths, episodes = _open_episodes(dataset, indices, checksum, rewards)
-        named: list[NDArray[np.float32]] = []
-        with closing(episodes):
-            chosen = _discretized(episodes, grid, dataset.action_space)
-            if rewards is not None:
-                chosen = _with_rewards(chosen, rewards, named)
-            rounding = StateRounding()
-            stacked = stack_episodes(chosen, lengths, nvec, map_in=map_in, rounding=rounding)
+        actions = ActionReader.of(dataset, bins, lambda: _logged_numbers(dataset, indices))
     except SpinError:
         raise
     except DAMAGE as error:
-        raise InvalidDatasetError(
-            f"Dataset {dataset.id} cannot be read ({error!r}). Its files are damaged: delete them "
-            "to build or download it again."
-        ) from error
+        if isinstance(error, ValueError) and bins is not None:  # of the bins
+            raise
+        raise _damaged(dataset, error) from error
+    try:
+        checksum = Checksum()
+        lengths, episodes = _open_episodes(dataset, indices, actions, checksum, rewards)
+        named: list[NDArray[np.float32]] = []
+        with closing(episodes):
+            chosen: Iterator[EpisodeArrays] = map(actions.read, episodes)
+            if rewards is not None:
+                chosen = _with_rewards(chosen, rewards, named)
+            rounding = StateRounding()
+            stacked = stack_episodes(
+                chosen, lengths, actions.nvec, map_in=map_in, rounding=rounding
+            )
+    except SpinError:
+        raise
+    except DAMAGE as error:
+        raise _damaged(dataset, error) from error
     rounding.warn(f"dataset {dataset.id}")
     if len(indices) == int(dataset.storage.total_episodes):
         _compare_with_record(dataset, stacked, checksum)
-    return stacked if rewards is None else rewards.add(stacked, np.concatenate(named))
+    if rewards is not None:
+        stacked = rewards.add(stacked, np.concatenate(named))
+    return stacked, actions.kept
+
+
+def _damaged(dataset: MinariDataset, error: Exception) -> InvalidDatasetError:
+    return InvalidDatasetError(
+        f"Dataset {dataset.id} cannot be read ({error!r}). Its files are damaged: delete them to "
+        "build or download it again."
+    )
+
+
+def _logged_numbers(dataset: MinariDataset, indices: list[int]) -> Iterator[NDArray[np.float64]]:
+    """Yields the numbers of each episode's actions, `(T, N)`."""
+    if dataset.storage.FORMAT == "hdf5":
+        _check_declared_sizes(dataset.storage.data_path / HDF5_FILE, indices)
+    for stored in dataset.storage.get_episodes(indices):
+        length = len(np.asarray(stored["rewards"]))
+        numbers = numbers_of(dataset.action_space, stored["actions"], length)
+        yield numbers.reshape(length, -1).astype(np.float64)
 
 
 def _compare_with_record(
@@ -122,28 +144,6 @@ def _compare_with_record(
         )
 
 
-def _grid(dataset: MinariDataset, bins: int | Sequence[int] | None) -> BoxGrid | None:
-    if isinstance(dataset.action_space, Box) == (bins is None):
-        raise InvalidDatasetError(
-            "Expected bins= for continuous actions (bins=7 takes the nearest of 7 values of each "
-            f"dimension) and none for others. Dataset {dataset.id} has {dataset.action_space}."
-        )
-    return None if bins is None else BoxGrid(dataset.action_space, bins)
-
-
-def _discretized(
-    episodes: Iterable[EpisodeArrays], grid: BoxGrid | None, space: Space[Any]
-) -> Iterator[EpisodeArrays]:
-    for episode in episodes:
-        if grid is not None:
-            check_finite("action", episode.actions, episode.name, kind="")
-            episode = dataclasses.replace(episode, actions=grid.nearest(episode.actions))
-        elif np.any(getattr(space, "start", 0)):
-            choices = choices_of(space, episode.actions)
-            episode = dataclasses.replace(episode, actions=choices)
-        yield episode
-
-
 def _with_rewards(
     episodes: Iterable[EpisodeArrays], reader: RewardReader, read: list[NDArray[np.float32]]
 ) -> Iterator[EpisodeArrays]:
@@ -157,17 +157,20 @@ def _with_rewards(
 def _open_episodes(
     dataset: MinariDataset,
     indices: Sequence[int],
+    actions: ActionReader,
     checksum: Checksum,
     rewards: RewardReader | None,
 ) -> tuple[list[int], Generator[EpisodeArrays]]:
     """Returns the episodes' lengths and an iterator of episodes, which adds to the checksum."""
     flat = isinstance(dataset.observation_space, Box) and len(dataset.observation_space.shape) == 1
+    if isinstance(dataset.action_space, Dict | Tuple):
+        flat = False
     if not flat or dataset.storage.FORMAT != "hdf5":
         if dataset.storage.FORMAT == "hdf5":
             _check_declared_sizes(dataset.storage.data_path / HDF5_FILE, indices)
         lengths = [int(m["total_steps"]) for m in dataset.storage.get_episode_metadata(indices)]
         raw = zip(indices, dataset.storage.get_episodes(indices), strict=True)
-        return lengths, _stored_episodes(dataset, raw)
+        return lengths, _stored_episodes(dataset, raw, actions)
     file = h5py.File(dataset.storage.data_path / HDF5_FILE, "r")
     # HDF5's metadata cache would take 30 kB per episode, and is never reused.
     config = file.id.get_mdc_config()
@@ -178,14 +181,14 @@ def _open_episodes(
     lengths = [_total_steps(group) for group in groups]
     members = zip(indices, groups, lengths, strict=True)
     keys = [] if rewards is None else rewards.keys
-    return lengths, _hdf5_episodes(dataset, file, members, checksum, keys)
+    return lengths, _hdf5_episodes(dataset, file, members, actions, checksum, keys)
 
 
 def _stored_episodes(
-    dataset: MinariDataset, raw: Iterable[tuple[int, Mapping[str, Any]]]
+    dataset: MinariDataset, raw: Iterable[tuple[int, Mapping[str, Any]]], actions: ActionReader
 ) -> Generator[EpisodeArrays]:
     for index, stored in raw:
-        episode = episode_arrays(dataset, index, stored)
+        episode = episode_arrays(dataset, index, stored, actions)
         ends = stored["terminations"], stored["truncations"]
         _require_ends(dataset, *ends, len(episode.rewards), episode.name)
         yield episode
@@ -205,6 +208,7 @@ def _hdf5_episodes(
     dataset: MinariDataset,
     file: Any,
     groups: Iterable[tuple[int, Any, int]],
+    reader: ActionReader,
     checksum: Checksum,
     keys: Sequence[str],
 ) -> Generator[EpisodeArrays]:
@@ -219,7 +223,7 @@ def _hdf5_episodes(
             terminations = _array(group, "terminations", (length,), name)
             truncations = _array(group, "truncations", (length,), name)
             _require_ends(dataset, terminations, truncations, length, name)
-            masks = _hdf5_masks(group, length, nvec_of(dataset.action_space), name)
+            masks = _hdf5_masks(group, length, reader.nvec, name)
             observations = _array(group, "observations", shape, name)
             actions = _array(group, "actions", (length, *dataset.action_space.shape), name)
             rewards = _array(group, "rewards", (length,), name)
@@ -237,14 +241,9 @@ def _hdf5_episodes(
             )
 
 
-def nvec_of(space: Space[Any]) -> list[int] | None:
-    """The number of choices of each slot; None if actions are continuous."""
-    return None if isinstance(space, Box) else nvec_from_space(space)
-
-
-def _hdf5_masks(group: Any, length: int, nvec: list[int] | None, name: str) -> Bits | None:
+def _hdf5_masks(group: Any, length: int, nvec: list[int], name: str) -> Bits | None:
     """Reads an episode's masks from its infos: our bits, or arrays as environments give them."""
-    if nvec is None or not group.links.exists(b"infos"):
+    if not group.links.exists(b"infos"):
         return None
     infos = _member(group, "infos", h5py.h5g)
     if infos.links.exists(BITS_KEY.encode()):
@@ -341,28 +340,30 @@ def _total_steps(group: Any) -> int:
     return int(value)
 
 
-def episode_arrays(dataset: MinariDataset, index: int, episode: Mapping[str, Any]) -> EpisodeArrays:
-    """Converts an episode from Minari's storage; raises as `flatten_observations`."""
+def episode_arrays(
+    dataset: MinariDataset, index: int, episode: Mapping[str, Any], actions: ActionReader
+) -> EpisodeArrays:
+    """Converts an episode from Minari's storage, but for its actions, which `actions` reads.
+
+    Raises as `flatten_observations`.
+    """
+    infos, rewards = episode.get("infos") or {}, np.asarray(episode["rewards"])
+    masks = None
+    if BITS_KEY in infos:
+        masks = np.asarray(infos[BITS_KEY])
+    elif INFO in infos:
+        masks = actions.masks(infos[INFO], len(rewards), f"episode {index}")
     return EpisodeArrays(
         name=f"episode {index}",
         observations=flatten_observations(
             dataset.observation_space, episode["observations"], f"dataset {dataset.id}"
         ),
-        actions=np.asarray(episode["actions"]),
-        rewards=np.asarray(episode["rewards"]),
+        actions=numbers_of(dataset.action_space, episode["actions"], len(rewards)),
+        rewards=rewards,
         terminated=bool(episode["terminations"][-1]),
-        masks=_masks_of_infos(episode.get("infos") or {}, dataset, index),
-        infos=episode.get("infos") or {},
+        masks=masks,
+        infos=infos,
     )
-
-
-def _masks_of_infos(infos: Mapping[str, Any], dataset: MinariDataset, index: int) -> Bits | None:
-    nvec = nvec_of(dataset.action_space)
-    if nvec is None or not {BITS_KEY, INFO} & infos.keys():
-        return None
-    if BITS_KEY in infos:
-        return np.asarray(infos[BITS_KEY])
-    return pack(np.asarray(infos[INFO]), nvec, f"{INFO} of episode {index}")
 
 
 def flatten_observations(space: Space[Any], observations: Any, source: str) -> NDArray[Any]:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import gymnasium
 import numpy as np
@@ -16,6 +16,8 @@ from d3rlpy.dataset import ReplayBufferBase
 from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
 
+from spin_d3rlpy.data.action_spaces import KEY as ACTIONS_KEY
+from spin_d3rlpy.data.action_spaces import flat_actions_of, with_flat_actions
 from spin_d3rlpy.data.buffer.device_buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import StackedEpisodes, action_dtype, no_transitions
 from spin_d3rlpy.data.buffer.masks import Bits, open_where_empty
@@ -34,6 +36,7 @@ from spin_d3rlpy.data.minari.info_rewards import REWARDS_KEY, infos_of
 from spin_d3rlpy.data.minari.specs import NAMESPACE, is_dataset_name
 from spin_d3rlpy.data.minari.staging import episode_buffer, staged_dataset, write_episodes
 from spin_d3rlpy.data.rounding import ColumnRounding
+from spin_d3rlpy.data.tables.action_columns import NumberColumns, read_actions
 from spin_d3rlpy.data.tables.arguments import (
     TableArguments,
     choice_lists,
@@ -43,7 +46,7 @@ from spin_d3rlpy.data.tables.arguments import (
     values_of,
 )
 from spin_d3rlpy.data.tables.cells import Locale, is_empty, read_flags, read_numbers
-from spin_d3rlpy.data.tables.choice_values import Values, read_choices
+from spin_d3rlpy.data.tables.choice_values import Values
 from spin_d3rlpy.data.tables.columns import Bools, Column, Name
 from spin_d3rlpy.data.tables.csv_parquet import open_as_parquet
 from spin_d3rlpy.data.tables.log_rows import (
@@ -77,6 +80,11 @@ from spin_d3rlpy.errors import (
 )
 from spin_d3rlpy.files.atomic import atomic_folder
 from spin_d3rlpy.nvec import nvec_from_space
+from spin_envs import FlatActions
+from spin_envs.flat_actions import BinsOf
+
+# The episodes, how columns became features, and how choices become an environment's actions.
+ReadLog: TypeAlias = tuple[StackedEpisodes, TablePreparation, FlatActions | None]
 
 
 def from_table(
@@ -103,6 +111,8 @@ def from_table(
     dates: str | Mapping[Any, str] | None = None,
     keep: Sequence[Name] = (),
     memory_map: str | Path | None = None,
+    bins: BinsOf | FlatActions | Mapping[Any, Any] | None = None,
+    action_space: gymnasium.Space[Any] | None = None,
 ) -> DeviceReplayBuffer:
     """Reads logged decisions: one row has a state, the action taken and its reward.
 
@@ -180,6 +190,14 @@ def from_table(
             while the log is read twice the room of the states on the folder's disk. It is written
             at once or not at all, and used again for the same files (known by names, sizes and
             times) and arguments; any other folder that is not empty is refused.
+        bins: of action columns whose numbers are continuous, such as `{"dose": 5}`: a number of
+            equal bins between the least and largest logged value, `Bins`, or the bins' edges. A
+            choice is then the mean of the logged values in its bin. Such columns have no choices,
+            and no number in `nvec`. With `action_space`, by the names of its slots, see
+            `spin_envs.FlatActions`.
+        action_space: of the environment that the log is of: `actions` then names a column for each
+            of its numbers, in the order of `FlatActions(action_space, bins).names`, and has neither
+            `choices` nor `nvec`. The dataset's `flat_actions` and trained policies keep it.
 
     Returns:
         The dataset in main memory, or mapped into it, for `fit`. Its attribute `preparation` says
@@ -197,7 +215,8 @@ def from_table(
         ValueError: neither `reward` nor `rewards`, or both; `weights` of no rewards, not finite or
             all 0; an unknown `last_step` or `missing`, `subtract` or `categories` names no column
             of the state, `decimal` or `dates` none that is read, `terminal_values` without a column
-            in `terminal`, a `layout` that does not fit the table, or `memory_map` is no path.
+            in `terminal`, a `layout` that does not fit the table, bad `bins`, an `action_space`
+            that cannot be converted, or `memory_map` is no path.
         NvecMismatchError: `nvec`, `actions`, `choices` and `masks` disagree.
         MissingDependencyError: a Parquet file without pyarrow.
 
@@ -231,24 +250,31 @@ def from_table(
     if weights is not None and not callable(weights):
         check_weights(weights, list(arguments.rewards))
     listed_choices = choice_lists(choices)
-    sizes = sizes_of(arguments.actions, listed_choices, nvec)
+    numbers = NumberColumns.of(arguments.actions, bins, action_space)
+    listed_ones = [n for n in arguments.actions if numbers is None or n not in numbers.names]
+    sizes = []
+    if listed_ones or listed_choices or nvec is not None:
+        sizes = sizes_of(listed_ones, listed_choices, nvec)
     ends = values_of("terminal_values=", terminal_values, arguments.terminal)
     if isinstance(masks, Mapping):
         masks = {name_of(name): names_of("masks=", columns) for name, columns in masks.items()}
-    wanted = [*arguments.columns, *mask_columns(masks, arguments.actions, sizes)]
-    values = [
-        listed_choices.get(name, list(range(size)))
-        for name, size in zip(arguments.actions, sizes, strict=True)
-    ]
+    wanted = [*arguments.columns, *mask_columns(masks, listed_ones, sizes)]
+    values = {
+        name: listed_choices.get(name, list(range(size)))
+        for name, size in zip(listed_ones, sizes, strict=True)
+    }
     rounding = ColumnRounding()
     names = None if weights is None else tuple(arguments.rewards)
-    read = partial(_read_log, names, arguments, values, missing, ends, last_step, masks, rounding)
+    read = partial(
+        _read_log, names, arguments, values, numbers, missing, ends, last_step, masks, rounding
+    )
     if memory_map is None:
         with open_table(table, wanted) as columns:
-            stacked, preparation = read(columns, RowArrays())
+            stacked, preparation, actions_kept = read(columns, RowArrays())
     else:
         said = {
-            "choices": values,
+            "choices": [values.get(name) for name in arguments.actions],
+            "numbers": None if numbers is None else numbers.said(),
             "names of rewards": names,
             "missing": missing,
             "terminal_values": ends,
@@ -257,15 +283,17 @@ def from_table(
             **dataclasses.asdict(arguments),
         }
         log = MappedLog(memory_map, table, said)
-        stacked, preparation = _mapped(log, table, wanted, arguments.plain_numbers(wanted), read)
+        stacked, preparation, actions_kept = _mapped(
+            log, table, wanted, arguments.plain_numbers(wanted), read
+        )
     if weights is not None:
         stacked = stacked.weighed(weights)
     rounding.warn()
     buffer = DeviceReplayBuffer(stacked, None if memory_map is None else Path(memory_map))
-    buffer.preparation = preparation
+    buffer.preparation, buffer.flat_actions = preparation, actions_kept
     if layout is not None:
         n_features = stacked.observations.shape[1]
-        buffer.layout = layout_of_table(layout, preparation.features_of, n_features, sizes)
+        buffer.layout = layout_of_table(layout, preparation.features_of, n_features, stacked.nvec)
     return buffer
 
 
@@ -274,13 +302,13 @@ def _mapped(
     table: str | Path | Columns,
     wanted: Sequence[Name],
     numbers: Sequence[Name],
-    read: Callable[[Table, RowArrays], tuple[StackedEpisodes, TablePreparation]],
-) -> tuple[StackedEpisodes, TablePreparation]:
+    read: Callable[[Table, RowArrays], ReadLog],
+) -> ReadLog:
     """Returns a log of mapped arrays, which is read unless its folder is there."""
     if log.exists:
-        stacked, preparation = log.open()
+        stacked, preparation, actions = log.open()
         log.say_reused(stacked)
-        return stacked, preparation
+        return stacked, preparation, actions
     with atomic_folder(log.folder) as staging:
         work = staging / "work"
         work.mkdir()
@@ -294,7 +322,8 @@ def _mapped(
 def _read_log(
     names: tuple[str, ...] | None,
     arguments: TableArguments,
-    values: list[list[Any]],
+    known: Mapping[Name, list[Any]],
+    numbers: NumberColumns | None,
     missing: Missing,
     ends: list[Any] | None,
     last_step: LastStep,
@@ -302,17 +331,21 @@ def _read_log(
     rounding: ColumnRounding,
     table: Table,
     arrays: RowArrays,
-) -> tuple[StackedEpisodes, TablePreparation]:
+) -> ReadLog:
     """Reads the episodes, a column at a time, and what became of the columns.
 
-    `names` are those of several rewards, None if there is one.
+    `known` are the choices of action columns but those of `numbers`. `names` are those of several
+    rewards, None if there is one.
     """
     episodes, ids = rows_of_episodes(
         table, arguments.episode, arguments.time, arguments.locale(arguments.time)
     )
     episodes = EpisodeRows(arrays.kept(episodes.order), episodes.starts)
-    sizes = [len(known) for known in values]
-    chosen, rewards, state_only = _decisions(table, arguments, values, episodes)
+    state_only = _final_states(table, arguments, known, episodes)
+    columns, values, actions = read_actions(table, arguments, known, numbers, state_only)
+    sizes = [len(of_slot) for of_slot in values]
+    chosen = np.stack(columns, axis=1, dtype=action_dtype(sizes), casting="unsafe")
+    rewards = _rewards_of(table, arguments, state_only)
     ended = _terminal(table, arguments.terminal, ends, len(state_only))
     steps = cut(episodes, ids, state_only, ended, arguments.terminal, last_step)
     steps = dataclasses.replace(
@@ -365,30 +398,29 @@ def _read_log(
             },
         ),
     )
-    return stacked, preparation
+    return stacked, preparation, actions
 
 
-def _decisions(
+def _final_states(
     table: Table,
     arguments: TableArguments,
-    values: list[list[Any]],
+    known: Mapping[Name, list[Any]],
     episodes: EpisodeRows,
-) -> tuple[NDArray[np.integer[Any]], NDArray[np.float32], Bools]:
-    """Returns chosen numbers `(rows, N)`, rewards `(rows, R)` and which rows are final states."""
+) -> Bools:
+    """Returns which rows are final states, `(rows,)`."""
     empty = {
-        name: is_empty(table[name], Values(known).texts)
-        for name, known in zip(arguments.actions, values, strict=True)
+        name: is_empty(table[name], Values(known.get(name, [])).texts) for name in arguments.actions
     }
     empty |= {column: is_empty(table[column]) for column in arguments.rewards.values()}
-    state_only = final_states(table, empty, episodes)
-    sizes = [len(known) for known in values]
-    chosen = np.empty((len(state_only), len(sizes)), action_dtype(sizes))
-    for slot, (name, known) in enumerate(zip(arguments.actions, values, strict=True)):
-        chosen[:, slot] = read_choices(table[name], known, state_only, arguments.locale(name))
+    return final_states(table, empty, episodes)
+
+
+def _rewards_of(table: Table, arguments: TableArguments, state_only: Bools) -> NDArray[np.float32]:
+    """Returns all rewards `(rows, R)`."""
     rewards = np.empty((len(state_only), len(arguments.rewards)), np.float32)
     for i, column in enumerate(arguments.rewards.values()):
         rewards[:, i] = _read_rewards(table[column], arguments.locale(column), state_only)
-    return chosen, rewards, state_only
+    return rewards
 
 
 def _read_rewards(column: Column, locale: Locale, state_only: Bools) -> NDArray[np.float32]:
@@ -497,7 +529,10 @@ def save_dataset(
         raise DatasetNotFoundError(
             f"Expected a name <namespace>/<name>-v<number> outside {NAMESPACE}, got {name!r}."
         )
-    data = as_device_buffer(buffer, None if env is None else nvec_from_space(env.action_space))
+    kept = getattr(buffer, "flat_actions", None)
+    flat = None if env is None else with_flat_actions(env, kept)
+    data = as_device_buffer(buffer, None if flat is None else nvec_from_space(flat.action_space))
+    kept = kept if flat is None or kept is not None else flat_actions_of(flat)
     observations, actions, rewards = (
         tensor.cpu().numpy() for tensor in (data.observations, data.actions, data.rewards)
     )
@@ -514,7 +549,7 @@ def save_dataset(
         storage = write_episodes(
             staging,
             Box(-np.inf, np.inf, (size,), np.float32) if env is None else env.observation_space,
-            MultiDiscrete(data.nvec) if env is None else env.action_space,
+            MultiDiscrete(data.nvec),
             None if env is None else storable_spec(env),
             (
                 episode_buffer(
@@ -533,6 +568,8 @@ def save_dataset(
             metadata[KEY] = data.preparation.to_json()
         if data.layout is not None:
             metadata[LAYOUT_KEY] = data.layout.to_dict()
+        if kept is not None:
+            metadata[ACTIONS_KEY] = kept.to_dict()
         if named is not None:
             metadata[REWARDS_KEY] = named.to_json()
         storage.update_metadata(metadata)

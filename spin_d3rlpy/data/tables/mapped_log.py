@@ -18,6 +18,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from spin_d3rlpy.data.action_spaces import read_flat_actions
 from spin_d3rlpy.data.buffer.episodes import StackedEpisodes
 from spin_d3rlpy.data.buffer.named_rewards import NamedRewards
 from spin_d3rlpy.data.buffer.source_rows import SourceRows
@@ -26,6 +27,7 @@ from spin_d3rlpy.data.tables.preparation import TablePreparation
 from spin_d3rlpy.data.tables.row_arrays import MappedArrays
 from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
 from spin_d3rlpy.files.atomic import write_errors
+from spin_envs import FlatActions
 
 _VERSION = 1
 _ABOUT = "log.json"
@@ -87,7 +89,13 @@ class MappedLog:
                 f"{listed(differing)}. Delete the folder, or pass another one."
             )
 
-    def write(self, staging: Path, log: StackedEpisodes, preparation: TablePreparation) -> None:
+    def write(
+        self,
+        staging: Path,
+        log: StackedEpisodes,
+        preparation: TablePreparation,
+        actions: FlatActions | None,
+    ) -> None:
         """Writes a log to the temporary folder that takes this one's place.
 
         Raises:
@@ -116,6 +124,7 @@ class MappedLog:
             "kept": list(source.kept),
             "named_rewards": [] if log.named_rewards is None else list(log.named_rewards.names),
             "preparation": preparation.to_json(),
+            "flat_actions": None if actions is None else actions.to_dict(),
         }
         with write_errors(self.folder):
             _write_rows(staging / "observations.npy", log.observations, staging)
@@ -126,8 +135,8 @@ class MappedLog:
             for file in (_ABOUT, *(f"{name}.npy" for name in names)):
                 _flush(staging / file)
 
-    def open(self) -> tuple[StackedEpisodes, TablePreparation]:
-        """Returns the log's arrays, mapped, and how columns became features.
+    def open(self) -> tuple[StackedEpisodes, TablePreparation, FlatActions | None]:
+        """Returns the log's arrays, mapped, how columns became features and choices actions.
 
         Raises:
             InvalidDatasetError: a file is damaged.
@@ -136,6 +145,7 @@ class MappedLog:
             about = json.loads((self.folder / _ABOUT).read_text())
             arrays = {name: self._array(name) for name in about["arrays"]}
             preparation = TablePreparation.from_json(about["preparation"])
+            actions = read_flat_actions(about.get("flat_actions"), about["nvec"])
             n, lengths = len(arrays["rewards"]), arrays["lengths"].tolist()
             states = (n + len(lengths), len(preparation.features))
             if arrays["observations"].shape != states or sum(lengths) != n:
@@ -161,7 +171,7 @@ class MappedLog:
                 f"The log in {self.folder} is damaged ({shown(error)}). Delete the folder, so that "
                 "it is read again."
             ) from error
-        return log, preparation
+        return log, preparation, actions
 
     def _array(self, name: str) -> NDArray[Any]:
         # Copied where written to, so that nobody changes the file.
