@@ -35,11 +35,11 @@ from spin_d3rlpy.algos.options import FitOptions, OnlineOptions
 from spin_d3rlpy.algos.recipes import recipe_fields
 from spin_d3rlpy.algos.recorded import Recordability, RecordedUpdate, is_recordable
 from spin_d3rlpy.algos.signatures import takes
-from spin_d3rlpy.asm.conditions import as_mask
+from spin_d3rlpy.asm.conditions import as_mask, as_rule
 from spin_d3rlpy.asm.rule_files import check_rules
-from spin_d3rlpy.asm.rules import RowMask, Rule
+from spin_d3rlpy.asm.rules import AnyRule, RowMask
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
-from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch
+from spin_d3rlpy.data.buffer.batches import BatchInStates, BatchSource, imitation_batch
 from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.online import create_replay_buffer
 from spin_d3rlpy.data.scalers import fit_scaler
@@ -187,7 +187,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         size = int(observation_shape[0])
         if self._config.layout is not None:
             self._config.layout.check(size, self._config.nvec)
-        check_rules(self._config.rules or [], self._config.nvec)
+        check_rules(self._config.rules or [], self._config.nvec, size)
         super().create_impl((size,), max(self._config.nvec))
         if self._enable_ddp:
             assert self._impl is not None
@@ -268,9 +268,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         Raises:
             InvalidObservationError: wrong shape, or not finite.
         """
-        observations = self.check_observations(x)
-        with self._acting_on(len(observations)):
-            return super().predict(observations)
+        return self._act(self.check_observations(x), None, sample=False)
 
     def predict_table(self, table: str | Path | Columns) -> list[dict[str, Any]]:
         """Returns greedy choices for a table's rows, by the table's names.
@@ -302,9 +300,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     def sample_action(self, x: Observation) -> NDArray:
         """Returns sampled actions `(B, N)`; observations and errors as of `predict`."""
-        observations = self.check_observations(x)
-        with self._acting_on(len(observations)):
-            return super().sample_action(observations)
+        return self._act(self.check_observations(x), None, sample=True)
 
     def predict_masked(self, x: Observation, masks: NDArray, sample: bool = False) -> NDArray:
         """Returns actions `(B, N)` whose choices a mask of each state allows.
@@ -327,24 +323,33 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         mask = as_mask(masks, len(observations), slot_layout, torch.device(self._device))
         return self._act(observations, RowMask(mask), sample)
 
-    def act(self, x: Observation, extra: Rule | None = None, sample: bool = False) -> NDArray:
+    def act(
+        self,
+        x: Observation,
+        extra: AnyRule | Sequence[AnyRule] | None = None,
+        sample: bool = False,
+    ) -> NDArray:
         """Returns actions `(B, N)` that keep a rule in addition to the config's `rules`.
 
         Args:
             x: observations `(B, obs)`.
-            extra: see `spin_d3rlpy.asm.rules`.
+            extra: a rule or several, see `spin_d3rlpy.asm.rules`.
             sample: draw them; by default they are greedy.
 
         Raises:
             InvalidObservationError: as of `predict`.
             NoAllowedChoiceError: no choice is left for a slot.
+            NvecMismatchError: a rule is of another action space.
+            ValueError: a rule takes neither `(partial)` nor `(partial, state)`, or returns no mask.
         """
-        return self._act(self.check_observations(x), extra, sample)
+        observations = self.check_observations(x)
+        return self._act(observations, as_rule(extra, max(self._nvec)), sample)
 
     @torch.no_grad()
-    def _act(self, observations: NDArray, extra: Rule | None, sample: bool) -> NDArray:
+    def _act(self, observations: NDArray, extra: AnyRule | None, sample: bool) -> NDArray:
         with self._acting_on(len(observations)):
-            actions = self.require_built().act(self.network_input(observations), extra, sample)
+            inputs, states = self.network_input(observations), self.states(observations)
+            actions = self.require_built().act(inputs, extra, sample, states)
         return actions.cpu().numpy()
 
     def predict_value(self, x: Observation, action: NDArray) -> NDArray:
@@ -380,6 +385,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """The networks' input `(B, obs)`, on their device."""
         inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
         return inputs if self._transform is None else self._transform(inputs)
+
+    def states(self, observations: NDArray | torch.Tensor) -> torch.Tensor:
+        """Observations `(B, obs)` as rules see them, unscaled, on the networks' device."""
+        return torch.as_tensor(observations, dtype=torch.float32, device=self._device)
 
     @property
     def _transform(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
@@ -539,8 +548,11 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """Returns a batch with observations and rewards as networks see them."""
         changes: dict[str, Any] = {}
         if scaler := self._config.observation_scaler:
-            for name in ("observations", "next_observations"):
-                changes[name] = scaler.transform(getattr(batch, name))
+            for name, kept in (("observations", "states"), ("next_observations", "next_states")):
+                unscaled = getattr(batch, name)
+                changes[name], changes[kept] = scaler.transform(unscaled), self.states(unscaled)
+            if not isinstance(batch, BatchInStates):
+                batch = BatchInStates(**vars(batch))
         if reward_scaler := self._config.reward_scaler:
             changes["rewards"] = reward_scaler.transform(batch.rewards)
         if changes and imitation_batch(batch) is not batch:

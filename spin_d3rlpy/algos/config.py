@@ -61,7 +61,8 @@ class MultiDiscreteConfig(LearnableConfig):
         layout: what slots and choices are (see `spin_envs.ActionLayout`). Filled likewise, if the
             dataset or environment knows; `ActionLayout()` uses nothing of what they know.
         rules: what every action keeps, greedy and sampled, see `spin_d3rlpy.asm.rules`: named
-            rules, or functions of a module that Python can import. Files keep them. None takes
+            rules, or functions of a module that Python can import, of partial actions or also of
+            the states that these are in. All of them hold, and files keep them. None takes
             those of the dataset, if its actions are a teacher's (`relabel`); `[]` is none.
         n_steps: gradient steps of `fit` when it is not told.
         trajectory_weights: how often each trajectory is drawn for imitation: by the policy, and by

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.asm import ActionStructureModel, load_asm
-from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.asm.rules import AnyRule
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.masks import forbidden_choices
 from spin_d3rlpy.data.loader import open_dataset
@@ -184,7 +184,7 @@ def measure_run(
     *,
     dataset: str | None = None,
     asm: Path | None = None,
-    rule: Rule | None = None,
+    rule: AnyRule | None = None,
     device: str = "cpu:0",
     trust: bool = False,
     show_progress: bool = True,
@@ -257,7 +257,7 @@ def _measure(
     behavior: BehaviorProbabilities,
     settings: ReportSettings,
     device: str,
-    rule: Rule | None,
+    rule: AnyRule | None,
     show_progress: bool,
 ) -> dict[str, Any]:
     """Returns the fields of a report that are measured on the log."""
@@ -319,8 +319,8 @@ def _measure(
         "rule_kept": None
         if rule is None
         else (
-            float(keeps_rule(rule, comparison.logged).mean()),
-            float(keeps_rule(rule, comparison.chosen).mean()),
+            float(keeps_rule(rule, comparison.logged, states).mean()),
+            float(keeps_rule(rule, comparison.chosen, states).mean()),
         ),
         "against_masks": against_masks,
         "preparation": log.preparation,

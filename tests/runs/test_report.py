@@ -155,11 +155,12 @@ def test_decisions_are_compared_slot_by_slot() -> None:
 
 def test_a_rule_is_kept_by_whole_actions() -> None:
     actions = np.array([[0, 1, 2], [0, 1, 1], [2, 2, 2]])
-    assert keeps_rule(all_different(3), actions).tolist() == [True, False, False]
+    states = np.zeros((3, 1))
+    assert keeps_rule(all_different(3), actions, states).tolist() == [True, False, False]
     costs = [[0.0, 1.0, 2.0]] * 3
-    assert keeps_rule(within_budget(costs, 3.0), actions).tolist() == [True, True, False]
+    assert keeps_rule(within_budget(costs, 3.0), actions, states).tolist() == [True, True, False]
     with pytest.raises(InvalidActionSpaceError, match=r"Expected a mask \(B, N, K\)"):
-        keeps_rule(lambda partial: torch.ones(len(partial), 3), actions)
+        keeps_rule(lambda partial: torch.ones(len(partial), 3), actions, states)
 
 
 def test_a_report_has_both_estimators_and_the_tables_names(run: Path, tmp_path: Path) -> None:
