@@ -191,7 +191,9 @@ class _GreedyPolicy(nn.Module):
     ) -> torch.Tensor:
         scaler = self._algo.config.observation_scaler
         inputs = observations if scaler is None else scaler.transform(observations)
-        actions: torch.Tensor = self._algo.impl.predict_allowed(inputs, masks, observations)
+        actions: torch.Tensor = self._algo.impl.predict_allowed(
+            inputs, masks, self._algo.states(observations)
+        )
         return actions
 
 

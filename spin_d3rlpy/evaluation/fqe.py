@@ -507,3 +507,4 @@ def _adopt_spaces(config: MultiDiscreteFQEConfig, algo: MultiDiscreteAlgo[Any, A
             f"got nvec={config.nvec} and {config.observation_scaler}."
         )
     config.nvec, config.observation_scaler = own.nvec, own.observation_scaler
+    config.history, config.history_actions = own.history, own.history_actions

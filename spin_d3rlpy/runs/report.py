@@ -233,7 +233,7 @@ def measure_run(
     stored = open_dataset(name, size, progress=show_progress, trust=trust)
     whole = DeviceReplayBuffer.from_minari(stored)
     require_same_nvec(algo.config.nvec, whole.nvec, "The policy", name)
-    log = _part(whole, settings)
+    log = _part(whole, settings).seen_by(algo)
     # The report must not depend on, nor disturb, the caller's random numbers.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
@@ -370,7 +370,7 @@ def _model_of(
 def _compare(
     algo: MultiDiscreteAlgo[Any, Any], log: DeviceReplayBuffer, behavior: BehaviorProbabilities
 ) -> tuple[Comparison, NDArray[np.float32], float | None]:
-    """Returns the decisions in all logged states, these states `(n, obs)`, and `against_masks`."""
+    """Returns the decisions in all logged states, these `(n, obs)` alone, and `against_masks`."""
     rows = log.observation_index.long()
     states = log.observations_at(rows).numpy()
     logged = log.actions.long().numpy()
@@ -393,7 +393,8 @@ def _compare(
         np.concatenate(chosen_log_prob),
     )
     against = float(np.concatenate(is_against).mean()) if is_against else None
-    return comparison, states, against
+    newest = log.observations[rows].numpy()  # of a history
+    return comparison, newest, against
 
 
 def _logged_return(log: DeviceReplayBuffer, gamma: float, settings: ReportSettings) -> Estimate:
