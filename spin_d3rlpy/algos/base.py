@@ -37,7 +37,7 @@ from spin_d3rlpy.algos.recorded import Recordability, RecordedUpdate, is_recorda
 from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.conditions import ArrayLike, as_mask, as_mask_or_rule
 from spin_d3rlpy.asm.rule_files import check_rules
-from spin_d3rlpy.asm.rules import AnyRule, RowMask, Rule, both_rules
+from spin_d3rlpy.asm.rules import AnyRule, RowMask
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.data.buffer.batches import BatchInStates, BatchSource, imitation_batch
 from spin_d3rlpy.data.buffer.history import History, Recent
@@ -389,9 +389,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         observations, slot_layout = self.check_observations(x), SlotLayout(self._nvec)
         device = torch.device(self._device)
         mask, rule = as_mask_or_rule(extra, len(observations), slot_layout, device)
-        conditions = cast(AnyRule | None, mask if mask is None else RowMask(mask))
-        both = both_rules(cast(Rule | None, conditions), cast(Rule | None, rule))
-        actions = self._act(observations, both, sample)
+        actions = self._act(observations, rule if mask is None else RowMask(mask), sample)
         if not is_one:
             return actions
         assert self._recent is not None
@@ -458,7 +456,9 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
         Of a history it is the newest one.
         """
-        seen = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
+        seen = observations
+        if not isinstance(seen, torch.Tensor):
+            seen = torch.as_tensor(seen, dtype=torch.float32, device=self._device)
         return seen if self._history is None else self._history.newest(seen)
 
     @property
@@ -618,10 +618,12 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:
         """Returns a batch with observations and rewards as networks see them."""
         changes: dict[str, Any] = {}
-        if scaler := self._config.observation_scaler:
+        if self._transform is not None or self._history is not None:  # rules see something else
             for name, kept in (("observations", "states"), ("next_observations", "next_states")):
                 unscaled = getattr(batch, name)
-                changes[name], changes[kept] = scaler.transform(unscaled), self.states(unscaled)
+                changes[kept] = self.states(unscaled)
+                if self._transform is not None:
+                    changes[name] = self._transform(unscaled)
             if not isinstance(batch, BatchInStates):
                 batch = BatchInStates(**vars(batch))
         if reward_scaler := self._config.reward_scaler:

@@ -20,8 +20,8 @@ from spin_d3rlpy.asm.rules import (
     AnyRule,
     RowMask,
     Rule,
+    all_in_states,
     both_rules,
-    in_states,
     is_in_states,
     sees_state,
 )
@@ -112,8 +112,7 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
 
     def rule_in(self, states: torch.Tensor, extra: AnyRule | None = None) -> Rule | None:
         """Returns the config's rules and another one in unscaled states `(B, obs)`, as one."""
-        rules = [in_states(rule, states) for rule in (self.rule, extra) if rule is not None]
-        return both_rules(*rules) if len(rules) == 2 else next(iter(rules), None)
+        return all_in_states([self.rule, extra], states)
 
     def rule_at(self, batch: TorchMiniBatch) -> Rule | None:
         """Returns what actions in a batch's states keep: rules and masks; None if all may be."""
@@ -142,8 +141,7 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
             states: `(B, obs)` as rules see them, unscaled; those that see any need it.
         """
         if states is not None:  # before, `rule_and` would not know them
-            own = in_states(self.rule, states) if self._sees_state and self.rule else None
-            extra = both_rules(own, None if extra is None else in_states(extra, states))
+            extra = all_in_states([self.rule if self._sees_state else None, extra], states)
         choose: Any = self.inner_sample_action if sample else self.inner_predict_best_action
         # An algorithm of another package may know no rules.
         actions: torch.Tensor = choose(x) if extra is None else choose(x, extra)

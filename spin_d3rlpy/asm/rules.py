@@ -21,7 +21,7 @@ import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
@@ -364,5 +364,10 @@ def conditions_of(
     mask: torch.Tensor | None, rule: AnyRule | None, states: torch.Tensor
 ) -> Rule | None:
     """Returns a mask `(B, N, K)` and a rule, None if there is none, as one rule of the states."""
-    bound = None if rule is None else in_states(rule, states)
-    return both_rules(None if mask is None else RowMask(mask), bound)
+    return all_in_states([None if mask is None else RowMask(mask), rule], states)
+
+
+def all_in_states(rules: Iterable[AnyRule | None], states: torch.Tensor) -> Rule | None:
+    """Returns rules that all hold in unscaled states `(B, obs)`, as one; None forbids nothing."""
+    bound = [in_states(rule, states) for rule in rules if rule is not None]
+    return every(*bound) if len(bound) > 1 else next(iter(bound), None)

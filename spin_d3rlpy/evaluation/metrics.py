@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 import gymnasium
 import numpy as np
@@ -49,8 +49,12 @@ class MultiDiscreteActionMatchEvaluator:
     def __call__(self, algo: ActingAlgo, dataset: ReplayBufferBase) -> float:
         """Returns the share, from 0 to 1."""
         matched, count = 0, 0
+        history = History.of(getattr(algo, "config", None))
         for episode in dataset.episodes if self._episodes is None else self._episodes:
-            match = algo.predict(episode.observations) == episode.actions  # (T, N)
+            x: Any = episode.observations
+            if history is not None and x.shape[1] != cast(Any, algo).observation_shape[0]:
+                x = history.of_episode(x, episode.actions)  # those of a dataset may be rows
+            match = algo.predict(x) == episode.actions  # (T, N)
             match = match.all(1) if self.mode == "exact" else match
             matched += int(match.sum())
             count += match.size

@@ -143,10 +143,12 @@ def test_an_evaluator_keeps_one_history_per_episode(monkeypatch: pytest.MonkeyPa
                     assert (np.take_along_axis(made, first + chosen[before], 1) == 1).all()
 
 
+@pytest.mark.parametrize("has_scaler", [False, True])
 @pytest.mark.parametrize("algo_class", [SPINIDQL, FactoredBCQ])
-def test_rules_see_the_newest_observation_and_masks_hold(algo_class: Any) -> None:
+def test_rules_see_the_newest_observation_and_masks_hold(algo_class: Any, has_scaler: bool) -> None:
     buffer = log_of_zones()
-    algo = fitted(algo_class, buffer, rules=[neighbors_apart])
+    scaler = StandardObservationScaler() if has_scaler else None
+    algo = fitted(algo_class, buffer, rules=[neighbors_apart], observation_scaler=scaler)
     states = buffer.with_history(3, actions=True)
     rows, newest = states.states[:].numpy(), buffer.observations.numpy()
     for chosen in (algo.predict(rows), algo.sample_action(rows)):
@@ -235,6 +237,7 @@ def test_estimates_and_evaluators_see_what_the_policy_sees() -> None:
     share = MultiDiscreteActionMatchEvaluator("slot")(algo, log)
     matched = [algo.predict(e.observations) == e.actions for e in log.episodes]
     assert share == pytest.approx(np.concatenate(matched).mean())
+    assert MultiDiscreteActionMatchEvaluator("slot", buffer.episodes)(algo, log) == share
     metrics = algo.fit(
         buffer, n_steps=1, evaluators={"match": MultiDiscreteActionMatchEvaluator()}, **QUIET
     )

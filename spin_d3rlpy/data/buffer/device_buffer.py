@@ -66,7 +66,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     layout: ActionLayout | None = None
     preparation: TablePreparation | None = None
-    rules: Sequence[Callable[[torch.Tensor], torch.Tensor]] | None = None
+    rules: Sequence[Callable[..., torch.Tensor]] | None = None
 
     def __init__(self, data: StackedEpisodes, map_in: Path | None = None) -> None:
         self.stored = StoredEpisodes.from_stacked(data, map_in)

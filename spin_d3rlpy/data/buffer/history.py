@@ -97,6 +97,14 @@ class History:
             parts.append(empty.scatter(2, places, known).flatten(1))
         return torch.cat([*parts, is_missing.to(observations.dtype)], dim=1)
 
+    def of_episode(self, observations: NDArray[Any], actions: NDArray[Any]) -> NDArray[Any]:
+        """Returns rows `(T, row)` of an episode's observations `(T, obs)` and actions `(T, N)`."""
+        steps = np.arange(len(observations))[:, None] + np.arange(1 - self.length, 1)
+        known = np.maximum(steps, 0)
+        seen = torch.from_numpy(np.asarray(observations, np.float32)[known])
+        made = torch.from_numpy(np.asarray(actions, np.int64)[known[:, :-1]])
+        return self.rows(seen, made, torch.from_numpy(steps[:, :-1] < 0)).numpy()
+
     def spread(self, of_features: torch.Tensor, of_others: float) -> torch.Tensor:
         """Returns a number of each feature `(obs,)`, such as its mean, for each place of a row."""
         others = of_features.new_full((self._others,), of_others)
