@@ -382,20 +382,23 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             ValueError: a rule takes neither `(partial)` nor `(partial, state)`, or a mask is of
                 another type or shape.
         """
-        is_one = np.ndim(cast(Any, x)) == 1
-        if is_one:
-            self._recent = self._recent or Recent(self._history)
-            x = self._recent.rows(np.asarray(x)[None], [0])
-        observations, slot_layout = self.check_observations(x), SlotLayout(self._nvec)
-        device = torch.device(self._device)
-        mask, rule = as_mask_or_rule(extra, len(observations), slot_layout, device)
-        actions = self._act(observations, rule if mask is None else RowMask(mask), sample)
-        if not is_one:
-            return actions
-        assert self._recent is not None
-        self._recent.acted(actions, [0])
+        if np.ndim(cast(Any, x)) != 1:
+            return self._act_with(self.check_observations(x), extra, sample)
+        self._recent = self._recent or Recent(self._history)
+        (size,) = cast_flat_shape(self.require_built(ACTING_SCALERS).observation_shape)
+        if self._history is not None:
+            size = self._history.observation_size(size)
+        newest = check_observations(np.asarray(x)[None], size)
+        actions = self._act_with(self._recent.rows(newest, [0]), extra, sample)
+        self._recent.acted(newest, actions, [0])
         one: NDArray = actions[0]
         return one
+
+    def _act_with(self, observations: NDArray, conditions: Any, sample: bool) -> NDArray:
+        """Returns actions by rules or a mask as `act` takes them."""
+        slot_layout, device = SlotLayout(self._nvec), torch.device(self._device)
+        mask, rule = as_mask_or_rule(conditions, len(observations), slot_layout, device)
+        return self._act(observations, rule if mask is None else RowMask(mask), sample)
 
     def reset(self) -> None:
         """Begins a new episode for `act(observation)`: what was seen before is forgotten."""
@@ -404,7 +407,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     @torch.no_grad()
     def _act(self, observations: NDArray, extra: AnyRule | None, sample: bool) -> NDArray:
         with self._acting_on(len(observations)):
-            inputs, states = self.network_input(observations), self.states(observations)
+            unscaled = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
+            inputs, states = self.network_input(unscaled), self.states(unscaled)
             actions = self.require_built().act(inputs, extra, sample, states)
         return actions.cpu().numpy()
 
@@ -446,7 +450,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 "has such rows, and act(observation) keeps them by itself."
             ) from error
 
-    def network_input(self, observations: NDArray) -> torch.Tensor:
+    def network_input(self, observations: NDArray | torch.Tensor) -> torch.Tensor:
         """The networks' input `(B, obs)`, on their device."""
         inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
         return inputs if self._transform is None else self._transform(inputs)

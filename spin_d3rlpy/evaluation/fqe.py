@@ -24,7 +24,7 @@ from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules, mask
 from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.critics.base import squared_error
 from spin_d3rlpy.critics.joint import JointCritic
-from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.data.buffer.batches import (
     BatchSource,
     MiniBatch,
@@ -356,6 +356,10 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         self._impl = self.impl_class(
             observation_shape, modules, config, self._device, evaluated, self._mode, self._check
         )
+
+    def _as_buffer(self, dataset: Any) -> DeviceReplayBuffer:
+        buffer = as_device_buffer(dataset, self._config.nvec)
+        return super()._as_buffer(buffer.seen_by(self._algo))
 
     def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None:
         """Measures returns, which Q is learned in units of."""

@@ -160,7 +160,7 @@ class LockstepEvaluator:
 
         def act(x: NDArray[Any], episodes: NDArray[Any]) -> NDArray[Any]:
             chosen = choose(recent.rows(x, episodes.tolist()))
-            recent.acted(chosen, episodes.tolist())
+            recent.acted(x, chosen, episodes.tolist())
             return actions_of(space, chosen)
 
         with (
@@ -202,9 +202,9 @@ class LockstepEvaluator:
             if any(mask is None for mask in rows):
                 raise ValueError(f"Expected info[{INFO!r}] of every state or of none.")
             masks = np.stack([mask for mask in rows if mask is not None])
-            x = recent.rows(x, episodes.tolist())
-            chosen = choose(x, masks, sample=self.mode == "sample")
-            recent.acted(chosen, episodes.tolist())
+            seen = recent.rows(x, episodes.tolist())
+            chosen = choose(seen, masks, sample=self.mode == "sample")
+            recent.acted(x, chosen, episodes.tolist())
             return actions_of(space, chosen)
 
         return act

@@ -145,8 +145,9 @@ def record_policy(
         with _open_video(out, fps / stride) as append:
             append(np.asarray(env.render()))
             while not over and steps != max_steps:
-                choices = opened.actor.predict(recent.rows(np.asarray(observation)[None], [0]))
-                recent.acted(choices, [0])
+                seen = np.asarray(observation)[None]
+                choices = opened.actor.predict(recent.rows(seen, [0]))
+                recent.acted(seen, choices, [0])
                 action = actions_of(env.action_space, choices[0])
                 observation, reward, terminated, truncated, _ = env.step(action)
                 total, steps, over = total + float(reward), steps + 1, terminated or truncated

@@ -274,6 +274,25 @@ def test_what_cannot_be_is_refused_before_training(
         fitted(SPINIQL, buffer, **fields)
 
 
+def test_what_fails_is_not_remembered() -> None:
+    algo, buffer = fitted(FactoredIQL), random_buffer()
+    expected = play(algo, buffer, 0)
+    algo.reset()
+    for step, observation in enumerate(buffer.observations[: len(expected)].numpy()):
+        for wrong in (observation[:3], observation * np.nan):
+            with pytest.raises(InvalidObservationError):
+                algo.act(wrong)
+        with pytest.raises(ValueError, match="Expected a bool mask"):
+            algo.act(observation, np.ones(3))
+        assert np.array_equal(algo.act(observation), expected[step])
+
+
+def test_an_evaluation_of_a_policy_with_another_history_is_refused() -> None:
+    algo = fitted(FactoredBC, history=1, history_actions=False)
+    with pytest.raises(InvalidDatasetError, match="has a history already"):
+        MultiDiscreteFQE(algo).fit(random_buffer().with_history(3), n_steps=1, **QUIET)
+
+
 def test_rows_of_another_length_are_refused_with_advice() -> None:
     algo = fitted(FactoredBC)
     with pytest.raises(InvalidObservationError, match=r"\(B, 43\).*act\(observation\) keeps them"):

@@ -158,9 +158,9 @@ def test_playing_makes_the_same_rows(with_actions: bool, plain: DeviceReplayBuff
         places = np.array([start + i + t for start, i in zip(first, running, strict=True)])
         found = recent.rows(plain.observations[places].numpy(), running)
         assert np.array_equal(found, rows[places])
-        recent.acted(plain.actions[[start + t for start in first]].numpy(), running)
-    recent.forget()
-    begun = recent.rows(plain.observations[:1].numpy(), [2])
+        made = plain.actions[[start + t for start in first]].numpy()
+        recent.acted(plain.observations[places].numpy(), made, running)
+    begun = recent.rows(plain.observations[:1].numpy(), [3])
     assert np.array_equal(begun, rows[:1])
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, cast
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 import torch
@@ -425,14 +425,15 @@ class DeviceReplayBuffer(ReplayBufferBase):
     def seen_by(self, policy: object) -> DeviceReplayBuffer:
         """Returns the same episodes as an algorithm sees them: with its config's history, if any.
 
+        Of another policy, such as a function, they stay as they are.
+
         Raises:
             InvalidDatasetError: as of `with_history`.
         """
-        config = getattr(policy, "config", None)
-        length: int = getattr(config, "history", 1)
-        if length == 1:
+        config: Any = getattr(policy, "config", None)
+        if not hasattr(config, "history"):
             return self
-        return self.with_history(length, cast(Any, config).history_actions)
+        return self.with_history(config.history, config.history_actions)
 
     def with_rewards(self, rewards: torch.Tensor) -> DeviceReplayBuffer:
         """Returns the same episodes, each trajectory drawn alike, with other rewards `(n,)`.

@@ -126,37 +126,35 @@ class Recent:
 
     def __init__(self, history: History | None) -> None:
         self._history = history
-        self._observations: dict[int, deque[NDArray[np.float32]]] = {}
-        self._actions: dict[int, deque[NDArray[np.int64]]] = {}
+        # Of each episode, observations and the actions after them.
+        self._steps: dict[int, deque[tuple[NDArray[np.float32], NDArray[np.int64]]]] = {}
 
     def rows(self, observations: NDArray[Any], episodes: Sequence[int]) -> NDArray[Any]:
         """Returns rows `(B, row)` of new observations `(B, obs)` of these episodes, `(B,)`.
 
-        An episode that is not known begins.
+        An episode that nothing is known of begins.
         """
         if self._history is None:
             return observations
-        n = self._history.length
+        n, nothing = self._history.length, np.zeros(len(self._history.nvec), np.int64)
         seen, made, counts = [], [], []
         for episode, observation in zip(episodes, observations, strict=True):
-            past = self._observations.setdefault(int(episode), deque(maxlen=n))
-            past.append(np.array(observation, np.float32))
-            counts.append(len(past))
+            steps = self._steps.get(episode, ())
+            counts.append(len(steps))
+            past = [*(before for before, _ in steps), np.asarray(observation, np.float32)]
             seen.append(np.stack([*[past[0]] * (n - len(past)), *past]))
-            actions = self._actions.setdefault(int(episode), deque(maxlen=n - 1))
-            nothing = np.zeros(len(self._history.nvec), np.int64)
+            actions = [action for _, action in steps]
             made.append(np.stack([*[nothing] * (n - 1 - len(actions)), *actions]))
-        missing = torch.arange(n - 1) < n - torch.tensor(counts)[:, None]
+        missing = torch.arange(n - 1) < n - 1 - torch.tensor(counts)[:, None]
         parts = torch.from_numpy(np.stack(seen)), torch.from_numpy(np.stack(made)), missing
         return self._history.rows(*parts).numpy()
 
-    def acted(self, actions: NDArray[Any], episodes: Sequence[int]) -> None:
-        """Takes note of the actions `(B, N)` that follow the last rows of these episodes."""
-        if self._history is not None:
-            for episode, action in zip(episodes, actions, strict=True):
-                self._actions[int(episode)].append(np.array(action, np.int64))
-
-    def forget(self) -> None:
-        """Forgets all episodes: the next observations begin new ones."""
-        self._observations.clear()
-        self._actions.clear()
+    def acted(
+        self, observations: NDArray[Any], actions: NDArray[Any], episodes: Sequence[int]
+    ) -> None:
+        """Takes note of the actions `(B, N)` in observations `(B, obs)` of these episodes."""
+        if self._history is None:
+            return
+        for episode, before, action in zip(episodes, observations, actions, strict=True):
+            steps = self._steps.setdefault(episode, deque(maxlen=self._history.length - 1))
+            steps.append((np.array(before, np.float32), np.array(action, np.int64)))
