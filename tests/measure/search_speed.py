@@ -137,7 +137,7 @@ def main(
     task: Annotated[list[str] | None, typer.Option(help="Tasks; by default six.")] = None,
     train: Annotated[float, typer.Option(help="Processor seconds of each training.")] = 45.0,
     keep: Annotated[Path | None, typer.Option(help="A folder for trained algorithms.")] = None,
-    rule: Annotated[str | None, typer.Option(help="module:function, timed beside none.")] = None,
+    rule: Annotated[str | None, typer.Option(help="module:function, compared with none.")] = None,
     seconds: Annotated[float, typer.Option(help="How long each size is timed.")] = 3.0,
     candidates: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
     episodes: Annotated[int, typer.Option(help="To play for returns; 0 plays none.")] = 0,
