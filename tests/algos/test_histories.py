@@ -30,7 +30,7 @@ from spin_d3rlpy._compat import quiet_tracing
 from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.errors import InvalidDatasetError, InvalidObservationError
+from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError, InvalidObservationError
 from spin_d3rlpy.evaluation.doubly_robust import doubly_robust
 from spin_d3rlpy.evaluation.importance import importance_sampling
 from spin_d3rlpy.evaluation.probabilities import BehaviorProbabilities, GreedyPolicy
@@ -76,6 +76,17 @@ def test_acting_keeps_the_history_by_itself(algo_class: Any, tmp_path: Path) -> 
         assert np.array_equal(play(policy, buffer, episode), expected)
         assert np.array_equal(policy.predict(rows), expected)
     assert policy.impl.observation_shape == (3 * 7 + 2,)
+
+
+def test_a_file_whose_history_does_not_fit_is_damaged(tmp_path: Path) -> None:
+    save_policy(fitted(FactoredBC), path := tmp_path / "policy.safetensors")
+    content = path.read_bytes()
+    old = b'\\"history\\": 3'
+    assert old in content
+    for digit in b"49":
+        path.write_bytes(content.replace(old, old[:-1] + bytes([digit])))
+        with pytest.raises(InvalidCheckpointError, match=r"rows of|of another length|shape"):
+            load_policy(path)
 
 
 def test_own_actions_are_part_of_it() -> None:
