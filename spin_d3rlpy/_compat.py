@@ -190,9 +190,10 @@ class _GreedyPolicy(nn.Module):
         self, observations: torch.Tensor, masks: torch.Tensor | None = None
     ) -> torch.Tensor:
         scaler = self._algo.config.observation_scaler
-        if scaler is not None:
-            observations = scaler.transform(observations)
-        actions: torch.Tensor = self._algo.impl.predict_allowed(observations, masks)
+        inputs = observations if scaler is None else scaler.transform(observations)
+        actions: torch.Tensor = self._algo.impl.predict_allowed(
+            inputs, masks, self._algo.states(observations)
+        )
         return actions
 
 

@@ -44,6 +44,12 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
             ["policy.safetensors", "asm.safetensors"],
         )
     ],
+    "hidden_velocity.py": [
+        (
+            [*["--size", "3000", "--seconds", "0.2", "--episodes", "1", "--out", "hidden"]],
+            ["hidden/hidden_velocity.csv"],
+        )
+    ],
     "fine_tune_online.py": [([*SHORT, "--online-steps", "3"], ["policy.d3"])],
     "swap_in.py": [
         (["--data-steps", "300", "--steps", "4", *before], ["policy.d3"])
@@ -107,11 +113,11 @@ MODULES = {
     "sepsis/icu.py",
     "many_files/visits.py",
 } | {f"treatment/{name}.py" for name in ("ward", "doctors", "outcomes", "rules", "treat_with")}
-# What they show is tested elsewhere, too: exports, several processes, kinds of pre-training.
+# What they show is tested elsewhere, too: exports, several processes, pre-training, histories.
 SLOW = {
     *("distill_and_export.py", "several_processes.py", "mask_ratio_and_warm_start.py"),
     *("pretraining_objectives.py", "reprem.py", "critic_initialization.py"),
-    *("power_grid/train_on_decisions.py", "many_files/prepare_with_ray.py"),
+    *("power_grid/train_on_decisions.py", "many_files/prepare_with_ray.py", "hidden_velocity.py"),
 }
 # Not in the extra `test`: skipped where they are not installed.
 NEEDS = {

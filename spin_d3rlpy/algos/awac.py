@@ -19,14 +19,13 @@ from spin_d3rlpy.algos.actor_critic import (
     create_critic_optim,
 )
 from spin_d3rlpy.algos.config import TPolicy
-from spin_d3rlpy.algos.impl import mask_rule
 from spin_d3rlpy.algos.iql import IQLModules
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
 from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.rules import RowMask, Rule, product_part
 from spin_d3rlpy.critics.base import ValueFunction
 from spin_d3rlpy.critics.factored import combine_slots
-from spin_d3rlpy.data.buffer.batches import imitation_batch, masks_of
+from spin_d3rlpy.data.buffer.batches import imitation_batch
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.feature_cache import policy_input
 from spin_d3rlpy.training.averages import polyak_update
@@ -128,7 +127,7 @@ class AWACImpl(ActorCriticImpl):
         actor_loss = self.weighted_imitation_loss(imitated, weight)
         actor_loss = self.minimize(actor_loss, modules.actor_optim)
 
-        rule = self.rule_and(mask_rule(masks_of(batch)))
+        rule = self.rule_at(batch)
         with torch.no_grad():
             expected = self.compute_expected_values(observations, policy_input(batch), rule)
         value_loss = self.minimize((expected - values).square().mean(), modules.value_optim)

@@ -37,12 +37,13 @@ from spin_d3rlpy.algos.options import FitOptions, OnlineOptions
 from spin_d3rlpy.algos.recipes import recipe_fields
 from spin_d3rlpy.algos.recorded import Recordability, RecordedUpdate, is_recordable
 from spin_d3rlpy.algos.signatures import takes
-from spin_d3rlpy.asm.conditions import as_mask
+from spin_d3rlpy.asm.conditions import ArrayLike, as_mask, as_mask_or_rule
 from spin_d3rlpy.asm.rule_files import check_rules
-from spin_d3rlpy.asm.rules import RowMask, Rule
+from spin_d3rlpy.asm.rules import AnyRule, RowMask
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.data.action_spaces import flat_actions_of, with_flat_actions
-from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch
+from spin_d3rlpy.data.buffer.batches import BatchInStates, BatchSource, imitation_batch
+from spin_d3rlpy.data.buffer.history import History, Recent
 from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.online import create_replay_buffer
 from spin_d3rlpy.data.scalers import fit_scaler
@@ -51,6 +52,7 @@ from spin_d3rlpy.data.tables.preparation import TablePreparation
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     InvalidDatasetError,
+    InvalidObservationError,
     NvecMismatchError,
 )
 from spin_d3rlpy.fast import keep_freed_memory
@@ -122,6 +124,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     caches_features: bool | None = None
     _acts_in_updates = False  # whether an update chooses actions
     _recorded: RecordedUpdate | None = None
+    _recent: Recent | None = None  # what `act` has seen of its episode
     _logged_reason: str | None = None  # why updates are not recorded, as the log says
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
@@ -170,6 +173,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         Raises:
             InvalidActionSpaceError: `nvec` is unknown.
             InvalidDatasetError: observations are not flat vectors.
+            InvalidObservationError: they are no rows of the config's `history`.
+            ValueError: a history together with features of slots or choices.
             NvecMismatchError: a rule is for another action space.
             UntrustedRuleError: a rule is a function that a file names.
             RuntimeError: `enable_ddp` without a process group.
@@ -189,10 +194,18 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 f"Expected flat observations of shape (obs,), got shape {observation_shape}. "
                 "Flatten them first."
             )
-        size = int(observation_shape[0])
+        size = newest = int(observation_shape[0])
+        if self._history is not None:
+            newest = self._history.observation_size(size)
         if self._config.layout is not None:
-            self._config.layout.check(size, self._config.nvec)
-        check_rules(self._config.rules or [], self._config.nvec)
+            self._config.layout.check(newest, self._config.nvec)
+            if self._history is not None and self._config.layout.has_features:
+                raise ValueError(
+                    "A history does not go together with features of slots or choices, whose "
+                    "columns are those of one observation. Expected history=1, or "
+                    "layout=ActionLayout(), which uses no features."
+                )
+        check_rules(self._config.rules or [], self._config.nvec, newest)
         super().create_impl((size,), max(self._config.nvec))
         if self._enable_ddp:
             assert self._impl is not None
@@ -214,8 +227,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         self._adopt_nvec(nvec_from_space(env.action_space), "the environment")
         self._adopt_layout(layout_of(env))
         self._adopt_actions(flat_actions_of(env))
-        shape = env.observation_space.shape
-        self.create_impl(() if shape is None else shape, 0)
+        shape = env.observation_space.shape or ()
+        if self._history is not None and len(shape) == 1:
+            shape = (self._history.row_size(shape[0]),)
+        self.create_impl(shape, 0)
 
     def _as_buffer(self, dataset: Any) -> DeviceReplayBuffer:
         buffer = as_device_buffer(dataset, self._config.nvec)
@@ -226,7 +241,15 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         if self._impl is None or self.preparation is None:
             self.preparation = buffer.preparation
         self._adopt_actions(buffer.flat_actions)
-        return buffer.to(self._device)
+        config = self._config
+        if self._impl is None and config.history == 1 and buffer.history is not None:
+            config.history = buffer.history.length
+            config.history_actions = buffer.history.with_actions
+        return buffer.to(self._device).with_history(config.history, config.history_actions)
+
+    @property
+    def _history(self) -> History | None:
+        return History.of(self._config)
 
     def _adopt_nvec(self, nvec: list[int], source: str) -> None:
         if self._config.nvec is None:
@@ -256,7 +279,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
         fit_scaler(self._config.observation_scaler, buffer, self._config.layout)
         fit_scaler(self._config.reward_scaler, buffer)
-        shape = (buffer.observations.shape[1],)
+        shape = (buffer.observation_size,)
         if self._impl is None:
             self.create_impl(shape, 0)
         elif tuple(self._impl.observation_shape) != shape:
@@ -289,12 +312,13 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def predict(self, x: Observation) -> NDArray:
         """Returns greedy actions `(B, N)` for observations `(B, obs)`.
 
+        With a `history` they are rows of the last ones, `dataset.with_history(n).observations_at`;
+        `act(observation)` keeps them by itself.
+
         Raises:
             InvalidObservationError: wrong shape, or not finite.
         """
-        observations = self.check_observations(x)
-        with self._acting_on(len(observations)):
-            return super().predict(observations)
+        return self._act(self.check_observations(x), None, sample=False)
 
     def predict_table(self, table: str | Path | Columns) -> list[dict[str, Any]]:
         """Returns greedy choices for a table's rows, by the table's names.
@@ -311,11 +335,18 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
         Raises:
             RuntimeError: the algorithm is not built, or its log was not read by `from_table`.
+            ValueError: it sees a history.
             InvalidDatasetError: a column is missing or a cell invalid; the text names row and
                 column.
             FileNotFoundError: there is no such file.
         """
         self.require_built(ACTING_SCALERS)
+        if self._history is not None:
+            raise ValueError(
+                f"Rows of a table are single observations, and this {type(self).__name__} sees "
+                f"the last {self._history.length}: pass dataset.with_history({self._history.length}"
+                ").observations_at(rows) to predict, or observations one by one to act."
+            )
         if self.preparation is None:
             raise RuntimeError(
                 f"This {type(self).__name__} does not know how a table's columns become states: "
@@ -326,9 +357,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     def sample_action(self, x: Observation) -> NDArray:
         """Returns sampled actions `(B, N)`; observations and errors as of `predict`."""
-        observations = self.check_observations(x)
-        with self._acting_on(len(observations)):
-            return super().sample_action(observations)
+        return self._act(self.check_observations(x), None, sample=True)
 
     def predict_masked(self, x: Observation, masks: NDArray, sample: bool = False) -> NDArray:
         """Returns actions `(B, N)` whose choices a mask of each state allows.
@@ -351,30 +380,61 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         mask = as_mask(masks, len(observations), slot_layout, torch.device(self._device))
         return self._act(observations, RowMask(mask), sample)
 
-    def act(self, x: Observation, extra: Rule | None = None, sample: bool = False) -> Any:
-        """Returns actions `(B, N)` that keep a rule in addition to the config's `rules`.
+    def act(
+        self,
+        x: Observation,
+        extra: ArrayLike | AnyRule | Sequence[AnyRule] | None = None,
+        sample: bool = False,
+    ) -> Any:
+        """Returns an action in one environment, or actions, that keep conditions of the call.
 
-        Of a single observation `(obs,)` it is the action that the environment takes, in whatever
-        space the data's environment has: `env.step(algo.act(observation))`.
+            algo.reset()  # before each episode
+            action = algo.act(observation)
+
+        Of one observation `(obs,)` it is the action that the environment takes, in whatever space
+        the data's environment has, and a `history` is kept by itself, from `reset` on. Of rows, as
+        of `predict`, they are `(B, N)` choices. The config's `rules` hold, too.
 
         Args:
-            x: observations `(B, obs)`, or one `(obs,)`.
-            extra: see `spin_d3rlpy.asm.rules`.
+            x: one observation `(obs,)`, or observations `(B, obs)`.
+            extra: a rule or several, see `spin_d3rlpy.asm.rules`, or a mask, see `predict_masked`.
             sample: draw them; by default they are greedy.
 
         Raises:
             InvalidObservationError: as of `predict`.
             NoAllowedChoiceError: no choice is left for a slot.
+            NvecMismatchError: a rule is of another action space.
+            ValueError: a rule takes neither `(partial)` nor `(partial, state)`, or a mask is of
+                another type or shape.
         """
-        if np.ndim(x) != 1:
-            return self._act(self.check_observations(x), extra, sample)
-        choices = self._act(self.check_observations(np.asarray(x)[None]), extra, sample)[0]
+        if np.ndim(cast(Any, x)) != 1:
+            return self._act_with(self.check_observations(x), extra, sample)
+        self._recent = self._recent or Recent(self._history)
+        (size,) = cast_flat_shape(self.require_built(ACTING_SCALERS).observation_shape)
+        if self._history is not None:
+            size = self._history.observation_size(size)
+        newest = check_observations(np.asarray(x)[None], size)
+        actions = self._act_with(self._recent.rows(newest, [0]), extra, sample)
+        self._recent.acted(newest, actions, [0])
+        choices: NDArray = actions[0]
         return choices if self.flat_actions is None else self.flat_actions.unflatten(choices)
 
+    def _act_with(self, observations: NDArray, conditions: Any, sample: bool) -> NDArray:
+        """Returns actions by rules or a mask as `act` takes them."""
+        slot_layout, device = SlotLayout(self._nvec), torch.device(self._device)
+        mask, rule = as_mask_or_rule(conditions, len(observations), slot_layout, device)
+        return self._act(observations, rule if mask is None else RowMask(mask), sample)
+
+    def reset(self) -> None:
+        """Begins a new episode for `act(observation)`: what was seen before is forgotten."""
+        self._recent = None
+
     @torch.no_grad()
-    def _act(self, observations: NDArray, extra: Rule | None, sample: bool) -> NDArray:
+    def _act(self, observations: NDArray, extra: AnyRule | None, sample: bool) -> NDArray:
         with self._acting_on(len(observations)):
-            actions = self.require_built().act(self.network_input(observations), extra, sample)
+            unscaled = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
+            inputs, states = self.network_input(unscaled), self.states(unscaled)
+            actions = self.require_built().act(inputs, extra, sample, states)
         return actions.cpu().numpy()
 
     def predict_value(self, x: Observation, action: NDArray) -> NDArray:
@@ -404,12 +464,31 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             InvalidObservationError: wrong shape, not numbers, or not finite.
         """
         shape = cast_flat_shape(self.require_built(ACTING_SCALERS).observation_shape)
-        return check_observations(x, shape[0])
+        try:
+            return check_observations(x, shape[0])
+        except InvalidObservationError as error:
+            if self._history is None:
+                raise
+            raise InvalidObservationError(
+                f"{error} A row is a history of {self._history.length} observations, see "
+                "spin_d3rlpy.data.buffer.history: dataset.with_history(..).observations_at(rows) "
+                "has such rows, and act(observation) keeps them by itself."
+            ) from error
 
-    def network_input(self, observations: NDArray) -> torch.Tensor:
+    def network_input(self, observations: NDArray | torch.Tensor) -> torch.Tensor:
         """The networks' input `(B, obs)`, on their device."""
         inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
         return inputs if self._transform is None else self._transform(inputs)
+
+    def states(self, observations: NDArray | torch.Tensor) -> torch.Tensor:
+        """Observations `(B, obs)` as rules see them, unscaled, on the networks' device.
+
+        Of a history it is the newest one.
+        """
+        seen = observations
+        if not isinstance(seen, torch.Tensor):
+            seen = torch.as_tensor(seen, dtype=torch.float32, device=self._device)
+        return seen if self._history is None else self._history.newest(seen)
 
     @property
     def _transform(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
@@ -568,9 +647,14 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:
         """Returns a batch with observations and rewards as networks see them."""
         changes: dict[str, Any] = {}
-        if scaler := self._config.observation_scaler:
-            for name in ("observations", "next_observations"):
-                changes[name] = scaler.transform(getattr(batch, name))
+        if self._transform is not None or self._history is not None:  # rules see something else
+            for name, kept in (("observations", "states"), ("next_observations", "next_states")):
+                unscaled = getattr(batch, name)
+                changes[kept] = self.states(unscaled)
+                if self._transform is not None:
+                    changes[name] = self._transform(unscaled)
+            if not isinstance(batch, BatchInStates):
+                batch = BatchInStates(**vars(batch))
         if reward_scaler := self._config.reward_scaler:
             changes["rewards"] = reward_scaler.transform(batch.rewards)
         if changes and imitation_batch(batch) is not batch:
@@ -630,7 +714,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             training = self.hold_out(buffer)
         # Evaluators get what they would get from d3rlpy.
         given = options.dataset
-        for_evaluators = given if isinstance(given, ReplayBufferBase) else buffer
+        is_seen = isinstance(given, ReplayBufferBase) and self._history is None
+        for_evaluators = given if is_seen else buffer
         yield from Training(self, training, for_evaluators, options, budget).epochs()
 
     def create_optim(
@@ -707,6 +792,12 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         return buffer
 
     def _build_for_acting(self, env: GymEnv) -> None:
+        if self._config.history > 1:
+            raise ValueError(
+                "A history is learned from datasets: d3rlpy's loop in an environment keeps none. "
+                "Expected history=1, with an environment that stacks observations itself "
+                "(gymnasium.wrappers.FrameStackObservation and FlattenObservation)."
+            )
         if self._impl is None:
             self.build_with_env(env)
         space = env.observation_space

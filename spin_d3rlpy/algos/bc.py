@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from spin_d3rlpy.algos.impl import PolicyImpl, PolicyModules
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
 from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.conditions import ArrayLike
-from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.asm.rules import AnyRule
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch
 from spin_d3rlpy.policies.conditioned import greedy_with
@@ -64,7 +65,7 @@ class BC(PolicyAlgo[BCImpl, BCConfig[TPolicy]], name="spin_d3rlpy_bc"):
         self,
         x: Observation,
         given: ArrayLike | None = None,
-        allowed: ArrayLike | Rule | None = None,
+        allowed: ArrayLike | AnyRule | Sequence[AnyRule] | None = None,
     ) -> NDArray:
         """Returns greedy actions `(B, N)` that keep to conditions, also ones not in the data.
 
@@ -73,9 +74,10 @@ class BC(PolicyAlgo[BCImpl, BCConfig[TPolicy]], name="spin_d3rlpy_bc"):
         those of `IDQL.predict_with`, but any policy can do it. An autoregressive one chooses in
         view of what is `given` only in later slots.
         """
-        inputs = self.network_input(self.check_observations(x))
-        impl = self.require_built()
-        chosen = greedy_with(impl.acting_policy, inputs, given, allowed, impl.rule)
+        observations, impl = self.check_observations(x), self.require_built()
+        inputs, states = self.network_input(observations), self.states(observations)
+        policy = impl.acting_policy
+        chosen = greedy_with(policy, inputs, given, allowed, impl.rule, states)
         return chosen.cpu().numpy()
 
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:

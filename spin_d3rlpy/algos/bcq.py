@@ -17,13 +17,13 @@ from spin_d3rlpy.algos.actor_critic import (
     create_critic_optim,
 )
 from spin_d3rlpy.algos.config import TPolicy
-from spin_d3rlpy.algos.impl import best_choices, mask_rule
+from spin_d3rlpy.algos.impl import best_choices
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
 from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.critics.base import best_of
 from spin_d3rlpy.critics.factored import FactoredCritic, combine_slots
-from spin_d3rlpy.data.buffer.batches import imitation_batch, next_masks_of
+from spin_d3rlpy.data.buffer.batches import imitation_batch
 from spin_d3rlpy.policies import IndependentPolicy
 from spin_d3rlpy.policies.base import candidate_noise, keep_supported
 from spin_d3rlpy.policies.feature_cache import next_policy_input
@@ -104,7 +104,7 @@ class BCQImpl(ActorCriticImpl):
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
         """One step of Q, then the policy, then the target critic."""
         modules = self._modules
-        rule = self.rule_and(mask_rule(next_masks_of(batch)))
+        rule = self.rule_at_next(batch)
         with torch.no_grad():
             next_values = self.compute_next_values(
                 batch.next_observations, next_policy_input(batch), rule

@@ -19,7 +19,7 @@ from spin_d3rlpy.algos.base import Arguments, MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import MultiDiscreteConfig, encoder_field
 from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules
 from spin_d3rlpy.algos.signatures import takes
-from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.asm.rules import AnyRule
 from spin_d3rlpy.critics.branch_values import BranchValues
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.batches import BatchSource, MiniBatch
@@ -239,7 +239,13 @@ class BraVEImpl(MultiDiscreteImpl):
         if (grad_step + 1) % self._config.target_update_interval == 0:
             hard_sync(self._modules.targ_network, self._modules.network)
 
-    def act(self, x: Any, extra: Rule | None = None, sample: bool = False) -> torch.Tensor:
+    def act(
+        self,
+        x: Any,
+        extra: AnyRule | None = None,
+        sample: bool = False,
+        states: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         if extra is not None:
             self.require_rules()
         return super().act(x, None, sample)

@@ -16,7 +16,7 @@ from typing_extensions import TypeVar
 from spin_d3rlpy.asm.rule_files import as_named_rule, rule_of
 from spin_d3rlpy.asm.rules import NamedRule
 from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
-from spin_d3rlpy.errors import shown
+from spin_d3rlpy.errors import require_fields, shown
 from spin_d3rlpy.fast.precision import Precision
 from spin_d3rlpy.files.fields import check_fields
 from spin_d3rlpy.policies.factories import SPIN, PolicyFactory, make_policy_field
@@ -60,8 +60,12 @@ class MultiDiscreteConfig(LearnableConfig):
             the model is built, and saved with it.
         layout: what slots and choices are (see `spin_envs.ActionLayout`). Filled likewise, if the
             dataset or environment knows; `ActionLayout()` uses nothing of what they know.
+        history: how many of the last observations a state is made of, see
+            `spin_d3rlpy.data.buffer.history`. A dataset with a history brings its own.
+        history_actions: whether the actions between them are part of it.
         rules: what every action keeps, greedy and sampled, see `spin_d3rlpy.asm.rules`: named
-            rules, or functions of a module that Python can import. Files keep them. None takes
+            rules, or functions of a module that Python can import, of partial actions or also of
+            the states that these are in. All of them hold, and files keep them. None takes
             those of the dataset, if its actions are a teacher's (`relabel`); `[]` is none.
         n_steps: gradient steps of `fit` when it is not told.
         trajectory_weights: how often each trajectory is drawn for imitation: by the policy, and by
@@ -82,6 +86,8 @@ class MultiDiscreteConfig(LearnableConfig):
 
     nvec: list[int] | None = None
     layout: ActionLayout | None = layout_field()
+    history: int = 1
+    history_actions: bool = False
     rules: list[Any] | None = rules_field()
     n_steps: int = 1_000_000
     trajectory_weights: TrajectoryWeights | None = dataclasses.field(
@@ -102,6 +108,13 @@ class MultiDiscreteConfig(LearnableConfig):
                 raise ValueError(f"Expected rules as a list, got {self.rules!r}.")
             self.rules = [as_named_rule(rule) for rule in self.rules]
         check_fields(self)
+        require_fields(
+            self,
+            history_actions=(
+                self.history > 1 or not self.history_actions,
+                "False without a history of at least 2",
+            ),
+        )
 
     @property
     def rule(self) -> NamedRule | None:

@@ -24,11 +24,11 @@ from spin_d3rlpy.algos.actor_critic import (
 )
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import encoder_field
-from spin_d3rlpy.algos.impl import best_choices, mask_rule
+from spin_d3rlpy.algos.impl import best_choices
 from spin_d3rlpy.asm.rules import Rule, product_part
 from spin_d3rlpy.critics.base import ValueFunction, expectile_loss
 from spin_d3rlpy.critics.factored import Decomposition, FactoredCritic, combine_slots
-from spin_d3rlpy.data.buffer.batches import imitation_batch, next_masks_of
+from spin_d3rlpy.data.buffer.batches import imitation_batch
 from spin_d3rlpy.data.scalers import standardized_states
 from spin_d3rlpy.policies import FactoredPolicy
 from spin_d3rlpy.policies.base import keep_supported
@@ -97,7 +97,7 @@ class DecQNImpl(CriticImpl):
 
     def compute_loss(self, batch: TorchMiniBatch, utilities: torch.Tensor) -> torch.Tensor:
         """Huber loss of utilities `(E, B, S)`, averaged over rows and summed over the ensemble."""
-        rule = self.rule_and(mask_rule(next_masks_of(batch)))
+        rule = self.rule_at_next(batch)
         with torch.no_grad():
             y = self.bootstrap(batch, self.compute_next_values(batch.next_observations, rule))
         values = self._modules.q_funcs.values(self._slot_layout, utilities, batch.actions)

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, cast
 
 import torch
@@ -32,7 +32,7 @@ from spin_d3rlpy.algos.fit import Timer
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
 from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.conditions import ArrayLike, as_conditions
-from spin_d3rlpy.asm.rules import OPEN, RowMask, Rule, both_rules
+from spin_d3rlpy.asm.rules import OPEN, AnyRule, Rule, conditions_of
 from spin_d3rlpy.critics.base import (
     ActionCritic,
     ValueFunction,
@@ -349,10 +349,13 @@ class IDQLImpl(ActorCriticImpl):
         self,
         x: torch.Tensor,
         given: ArrayLike | None = None,
-        allowed: ArrayLike | Rule | None = None,
+        allowed: ArrayLike | AnyRule | Sequence[AnyRule] | None = None,
         milliseconds: float | None = None,
+        states: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The best action that keeps what is given and breaks no rule, `(B, N)`.
+
+        Rules see `states` `(B, obs)`, the networks' input if None.
 
         Raises:
             ValueError: the policy is not a structure model.
@@ -364,9 +367,10 @@ class IDQLImpl(ActorCriticImpl):
                 "Expected a policy that is a structure model, as SPINIDQL's: a "
                 f"{type(policy).__name__} cannot choose in view of any other choices."
             )
-        choices, mask, rule = as_conditions(x, self._slot_layout, given, allowed, self.rule)
+        seen, slots = x if states is None else states, self._slot_layout
+        choices, mask, both = as_conditions(x, slots, given, allowed, self.rule, seen)
         fixed = None if given is None else choices
-        masked = both_rules(None if mask is None else RowMask(mask), rule)
+        rule, masked = conditions_of(None, both, seen), conditions_of(mask, both, seen)
         noise, temperature = self._fixed_noise(x, 1)
         # The surest one, which comes back in any case.
         best = policy.decode(x, temperature * noise[0], masked, fixed)
@@ -496,13 +500,18 @@ class IDQLImpl(ActorCriticImpl):
 
     @eval_api
     @torch.no_grad()
-    def measure_trust(self, x: torch.Tensor) -> Trust:
-        """Returns how far the critics confirm each other's searches in states `(B, obs)`."""
-        critic = self._modules.q_funcs
+    def measure_trust(self, x: torch.Tensor, states: torch.Tensor) -> Trust:
+        """Returns how far the critics confirm each other's searches in states `(B, obs)`.
+
+        Args:
+            x: the networks' input.
+            states: the same as rules see them, unscaled.
+        """
+        critic, rule = self._modules.q_funcs, self.rule_in(states)
         n, drawn_at = self._config.n_action_samples, self._config.candidate_temperature
         noise = self._candidate_noise[:n]  # the search starts where it does when it acts
-        drawn = self.acting_policy.sample_several(x, n, noise, drawn_at, self.rule)
-        own = self._draw_candidates(x, VALUE_SAMPLES, False, self.rule)
+        drawn = self.acting_policy.sample_several(x, n, noise, drawn_at, rule)
+        own = self._draw_candidates(x, VALUE_SAMPLES, False, rule)
 
         starts = {}  # of each critic, by discount: the best candidate
         for gamma in self._config.gammas:
@@ -514,9 +523,7 @@ class IDQLImpl(ActorCriticImpl):
             self._compare_by(way.gamma)
             itself = slice(member, member + 1)
             start = starts[way.gamma][member]
-            return self._search(
-                x, start, itself, Conditions(way.action_flexibility, rule=self.rule)
-            )
+            return self._search(x, start, itself, Conditions(way.action_flexibility, rule=rule))
 
         return measure_trust(
             self._config.searches,
@@ -524,7 +531,7 @@ class IDQLImpl(ActorCriticImpl):
             search,
             lambda actions: self.values_by_gamma(x, actions),
             own,
-            self.acting_policy.sample_several(x, 1, self._candidate_noise[:1], 0.0, self.rule)[0],
+            self.acting_policy.sample_several(x, 1, self._candidate_noise[:1], 0.0, rule)[0],
             self._count_alternatives(x, own[0]),
             critic.spread,
         )
@@ -653,7 +660,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         self,
         x: Observation,
         given: ArrayLike | None = None,
-        allowed: ArrayLike | Rule | None = None,
+        allowed: ArrayLike | AnyRule | Sequence[AnyRule] | None = None,
         milliseconds: float | None = None,
     ) -> NDArray:
         """Returns greedy actions `(B, N)` that keep to conditions, also ones not in the data.
@@ -663,7 +670,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         Args:
             x: observations `(B, obs)`.
             given: `(B, N)` choices that are made already, -1 where open.
-            allowed: a bool mask or a rule, see `spin_d3rlpy.asm.sampling.sample`.
+            allowed: a bool mask, a rule or several, see `spin_d3rlpy.asm.sampling.sample`.
             milliseconds: after which the best action so far is returned. The most likely one takes
                 as long as it takes; other candidates, and rounds of the search, begin only if they
                 should end in time.
@@ -677,10 +684,11 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             ValueError: `allowed` is neither a bool mask of this action space nor a rule, the
                 policy is not a structure model, or `milliseconds` is not above 0.
         """
-        inputs = self.network_input(self.check_observations(x))
+        observations, impl = self.check_observations(x), self.require_built()
         if milliseconds is not None and not milliseconds > 0.0:
             raise ValueError(f"Expected milliseconds above 0, got {milliseconds!r}.")
-        return self.require_built().choose_with(inputs, given, allowed, milliseconds).cpu().numpy()
+        inputs, states = self.network_input(observations), self.states(observations)
+        return impl.choose_with(inputs, given, allowed, milliseconds, states).cpu().numpy()
 
     def hold_out(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Keeps some episodes by which trust is measured, and returns the others."""
@@ -707,17 +715,18 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(0)
             rows = rows[torch.randperm(len(rows))[:most].to(rows.device)]
-            trust = impl.measure_trust(self._scaled(rows[:FIRST_STATES]))
+            trust = impl.measure_trust(*self._held_out_states(rows[:FIRST_STATES]))
             if len(rows) > FIRST_STATES and not trust.is_clear:
-                trust = impl.measure_trust(self._scaled(rows))
+                trust = impl.measure_trust(*self._held_out_states(rows))
         impl.trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
 
-    def _scaled(self, rows: torch.Tensor) -> torch.Tensor:
-        """Returns held-out observations as the networks see them, `(B, obs)`."""
+    def _held_out_states(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns held-out observations as networks and as rules see them, `(B, obs)` each."""
         assert self._held_out is not None
         observations = self._held_out.observations_at(rows)
-        return observations if self._transform is None else self._transform(observations)
+        inputs = observations if self._transform is None else self._transform(observations)
+        return inputs, self.states(observations)
 
     def checkpointed_parts(self) -> Mapping[str, Any]:
         """Also what critics' errors on held-out episodes were."""
@@ -742,7 +751,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             several = named.values.T
         shortest = [min(self._config.gammas)]
         returns = torch.cat([held_out.completed_returns(one, shortest) for one in several])
-        x = self._scaled(held_out.observation_index[rows])
+        x, _ = self._held_out_states(held_out.observation_index[rows])
         actions, returns = held_out.actions[rows].long(), returns[:, rows]
         return lambda: impl.errors_of_values(x, actions, returns)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 import torch
 from d3rlpy.algos.qlearning.base import QLearningAlgoImplBase
@@ -16,7 +16,16 @@ from d3rlpy.types import Shape, TorchObservation
 from spin_d3rlpy._compat import advance_schedule, step_without_schedule
 from spin_d3rlpy.algos.config import MultiDiscreteConfig, PolicyConfig
 from spin_d3rlpy.asm.decoding import IndependentConditionals, decode
-from spin_d3rlpy.asm.rules import RowMask, Rule, both_rules
+from spin_d3rlpy.asm.rules import (
+    AnyRule,
+    RowMask,
+    Rule,
+    all_in_states,
+    both_rules,
+    is_in_states,
+    sees_state,
+)
+from spin_d3rlpy.data.buffer.batches import masks_of, next_masks_of, next_states_of, states_of
 from spin_d3rlpy.fast.precision import backward
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies import Policy
@@ -83,15 +92,43 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         slot_layout = SlotLayout(config.nvec).to(device)
         super().__init__(observation_shape, slot_layout.max_choices, modules, device)
         self._slot_layout, self._config = slot_layout, config
-        self.rule: Rule | None = config.rule  # every action keeps it
+        self.rule: AnyRule | None = config.rule  # every action keeps it
+        self._sees_state = self.rule is not None and sees_state(self.rule)
 
     def rule_and(self, extra: Rule | None) -> Rule | None:
-        """Returns the config's rules and another one, such as masks, as one; None if neither."""
-        return both_rules(self.rule, extra)
+        """Returns the config's rules and another one, such as masks, as one; None if neither.
+
+        Raises:
+            RuntimeError: the config's rules see states, and are not in the other one (`rule_in`).
+        """
+        if not self._sees_state:
+            return both_rules(cast(Rule | None, self.rule), extra)
+        if not is_in_states(extra):
+            raise RuntimeError(
+                "A rule sees the states, unscaled, and was not told them. Expected actions from "
+                "the algorithm (predict, sample_action, act) or from impl.act(..., states=...)."
+            )
+        return extra
+
+    def rule_in(self, states: torch.Tensor, extra: AnyRule | None = None) -> Rule | None:
+        """Returns the config's rules and another one in unscaled states `(B, obs)`, as one."""
+        return all_in_states([self.rule, extra], states)
+
+    def rule_at(self, batch: TorchMiniBatch) -> Rule | None:
+        """Returns what actions in a batch's states keep: rules and masks; None if all may be."""
+        return self.rule_in(states_of(batch), mask_rule(masks_of(batch)))
+
+    def rule_at_next(self, batch: TorchMiniBatch) -> Rule | None:
+        """Returns the same for the next states."""
+        return self.rule_in(next_states_of(batch), mask_rule(next_masks_of(batch)))
 
     @eval_api
     def act(
-        self, x: TorchObservation, extra: Rule | None = None, sample: bool = False
+        self,
+        x: TorchObservation,
+        extra: AnyRule | None = None,
+        sample: bool = False,
+        states: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Returns greedy or sampled actions `(B, N)` for the networks' input.
 
@@ -101,7 +138,10 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
             x: scaled observations `(B, obs)`.
             extra: what actions keep in addition to the config's rules.
             sample: draw them; by default they are greedy.
+            states: `(B, obs)` as rules see them, unscaled; those that see any need it.
         """
+        if states is not None:  # before, `rule_and` would not know them
+            extra = all_in_states([self.rule if self._sees_state else None, extra], states)
         choose: Any = self.inner_sample_action if sample else self.inner_predict_best_action
         # An algorithm of another package may know no rules.
         actions: torch.Tensor = choose(x) if extra is None else choose(x, extra)
@@ -124,9 +164,11 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
                     "do), or no masks."
                 )
 
-    def predict_allowed(self, x: TorchObservation, masks: torch.Tensor | None) -> torch.Tensor:
+    def predict_allowed(
+        self, x: TorchObservation, masks: torch.Tensor | None, states: torch.Tensor
+    ) -> torch.Tensor:
         """Returns greedy actions `(B, N)` by masks `(B, N, K)`, if any; what exported files do."""
-        return self.act(x, None if masks is None else RowMask(masks))
+        return self.act(x, None if masks is None else RowMask(masks), states=states)
 
     @property
     def n_tokens(self) -> int:

@@ -315,7 +315,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         try:
             with self._budget_of_run.fastest_threads(), self._budget_of_run.preparing():
                 features = compute_features(
-                    network, source.observations, self._transform, precision, bar, budget
+                    network, source.states, self._transform, precision, bar, budget
                 )
         except NotWorthwhileError as error:
             LOG.info("Steps compute features themselves", reason=str(error))

@@ -19,6 +19,7 @@ from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.rule_files import trusted_rules
 from spin_d3rlpy.data.action_spaces import KEY as ACTIONS_KEY
 from spin_d3rlpy.data.action_spaces import read_flat_actions
+from spin_d3rlpy.data.buffer.history import History
 from spin_d3rlpy.data.scalers import scaler_to_dict
 from spin_d3rlpy.data.tables.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError, shown
@@ -121,9 +122,13 @@ def load_policy(
 def _preparation(header: dict[str, Any]) -> TablePreparation | None:
     """The table's preparation in a file; policies of other data have none."""
     described = header["algorithm"]
-    nvec = described["config"]["params"]["nvec"]
+    params = described["config"]["params"]
+    size, length = described["observation_shape"][0], params.get("history", 1)
     try:
-        return read_preparation(header.get(KEY), described["observation_shape"][0], nvec)
+        if length != 1:
+            actions = params["history_actions"]
+            size = History(length, actions, tuple(params["nvec"])).observation_size(size)
+        return read_preparation(header.get(KEY), size, params["nvec"])
     except InvalidDatasetError as error:
         raise InvalidCheckpointError(str(error)) from error
 

@@ -9,11 +9,21 @@ import numpy as np
 import torch
 
 from spin_d3rlpy.asm.decoding import OrderName
-from spin_d3rlpy.asm.rules import OPEN, NamedRule, Rule, both_rules
+from spin_d3rlpy.asm.rules import (
+    OPEN,
+    AnyRule,
+    NamedRule,
+    Rule,
+    both_rules,
+    every,
+    in_states,
+    sees_state,
+)
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     NoAllowedChoiceError,
     NvecMismatchError,
+    shown,
 )
 from spin_d3rlpy.nvec import SlotLayout
 
@@ -48,21 +58,24 @@ def as_conditions(
     observations: torch.Tensor,
     slot_layout: SlotLayout,
     given: ArrayLike | None,
-    allowed: ArrayLike | Rule | None,
-    rule: Rule | None,
-) -> tuple[torch.Tensor, torch.Tensor | None, Rule | None]:
+    allowed: ArrayLike | AnyRule | Sequence[AnyRule] | None,
+    rule: AnyRule | None,
+    states: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None, AnyRule | None]:
     """Returns choices that are given `(B, N)`, a mask `(B, N, K)` if any, and a rule if any.
 
-    Arguments and errors are those of `spin_d3rlpy.asm.sampling.sample`.
+    Arguments and errors are those of `spin_d3rlpy.asm.sampling.sample`. The rule that is returned
+    may see states.
     """
     n_rows, device = len(observations), observations.device
     if given is None:
         given = torch.full((n_rows, slot_layout.n_slots), OPEN, device=device)
     given = as_choices_of(slot_layout, observations, given, least=OPEN)
     mask, other = as_mask_or_rule(allowed, n_rows, slot_layout, device)
-    rule = both_rules(rule, other)
-    require_given_allowed(given, mask, rule)
-    return given, mask, rule
+    both = both_rules(cast(Rule | None, rule), cast(Rule | None, other))
+    bound = None if both is None else in_states(both, observations if states is None else states)
+    require_given_allowed(given, mask, bound)
+    return given, mask, both
 
 
 def as_choices_of(
@@ -97,17 +110,24 @@ def as_actions(actions: ArrayLike, shape: Shape, device: torch.device) -> torch.
 
 
 def as_mask_or_rule(
-    allowed: ArrayLike | Rule | None, n_rows: int, slot_layout: SlotLayout, device: torch.device
-) -> tuple[torch.Tensor | None, Rule | None]:
+    allowed: ArrayLike | AnyRule | Sequence[AnyRule] | None,
+    n_rows: int,
+    slot_layout: SlotLayout,
+    device: torch.device,
+) -> tuple[torch.Tensor | None, AnyRule | None]:
     """Returns a bool mask `(B, N, K)` of B rows or a rule, whichever `allowed` is.
+
+    Several rules are a list of them.
 
     Raises:
         ValueError: it is neither, or a mask of another type or shape.
     """
     if allowed is None:
         return None, None
-    if callable(allowed):
-        return None, checked_rule(allowed, slot_layout.max_choices)
+    if callable(allowed) or (
+        isinstance(allowed, list | tuple) and len(allowed) and all(map(callable, allowed))
+    ):
+        return None, as_rule(allowed, slot_layout.max_choices)
     if as_tensor(allowed) is None and not isinstance(allowed, list | tuple):
         raise ValueError(f"Expected allowed to be a mask or a rule (a function), got {allowed!r}.")
     return as_mask(allowed, n_rows, slot_layout, device), None
@@ -163,7 +183,20 @@ def require_a_choice(mask: torch.Tensor) -> None:
         )
 
 
-def checked_rule(rule: Rule, n_choices: int | None = None) -> Rule:
+def as_rule(rules: AnyRule | Sequence[Any] | None, n_choices: int) -> AnyRule | None:
+    """Returns a rule, or several as one that all of them hold, with checks of `checked_rule`.
+
+    Raises:
+        ValueError: one of them is no function, or takes neither `(partial)` nor `(partial, state)`.
+    """
+    given = [rules] if callable(rules) else list(rules or [])
+    if wrong := [one for one in given if not callable(one)]:
+        raise ValueError(f"Expected a rule, a function, or a list of them, got {shown(wrong[0])}.")
+    checked = [checked_rule(one, n_choices) for one in given]
+    return every(*checked) if len(checked) > 1 else next(iter(checked), None)
+
+
+def checked_rule(rule: AnyRule, n_choices: int | None = None) -> AnyRule:
     """Returns a rule whose masks are bool tensors.
 
     Args:
@@ -171,14 +204,17 @@ def checked_rule(rule: Rule, n_choices: int | None = None) -> Rule:
         n_choices: most choices of a slot (K) of the actions that it is for; None if it is checked
             elsewhere.
 
-    The returned rule raises NvecMismatchError where masks are of another action space, and
-    ValueError where they are no bool masks.
+    The returned rule sees states if this one does. It raises NvecMismatchError where masks are of
+    another action space, and ValueError where they are no bool masks.
+
+    Raises:
+        ValueError: the rule takes neither `(partial)` nor `(partial, state)`.
     """
 
-    def checked(partial: torch.Tensor) -> torch.Tensor:
+    def ask(partial: torch.Tensor, *states: torch.Tensor) -> torch.Tensor:
         shape = *partial.shape, n_choices or "K"
         try:
-            mask = rule(partial)
+            mask = cast(Any, rule)(partial, *states)
         except (RuntimeError, IndexError) as error:
             if not isinstance(rule, NamedRule):  # a mistake in a user's function is shown as it is
                 raise
@@ -196,7 +232,13 @@ def checked_rule(rule: Rule, n_choices: int | None = None) -> Rule:
             )
         return tensor.to(partial.device)
 
-    return checked
+    def ask_in_states(partial: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        return ask(partial, state)
+
+    def ask_alone(partial: torch.Tensor) -> torch.Tensor:
+        return ask(partial)
+
+    return ask_in_states if sees_state(rule) else ask_alone
 
 
 def require_given_allowed(

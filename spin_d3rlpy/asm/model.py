@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -332,7 +333,11 @@ def create_heads(nvec: Sequence[int], config: StructureConfig) -> SlotHeads | Li
 def _of_raw(
     function: Callable[Concatenate[Any, torch.Tensor, P], T],
 ) -> Callable[Concatenate[ActionStructureModel, ArrayLike, P], T]:
-    """Makes a function of scaled observations a method that scales them."""
+    """Makes a function of scaled observations a method that scales them.
+
+    Rules, of functions that take some, see them as they are.
+    """
+    takes_states = "states" in inspect.signature(function).parameters
 
     @functools.wraps(function)
     def method(
@@ -342,7 +347,11 @@ def _of_raw(
         *args: P.args,
         **options: P.kwargs,
     ) -> T:
-        return function(self, self.network_input(observations), *args, **options)
+        inputs = self.network_input(observations)
+        if takes_states and options.get("states") is None:
+            states = torch.as_tensor(observations, dtype=torch.float32, device=self.device)
+            options["states"] = states
+        return function(self, inputs, *args, **options)
 
     return method
 

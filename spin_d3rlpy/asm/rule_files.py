@@ -11,7 +11,7 @@ import contextvars
 import dataclasses
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -19,14 +19,15 @@ from spin_d3rlpy.asm.conditions import checked_rule
 from spin_d3rlpy.asm.rules import (
     OPEN,
     AllDifferent,
+    AnyRule,
     AtMostChanged,
     Every,
     NamedRule,
-    Rule,
     WithinBudget,
     all_different,
     at_most_changed,
     every,
+    sees_state,
     within_budget,
 )
 from spin_d3rlpy.errors import NvecMismatchError, UntrustedRuleError
@@ -60,24 +61,39 @@ class ImportedRule(NamedRule):
         if not isinstance(self.path, str):
             raise TypeError(f"expected 'module:function' as path, got {self.path!r}")
 
-    def __call__(self, partial: torch.Tensor) -> torch.Tensor:
-        return checked_rule(_function(self.path))(partial)
+    def __call__(self, partial: torch.Tensor, *states: torch.Tensor) -> torch.Tensor:
+        """Asks the function; states `(R, obs)` are for one that sees them."""
+        checked: Any = _function(self.path).checked
+        mask: torch.Tensor = checked(partial, *states)
+        return mask
+
+    @property
+    def sees_state(self) -> bool:
+        return _function(self.path).sees_state
 
     @property
     def functions(self) -> list[str]:
         return [self.path]
 
-    def check(self, nvec: Sequence[int]) -> None:
+    def check(self, nvec: Sequence[int], state_size: int) -> None:
         expected = (1, len(nvec), max(nvec))
         with torch.device("cpu"):
-            mask = self(torch.full(expected[:2], OPEN))
+            states = [torch.zeros(1, state_size)] if self.sees_state else []
+            mask = self(torch.full(expected[:2], OPEN), *states)
         self._require(tuple(mask.shape) == expected, f"masks of shape {expected}", nvec)
 
 
-_IMPORTED: dict[str, Rule] = {}
+class _Imported(NamedTuple):
+    """A function of a module, with what its signature tells."""
+
+    checked: AnyRule
+    sees_state: bool
 
 
-def _function(path: str) -> Rule:
+_IMPORTED: dict[str, _Imported] = {}
+
+
+def _function(path: str) -> _Imported:
     """Returns a function, which was imported when it was allowed."""
     if path not in _IMPORTED:
         if not _TRUSTED.get():
@@ -90,7 +106,7 @@ def _function(path: str) -> Rule:
     return _IMPORTED[path]
 
 
-def _imported(path: str) -> Rule:
+def _imported(path: str) -> _Imported:
     module, colon, names = path.partition(":")
     if not (module and colon and names):
         raise ValueError(f"Expected a rule as 'module:function', got {path!r}.")
@@ -103,18 +119,18 @@ def _imported(path: str) -> Rule:
         ) from error
     if not callable(function):
         raise ValueError(f"Expected a function as rule, {path!r} is {function!r}.")
-    rule: Rule = function
-    return rule
+    return _Imported(checked_rule(function), sees_state(function))
 
 
-def imported(function: str | Rule) -> ImportedRule:
+def imported(function: str | AnyRule) -> ImportedRule:
     """Returns a function as a rule that a config and files keep by its import path.
 
     Args:
         function: `"module:function"`, which is imported now, or the function itself.
 
     Raises:
-        ValueError: it cannot be imported: a lambda, a function in another one, of a script.
+        ValueError: it cannot be imported: a lambda, a function in another one, of a script; or it
+            takes neither `(partial)` nor `(partial, state)`.
     """
     if isinstance(function, str):
         path = function
@@ -177,8 +193,8 @@ def rule_of(rules: Sequence[NamedRule] | None) -> NamedRule | None:
     return rules[0] if len(rules) == 1 else every(*rules)
 
 
-def check_rules(rules: Sequence[NamedRule], nvec: Sequence[int]) -> None:
-    """Checks that rules fit an action space.
+def check_rules(rules: Sequence[NamedRule], nvec: Sequence[int], state_size: int) -> None:
+    """Checks that rules fit an action space, and states of `state_size` numbers.
 
     Raises:
         NvecMismatchError: one does not.
@@ -186,7 +202,7 @@ def check_rules(rules: Sequence[NamedRule], nvec: Sequence[int]) -> None:
     """
     for rule in rules:
         try:
-            rule.check(nvec)
+            rule.check(nvec, state_size)
         except (RuntimeError, IndexError) as error:  # shapes that do not fit, in a function
             raise NvecMismatchError(
                 f"The rule {rule} does not fit nvec={list(nvec)}: {error}"

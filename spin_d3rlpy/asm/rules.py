@@ -4,6 +4,12 @@ A rule is any function from partial actions `(R, N)`, -1 where open, to a mask `
 where a choice may still be made. One that looks ahead allows only what can be completed; then
 sampling never ends without a choice.
 
+A rule with a second parameter sees the state as well: `rule(partial, state)`. Row i of `state`
+`(R, obs)`, float32, is the state in which row i of `partial` is an action: the observation as the
+environment or the dataset has it, unscaled, and the newest one of a history. R is any number, also
+0, and differs from call to call: a state comes once for each of its candidates, or for each slot
+that a search opens, and states whose search has ended come no more.
+
 The rules here know their name and arguments, so that a config and a policy's file keep them
 (`spin_d3rlpy.asm.rule_files`).
 """
@@ -12,10 +18,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -23,7 +30,9 @@ from torch.jit._trace import is_tracing
 
 from spin_d3rlpy.errors import NvecMismatchError
 
-Rule = Callable[[torch.Tensor], torch.Tensor]
+Rule: TypeAlias = Callable[[torch.Tensor], torch.Tensor]  # what decoders ask
+StateRule: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+AnyRule: TypeAlias = Rule | StateRule  # what users give
 
 OPEN = -1
 ROUNDING = 1e-9  # of sums of costs, relative
@@ -39,13 +48,20 @@ class NamedRule:
         """Maps partial actions `(R, N)` to allowed choices `(R, N, K)`."""
         raise NotImplementedError
 
+    @property
+    def sees_state(self) -> bool:
+        """Whether a second argument is the states, `(R, obs)`."""
+        return False
+
     def to_dict(self) -> dict[str, Any]:
         """Returns name and arguments as JSON holds them."""
         fields = dataclasses.fields(self)
         return {"name": self.name} | {f.name: _plain(getattr(self, f.name)) for f in fields}
 
-    def check(self, nvec: Sequence[int]) -> None:
+    def check(self, nvec: Sequence[int], state_size: int) -> None:
         """Checks that it is for actions of `nvec`, without work that its numbers could blow up.
+
+        A function is asked about one open action, in a state of `state_size` zeros.
 
         Raises:
             NvecMismatchError: it is for another action space.
@@ -89,7 +105,7 @@ class AllDifferent(NamedRule):
             taken = taken & (choices != choice)
         return ~taken[:, None].expand(-1, partial.shape[1], -1)
 
-    def check(self, nvec: Sequence[int]) -> None:
+    def check(self, nvec: Sequence[int], state_size: int) -> None:
         self._require(self.n_choices == max(nvec), f"n_choices={max(nvec)}", nvec)
         within = all(0 <= choice < self.n_choices for choice in self.except_for)
         self._require(within, f"except_for below {self.n_choices}", nvec)
@@ -117,7 +133,7 @@ class AtMostChanged(NamedRule):
         same = usual[:, None] == choices  # (N, K)
         return same | (changed < self.k)[:, None, None]
 
-    def check(self, nvec: Sequence[int]) -> None:
+    def check(self, nvec: Sequence[int], state_size: int) -> None:
         self._require(self.n_choices == max(nvec), f"n_choices={max(nvec)}", nvec)
         self._require(len(self.default) == len(nvec), f"a default of {len(nvec)} choices", nvec)
         within = all(0 <= c < m for c, m in zip(self.default, nvec, strict=True))
@@ -150,7 +166,7 @@ class WithinBudget(NamedRule):
         added = spent[..., None].abs() + least[..., None].abs() + table.abs()
         return total <= self.budget + ROUNDING * torch.where(added.isfinite(), added, 0.0)
 
-    def check(self, nvec: Sequence[int]) -> None:
+    def check(self, nvec: Sequence[int], state_size: int) -> None:
         shape = [len(row) for row in self.costs]
         expected = [max(nvec)] * len(nvec)
         self._require(shape == expected, f"costs of shape {(len(nvec), max(nvec))}", nvec)
@@ -184,10 +200,17 @@ class Every(NamedRule):
 
     name: ClassVar[str] = "every"
 
-    rules: tuple[Rule, ...]
+    rules: tuple[AnyRule, ...]
 
-    def __call__(self, partial: torch.Tensor) -> torch.Tensor:
-        return functools.reduce(torch.logical_and, (one(partial) for one in self.rules))
+    def __call__(self, partial: torch.Tensor, *states: torch.Tensor) -> torch.Tensor:
+        """Asks all rules; states, `(R, obs)`, are needed if one of them sees states."""
+        rules = (in_states(one, *states) for one in self.rules) if states else self.rules
+        asked = (cast(Rule, one)(partial) for one in rules)
+        return functools.reduce(torch.logical_and, asked)
+
+    @property
+    def sees_state(self) -> bool:
+        return any(map(sees_state, self.rules))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns name and arguments; a ValueError if one of the rules is a plain function."""
@@ -199,9 +222,9 @@ class Every(NamedRule):
                 )
         return super().to_dict()
 
-    def check(self, nvec: Sequence[int]) -> None:
+    def check(self, nvec: Sequence[int], state_size: int) -> None:
         for one in self._named:
-            one.check(nvec)
+            one.check(nvec, state_size)
 
     @property
     def functions(self) -> list[str]:
@@ -212,7 +235,7 @@ class Every(NamedRule):
         return [one for one in self.rules if isinstance(one, NamedRule)]
 
 
-def every(*rules: Rule) -> Every:
+def every(*rules: AnyRule) -> Every:
     """All rules hold. Each one looks ahead for itself only.
 
     Raises:
@@ -237,18 +260,84 @@ class RowMask:
         self.always_possible = always_possible
 
     def __call__(self, partial: torch.Tensor) -> torch.Tensor:
-        rows, states = partial.shape[0], self.mask.shape[0]
-        if is_tracing():  # how often is the same in all calls, also in those of no rows
-            rows, states = int(rows), int(states)
-        return self.mask.repeat(rows // max(1, states), 1, 1)
+        return self.mask.repeat(_times(partial, self.mask), 1, 1)
+
+
+class InStates:
+    """A rule that sees states, asked about actions in some of them.
+
+    Args:
+        rule: `rule(partial, state)`.
+        states: `(B, obs)`. Partial actions are of these states, in this order, once or several
+            times.
+    """
+
+    def __init__(self, rule: StateRule, states: torch.Tensor) -> None:
+        self.rule, self.states = rule, states
+
+    def __call__(self, partial: torch.Tensor) -> torch.Tensor:
+        return self.rule(partial, self.states.repeat(_times(partial, self.states), 1))
+
+
+def _times(partial: torch.Tensor, states: torch.Tensor) -> int:
+    """Returns how many actions `(R, N)` there are of each of the states `(B, ..)`."""
+    rows, of_states = partial.shape[0], states.shape[0]
+    if is_tracing():  # how often is the same in all calls, also in those of no rows
+        rows, of_states = int(rows), int(of_states)
+    return rows // max(1, of_states)
+
+
+def sees_state(rule: AnyRule) -> bool:
+    """Whether a rule takes states as its second argument, which its signature tells.
+
+    That argument is a required one, or named `state`.
+
+    Raises:
+        ValueError: it takes neither `(partial)` nor `(partial, state)`.
+    """
+    if isinstance(rule, NamedRule):
+        return rule.sees_state
+    if isinstance(rule, RowMask | InStates):
+        return False
+    try:
+        signature = inspect.signature(rule)
+    except (TypeError, ValueError):  # of a function that is not Python's
+        return False
+    second = [*signature.parameters.values()][1:2]
+    optional_state = bool(second) and second[0].name == "state"
+    for n_arguments in (2,) if optional_state else (1, 2):
+        try:
+            signature.bind(*[None] * n_arguments)
+        except TypeError:
+            continue
+        return n_arguments == 2
+    raise ValueError(
+        "Expected a rule that takes partial actions, rule(partial), or also the states that they "
+        f"are in, rule(partial, state); got {getattr(rule, '__name__', rule)}{signature}."
+    )
+
+
+def in_states(rule: AnyRule, states: torch.Tensor) -> Rule:
+    """Returns a rule as one of unscaled states `(B, obs)`, if it or a part of it sees states."""
+    if isinstance(rule, Every):
+        return Every(tuple(in_states(one, states) for one in rule.rules))
+    return InStates(cast(StateRule, rule), states) if sees_state(rule) else cast(Rule, rule)
+
+
+def is_in_states(rule: AnyRule | None) -> bool:
+    """Whether states were given to a rule, or to a part of it, by `in_states`."""
+    parts = rule.rules if isinstance(rule, Every) else ()
+    return isinstance(rule, InStates) or any(map(is_in_states, parts))
 
 
 def of_states(rule: Rule, rows: torch.Tensor) -> Rule:
     """Returns a rule of all states as one of some of them, `(R,)`: masks are of states."""
     if isinstance(rule, RowMask):
         return RowMask(rule.mask[rows], rule.always_possible)
+    if isinstance(rule, InStates):
+        return InStates(rule.rule, rule.states[rows])
     if isinstance(rule, Every):
-        return Every(tuple(of_states(one, rows) for one in rule.rules))
+        return Every(tuple(of_states(cast(Rule, one), rows) for one in rule.rules))
     return rule
 
 
@@ -269,3 +358,16 @@ def both_rules(one: Rule | None, other: Rule | None) -> Rule | None:
     if one is None or other is None:
         return one or other
     return every(one, other)
+
+
+def conditions_of(
+    mask: torch.Tensor | None, rule: AnyRule | None, states: torch.Tensor
+) -> Rule | None:
+    """Returns a mask `(B, N, K)` and a rule, None if there is none, as one rule of the states."""
+    return all_in_states([None if mask is None else RowMask(mask), rule], states)
+
+
+def all_in_states(rules: Iterable[AnyRule | None], states: torch.Tensor) -> Rule | None:
+    """Returns rules that all hold in unscaled states `(B, obs)`, as one; None forbids nothing."""
+    bound = [in_states(rule, states) for rule in rules if rule is not None]
+    return every(*bound) if len(bound) > 1 else next(iter(bound), None)

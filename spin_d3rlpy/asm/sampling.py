@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -21,7 +21,7 @@ from spin_d3rlpy.asm.conditions import (
     require_a_choice,
 )
 from spin_d3rlpy.asm.decoding import OrderName, Passes, decode
-from spin_d3rlpy.asm.rules import RowMask, Rule, both_rules
+from spin_d3rlpy.asm.rules import AnyRule, conditions_of
 from spin_d3rlpy.nvec import SlotLayout, gumbel_noise
 
 # Rows that go through the model at once.
@@ -79,12 +79,13 @@ def sample(
     n: int = 1,
     temperature: float = 1.0,
     given: ArrayLike | None = None,
-    allowed: ArrayLike | Rule | None = None,
+    allowed: ArrayLike | AnyRule | Sequence[AnyRule] | None = None,
     order: Order = "random",
     slots_per_pass: int = 1,
     noise: ArrayLike | None = None,
     entropy_bound: float | None = None,
-    rule: Rule | None = None,
+    rule: AnyRule | None = None,
+    states: torch.Tensor | None = None,
 ) -> torch.Tensor:
     r"""Samples n actions per state `(n, B, N)`, int64, one slot after the other.
 
@@ -108,8 +109,8 @@ def sample(
         temperature: T, finite; 0 takes the most likely choice.
         given: `(B, N)` integer choices that are made already, -1 where open.
         allowed: a bool mask `(N, K)` or `(B, N, K)`, True where a choice may be made, also flat
-            `(S,)` or `(B, S)`, or a rule (see `spin_d3rlpy.asm.rules`). What is `given` must keep
-            to it.
+            `(S,)` or `(B, S)`, or a rule or several (see `spin_d3rlpy.asm.rules`), which all hold.
+            What is `given` must keep to it.
         order: `"random"`, one for each sample; `"slots"`, from the first to the last;
             `"confidence"`, at each step the slot with the most likely choice; `"margin"`, the one
             whose best choice leads most over its second best by probability, `"regret"` by
@@ -121,6 +122,7 @@ def sample(
             entropies (nats), without the largest, at most here; that sum bounds what is lost by
             choosing them independently. The surest slots of a pass come first.
         rule: holds in addition to what is `allowed`.
+        states: observations `(B, obs)` as rules see them, unscaled; `observations` if None.
 
     Raises:
         InvalidActionSpaceError: `given` holds neither choices of this action space nor -1.
@@ -141,7 +143,8 @@ def sample(
             f"got n={n}, slots_per_pass={slots_per_pass}, temperature={temperature}."
         )
     slot_order = as_order(order, slots)
-    given, mask, rule = as_conditions(observations, asm.slot_layout, given, allowed, rule)
+    seen = observations if states is None else states
+    given, mask, rule = as_conditions(observations, asm.slot_layout, given, allowed, rule, seen)
     if mask is not None:
         mask = mask.repeat(n, 1, 1)
     if noise is not None:
@@ -149,20 +152,24 @@ def sample(
         noise = as_noise(noise, shape, observations.device).flatten(0, 1)
 
     def draw(
-        x: torch.Tensor, given: torch.Tensor, mask: torch.Tensor | None, noise: torch.Tensor | None
+        x: torch.Tensor,
+        given: torch.Tensor,
+        states: torch.Tensor,
+        mask: torch.Tensor | None,
+        noise: torch.Tensor | None,
     ) -> torch.Tensor:
         is_greedy = temperature == 0.0
         return decode(
             asm.slot_by_slot(x),
             _ranks(slot_order, given),
-            both_rules(None if mask is None else RowMask(mask), rule),
+            conditions_of(mask, rule, states),
             None if is_greedy else gumbel_noise if noise is None else noise,
             given=given,
             temperature=1.0 if is_greedy else temperature,
             passes=Passes(slots_per_pass, entropy_bound=entropy_bound),
         )
 
-    rows = observations.repeat(n, 1), given.repeat(n, 1)
+    rows = observations.repeat(n, 1), given.repeat(n, 1), seen.repeat(n, 1)
     return in_parts(asm, draw, *rows, mask, noise).reshape(n, batch, slots)
 
 

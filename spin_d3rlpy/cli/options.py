@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from spin_d3rlpy.asm.rules import Rule
+    from spin_d3rlpy.asm.rules import AnyRule
 
 
 def check_device(device: str | None) -> str | None:
@@ -67,7 +67,7 @@ def nested_fields(texts: Sequence[str] | None) -> dict[str, Any] | None:
     return nest(parse_arguments(texts)) if texts else None
 
 
-def read_rule(rule: str) -> Rule:
+def read_rule(rule: str) -> AnyRule:
     """Runs the user's file and returns the function that is named."""
     import runpy
 
@@ -79,7 +79,7 @@ def read_rule(rule: str) -> Rule:
     names_in_file: dict[str, Any] = runpy.run_path(file)
     if not callable(names_in_file.get(function)):
         raise ValueError(f"{file} has no function {function!r}.")
-    loaded: Rule = names_in_file[function]
+    loaded: AnyRule = names_in_file[function]
     return loaded
 
 

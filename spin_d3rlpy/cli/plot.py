@@ -81,10 +81,11 @@ def actions(
 
     buffer = DeviceReplayBuffer.from_minari(open_local(name))
     marginals = {"the data": action_marginals(buffer.actions.numpy(), buffer.nvec)}
-    states = buffer.observations[buffer.observation_index].split(4096)
     for source in policy or []:
         opened = open_policy(source, device)
         require_same_nvec(opened.nvec or buffer.nvec, buffer.nvec, source, "the dataset")
+        seen = buffer.seen_by(opened.actor)
+        states = map(seen.observations_at, buffer.observation_index.split(4096))
         chosen = np.concatenate([opened.actor.predict(chunk.numpy()) for chunk in states])
         marginals[f"{source}, greedy"] = action_marginals(chosen, buffer.nvec)
     plot_action_marginals(out, marginals, name)

@@ -45,10 +45,10 @@ def relabel(
         keep = max(1, round(buffer.size() * n_transitions / buffer.transition_count))
         episodes = np.random.default_rng(0).permutation(buffer.size())[:keep]
         buffer = buffer.select(sorted(episodes.tolist()))
-    actions = []
+    seen, actions = buffer.seen_by(teacher), []
     with progress_bar("Choosing actions", "state", progress, total=buffer.transition_count) as bar:
         for rows in buffer.observation_index.split(_STATES_AT_ONCE):
-            states = buffer.observations_at(rows).cpu().numpy()
+            states = seen.observations_at(rows).cpu().numpy()
             masks = buffer.masks_at(rows)
             choose = getattr(teacher, "predict_masked", None)
             if masks is None or choose is None:

@@ -79,18 +79,27 @@ def fit_scaler(
         if layout is not None:
             group = torch.from_numpy(layout.alike(len(mean))).to(mean.device)
             mean, std = _pooled(mean, std, group)
-        scaler.mean, scaler.std = mean.float().cpu().numpy(), std.float().cpu().numpy()
         _warn_of_outliers(buffer, std.cpu().numpy())
+        mean, std = _of_states(buffer, mean, 0.0), _of_states(buffer, std, 1.0)
+        scaler.mean, scaler.std = mean.float().cpu().numpy(), std.float().cpu().numpy()
     elif isinstance(scaler, MinMaxObservationScaler):
         least, most = buffer.observations.aminmax(dim=0)
         # A feature that never varies has no span to divide by: it becomes -1.
         most = torch.where(most > least, most, least + least.abs().clamp(min=1.0))
+        _warn_of_outliers(buffer, (most.double() - least).cpu().numpy())
+        least, most = _of_states(buffer, least, 0.0), _of_states(buffer, most, 1.0)
         scaler.minimum, scaler.maximum = least.cpu().numpy(), most.cpu().numpy()
-        span = scaler.maximum.astype(np.float64) - scaler.minimum
-        _warn_of_outliers(buffer, span)
     else:
         scaler.fit_with_transition_picker(buffer.episodes, buffer.transition_picker)
     _require_finite(scaler, buffer)
+
+
+def _of_states(
+    buffer: DeviceReplayBuffer, of_features: torch.Tensor, of_others: float
+) -> torch.Tensor:
+    """Returns numbers of features `(obs,)` for all places of a state, which may be a history."""
+    history = buffer.history
+    return of_features if history is None else history.spread(of_features, of_others)
 
 
 def _require_finite(scaler: ObservationScaler | RewardScaler, buffer: DeviceReplayBuffer) -> None:
@@ -98,7 +107,7 @@ def _require_finite(scaler: ObservationScaler | RewardScaler, buffer: DeviceRepl
     is_reward = isinstance(scaler, RewardScaler)
     name, values = "rewards", buffer.rewards[:, None]
     if not is_reward:
-        name, values = "observations", buffer.observations[:_MOST_ROWS]
+        name, values = "observations", buffer.states[:_MOST_ROWS]
     # A copy: d3rlpy's scalers stay on the device that they first saw.
     scaled = dataclasses.replace(scaler).transform(values)
     if not bool(scaled.isfinite().all()):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from spin_d3rlpy.asm.rules import OPEN, Rule
+from spin_d3rlpy.asm.rules import OPEN, AnyRule, in_states
 from spin_d3rlpy.errors import InvalidActionSpaceError
 
 Actions = NDArray[np.int64]
@@ -110,8 +110,8 @@ def share_of_new_combinations(logged: Actions, chosen: Actions) -> float:
     return float(np.mean([row.tobytes() not in known for row in np.ascontiguousarray(chosen)]))
 
 
-def keeps_rule(rule: Rule, actions: NDArray[Any]) -> NDArray[np.bool_]:
-    """Returns which whole actions `(B, N)` keep a rule, `(B,)`.
+def keeps_rule(rule: AnyRule, actions: NDArray[Any], states: NDArray[Any]) -> NDArray[np.bool_]:
+    """Returns which whole actions `(B, N)`, in unscaled states `(B, obs)`, keep a rule, `(B,)`.
 
     An action does if each of its choices is allowed in view of all others.
 
@@ -119,11 +119,12 @@ def keeps_rule(rule: Rule, actions: NDArray[Any]) -> NDArray[np.bool_]:
         InvalidActionSpaceError: the rule returns a mask of another shape than `(B, N, K)`.
     """
     whole = torch.as_tensor(np.asarray(actions)).long()
+    asked = in_states(rule, torch.as_tensor(np.asarray(states, np.float32)))
     kept = torch.ones(len(whole), dtype=torch.bool)
     for slot in range(whole.shape[1]):
         partial = whole.clone()
         partial[:, slot] = OPEN
-        mask = rule(partial)
+        mask = asked(partial)
         if mask.ndim != 3 or mask.shape[:2] != whole.shape or mask.shape[2] <= whole.max():
             raise InvalidActionSpaceError(
                 f"Expected a mask (B, N, K) of the rule, with (B, N) = {tuple(whole.shape)} and K "

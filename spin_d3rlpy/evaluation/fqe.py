@@ -24,8 +24,15 @@ from spin_d3rlpy.algos.impl import MultiDiscreteImpl, MultiDiscreteModules, mask
 from spin_d3rlpy.asm.rules import OPEN, Rule
 from spin_d3rlpy.critics.base import squared_error
 from spin_d3rlpy.critics.joint import JointCritic
-from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.buffer.batches import BatchSource, MiniBatch, masks_of, next_masks_of
+from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
+from spin_d3rlpy.data.buffer.batches import (
+    BatchSource,
+    MiniBatch,
+    masks_of,
+    next_masks_of,
+    next_states_of,
+    states_of,
+)
 from spin_d3rlpy.errors import NotConvergedError, NvecMismatchError
 from spin_d3rlpy.evaluation.log_check import LogCheck
 from spin_d3rlpy.evaluation.metrics import ActionMode
@@ -216,17 +223,26 @@ class FQEImpl(MultiDiscreteImpl):
     def _act(self, batch: TorchMiniBatch, chosen: torch.Tensor | None = None) -> torch.Tensor:
         """The policy's actions in the next states of a batch, or of some of its rows."""
         x: Any = batch.next_observations
-        masks = next_masks_of(batch)
+        masks, states = next_masks_of(batch), next_states_of(batch)
         if chosen is not None:
-            x, masks = x[chosen], None if masks is None else masks[chosen]
-        return self.act_in(x, masks)
+            x, states = x[chosen], states[chosen]
+            masks = None if masks is None else masks[chosen]
+        return self.act_in(x, masks, states)
 
-    def act_in(self, x: torch.Tensor, masks: torch.Tensor | None) -> torch.Tensor:
-        """The policy's actions `(B, N)` in scaled states `(B, obs)` with masks, None without."""
+    def act_in(
+        self, x: torch.Tensor, masks: torch.Tensor | None, states: torch.Tensor
+    ) -> torch.Tensor:
+        """The policy's actions `(B, N)`.
+
+        Args:
+            x: scaled observations `(B, obs)`.
+            masks: of the states; None without.
+            states: the same observations as rules see them, unscaled.
+        """
         if isinstance(self._evaluated, ActingFunction):
             return self._evaluated.predict_best_action(x, masks)
         assert isinstance(self._evaluated, MultiDiscreteImpl)
-        return self._evaluated.act(x, mask_rule(masks), self._mode == "sample")
+        return self._evaluated.act(x, mask_rule(masks), self._mode == "sample", states)
 
     def is_fixed(self, batch: TorchMiniBatch) -> bool:
         """Whether the policy does the same twice in a batch's next states."""
@@ -341,6 +357,10 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
             observation_shape, modules, config, self._device, evaluated, self._mode, self._check
         )
 
+    def _as_buffer(self, dataset: Any) -> DeviceReplayBuffer:
+        buffer = as_device_buffer(dataset, self._config.nvec)
+        return super()._as_buffer(buffer.seen_by(self._algo))
+
     def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None:
         """Measures returns, which Q is learned in units of."""
         super().train_first_stages(buffer, run)
@@ -408,7 +428,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         impl, starts = self._evaluation, dataset.episode_starts[:-1]
         first = self.scale(dataset.transitions(starts))
         x: Any = first.observations
-        actions = impl.act_in(x, masks_of(first))
+        actions = impl.act_in(x, masks_of(first), states_of(first))
         slot_layout, modules = impl._slot_layout, impl._modules
         of_policy = modules.q_funcs.q_values(slot_layout, x, actions).mean()
         of_log = modules.log_q_funcs.q_values(slot_layout, x, first.actions).mean()
@@ -492,3 +512,4 @@ def _adopt_spaces(config: MultiDiscreteFQEConfig, algo: MultiDiscreteAlgo[Any, A
             f"got nvec={config.nvec} and {config.observation_scaler}."
         )
     config.nvec, config.observation_scaler = own.nvec, own.observation_scaler
+    config.history, config.history_actions = own.history, own.history_actions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 import gymnasium
 import numpy as np
@@ -16,6 +16,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.action_spaces import with_flat_actions
+from spin_d3rlpy.data.buffer.history import History, Recent
 from spin_d3rlpy.data.buffer.masks import INFO, mask_of_info
 from spin_d3rlpy.evaluation.against_data import compare_with_data
 from spin_d3rlpy.nvec import actions_of, nvec_from_space, require_same_nvec
@@ -52,8 +53,12 @@ class MultiDiscreteActionMatchEvaluator:
     def __call__(self, algo: ActingAlgo, dataset: ReplayBufferBase) -> float:
         """Returns the share, from 0 to 1."""
         matched, count = 0, 0
+        history = History.of(getattr(algo, "config", None))
         for episode in dataset.episodes if self._episodes is None else self._episodes:
-            match = algo.predict(episode.observations) == episode.actions  # (T, N)
+            x: Any = episode.observations
+            if history is not None and x.shape[1] != cast(Any, algo).observation_shape[0]:
+                x = history.of_episode(x, episode.actions)  # those of a dataset may be rows
+            match = algo.predict(x) == episode.actions  # (T, N)
             match = match.all(1) if self.mode == "exact" else match
             matched += int(match.sum())
             count += match.size
@@ -174,6 +179,13 @@ class LockstepEvaluator:
         choose = algo.predict if self.mode == "greedy" else algo.sample_action
         # Sampling must neither depend on nor disturb the training's random numbers.
         device = torch.device(getattr(getattr(algo, "impl", None), "device", "cpu"))
+        recent = Recent(History.of(getattr(algo, "config", None)))
+
+        def act(x: NDArray[Any], episodes: NDArray[Any]) -> NDArray[Any]:
+            chosen = choose(recent.rows(x, episodes.tolist()))
+            recent.acted(x, chosen, episodes.tolist())
+            return actions_of(space, chosen)
+
         with (
             torch.random.fork_rng([device] if device.type == "cuda" else []),
             self._as_it_was(envs),
@@ -181,11 +193,11 @@ class LockstepEvaluator:
             torch.manual_seed(self.seeds[0])
             episodes = rollout(
                 envs,
-                lambda x, _: actions_of(space, choose(x)),
+                act,
                 self.seeds,
                 record=False,
                 on_step=on_step,
-                act_masked=self._masked(algo, space),
+                act_masked=self._masked(algo, space, recent),
             )
             return np.array([episode.rewards.sum() for episode in episodes])
 
@@ -199,19 +211,24 @@ class LockstepEvaluator:
         finally:
             restore(envs)
 
-    def _masked(self, algo: ActingAlgo, space: gymnasium.Space[Any]) -> MaskedActFunction | None:
+    def _masked(
+        self, algo: ActingAlgo, space: gymnasium.Space[Any], recent: Recent
+    ) -> MaskedActFunction | None:
         """Returns how a policy acts by masks; None if it knows none."""
         choose = getattr(algo, "predict_masked", None)
         if choose is None:
             return None
         nvec = nvec_from_space(space)
 
-        def act(x: NDArray[Any], _: NDArray[Any], given: list[Any]) -> NDArray[Any]:
+        def act(x: NDArray[Any], episodes: NDArray[Any], given: list[Any]) -> NDArray[Any]:
             rows = [mask_of_info({INFO: mask}, nvec) for mask in given]
             if any(mask is None for mask in rows):
                 raise ValueError(f"Expected info[{INFO!r}] of every state or of none.")
             masks = np.stack([mask for mask in rows if mask is not None])
-            return actions_of(space, choose(x, masks, sample=self.mode == "sample"))
+            seen = recent.rows(x, episodes.tolist())
+            chosen = choose(seen, masks, sample=self.mode == "sample")
+            recent.acted(x, chosen, episodes.tolist())
+            return actions_of(space, chosen)
 
         return act
 

@@ -216,8 +216,9 @@ def measure_point(
     def act(states: Any, masks: Any) -> Any:
         return weighed.predict(states) if masks is None else weighed.predict_masked(states, masks)
 
+    seen = dataset.seen_by(algo)
     estimates = estimate_by_halves(
-        dataset, act, gamma=gamma, n_steps=n_steps, level=level, seed=seed, device=device
+        seen, act, gamma=gamma, n_steps=n_steps, level=level, seed=seed, device=device
     )
     trust = weighed.trust
     return TradeOffPoint(weights, estimates, "search" if trust is None else trust.acts_by)

@@ -30,6 +30,7 @@ RANGES: dict[str, str] = {
     "imitation_batch_size": "[1, 1e9]",
     "gamma": _SHARE,
     "n_steps": _COUNT,
+    "history": "[1, 10000]",
     "lr_warmup": _PROBABILITY,
     "learning_rate": _AT_LEAST_0,
     "actor_learning_rate": _AT_LEAST_0,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from spin_d3rlpy.asm.conditions import ArrayLike, as_conditions
 from spin_d3rlpy.asm.decoding import decode
-from spin_d3rlpy.asm.rules import RowMask, Rule, both_rules
+from spin_d3rlpy.asm.rules import AnyRule, conditions_of
 from spin_d3rlpy.asm.sampling import in_parts, sample
 from spin_d3rlpy.policies.base import IndependentPolicy, Policy, SlotOrderPolicy
 from spin_d3rlpy.policies.joint import JointPolicy
@@ -17,8 +19,9 @@ def greedy_with(
     policy: Policy,
     observations: torch.Tensor,
     given: ArrayLike | None = None,
-    allowed: ArrayLike | Rule | None = None,
-    rule: Rule | None = None,
+    allowed: ArrayLike | AnyRule | Sequence[AnyRule] | None = None,
+    rule: AnyRule | None = None,
+    states: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Returns the most likely allowed choices `(B, N)`, slot after slot.
 
@@ -27,16 +30,21 @@ def greedy_with(
     no distribution of its slots.
     """
     if isinstance(policy, JointPolicy):  # in view of what is given for later slots, too
-        return sample(policy.asm, observations, 1, 0.0, given, allowed, "slots", rule=rule)[0]
+        return sample(
+            policy.asm, observations, 1, 0.0, given, allowed, "slots", rule=rule, states=states
+        )[0]
     if not isinstance(policy, IndependentPolicy | SlotOrderPolicy):
         raise ValueError(
             "Expected a policy of independent slots, an autoregressive one or a structure model; a "
             f"{type(policy).__name__} tells no distribution of its slots."
         )
-    choices, mask, others = as_conditions(observations, policy.slot_layout, given, allowed, rule)
+    seen, slots = observations if states is None else states, policy.slot_layout
+    choices, mask, both = as_conditions(observations, slots, given, allowed, rule, seen)
 
-    def choose(x: torch.Tensor, choices: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        conditions = both_rules(None if mask is None else RowMask(mask), others)
+    def choose(
+        x: torch.Tensor, choices: torch.Tensor, states: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        conditions = conditions_of(mask, both, states)
         return decode(policy.conditionals(x), policy.order, conditions, given=choices)
 
-    return in_parts(policy, choose, observations, choices, mask)
+    return in_parts(policy, choose, observations, choices, seen, mask)

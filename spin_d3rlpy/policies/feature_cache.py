@@ -16,6 +16,7 @@ from d3rlpy.torch_utility import TorchMiniBatch
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.batches import MiniBatch
 from spin_d3rlpy.data.buffer.episodes import mapped_array
+from spin_d3rlpy.data.buffer.storage import StatesOfRows
 from spin_d3rlpy.fast.precision import Precision, autocast
 from spin_d3rlpy.files.untrusted import available_memory
 from spin_d3rlpy.policies.base import SlotFeatures
@@ -98,7 +99,7 @@ class CachedFeatures:
 
 def compute_features(
     network: SlotFeatures,
-    observations: torch.Tensor,
+    observations: torch.Tensor | StatesOfRows,
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
     precision: Precision = "float32",
     show_progress: bool = True,

@@ -101,7 +101,7 @@ class PretrainASM(Stage):
     def create_model(self, context: StageContext) -> ActionStructureModel:
         """Returns the untrained model, on the context's device."""
         buffer = context.buffer
-        size = buffer.observations.shape[1]
+        size = buffer.observation_size
         asm = ActionStructureModel(size, buffer.nvec, context.factory.structure)
         asm.observation_scaler = context.scaler
         return asm.to(torch.device(context.device))
@@ -184,7 +184,7 @@ class PretrainTrajectories(Stage):
         features = context.policy.features
         assert isinstance(features, TrajectoryFeatures)
         buffer, factory = context.buffer, context.factory
-        model = RePreMModel(buffer.observations.shape[1], buffer.nvec, factory.sizes)
+        model = RePreMModel(buffer.observation_size, buffer.nvec, factory.sizes)
         model.to(torch.device(context.device))
         config = context.with_precision(factory.pretraining)
         rows = pretrain_reprem(model, buffer, config, context.run, context.transform)

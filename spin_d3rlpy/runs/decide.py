@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from d3rlpy.dataset import cast_flat_shape
 from numpy.typing import NDArray
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.policy import PolicyAlgo
 from spin_d3rlpy.asm.conditions import checked_rule
-from spin_d3rlpy.asm.rules import OPEN, Rule
+from spin_d3rlpy.asm.rules import OPEN, AnyRule, in_states
 from spin_d3rlpy.data.tables.from_table import read_states
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 
@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = 4096
 
 
 def decide_table(
-    algo: MultiDiscreteAlgo[Any, Any], table: Path, rule: Rule | None = None
+    algo: MultiDiscreteAlgo[Any, Any], table: Path, rule: AnyRule | None = None
 ) -> list[dict[str, Any]]:
     """Returns greedy choices for a table's rows, with how usual they are and their value.
 
@@ -54,7 +54,7 @@ def decide_table(
             "log was not read by from_table. Train it on one that was."
         )
     if rule is not None:
-        rule = _fitting(rule, algo.config.nvec)
+        _require_fitting(rule, algo)
     states = read_states(table, preparation)
     if not len(states):
         raise InvalidDatasetError(f"{table} has no rows.")
@@ -71,11 +71,13 @@ def decide_table(
     return rows
 
 
-def _fitting(rule: Rule, nvec: Sequence[int]) -> Rule:
-    """Returns a rule that has been asked about an action of which nothing is decided."""
+def _require_fitting(rule: AnyRule, algo: MultiDiscreteAlgo[Any, Any]) -> None:
+    """Asks a rule about an action of which nothing is decided."""
+    nvec, (state_size,) = algo.config.nvec, cast_flat_shape(algo.require_built().observation_shape)
     shape = (1, len(nvec), max(nvec))
     try:
-        mask = checked_rule(rule)(torch.full(shape[:2], OPEN))
+        asked = in_states(checked_rule(rule), torch.zeros(1, state_size))
+        mask = asked(torch.full(shape[:2], OPEN))
     except (RuntimeError, IndexError) as error:  # it names a slot that is not there
         raise NvecMismatchError(f"The rule does not fit nvec={list(nvec)}: {error}") from error
     if tuple(mask.shape) != shape:
@@ -83,7 +85,6 @@ def _fitting(rule: Rule, nvec: Sequence[int]) -> Rule:
             f"Expected a rule with masks (R, N, K) = (R, {shape[1]}, {shape[2]}) for "
             f"nvec={list(nvec)}, got shape {tuple(mask.shape)}. K is the most choices of a slot."
         )
-    return checked_rule(rule)
 
 
 def _judged(

@@ -14,6 +14,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.buffer.history import History, Recent
 from spin_d3rlpy.errors import FileWriteError
 from spin_d3rlpy.evaluation.fqe import MultiDiscreteFQE, MultiDiscreteFQEConfig
 from spin_d3rlpy.evaluation.metrics import ActionMode, LockstepEvaluator
@@ -96,6 +97,7 @@ def estimate_value(
     d3rlpy.seed(seed)
     fqe = MultiDiscreteFQE(algo, MultiDiscreteFQEConfig(gamma=gamma), device, mode)
     loggers = NoopAdapterFactory()
+    dataset = dataset.seen_by(algo)
     fqe.fit(dataset, n_steps=n_steps, logger_adapter=loggers, show_progress=show_progress)
     first = np.stack([episode.observations[0] for episode in dataset.episodes])
     masks = dataset.masks_at(dataset.observation_index[dataset.episode_starts[:-1]])
@@ -139,11 +141,14 @@ def record_policy(
         stride = math.ceil(fps / GIF_FPS) if out.suffix == ".gif" else 1
         observation, _ = env.reset(seed=seed)
         total, steps, over = 0.0, 0, False
+        recent = Recent(History.of(getattr(opened.actor, "config", None)))
         with _open_video(out, fps / stride) as append:
             append(np.asarray(env.render()))
             while not over and steps != max_steps:
-                choices = opened.actor.predict(np.asarray(observation)[None])[0]
-                action = actions_of(env.action_space, choices)
+                seen = np.asarray(observation)[None]
+                choices = opened.actor.predict(recent.rows(seen, [0]))
+                recent.acted(seen, choices, [0])
+                action = actions_of(env.action_space, choices[0])
                 observation, reward, terminated, truncated, _ = env.step(action)
                 total, steps, over = total + float(reward), steps + 1, terminated or truncated
                 if steps % stride == 0 or over:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.asm import ActionStructureModel, load_asm
-from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.asm.rules import AnyRule
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.masks import forbidden_choices
 from spin_d3rlpy.data.loader import open_dataset
@@ -187,7 +187,7 @@ def measure_run(
     *,
     dataset: str | None = None,
     asm: Path | None = None,
-    rule: Rule | None = None,
+    rule: AnyRule | None = None,
     device: str = "cpu:0",
     trust: bool = False,
     show_progress: bool = True,
@@ -236,7 +236,7 @@ def measure_run(
     stored = open_dataset(name, size, progress=show_progress, trust=trust)
     whole = DeviceReplayBuffer.from_minari(stored)
     require_same_nvec(algo.config.nvec, whole.nvec, "The policy", name)
-    log = _part(whole, settings)
+    log = _part(whole, settings).seen_by(algo)
     # The report must not depend on, nor disturb, the caller's random numbers.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
@@ -260,7 +260,7 @@ def _measure(
     behavior: BehaviorProbabilities,
     settings: ReportSettings,
     device: str,
-    rule: Rule | None,
+    rule: AnyRule | None,
     show_progress: bool,
 ) -> dict[str, Any]:
     """Returns the fields of a report that are measured on the log."""
@@ -322,8 +322,8 @@ def _measure(
         "rule_kept": None
         if rule is None
         else (
-            float(keeps_rule(rule, comparison.logged).mean()),
-            float(keeps_rule(rule, comparison.chosen).mean()),
+            float(keeps_rule(rule, comparison.logged, states).mean()),
+            float(keeps_rule(rule, comparison.chosen, states).mean()),
         ),
         "against_masks": against_masks,
         "preparation": log.preparation,
@@ -374,7 +374,7 @@ def _model_of(
 def _compare(
     algo: MultiDiscreteAlgo[Any, Any], log: DeviceReplayBuffer, behavior: BehaviorProbabilities
 ) -> tuple[Comparison, NDArray[np.float32], float | None]:
-    """Returns the decisions in all logged states, these states `(n, obs)`, and `against_masks`."""
+    """Returns the decisions in all logged states, these `(n, obs)` alone, and `against_masks`."""
     rows = log.observation_index.long()
     states = log.observations_at(rows).numpy()
     logged = log.actions.long().numpy()
@@ -397,7 +397,8 @@ def _compare(
         np.concatenate(chosen_log_prob),
     )
     against = float(np.concatenate(is_against).mean()) if is_against else None
-    return comparison, states, against
+    newest = log.observations[rows].numpy()  # of a history
+    return comparison, newest, against
 
 
 def _logged_return(log: DeviceReplayBuffer, gamma: float, settings: ReportSettings) -> Estimate:

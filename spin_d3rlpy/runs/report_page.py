@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from spin_d3rlpy.asm.rules import Rule
+from spin_d3rlpy.asm.rules import AnyRule
 from spin_d3rlpy.errors import SpinError
 from spin_d3rlpy.evaluation.decisions import UNUSUAL
 from spin_d3rlpy.evaluation.estimates import Estimate
@@ -31,7 +31,7 @@ def write_report(
     *,
     dataset: str | None = None,
     asm: Path | None = None,
-    rule: Rule | None = None,
+    rule: AnyRule | None = None,
     device: str = "cpu:0",
     trust: bool = False,
     show_progress: bool = True,

@@ -34,7 +34,7 @@ from d3rlpy.optimizers import SGDFactory
 from d3rlpy.preprocessing import MultiplyRewardScaler, StandardObservationScaler
 from d3rlpy.torch_utility import TorchMiniBatch
 
-from spin_d3rlpy import BCConfig, MultiDiscreteFQE, create_replay_buffer
+from spin_d3rlpy import BCConfig, LockstepEvaluator, MultiDiscreteFQE, create_replay_buffer
 from spin_d3rlpy._compat import quiet_tracing
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.errors import NvecMismatchError
@@ -89,7 +89,7 @@ class Case:
     @property
     def observations(self) -> np.ndarray:
         """Eleven observations."""
-        observations: np.ndarray = self.dataset.observations[:11].numpy()
+        observations: np.ndarray = self.dataset.observations_at(torch.arange(11)).numpy()
         return observations
 
     @property
@@ -237,7 +237,7 @@ def fits_a_stock_buffer(case: Case) -> None:
 
 
 def builds_from_anything_alike(case: Case) -> None:
-    size = case.dataset.observations.shape[1]
+    size = case.dataset.observation_size
     from_data, from_env = case.built(), case.make()
     from_env.build_with_env(case.make_env())
     from_shape = case.make(nvec=case.dataset.nvec)
@@ -321,6 +321,10 @@ def resets_optimizers(case: Case) -> None:
 
 def collects_and_trains_online(case: Case) -> None:
     algo, env = case.make(), case.make_env()
+    if case.dataset.history is not None:
+        with pytest.raises(ValueError, match="history is learned from datasets"):
+            algo.collect(env, n_steps=25, show_progress=False)
+        return
     has_scaler = algo.config.observation_scaler is not None
     if not case.has_values or has_scaler or case.has("logged_actions"):  # these need data
         algo.build_with_dataset(case.dataset)
@@ -342,9 +346,9 @@ def collects_and_trains_online(case: Case) -> None:
 
 def is_evaluated(case: Case) -> None:
     """By d3rlpy's evaluators, those of values where there are any, and by ours of policies."""
-    evaluators: dict[str, Any] = {
-        "return": EnvironmentEvaluator(case.make_env(), n_trials=2, epsilon=0.1)
-    }
+    evaluators: dict[str, Any] = {"return": LockstepEvaluator(case.make_env(), n_trials=2)}
+    if case.dataset.history is None:  # d3rlpy's keeps none
+        evaluators["stock"] = EnvironmentEvaluator(case.make_env(), n_trials=2, epsilon=0.1)
     if case.has_values:
         evaluators |= {
             "td_error": TDErrorEvaluator(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,12 @@ from d3rlpy.models.encoders import VectorEncoderFactory
 
 from spin_d3rlpy import (
     SAINT,
+    SAINTAWAC,
     SPINIDQL,
     SPINIQL,
+    AutoregressiveBCQ,
+    BraVE,
+    DecQNBCQ,
     DecQNConfig,
     FactoredBC,
     FactoredIQL,
@@ -89,6 +94,24 @@ def test_conforms(check: Any, algo_class: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_conforms_with_a_structure_model_without_attention(check: Any, tmp_path: Path) -> None:
     check(case(SPINIQL, tmp_path, architecture="mlp", mlp=MLPConfig(width=13), head_init="asm"))
+
+
+@pytest.mark.parametrize(
+    "algo_class",
+    [
+        # One of each kind of policy and of acting.
+        *(SPINIQL, SPINIDQL, AutoregressiveBCQ, DecQNBCQ),
+        *(
+            pytest.param(a, marks=pytest.mark.slow)
+            for a in (FactoredBC, SPINDistillIQL, RePreMIQL, BraVE, SAINTAWAC)
+        ),
+    ],
+    ids=lambda a: a.__name__,
+)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_conforms_with_a_history(check: Any, algo_class: Any, tmp_path: Path) -> None:
+    plain = case(algo_class, tmp_path, history=3, history_actions=True)
+    check(dataclasses.replace(plain, dataset=plain.dataset.with_history(3, actions=True)))
 
 
 @each_algorithm

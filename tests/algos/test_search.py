@@ -436,7 +436,7 @@ def test_more_states_are_looked_at_where_few_leave_it_open(monkeypatch: pytest.M
         trust = Trust((ALONE,), (1.0,), (confirmed,), (error,), 64, 2.0, 1.0)
         assert trust.is_clear is (confirmed != 0.87)
 
-        def measure(_: Any, x: torch.Tensor, trust: Trust = trust) -> Trust:
+        def measure(_: Any, x: torch.Tensor, states: torch.Tensor, trust: Trust = trust) -> Trust:
             seen.append(len(x))
             return dataclasses.replace(trust, searches=(Search(0.0, 0.02),))
 

@@ -5,7 +5,8 @@ processor on mixed data, so that a slot has few likely choices, as in use; the s
 trust says of so short a training. All computes in one thread; `ATEN_CPU_CAPABILITY=avx2` in front
 stands for processors without AVX-512. Times are medians of processor time, operations are those of
 a decision of one state that torch dispatches. With `--keep`, trained algorithms stay in a folder,
-so that two versions of the search are compared with the same networks.
+so that two versions of the search are compared with the same networks. With `--rule
+tests.algos.zones:couriers_apart`, decisions that keep a rule are timed as well.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from examples.behavior_policies.threads import one_thread
 from spin_d3rlpy import SPINIDQL, LockstepEvaluator, load_dataset
+from spin_d3rlpy.asm.rule_files import imported
 from spin_d3rlpy.files.results import format_table, write_csv
 
 TASKS = (
@@ -101,9 +103,12 @@ def states_of(task: str) -> NDArray[np.float32]:
     return rows
 
 
-def measure(algo: SPINIDQL, task: str, seconds: float, episodes: int) -> dict[str, Any]:
+def measure(
+    algo: SPINIDQL, task: str, seconds: float, episodes: int, rule: str | None = None
+) -> dict[str, Any]:
     """Returns what a task's decisions take, and return if episodes are to be played."""
     states = states_of(task)
+    kept = None if rule is None else imported(rule)
     row: dict[str, Any] = {
         "task": task,
         "slots": algo.predict(states[:1]).shape[1],
@@ -115,6 +120,9 @@ def measure(algo: SPINIDQL, task: str, seconds: float, episodes: int) -> dict[st
     for batch in BATCHES:
         inputs = [states[i : i + batch] for i in range(0, 640, max(batch, 20))]
         row[f"ms_a_state_at_{batch}"] = f"{median_ms(algo.predict, inputs, seconds) / batch:.2f}"
+        if kept is not None:
+            ruled = median_ms(lambda x: algo.act(x, kept), inputs, seconds) / batch
+            row[f"by_the_rule_at_{batch}"] = f"{ruled:.2f}"
     if episodes:
         _, env = load_dataset(f"spin/{task}/medium-expert-v0", size=SIZE)
         with closing(LockstepEvaluator(env, episodes, seed=10_000)) as evaluator:
@@ -129,6 +137,7 @@ def main(
     task: Annotated[list[str] | None, typer.Option(help="Tasks; by default six.")] = None,
     train: Annotated[float, typer.Option(help="Processor seconds of each training.")] = 45.0,
     keep: Annotated[Path | None, typer.Option(help="A folder for trained algorithms.")] = None,
+    rule: Annotated[str | None, typer.Option(help="module:function, compared with none.")] = None,
     seconds: Annotated[float, typer.Option(help="How long each size is timed.")] = 3.0,
     candidates: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
     episodes: Annotated[int, typer.Option(help="To play for returns; 0 plays none.")] = 0,
@@ -140,7 +149,7 @@ def main(
             algo = trained(name, train, keep)
             if candidates is not None:
                 algo.config.n_action_samples = candidates
-            found.append(measure(algo, name, seconds, episodes))
+            found.append(measure(algo, name, seconds, episodes, rule))
             print(
                 format_table([{k: v for k, v in found[-1].items() if k != "returns"}]), flush=True
             )

@@ -29,7 +29,11 @@ from spin_d3rlpy import (
 )
 from spin_d3rlpy.asm.rules import all_different, within_budget
 from spin_d3rlpy.cli import app
-from spin_d3rlpy.errors import InvalidActionSpaceError, UntrustedRuleError
+from spin_d3rlpy.errors import (
+    InvalidActionSpaceError,
+    InvalidObservationError,
+    UntrustedRuleError,
+)
 from spin_d3rlpy.evaluation.decisions import (
     Comparison,
     keeps_rule,
@@ -155,11 +159,44 @@ def test_decisions_are_compared_slot_by_slot() -> None:
 
 def test_a_rule_is_kept_by_whole_actions() -> None:
     actions = np.array([[0, 1, 2], [0, 1, 1], [2, 2, 2]])
-    assert keeps_rule(all_different(3), actions).tolist() == [True, False, False]
+    states = np.zeros((3, 1))
+    assert keeps_rule(all_different(3), actions, states).tolist() == [True, False, False]
     costs = [[0.0, 1.0, 2.0]] * 3
-    assert keeps_rule(within_budget(costs, 3.0), actions).tolist() == [True, True, False]
+    assert keeps_rule(within_budget(costs, 3.0), actions, states).tolist() == [True, True, False]
     with pytest.raises(InvalidActionSpaceError, match=r"Expected a mask \(B, N, K\)"):
-        keeps_rule(lambda partial: torch.ones(len(partial), 3), actions)
+        keeps_rule(lambda partial: torch.ones(len(partial), 3), actions, states)
+
+
+def of_one_feature(partial: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    """A rule that sees one observation, in the log's units: nobody with a fast pulse gets y."""
+    assert state.shape[1] == 1
+    allowed = torch.ones(*partial.shape, 3, dtype=torch.bool)
+    allowed[:, 0, 2] = state[:, 0] < 80.0
+    return allowed
+
+
+def test_a_policy_that_sees_a_history_is_reported_evaluated_and_drawn(tmp_path: Path) -> None:
+    fields = {"history": 2, "history_actions": True, "rules": [of_one_feature]}
+    values = {"dataset": NAME, "algorithm": "FactoredBC", "n_steps": 2, "n_steps_per_epoch": 2}
+    settings = train_settings({**values, "fields": fields}, "test")
+    run_training(folder := tmp_path / "run", settings, show_progress=False)
+    found = report(folder)
+    log = minari.load_dataset(NAME)
+    fast = [e.actions[t, 0] == 2 and e.observations[t, 0] >= 80.0 for e in log for t in range(2)]
+    assert np.allclose(found.rule_kept or (), (1.0 - np.mean(fast), 1.0))
+    assert 0.0 < np.mean(fast) < 1.0
+    assert all(len(example.state) == 1 for example in found.examples)
+    commands = [
+        ["evaluate", str(folder), "--dataset", NAME, "--steps", "90", "--gamma", "0"],
+        ["plot", "actions", NAME, "--policy", str(folder), "--out", str(tmp_path / "a.png")],
+    ]
+    for command in commands:
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+    (tmp_path / "new.csv").write_text("pulse,patient\n80,1\n")
+    done = CliRunner().invoke(app, ["predict", str(folder), str(tmp_path / "new.csv")])
+    assert isinstance(done.exception, InvalidObservationError)
+    assert "act(observation) keeps them" in str(done.exception)
 
 
 def test_a_report_has_both_estimators_and_the_tables_names(run: Path, tmp_path: Path) -> None:

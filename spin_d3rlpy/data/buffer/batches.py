@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from d3rlpy.torch_utility import TorchMiniBatch
 
 
 @dataclasses.dataclass(frozen=True)
-class MiniBatch(TorchMiniBatch):
+class BatchInStates(TorchMiniBatch):
+    """Transitions as networks see them, with the states as rules see them: unscaled."""
+
+    states: torch.Tensor | None = dataclasses.field(default=None, kw_only=True)  # (B, obs)
+    next_states: torch.Tensor | None = dataclasses.field(default=None, kw_only=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class MiniBatch(BatchInStates):
     """Transitions with the rows of their observations in the dataset."""
 
     rows: torch.Tensor = dataclasses.field(kw_only=True)  # (B,)
@@ -37,6 +45,18 @@ def masks_of(batch: TorchMiniBatch) -> torch.Tensor | None:
 def next_masks_of(batch: TorchMiniBatch) -> torch.Tensor | None:
     """Returns the same for the next states."""
     return getattr(batch, "next_masks", None)
+
+
+def states_of(batch: TorchMiniBatch) -> torch.Tensor:
+    """Returns the batch's states as rules see them, `(B, obs)`."""
+    states: torch.Tensor | None = getattr(batch, "states", None)
+    return cast(torch.Tensor, batch.observations) if states is None else states
+
+
+def next_states_of(batch: TorchMiniBatch) -> torch.Tensor:
+    """Returns the same for the next states."""
+    states: torch.Tensor | None = getattr(batch, "next_states", None)
+    return cast(torch.Tensor, batch.next_observations) if states is None else states
 
 
 def named_rewards_of(batch: TorchMiniBatch) -> torch.Tensor:

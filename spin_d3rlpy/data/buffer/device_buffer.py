@@ -7,7 +7,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 import torch
@@ -24,10 +24,11 @@ from minari import MinariDataset
 
 from spin_d3rlpy.data.buffer.batches import MiniBatch
 from spin_d3rlpy.data.buffer.episodes import StackedEpisodes
+from spin_d3rlpy.data.buffer.history import History
 from spin_d3rlpy.data.buffer.named_rewards import NamedRewards, RewardFunction, Weights
 from spin_d3rlpy.data.buffer.sampler import Sampler, episode_weights
 from spin_d3rlpy.data.buffer.source_rows import RowValues, SourceRows
-from spin_d3rlpy.data.buffer.storage import Horizon, StoredEpisodes
+from spin_d3rlpy.data.buffer.storage import Horizon, StatesOfRows, StoredEpisodes
 from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
 from spin_d3rlpy.data.layouts import read_layout
 from spin_d3rlpy.data.minari.info_rewards import RewardReader, RewardSource
@@ -68,7 +69,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
     layout: ActionLayout | None = None
     preparation: TablePreparation | None = None
     flat_actions: FlatActions | None = None
-    rules: Sequence[Callable[[torch.Tensor], torch.Tensor]] | None = None
+    rules: Sequence[Callable[..., torch.Tensor]] | None = None
 
     def __init__(self, data: StackedEpisodes, map_in: Path | None = None) -> None:
         self.stored = StoredEpisodes.from_stacked(data, map_in)
@@ -146,8 +147,26 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     @property
     def observations(self) -> torch.Tensor:
-        """`(sum(T + 1), obs)` float32; an episode's rows follow each other."""
+        """`(sum(T + 1), obs)` float32; an episode's rows follow each other.
+
+        Single ones, also with a history: `observations_at` returns what a policy sees.
+        """
         return self.stored.observations
+
+    @property
+    def observation_size(self) -> int:
+        """Length of what a policy sees: of an observation, or of a row of a history."""
+        return self.stored.observation_size
+
+    @property
+    def states(self) -> StatesOfRows:
+        """What a policy sees in each row of `observations`, by slices."""
+        return StatesOfRows(self.stored)
+
+    @property
+    def history(self) -> History | None:
+        """How rows of the last observations are made; None if a state is one observation."""
+        return self.stored.history
 
     @property
     def actions(self) -> torch.Tensor:
@@ -370,6 +389,57 @@ class DeviceReplayBuffer(ReplayBufferBase):
         other.layout = other.preparation = None
         return other
 
+    def with_history(self, length: int, actions: bool = False) -> DeviceReplayBuffer:
+        """Returns the same episodes with rows of the last observations as states.
+
+        Rows are made when they are asked for, of `observations_at`, in batches and in episodes;
+        the data are not copied. What is in a row: `spin_d3rlpy.data.buffer.history`.
+
+        Args:
+            length: observations of a row; 1 is no history.
+            actions: whether the actions between them are in it.
+
+        Raises:
+            InvalidDatasetError: no episode has so many steps, or it has another history already.
+            ValueError: `length` is less than 1, or actions without a history.
+        """
+        if length < 1 or (actions and length == 1):
+            raise ValueError(
+                "Expected a history of at least 1, and of at least 2 with actions, got "
+                f"{length} and actions={actions}."
+            )
+        history = None if length == 1 else History(length, actions, tuple(self.nvec))
+        if history == self.history:
+            return self
+        if self.history is not None:
+            raise InvalidDatasetError(
+                f"The dataset has a history already, of {self.history.length} observations "
+                f"(with actions: {self.history.with_actions}). Expected the same, got {length} "
+                f"(with actions: {actions})."
+            )
+        longest = int(self.episode_starts.diff().max())
+        if length > longest:
+            raise InvalidDatasetError(
+                f"Expected a history of at most the longest episode's {longest} steps, got "
+                f"{length}. Shorten the history, or collect longer episodes."
+            )
+        chosen = self._with(dataclasses.replace(self.stored, history=history), self._sampler)
+        chosen._horizon = self._horizon
+        return chosen
+
+    def seen_by(self, policy: object) -> DeviceReplayBuffer:
+        """Returns the same episodes as an algorithm sees them: with its config's history, if any.
+
+        Of another policy, such as a function, they stay as they are.
+
+        Raises:
+            InvalidDatasetError: as of `with_history`.
+        """
+        config: Any = getattr(policy, "config", None)
+        if not hasattr(config, "history"):
+            return self
+        return self.with_history(config.history, config.history_actions)
+
     def with_rewards(self, rewards: torch.Tensor) -> DeviceReplayBuffer:
         """Returns the same episodes, each trajectory drawn alike, with other rewards `(n,)`.
 
@@ -428,7 +498,10 @@ class DeviceReplayBuffer(ReplayBufferBase):
         return self.observations_at(row), self.actions.index_select(0, index).long()
 
     def observations_at(self, rows: torch.Tensor) -> torch.Tensor:
-        """Returns observations `(R, obs)` of rows `(R,)`, on the buffer's device."""
+        """Returns observations `(R, obs)` of rows `(R,)`, on the buffer's device.
+
+        With a history they are rows of the last ones.
+        """
         return self.stored.observations_at(rows)
 
     def masks_at(self, rows: torch.Tensor) -> torch.Tensor | None:
@@ -464,7 +537,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
     def dataset_info(self) -> DatasetInfo:
         dtype = np.dtype(str(self.actions.dtype).removeprefix("torch."))
         return DatasetInfo(
-            observation_signature=Signature([np.dtype(np.float32)], [self.observations.shape[1:]]),
+            observation_signature=Signature([np.dtype(np.float32)], [(self.observation_size,)]),
             action_signature=Signature([dtype], [self.actions.shape[1:]]),
             reward_signature=Signature([np.dtype(np.float32)], [(1,)]),
             action_space=ActionSpace.DISCRETE,

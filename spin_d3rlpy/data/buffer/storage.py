@@ -14,6 +14,7 @@ from d3rlpy.dataset import Episode, EpisodeBase
 
 from spin_d3rlpy.data.buffer.batches import MiniBatch
 from spin_d3rlpy.data.buffer.episodes import StackedEpisodes, allocate_observations
+from spin_d3rlpy.data.buffer.history import History
 from spin_d3rlpy.data.buffer.masks import Unpacking
 from spin_d3rlpy.data.buffer.named_rewards import NamedRewards
 from spin_d3rlpy.data.buffer.source_rows import SourceRows
@@ -50,6 +51,7 @@ class StoredEpisodes:
         named_rewards: if there are several of each transition; `rewards` are made of them.
         map_in: folder of the file with `observations`, if memory-mapped. They then stay in host
             memory when the rest moves to a GPU.
+        history: if there is one, states are rows of the last observations, made when asked for.
     """
 
     nvec: list[int]
@@ -66,6 +68,7 @@ class StoredEpisodes:
     map_in: Path | None
     _unpacking: Unpacking
     _zero_and_one: torch.Tensor
+    history: History | None = None
 
     @classmethod
     def from_stacked(cls, data: StackedEpisodes, map_in: Path | None) -> StoredEpisodes:
@@ -136,16 +139,50 @@ class StoredEpisodes:
             source=self.source.select(steps.cpu().numpy()),
             named_rewards=None if self.named_rewards is None else self.named_rewards.select(steps),
         )
-        return StoredEpisodes.from_stacked(stacked, self.map_in).to(self.device)
+        chosen_ones = StoredEpisodes.from_stacked(stacked, self.map_in).to(self.device)
+        return dataclasses.replace(chosen_ones, history=self.history)
+
+    @property
+    def observation_size(self) -> int:
+        """Length of a state: of an observation, or of a row of several."""
+        size = self.observations.shape[1]
+        return size if self.history is None else self.history.row_size(size)
 
     def observations_at(self, rows: torch.Tensor) -> torch.Tensor:
-        """Returns observations `(R, obs)` of rows `(R,)`, on this device."""
+        """Returns states `(R, obs)` in rows `(R,)`, on this device."""
         self._read_ahead(rows)
-        return self._gathered(rows)
+        return self._states(rows)
 
     def _read_ahead(self, rows: torch.Tensor) -> None:
         if self.map_in is not None:
-            read_ahead(self.observations, rows)
+            read_ahead(self.observations, rows if self.history is None else self._last(rows)[0])
+
+    def _states(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.history is None:
+            return self._gathered(rows)
+        last, episode, is_missing = self._last(rows)
+        observations = self._gathered(last.flatten()).unflatten(0, last.shape)
+        made = self.actions[last[:, :-1] - episode].long()  # each episode has a row more than steps
+        return self.history.rows(observations, made, is_missing)
+
+    def _last(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns which rows `(R, n)` a history of rows `(R,)` holds, with the first one repeated.
+
+        Also the numbers of their episodes `(R, 1)`, and which of all but the newest are missing,
+        bool `(R, n - 1)`.
+        """
+        assert self.history is not None
+        rows = rows.to(self.device, torch.int64)[:, None]
+        episode = torch.searchsorted(self._first_rows, rows, right=True) - 1
+        last = rows + torch.arange(1 - self.history.length, 1, device=self.device)
+        first = self._first_rows[episode]
+        return torch.maximum(last, first), episode, last[:, :-1] < first
+
+    @functools.cached_property
+    def _first_rows(self) -> torch.Tensor:
+        """`(episodes,)` row of each episode's first observation."""
+        starts = self.episode_starts[:-1]
+        return starts + torch.arange(len(starts), device=self.device)
 
     def _gathered(self, rows: torch.Tensor) -> torch.Tensor:
         source = self.observations
@@ -171,10 +208,10 @@ class StoredEpisodes:
         rewards = rewards.index_select(0, index)[:, None]
         self._read_ahead(torch.cat([rows, next_rows]))
         return MiniBatch(
-            observations=self._gathered(rows),
+            observations=self._states(rows),
             actions=actions,
             rewards=rewards,
-            next_observations=self._gathered(next_rows),
+            next_observations=self._states(next_rows),
             next_actions=next_actions,
             returns_to_go=zeros,
             terminals=self.terminals.index_select(0, last)[:, None],
@@ -233,8 +270,10 @@ class StoredEpisodes:
         return mean, (squares / n).sqrt()
 
     @functools.cached_property
-    def of_d3rlpy(self) -> list[EpisodeBase]:
+    def of_d3rlpy(self) -> Sequence[EpisodeBase]:
         """The episodes in d3rlpy's form, without their last next observation."""
+        if self.history is not None:
+            return _EpisodesOfRows(self)
         tensors = (self.observations, self.actions, self.rewards, self.terminals)
         observations, actions, rewards, terminals = (t.cpu().numpy() for t in tensors)
         starts = self.episode_starts.tolist()
@@ -248,3 +287,42 @@ class StoredEpisodes:
             )
             for i, (start, end) in enumerate(itertools.pairwise(starts))
         ]
+
+
+class _EpisodesOfRows(Sequence[EpisodeBase]):
+    """Episodes in d3rlpy's form whose states are rows of several observations, made when asked."""
+
+    def __init__(self, stored: StoredEpisodes) -> None:
+        self._stored = stored
+
+    def __len__(self) -> int:
+        return self._stored.n_episodes
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"There are {len(self)} episodes, got number {number}.")
+        stored = self._stored
+        start, end = stored.episode_starts[number % len(self) :][:2].tolist()
+        steps = slice(start, end)
+        return Episode(
+            observations=stored.observations_at(stored.observation_index[steps]).cpu().numpy(),
+            actions=stored.actions[steps].cpu().numpy(),
+            rewards=stored.rewards[steps, None].cpu().numpy(),
+            terminated=bool(stored.terminals[end - 1]),
+        )
+
+
+class StatesOfRows:
+    """States of all rows, of which slices are made when asked for; such as `observations`."""
+
+    def __init__(self, stored: StoredEpisodes) -> None:
+        self._stored = stored
+
+    def __len__(self) -> int:
+        return len(self._stored.observations)
+
+    def __getitem__(self, rows: slice) -> torch.Tensor:
+        numbers = torch.arange(*rows.indices(len(self)), device=self._stored.device)
+        return self._stored.observations_at(numbers)
