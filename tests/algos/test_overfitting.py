@@ -57,16 +57,27 @@ def fitted(
     return algo
 
 
-def test_errors_that_surely_rise_are_told_from_luck() -> None:
+@pytest.mark.parametrize(
+    ("levels", "risen_at"),
+    [
+        ([1.0, 0.5, 0.9], 3),  # after half as many steps again as the least took
+        ([1.0, 0.8, 0.6, 0.5, 0.9, 0.9, 0.9], 6),  # not before
+        ([1.0, 0.8, 0.6, 0.5, 0.9, 0.9, 0.4, 0.3], 6),
+        ([1.0, 0.8, 0.6, 0.5, 0.9, 0.4, 0.9, 0.3], None),  # weights that move about
+        ([1.0, 0.5, 0.501, 0.503, 0.499, 0.504], None),  # luck
+    ],
+)
+def test_errors_that_surely_rise_are_told_from_luck(
+    levels: list[float], risen_at: int | None
+) -> None:
     torch.manual_seed(0)
-    levels = iter([1.0, 0.6, 0.5, 0.501, 0.52, 0.9])
-    noise = torch.rand(400)
-    check = OverfittingCheck(lambda: next(levels) + 0.2 * noise + 0.1 * torch.rand(400))
-    risen = [check.after_step(STEPS_BETWEEN_CHECKS * i) for i in range(1, 6)]
-    assert risen == [False, False, False, False, True]
-    assert check.has_risen
-    assert not check.after_step(STEPS_BETWEEN_CHECKS * 6)  # once
-    assert next(levels) == 0.9  # and is not measured any further
+    coming, noise = iter(levels), torch.rand(400)
+    check = OverfittingCheck(lambda: next(coming) + 0.2 * noise + 0.1 * torch.rand(400))
+    told = [check.after_step(STEPS_BETWEEN_CHECKS * i) for i in range(1, len(levels) + 1)]
+    assert told == [i == risen_at for i in range(1, len(levels) + 1)]  # once
+    assert check.has_risen == (risen_at is not None)
+    measured = len(levels) if risen_at is None else risen_at
+    assert list(coming) == levels[measured:]  # and not measured any further
 
 
 def test_it_measures_every_so_many_steps() -> None:
