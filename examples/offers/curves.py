@@ -38,47 +38,70 @@ def read(table: dict[str, list[Any]]) -> DeviceReplayBuffer:
     )
 
 
-def compare(n: int, seconds: float, seed: int, steps: int | None) -> dict[str, Any]:
-    """Learns from one log, and returns what its curve and its delivered policy really are.
+def learn(n: int, seconds: float, seed: int) -> tuple[SPINIDQL, DeviceReplayBuffer]:
+    """Learns from a log of n contacts; returns what acts, and contacts that it did not see.
 
     Args:
         n: contacts of the log.
         seconds: nominal ones of training.
         seed: of the log and the training.
-        steps: of each evaluation of a delivered policy; None delivers none.
     """
     learned, held_out = read(contacts(n, seed)).split(0.3, seed)
     d3rlpy.seed(seed)
     algo = SPINIDQL(recipe="tuned")
     quiet: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
     algo.fit(learned, seconds=seconds, clock="ops", **quiet)
+    return algo, held_out
+
+
+def _draw_types(seed: int) -> tuple[Array, tuple[float, float]]:
+    """Returns customers by which values are means, and the value of today's offers to them."""
     rng = np.random.default_rng(10_000 + seed)
     customers = draw_customers(N_TYPES, rng)
-    today = value(customers, todays_offers(customers, rng))
+    return customers, value(customers, todays_offers(customers, rng))
 
-    def offers(weights: dict[str, float]) -> Array:
-        weighed = algo.with_weights(weights, held_out)
-        return np.asarray(weighed.predict(customers.astype(np.float32)))
 
-    tried = weightings(held_out, DIRECTIONS, 9)
-    found = [value(customers, offers(weights)) for weights in tried]
+def compare_curve(n: int, seconds: float, seed: int) -> dict[str, Any]:
+    """Returns the true values of policies of 25 weightings, and their share of the hypervolume."""
+    algo, held_out = learn(n, seconds, seed)
+    customers, today = _draw_types(seed)
+    found = []
+    for weights in weightings(held_out, DIRECTIONS, 25):
+        offers = algo.with_weights(weights, held_out).predict(customers.astype(np.float32))
+        found.append(value(customers, np.asarray(offers)))
     true = true_curve(customers)
     reference = 0.0, max(complaints for _, complaints in true)
-    row: dict[str, Any] = {
+    return {
         "seed": seed,
         "today": today,
         "curve": [(round(x, 2), round(y, 4)) for x, y in found],
         "share": hypervolume(found, reference) / hypervolume(true, reference),
     }
-    if steps is not None:
-        limits = {"complaints": ("<=", "today")}
-        curve = trade_off(
-            algo, held_out, DIRECTIONS, limits, n=5, n_steps=steps, seed=seed, show_progress=False
-        )
-        row["delivered"] = curve.delivered is not None
-        if curve.delivered is not None:
-            chosen = curve.points[curve.delivered]
-            row["returns"] = value(customers, offers(chosen.weights))
-            row["estimates"] = [str(chosen.estimates[name].value) for name in DIRECTIONS]
-            row["kept"] = row["returns"][1] <= today[1]
-    return row
+
+
+def keep_limit(n: int, seconds: float, seed: int, steps: int) -> dict[str, Any]:
+    """Returns what a policy of no more complaints than today's really returns, if there is one.
+
+    Args:
+        n: see `learn`.
+        seconds: see `learn`.
+        seed: see `learn`.
+        steps: of each evaluation.
+    """
+    algo, held_out = learn(n, seconds, seed)
+    customers, today = _draw_types(seed)
+    limits = {"complaints": ("<=", "today")}
+    curve = trade_off(
+        algo, held_out, DIRECTIONS, limits, n=5, n_steps=steps, seed=seed, show_progress=False
+    )
+    row = {"seed": seed, "today": today, "delivered": curve.delivered is not None}
+    if curve.delivered is None:
+        return row
+    chosen = curve.points[curve.delivered]
+    offers = algo.with_weights(chosen.weights, held_out).predict(customers.astype(np.float32))
+    returns = value(customers, np.asarray(offers))
+    return row | {
+        "returns": returns,
+        "estimates": [str(chosen.estimates[name].value) for name in DIRECTIONS],
+        "kept": returns[1] <= today[1],
+    }

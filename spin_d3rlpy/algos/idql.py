@@ -131,10 +131,10 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             `joint_critic` and `held_out_share`, which choose among them; unused without.
         stricter_flexibilities: values above `action_flexibility` and at most 1 that the search may
             keep to instead. Only with `held_out_share`; unused without.
-        overfitting_dropout: share of the joint critics' hidden layers that steps leave out once the
-            critics' errors on held-out episodes have surely risen (`critics.overfitting`), in
-            [0, 1); 0 goes on as before. Only with `held_out_share` and `expectile=0.5`, where
-            values are mean returns; unused without.
+        overfitting_dropout: once the joint critics' errors on held-out episodes have surely risen
+            (`critics.overfitting`), they go on from the weights of the least ones, and steps leave
+            out this share of their hidden layers, in [0, 1); 0 changes nothing. Only with
+            `held_out_share` and `expectile=0.5`, where values are mean returns; unused without.
         search: `"auto"` acts as trust decides, `"always"` by the best search, confirmed or not,
             `"never"` by imitation. It may be changed after training: `algo.config.search`.
         reward_weights: of the rewards of a dataset with several, by name. Critics of whole actions
@@ -735,7 +735,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         can_measure = config.joint_critic and config.expectile == 0.5 and self._held_out is not None
         if config.overfitting_dropout == 0.0 or not can_measure:
             return parts
-        self._overfitting = OverfittingCheck(self._held_out_errors())
+        q_funcs = self.require_built().critics[0]
+        self._overfitting = OverfittingCheck(q_funcs, self._held_out_errors())
         return {**parts, "overfitting": self._overfitting}
 
     def _held_out_errors(self) -> Callable[[], torch.Tensor]:
@@ -766,7 +767,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         metrics = super().sample_and_update(source, measure)
         if check.after_step(self.grad_step):
             LOG.info(
-                "Critics' errors on held-out episodes rise: from now on their layers drop out",
+                "Critics' errors on held-out episodes rise: back to the least, and layers drop out",
                 step=self.grad_step,
                 rate=rate,
             )

@@ -1,11 +1,13 @@
-"""Says when critics begin to learn their data by heart."""
+"""Finds out when critics begin to learn their data by heart."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 CHECKED_ROWS = 4096  # held-out ones, at most
 STEPS_BETWEEN_CHECKS = 50
@@ -17,13 +19,14 @@ PATIENCE = 1.5
 
 
 class OverfittingCheck:
-    """Compares errors on held-out rows with the least ones so far, from check to check.
+    """Compares errors on held-out rows with the least ones so far, and goes back to these.
 
     What noisy rewards were by chance can be learned by heart, and what critics have learned so is
     wrong elsewhere: errors on rows that nothing is trained on rise again.
 
     Args:
-        errors: measures squared errors of the same held-out rows, `(B,)`.
+        network: gets the weights of the least errors back once errors have risen.
+        errors: measures its squared errors of the same held-out rows, `(B,)`.
 
     Attributes:
         has_risen: whether errors were once surely above the least ones (by three standard errors of
@@ -31,9 +34,10 @@ class OverfittingCheck:
             is not measured any further then.
     """
 
-    def __init__(self, errors: Callable[[], torch.Tensor]) -> None:
+    def __init__(self, network: nn.Module, errors: Callable[[], torch.Tensor]) -> None:
         self.has_risen = False
-        self._errors = errors
+        self._network, self._errors = network, errors
+        self._best_weights: dict[str, torch.Tensor] | None = None
         self._least: torch.Tensor | None = None
         self._best_step = 0
 
@@ -44,10 +48,14 @@ class OverfittingCheck:
         errors = self._errors().cpu()
         if self._least is None or errors.mean() < self._least.mean():
             self._least, self._best_step = errors, step
+            self._best_weights = copy.deepcopy(self._network.state_dict())
             return False
         rise = errors - self._least
         is_sure = bool(rise.mean() > SURELY * rise.std() / len(rise) ** 0.5)
-        self.has_risen = is_sure and step >= PATIENCE * self._best_step
+        if is_sure and step >= PATIENCE * self._best_step:
+            assert self._best_weights is not None
+            self._network.load_state_dict(self._best_weights)
+            self.has_risen, self._best_weights = True, None
         return self.has_risen
 
     def state_dict(self) -> dict[str, Any]:
@@ -56,9 +64,10 @@ class OverfittingCheck:
             "has_risen": self.has_risen,
             "least": self._least,
             "best_step": self._best_step,
+            "best_weights": self._best_weights,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of `state_dict`."""
         self.has_risen, self._least = state["has_risen"], state["least"]
-        self._best_step = state["best_step"]
+        self._best_step, self._best_weights = state["best_step"], state["best_weights"]
