@@ -13,14 +13,16 @@ from curves import compare_curve, keep_limit
 from spin_d3rlpy.files.results import format_table, read_csv, write_csv
 
 
-def main(n: int, seconds: float, seeds: list[int], limit: int | None, out: Path) -> None:
+def main(
+    n: int, seconds: float, seeds: list[int], points: int, limit: int | None, out: Path
+) -> None:
     rows: list[dict[str, Any]] = list(read_csv(out)) if out.exists() else []
     done = {int(row["seed"]) for row in rows}
     for seed in seeds:
         if seed in done:
             continue
         if limit is None:
-            rows.append(compare_curve(n, seconds, seed))
+            rows.append(compare_curve(n, seconds, seed, points))
         else:
             rows.append(keep_limit(n, seconds, seed, limit))
         write_csv(out, rows)  # after each, because all take long
@@ -33,7 +35,8 @@ if __name__ == "__main__":
     parser.add_argument("--contacts", type=int, default=40_000)
     parser.add_argument("--seconds", type=float, default=60.0, help="nominal ones of training")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--points", type=int, default=25, help="weightings of a curve")
     parser.add_argument("--limit", type=int, default=None, help="steps of each evaluation")
     parser.add_argument("--out", type=Path, default=Path("offers.csv"))
     args = parser.parse_args()
-    main(args.contacts, args.seconds, args.seeds, args.limit, args.out)
+    main(args.contacts, args.seconds, args.seeds, args.points, args.limit, args.out)

@@ -61,12 +61,19 @@ def _draw_types(seed: int) -> tuple[Array, tuple[float, float]]:
     return customers, value(customers, todays_offers(customers, rng))
 
 
-def compare_curve(n: int, seconds: float, seed: int) -> dict[str, Any]:
-    """Returns the true values of policies of 25 weightings, and their share of the hypervolume."""
+def compare_curve(n: int, seconds: float, seed: int, points: int) -> dict[str, Any]:
+    """Returns the true values of policies of several weightings, and their hypervolume's share.
+
+    Args:
+        n: see `learn`.
+        seconds: see `learn`.
+        seed: see `learn`.
+        points: weightings.
+    """
     algo, held_out = learn(n, seconds, seed)
     customers, today = _draw_types(seed)
     found = []
-    for weights in weightings(held_out, DIRECTIONS, 25):
+    for weights in weightings(held_out, DIRECTIONS, points):
         offers = algo.with_weights(weights, held_out).predict(customers.astype(np.float32))
         found.append(value(customers, np.asarray(offers)))
     true = true_curve(customers)

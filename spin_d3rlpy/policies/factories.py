@@ -48,7 +48,7 @@ class PolicyFactory(DynamicConfig):
     A new policy is a network and one of these, a dataclass: `class Linear(PolicyFactory,
     name="linear")`. d3rlpy saves its fields under this name.
 
-    Attributes:
+    Args:
         cache_features: compute features that do not change once for the whole dataset.
     """
 

@@ -323,7 +323,7 @@ def test_nothing_drops_out_where_critics_decide_or_are_judged() -> None:
     impl, x = algo.impl, buffer.observations[:64]
     batch = algo.scale(buffer.transitions(torch.arange(64)))
     judges: list[Callable[[], Any]] = [
-        lambda: impl.measure_trust(x).searches,
+        lambda: impl.measure_trust(x, x).searches,
         lambda: impl.temporal_difference_errors(batch).tolist(),
         lambda: algo.predict_with(x.numpy()).tolist(),
         lambda: algo.predict(x.numpy()).tolist(),

@@ -20,7 +20,7 @@ from tests.algos.problems import TINY
 
 NVEC = [3, 2, 2]
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
-STEPS = 7 * STEPS_BETWEEN_CHECKS
+STEPS = 6 * STEPS_BETWEEN_CHECKS
 
 
 def log(noise: float, n: int = 600) -> DeviceReplayBuffer:
