@@ -18,6 +18,7 @@ from tests.subprocesses import ROOT, import_path
 
 pytestmark = pytest.mark.usefixtures("short_episodes")
 SIZE = ["--size", "3000"]
+SMALL = "spin/dispatch-n5/medium-expert-v0"
 STEPS = [*SIZE, "--pretraining-updates", "2", "--steps", "2"]
 SHORT = [*STEPS, "--episodes", "1"]
 PROBE = [*SIZE, "--updates", "2", "--probe-updates", "2"]
@@ -40,7 +41,8 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     ],
     "first_policy.py": [
         (
-            [*SIZE, "--episodes", "1", "--seconds", "1"],
+            # Where nothing is learned yet every choice is likely, and a search of 20 slots is long.
+            ["--dataset", SMALL, *SIZE, "--episodes", "1", "--seconds", "1"],
             ["policy.safetensors", "asm.safetensors"],
         )
     ],
