@@ -131,9 +131,9 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             `joint_critic` and `held_out_share`, which choose among them; unused without.
         stricter_flexibilities: values above `action_flexibility` and at most 1 that the search may
             keep to instead. Only with `held_out_share`; unused without.
-        overfitting_dropout: once the joint critics' errors on held-out episodes have surely risen
-            (`critics.overfitting`), they go on from the weights of the least ones, and steps leave
-            out this share of their hidden layers, in [0, 1); 0 changes nothing. Only with
+        overfitting_dropout: dropout rate of the joint critics once their errors on held-out
+            episodes have surely risen (`critics.overfitting`), in [0, 1). Training then continues
+            from the weights with the least errors. 0 changes nothing. Only with
             `held_out_share` and `expectile=0.5`, where values are mean returns; unused without.
         search: `"auto"` acts as trust decides, `"always"` by the best search, confirmed or not,
             `"never"` by imitation. It may be changed after training: `algo.config.search`.
@@ -309,7 +309,7 @@ class IDQLImpl(ActorCriticImpl):
         gammas = self._config.gammas
         first = gammas.index(min(gammas)) * n
         outputs = slice(first, first + n)
-        scale = cast(JointCritic, critic).members[0].scale
+        scale = cast(JointCritic, critic).scale
         y = (returns - scale.mean[outputs, None]) / scale.std[outputs, None]
         values = critic.standardized(self._slot_layout, x, actions)[:, outputs]  # (E, R, B)
         return (values - y).square().mean((0, 1))
@@ -745,13 +745,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         assert held_out is not None
         n = min(held_out.transition_count, CHECKED_ROWS)
         rows = torch.linspace(0, held_out.transition_count - 1, n, device=held_out.device).long()
-        scaler, named = self._config.reward_scaler, held_out.named_rewards
-        rewards = held_out.rewards if scaler is None else scaler.transform(held_out.rewards)
-        several = rewards[None]
-        if self._config.reward_weights is not None and named is not None:
-            several = named.values.T
-        shortest = [min(self._config.gammas)]
-        returns = torch.cat([held_out.completed_returns(one, shortest) for one in several])
+        shortest, rewards = [min(self._config.gammas)], self._rewards_to_learn(held_out)
+        returns = torch.cat([held_out.completed_returns(one, shortest) for one in rewards])
         x, _ = self._held_out_states(held_out.observation_index[rows])
         actions, returns = held_out.actions[rows].long(), returns[:, rows]
         return lambda: impl.errors_of_values(x, actions, returns)
@@ -759,7 +754,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     def sample_and_update(
         self, source: BatchSource, measure: Timer = no_timer
     ) -> dict[str, torch.Tensor]:
-        """Also looks whether critics begin to learn the log by heart."""
+        """Also checks whether the critics overfit."""
         check, rate = self._overfitting, self._config.overfitting_dropout
         if check is None:
             return super().sample_and_update(source, measure)
@@ -767,7 +762,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         metrics = super().sample_and_update(source, measure)
         if check.after_step(self.grad_step):
             LOG.info(
-                "Critics' errors on held-out episodes rise: back to the least, and layers drop out",
+                "Critics overfit: training continues from their best weights, with dropout",
                 step=self.grad_step,
                 rate=rate,
             )
@@ -802,13 +797,17 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         super().train_first_stages(buffer, run)
         if self._grad_step > 0:
             return
-        scaler = self._config.reward_scaler
-        rewards = buffer.rewards if scaler is None else scaler.transform(buffer.rewards)
-        rewards, named = rewards[None], buffer.named_rewards
-        if self._config.reward_weights is not None and named is not None:
-            rewards = named.values.T
+        rewards = self._rewards_to_learn(buffer)
         for critic in self.require_built().critics:
             critic.fit_scale(buffer, rewards, self._config.gammas)
+
+    def _rewards_to_learn(self, buffer: DeviceReplayBuffer) -> torch.Tensor:
+        """Returns the rewards whose values critics learn apart, scaled, `(R, n)`."""
+        scaler, named = self._config.reward_scaler, buffer.named_rewards
+        if self._config.reward_weights is not None and named is not None:
+            return named.values.T
+        rewards = buffer.rewards if scaler is None else scaler.transform(buffer.rewards)
+        return rewards[None]
 
     def inner_create_impl(self, observation_shape: Shape, action_size: int) -> None:
         config, size = self._config, cast_flat_shape(observation_shape)

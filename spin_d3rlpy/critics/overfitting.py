@@ -1,4 +1,4 @@
-"""Finds out when critics begin to learn their data by heart."""
+"""Detects that critics overfit."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ PATIENCE = 1.5
 
 
 class OverfittingCheck:
-    """Compares errors on held-out rows with the least ones so far, and goes back to these.
+    """Compares errors on held-out rows with the least ones, and restores the weights of these.
 
-    What noisy rewards were by chance can be learned by heart, and what critics have learned so is
-    wrong elsewhere: errors on rows that nothing is trained on rise again.
+    Critics can memorize the noise of rewards. Then errors on rows that nothing is trained on rise.
 
     Args:
         network: gets the weights of the least errors back once errors have risen.

@@ -1,4 +1,4 @@
-"""Critics that begin to learn noise by heart drop out from then on, and no others do."""
+"""Critics that overfit noisy rewards get dropout, and no others do."""
 
 from __future__ import annotations
 
