@@ -41,7 +41,6 @@ from spin_d3rlpy.critics.base import (
     squared_error,
 )
 from spin_d3rlpy.critics.joint import JointCritic
-from spin_d3rlpy.critics.overfitting import CHECKED_ROWS, OverfittingCheck
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch, named_rewards_of
 from spin_d3rlpy.data.buffer.named_rewards import Weights, check_weights
@@ -66,6 +65,7 @@ from spin_d3rlpy.search.trust import (
 )
 from spin_d3rlpy.training.averages import polyak_update
 from spin_d3rlpy.training.loop import Run
+from spin_d3rlpy.training.overfitting import CHECKED_ROWS, OverfittingCheck
 
 # Candidates that `predict` compares at once, of all states; more leave the processor's cache.
 CANDIDATES_AT_ONCE = 2048
@@ -132,7 +132,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
         stricter_flexibilities: values above `action_flexibility` and at most 1 that the search may
             keep to instead. Only with `held_out_share`; unused without.
         overfitting_dropout: dropout rate of the joint critics once their errors on held-out
-            episodes have surely risen (`critics.overfitting`), in [0, 1). Training then continues
+            episodes have surely risen (`training.overfitting`), in [0, 1). Training then continues
             from the weights with the least errors. 0 changes nothing. Only with
             `held_out_share` and `expectile=0.5`, where values are mean returns; unused without.
         search: `"auto"` acts as trust decides, `"always"` by the best search, confirmed or not,
@@ -574,7 +574,6 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     config_class = IDQLConfig
     impl_class = IDQLImpl
     _acts_by = PolicyAlgo._acts_by | {"q_funcs", "targ_q_funcs", "trust"}
-    _held_out: DeviceReplayBuffer | None = None
     _overfitting: OverfittingCheck | None = None
 
     @takes(_IDQLArguments)
@@ -736,7 +735,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         if config.overfitting_dropout == 0.0 or not can_measure:
             return parts
         q_funcs = self.require_built().critics[0]
-        self._overfitting = OverfittingCheck(q_funcs, self._held_out_errors())
+        self._overfitting = OverfittingCheck("The critic", q_funcs, self._held_out_errors())
         return {**parts, "overfitting": self._overfitting}
 
     def _held_out_errors(self) -> Callable[[], torch.Tensor]:
@@ -760,12 +759,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             return super().sample_and_update(source, measure)
         self.require_built().dropout_rate = rate if check.has_risen else 0.0
         metrics = super().sample_and_update(source, measure)
-        if check.after_step(self.grad_step):
-            LOG.info(
-                "Critics overfit: training continues from their best weights, with dropout",
-                step=self.grad_step,
-                rate=rate,
-            )
+        check.after_step(self.grad_step)
         return metrics
 
     def frozen_state(self) -> object:

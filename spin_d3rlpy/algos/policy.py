@@ -110,6 +110,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
     ) -> None:
         super().__init__(config, device, enable_ddp, recipe, **fields)
         self._asm: ActionStructureModel | None = None
+        self._held_out: DeviceReplayBuffer | None = None  # see `hold_out`
         self._show_progress = True
         self._budget_of_run = Budget()
         if not isinstance(self._factory, self._kind):
@@ -255,8 +256,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         with budget.counting():
             buffer = self._as_buffer(options.dataset)
             self._build_with_buffer(buffer)
+            training = self.hold_out(buffer)
         run = create_run(self, options, budget)
-        return self._train_on(stages[number], self.stage_context(buffer, run))
+        return self._train_on(stages[number], self.stage_context(training, run))
 
     def _train_on(self, stage: Stage, context: StageContext) -> list[Row]:
         """Runs a stage and adopts what it learned."""
@@ -276,10 +278,12 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             buffer: the dataset, on the algorithm's device.
             run: progress bar, checkpoints and logs.
         """
+        weights, held_out = self._config.imitation_weights, self._held_out
         return StageContext(
             policy=self.policy,
             factory=self._factory,
-            buffer=buffer.for_imitation(self._config.imitation_weights),
+            buffer=buffer.for_imitation(weights),
+            held_out=None if held_out is None else held_out.for_imitation(weights),
             device=self._device,
             run=run,
             transform=self._transform,

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.functional import relu
 
 from spin_d3rlpy._compat import is_exporting
+from spin_d3rlpy.asm.dropout import relu_and_dropout
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.files.fields import check_fields
 from spin_envs.layout import ActionLayout
@@ -249,8 +250,9 @@ class PairScorer(nn.Module):
         hidden = [
             part
             for _ in range(config.n_layers - 1)
-            for part in (nn.Linear(width, width), nn.ReLU())
+            for part in (nn.Linear(width, width), relu_and_dropout())
         ]
+        self.activation = relu_and_dropout()
         self.hidden = nn.Sequential(*hidden)
         self.out = nn.Linear(width, 1)
 
@@ -370,7 +372,7 @@ class PairScores:
             x.add_(pairs)  # in place: this is the largest array
         if own_choices is not None and differences is not None:
             x = x.scatter_add(2, own_choices, differences)
-        hidden = self._scorer.hidden(relu(x))
+        hidden = self._scorer.hidden(self._scorer.activation(x))
         logits: torch.Tensor = in_float32(self._scorer.out, hidden)[..., 0]
         return logits
 

@@ -21,6 +21,7 @@ from spin_d3rlpy import fast
 from spin_d3rlpy.asm import sampling
 from spin_d3rlpy.asm.conditions import ArrayLike
 from spin_d3rlpy.asm.decoding import rows_of
+from spin_d3rlpy.asm.dropout import relu_and_dropout
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.rules import OPEN
 from spin_d3rlpy.asm.scaling import scaled
@@ -266,9 +267,9 @@ class SlotMLP(nn.Module):
         super().__init__()
         d = config.width
         self.state_encoder = nn.Linear(observation_size, d)
-        layers: list[nn.Module] = [nn.LayerNorm(d), nn.ReLU()]
+        layers: list[nn.Module] = [nn.LayerNorm(d), relu_and_dropout()]
         for _ in range(config.n_layers - 1):
-            layers += [nn.Linear(d, d), nn.LayerNorm(d), nn.ReLU()]
+            layers += [nn.Linear(d, d), nn.LayerNorm(d), relu_and_dropout()]
         self.hidden = nn.Sequential(*layers)
 
     def forward(

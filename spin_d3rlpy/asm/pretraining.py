@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
+from spin_d3rlpy.asm.dropout import drop_out
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.objectives.ablations import (
     ContrastiveActionModeling,
@@ -26,11 +28,14 @@ from spin_d3rlpy.training.averages import WeightAverage
 from spin_d3rlpy.training.distributed import share_training
 from spin_d3rlpy.training.graphs import recorded
 from spin_d3rlpy.training.loop import Loop, Metrics, Row, Run
+from spin_d3rlpy.training.overfitting import CHECKED_ROWS, OverfittingCheck
 from spin_d3rlpy.training.schedules import Schedule, ScheduleName
 
 ObjectiveName = Literal["masked", "variational", "contrastive"]
 Masking = Literal["bernoulli", "any_order"]
 VALIDATION_ROWS = 4096
+# Of held-out rows by which overfitting is noticed, at most: a few percent of the steps' time.
+CHECKED_BATCHES = 4
 
 
 @dataclasses.dataclass()
@@ -69,6 +74,10 @@ class PretrainingConfig:
         validation_share: share of the episodes held out and measured after each epoch.
         patience: epochs without a better held-out score before training stops with the best epoch's
             model; None trains to the end and keeps the last one.
+        overfitting_dropout: dropout rate once predictions of held-out episodes have surely become
+            worse (`training.overfitting`), in [0, 1). Training then continues from the weights that
+            predicted them best. 0 changes nothing. Only with `"any_order"`, and episodes to measure
+            by: an algorithm's `held_out_share`, or `validation_share`; unused without.
     """
 
     objective: ObjectiveName = "masked"
@@ -95,6 +104,7 @@ class PretrainingConfig:
     precision: Precision | None = None
     validation_share: float = 0.0
     patience: int | None = None
+    overfitting_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -110,12 +120,21 @@ class PretrainingConfig:
                 self.patience is None or self.validation_share > 0.0,
                 "only with a validation_share above 0",
             ),
+            overfitting_dropout=(
+                self.overfitting_dropout == 0.0 or self.is_any_order,
+                '0 without objective="masked" and masking="any_order"',
+            ),
         )
+
+    @property
+    def is_any_order(self) -> bool:
+        """Whether any number of slots is hidden, each row counting the same."""
+        return self.objective == "masked" and self.masking == "any_order"
 
     def create_objective(self, asm: ActionStructureModel) -> PretrainingObjective:
         """Returns the objective for `asm`, on its device."""
         objective: PretrainingObjective
-        if self.objective == "masked" and self.masking == "any_order":
+        if self.is_any_order:
             objective = AnyOrderActionModeling(asm, self.full_mask_share)
         elif self.objective == "masked":
             shares = self.mask_token_share, self.random_share
@@ -149,14 +168,15 @@ def pretrain(
     run: Run | None = None,
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
     held_out: StateActionSource | None = None,
+    unseen: StateActionSource | None = None,
     on_row: Callable[[Row, Path | None], None] | None = None,
 ) -> list[Row]:
     """Trains `asm` in place by the config's objective and leaves it in evaluation mode.
 
     Both are on one device; to be recorded as a CUDA graph, the source must draw without waiting for
     it. Observations are transformed first (an observation scaler). 4,096 fixed rows of `held_out`
-    are predicted after each epoch. `on_row` is called with each epoch's row and the log's folder,
-    e.g. to save the model.
+    are predicted after each epoch. By rows of `unseen` it is noticed that the model overfits.
+    `on_row` is called with each epoch's row and the log's folder, e.g. to save the model.
 
     Returns:
         One row per epoch: `epoch`, `step`, `loss`, `accuracy`, `seconds`, `samples` (rows so far)
@@ -193,13 +213,22 @@ def pretrain(
         optimizer.step()
         return {"loss": result.loss.detach(), "accuracy": result.accuracy}
 
+    parts: dict[str, Any] = {"objective": objective, "optimizer": optimizer}
+    check: OverfittingCheck | None = None
+    if config.overfitting_dropout and unseen is not None:
+        assert isinstance(objective, AnyOrderActionModeling)
+        n_rows = min(CHECKED_ROWS, CHECKED_BATCHES * batch_size)
+        errors = functools.partial(_errors, objective, unseen, n_rows, scaled, precision)
+        check = OverfittingCheck("The structure model", asm, errors)
+        parts["overfitting"] = check
+
     epoch_steps = math.ceil(source.transition_count / batch_size)
     loop = Loop(
         run,
         "pretraining",
         config.n_updates(source.transition_count, batch_size),
         epoch_steps,
-        {"objective": objective, "optimizer": optimizer},
+        parts,
         device,
         config.patience,
         keep_best=None if config.patience is None else asm,
@@ -209,9 +238,27 @@ def pretrain(
         average=average,
         share=config.budget_share,
     )
+    if check is not None and check.has_risen:  # before an interruption
+        drop_out(asm, config.overfitting_dropout)
+
+    def new_step() -> Callable[[], Metrics]:
+        return recorded(update, [optimizer], device, run.compile_graph)
+
+    step = new_step()
+
+    def checked_step() -> Metrics:
+        nonlocal step
+        metrics = step()
+        if check is not None and check.after_step(loop.step + 1):
+            drop_out(asm, config.overfitting_dropout)
+            step = new_step()  # a recorded one goes on as before
+            if average is not None:
+                average.sync()
+        return metrics
+
     objective.train()
     with run.log("pretraining", "asm", epoch_steps) as log:
-        for _ in loop.epochs(recorded(update, [optimizer], device, run.compile_graph)):
+        for _ in loop.epochs(checked_step):
             row, score = loop.take_row(), None
             row["samples"] = loop.step * batch_size
             with averaged():
@@ -230,6 +277,31 @@ def pretrain(
     return loop.rows
 
 
+def _errors(
+    objective: AnyOrderActionModeling,
+    unseen: StateActionSource,
+    n_rows: int,
+    transform: Callable[[torch.Tensor], torch.Tensor],
+    precision: Precision,
+) -> torch.Tensor:
+    """Returns losses of fixed rows with fixed masks, without dropout, `(n_rows,)`."""
+    with _measuring(objective, precision):
+        observations, actions = unseen.sample_observations_and_actions(n_rows)
+        return objective.row_losses(transform(observations), actions)
+
+
+@contextmanager
+def _measuring(objective: PretrainingObjective, precision: Precision) -> Iterator[None]:
+    """Context of the same random numbers each time, so that training does not depend on it."""
+    device = objective.asm.device
+    devices = [device] if device.type == "cuda" else []
+    objective.eval()
+    with torch.random.fork_rng(devices), torch.no_grad(), autocast(device, precision):
+        torch.manual_seed(0)
+        yield
+    objective.train()
+
+
 def _validate(
     objective: PretrainingObjective,
     held_out: StateActionSource,
@@ -237,13 +309,6 @@ def _validate(
     precision: Precision,
 ) -> Validation:
     """Measures on fixed rows and masks, without dropout."""
-    device = objective.asm.device
-    devices = [device] if device.type == "cuda" else []
-    objective.eval()
-    # Training must not depend on whether it is measured.
-    with torch.random.fork_rng(devices), torch.no_grad(), autocast(device, precision):
-        torch.manual_seed(0)
+    with _measuring(objective, precision):
         observations, actions = held_out.sample_observations_and_actions(VALIDATION_ROWS)
-        result = objective.validate(transform(observations), actions)
-    objective.train()
-    return result
+        return objective.validate(transform(observations), actions)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, relu
 
+from spin_d3rlpy.asm.dropout import relu_and_dropout
 from spin_d3rlpy.asm.entities import (
     Attention,
     EntityConfig,
@@ -53,8 +54,9 @@ class SlotScorer(nn.Module):
         hidden = [
             part
             for _ in range(config.n_layers - 1)
-            for part in (nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU())
+            for part in (nn.Linear(width, width), nn.LayerNorm(width), relu_and_dropout())
         ]
+        self.activation = relu_and_dropout()
         self.hidden = nn.Sequential(*hidden)
         self.out = nn.Linear(width, features.n_choices)
 
@@ -111,6 +113,6 @@ class SlotScores:
         scorer = self._scorer
         made = made[:, None] if made.dim() == 2 else made
         x = rows_of_slots(self._slots, slots) + scorer.made(made / scorer.features.n_slots)
-        hidden = scorer.hidden(relu(scorer.norm(x)))
+        hidden = scorer.hidden(scorer.activation(scorer.norm(x)))
         logits: torch.Tensor = in_float32(scorer.out, hidden)
         return logits

@@ -47,6 +47,7 @@ class StageContext:
     policy: Policy  # the network, on `device`, in which most stages store what they learned
     factory: Any  # the encoder factory, with the stage's settings
     buffer: DeviceReplayBuffer  # the dataset, on `device`
+    held_out: DeviceReplayBuffer | None  # episodes that nothing is trained on, if there are any
     device: str
     run: Run  # progress bar, checkpoints, logs
     transform: Callable[[torch.Tensor], torch.Tensor] | None  # the observation scaling
@@ -114,9 +115,9 @@ class PretrainASM(Stage):
         """
         source = context.buffer
         config = context.with_precision(context.factory.pretraining)
-        held_out = None
+        validation = None
         if config.validation_share:
-            source, held_out = source.split(config.validation_share)
+            source, validation = source.split(config.validation_share)
         batch_size = asm.rows_per_update(config.batch_size)
         last_step = config.n_updates(source.transition_count, batch_size)
 
@@ -126,7 +127,16 @@ class PretrainASM(Stage):
             if folder is not None and (due or row["step"] == last_step):
                 save_asm(asm, folder / asm_file(epoch))
 
-        rows = pretrain(asm, source, config, context.run, context.transform, held_out, save)
+        rows = pretrain(
+            asm,
+            source,
+            config,
+            context.run,
+            context.transform,
+            validation,
+            context.held_out or validation,
+            save,
+        )
         return StageResult(rows, asm)
 
 

@@ -211,13 +211,29 @@ class AnyOrderActionModeling(PretrainingObjective):
         self, observations: torch.Tensor, actions: torch.Tensor, masked: MaskedActions
     ) -> ObjectiveLoss:
         """The loss of a batch `(B, obs)`, `(B, N)` with input `masked`."""
+        return ObjectiveLoss(*(x.mean() for x in self._of_rows(observations, actions, masked)))
+
+    def _of_rows(
+        self, observations: torch.Tensor, actions: torch.Tensor, masked: MaskedActions
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns each row's loss and accuracy, `(B,)`."""
         # Half of all slots carry loss: leaving the others out would save little.
         logits = self.asm.slot_layout.split(self.asm(observations, masked.tokens))  # (B, N, K)
         losses = cross_entropy(logits.flatten(0, 1), actions.flatten(), reduction="none")
-        weights = masked.selected / (masked.selected.sum(1, keepdim=True) * len(actions))
+        weights = masked.selected / masked.selected.sum(1, keepdim=True)
         with torch.no_grad():
-            accuracy = ((logits.argmax(-1) == actions) * weights).sum()
-        return ObjectiveLoss((losses * weights.flatten()).sum(), accuracy)
+            accuracy = ((logits.argmax(-1) == actions) * weights).sum(1)
+        return (losses.unflatten(0, weights.shape) * weights).sum(1), accuracy
+
+    @torch.no_grad()
+    def row_losses(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Returns the loss of each row of `(B, obs)`, `(B, N)`, with random masks, `(B,)`."""
+        masked = mask_any_number(actions, self.asm.mask_ids, self.full_mask_share)
+        parts = parts_of_batch(self.asm, len(actions), actions.device)
+        losses = [
+            self._of_rows(observations[part], actions[part], masked.rows(part))[0] for part in parts
+        ]
+        return torch.cat(losses)
 
     def loss_of_parts(
         self, observations: torch.Tensor, actions: torch.Tensor

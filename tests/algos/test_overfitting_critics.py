@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 from d3rlpy.logging import NoopAdapterFactory
-from torch import nn
 
 from spin_d3rlpy import SPINIDQL, SPINJoint, from_table
 from spin_d3rlpy.asm import PretrainingConfig
-from spin_d3rlpy.critics.overfitting import STEPS_BETWEEN_CHECKS, OverfittingCheck
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.training.overfitting import STEPS_BETWEEN_CHECKS
 from tests.algos.problems import TINY
 
 NVEC = [3, 2, 2]
@@ -56,57 +55,6 @@ def fitted(
     kept: dict[str, Any] = {"checkpoint_dir": folder, "resume": resume}
     algo.fit(log(noise), n_steps=n_steps, n_steps_per_epoch=STEPS, **kept, **QUIET)
     return algo
-
-
-@pytest.mark.parametrize(
-    ("levels", "risen_at"),
-    [
-        ([1.0, 0.5, 0.9], 3),  # after half as many steps again as the least took
-        ([1.0, 0.8, 0.6, 0.5, 0.9, 0.9, 0.9], 6),  # not before
-        ([1.0, 0.8, 0.6, 0.5, 0.9, 0.9, 0.4, 0.3], 6),
-        ([1.0, 0.8, 0.6, 0.5, 0.9, 0.4, 0.9, 0.3], None),  # weights that move about
-        ([1.0, 0.5, 0.501, 0.503, 0.499, 0.504], None),  # luck
-    ],
-)
-def test_errors_that_surely_rise_are_told_from_luck(
-    levels: list[float], risen_at: int | None
-) -> None:
-    torch.manual_seed(0)
-    coming, noise = iter(levels), torch.rand(400)
-    check = OverfittingCheck(
-        nn.Linear(1, 1), lambda: next(coming) + 0.2 * noise + 0.1 * torch.rand(400)
-    )
-    told = [check.after_step(STEPS_BETWEEN_CHECKS * i) for i in range(1, len(levels) + 1)]
-    assert told == [i == risen_at for i in range(1, len(levels) + 1)]  # once
-    assert check.has_risen == (risen_at is not None)
-    measured = len(levels) if risen_at is None else risen_at
-    assert list(coming) == levels[measured:]  # and not measured any further
-
-
-def test_the_network_goes_back_to_the_least_errors() -> None:
-    network = nn.Linear(1, 1, bias=False)
-    check = OverfittingCheck(network, lambda: (network.weight - 0.2).square().detach()[0].expand(9))
-    for i, weight in enumerate([1.0, 0.3, 0.6], 1):
-        with torch.no_grad():
-            network.weight.fill_(weight)
-        check.after_step(STEPS_BETWEEN_CHECKS * i)
-    assert check.has_risen
-    assert network.weight.item() == pytest.approx(0.3)
-
-
-def test_it_measures_every_so_many_steps() -> None:
-    measured = []
-
-    def errors() -> torch.Tensor:
-        measured.append(1)
-        return torch.ones(4)
-
-    check = OverfittingCheck(nn.Linear(1, 1), errors)
-    for step in range(1, STEPS_BETWEEN_CHECKS):
-        check.after_step(step)
-    assert not measured
-    check.after_step(STEPS_BETWEEN_CHECKS)
-    assert measured
 
 
 @pytest.mark.parametrize(("noise", "drops_out"), [(3.0, True), (0.0, False)])

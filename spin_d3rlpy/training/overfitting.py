@@ -1,4 +1,4 @@
-"""Detects that critics overfit."""
+"""Detects that networks overfit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from d3rlpy.logging import LOG
 from torch import nn
 
 CHECKED_ROWS = 4096  # held-out ones, at most
@@ -21,11 +22,13 @@ PATIENCE = 1.5
 class OverfittingCheck:
     """Compares errors on held-out rows with the least ones, and restores the weights of these.
 
-    Critics can memorize the noise of rewards. Then errors on rows that nothing is trained on rise.
+    Critics can memorize the noise of rewards, structure models that of decisions. Then errors on
+    rows that nothing is trained on rise.
 
     Args:
+        name: of what overfits, in the log.
         network: gets the weights of the least errors back once errors have risen.
-        errors: measures its squared errors of the same held-out rows, `(B,)`.
+        errors: measures its errors of the same held-out rows, `(B,)`.
 
     Attributes:
         has_risen: whether errors were once surely above the least ones (by three standard errors of
@@ -33,9 +36,9 @@ class OverfittingCheck:
             is not measured any further then.
     """
 
-    def __init__(self, network: nn.Module, errors: Callable[[], torch.Tensor]) -> None:
+    def __init__(self, name: str, network: nn.Module, errors: Callable[[], torch.Tensor]) -> None:
         self.has_risen = False
-        self._network, self._errors = network, errors
+        self._name, self._network, self._errors = name, network, errors
         self._best_weights: dict[str, torch.Tensor] | None = None
         self._least: torch.Tensor | None = None
         self._best_step = 0
@@ -55,6 +58,11 @@ class OverfittingCheck:
             assert self._best_weights is not None
             self._network.load_state_dict(self._best_weights)
             self.has_risen, self._best_weights = True, None
+            LOG.info(
+                f"{self._name} overfits: training continues from the best weights, with dropout",
+                step=step,
+                best_step=self._best_step,
+            )
         return self.has_risen
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,0 +1,100 @@
+"""Structure models that learn decisions by heart get dropout, and no others do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spin_d3rlpy import fast
+from spin_d3rlpy.asm import (
+    ActionStructureModel,
+    MLPConfig,
+    PretrainingConfig,
+    TransformerConfig,
+    pretrain,
+)
+from spin_d3rlpy.asm.entities import EntityConfig
+from spin_d3rlpy.asm.objectives.masked import AnyOrderActionModeling
+from spin_d3rlpy.training.overfitting import STEPS_BETWEEN_CHECKS
+from spin_envs import ActionLayout
+
+NVEC = [4, 4, 4]
+STEPS = 5 * STEPS_BETWEEN_CHECKS
+SIZES: list[Any] = [
+    MLPConfig(width=64),
+    TransformerConfig(width=16, n_blocks=1, head_hidden=64, dropout=0.0, attention_dropout=0.0),
+    EntityConfig(layout=ActionLayout(shared_choices=True, slot_columns=((0,), (1,), (2,)))),
+    EntityConfig(layout=ActionLayout(shared_choices=True, choice_features=((0.0,), (1.0,)) * 2)),
+]
+NAMES = ["mlp", "transformer", "pairs", "slots"]
+
+
+class Decisions:
+    """Rows of states and actions; of noise, these are no function of those."""
+
+    def __init__(self, n: int, is_noise: bool, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(n, 4)).astype(np.float32)
+        known = np.stack([(x[:, i] > 0.0) + 2 * (x[:, i + 1] > 0.0) for i in range(3)], axis=1)
+        actions = rng.integers(0, NVEC, (n, 3)) if is_noise else known
+        self.transition_count = n
+        self._x, self._actions = torch.from_numpy(x), torch.from_numpy(actions)
+
+    def sample_observations_and_actions(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = torch.randint(self.transition_count, (batch_size,))
+        return self._x[rows], self._actions[rows]
+
+
+def trained(size: Any, rate: float, is_noise: bool) -> ActionStructureModel:
+    torch.manual_seed(0)
+    asm = ActionStructureModel(4, NVEC, size)
+    config = PretrainingConfig(
+        masking="any_order",
+        batch_size=64,
+        learning_rate=4e-3,
+        max_updates=STEPS,
+        overfitting_dropout=rate,
+    )
+    seen, unseen = Decisions(100, is_noise, 1), Decisions(256, is_noise, 2)
+    pretrain(asm, seen, config, unseen=unseen)
+    return asm
+
+
+def rates(asm: ActionStructureModel) -> set[float]:
+    return {module.p for module in asm.modules() if isinstance(module, fast.Dropout)}
+
+
+def error(asm: ActionStructureModel) -> float:
+    x, actions = Decisions(1000, True, 3).sample_observations_and_actions(1000)
+    torch.manual_seed(0)
+    return float(AnyOrderActionModeling(asm).row_losses(x, actions).mean())
+
+
+@pytest.mark.parametrize("size", SIZES, ids=NAMES)
+def test_a_model_that_learns_noise_by_heart_drops_out_and_knows_better(size: Any) -> None:
+    without, with_dropout = trained(size, 0.0, is_noise=True), trained(size, 0.5, is_noise=True)
+    assert rates(without) == {0.0}
+    assert rates(with_dropout) == {0.5}
+    # A uniform guess is the best.
+    assert np.log(4) < error(with_dropout) < error(without)
+
+
+@pytest.mark.parametrize("size", SIZES[:1], ids=NAMES[:1])
+def test_a_model_that_learns_what_holds_everywhere_does_not(size: Any) -> None:
+    assert rates(trained(size, 0.5, is_noise=False)) == {0.0}
+
+
+def test_without_rows_to_measure_by_nothing_changes() -> None:
+    torch.manual_seed(0)
+    asm = ActionStructureModel(4, NVEC, MLPConfig(width=16))
+    config = PretrainingConfig(masking="any_order", max_updates=60, overfitting_dropout=0.5)
+    pretrain(asm, Decisions(50, True, 1), config)
+    assert rates(asm) == {0.0}
+
+
+def test_other_objectives_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"overfitting_dropout.*any_order"):
+        PretrainingConfig(overfitting_dropout=0.5)
