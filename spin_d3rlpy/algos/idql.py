@@ -54,11 +54,13 @@ from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.trust import (
     FIRST_STATES,
+    LEAST_STATES,
     Search,
     SearchMode,
     Trust,
     TrustSwitch,
     count_alternatives,
+    count_moves,
     measure_trust,
     states_to_look_at,
     untested,
@@ -531,7 +533,7 @@ class IDQLImpl(ActorCriticImpl):
             search,
             lambda actions: self.values_by_gamma(x, actions),
             own,
-            self.acting_policy.sample_several(x, 1, self._candidate_noise[:1], 0.0, rule)[0],
+            self._likeliest(x, rule),
             self._count_alternatives(x, own[0]),
             critic.spread,
         )
@@ -548,6 +550,20 @@ class IDQLImpl(ActorCriticImpl):
         values = (torch.tensor([*weights.values()], device=self.device)[:, None] * by_reward).sum(0)
         q = self.values_by_gamma(x, batch.actions).mean(0)
         return self.bootstrap(batch, values, self._config.gamma) - q
+
+    @eval_api
+    @torch.no_grad()
+    def count_moves(self, x: torch.Tensor, states: torch.Tensor) -> float:
+        """Returns how many moves a search values in a state; arguments as in `measure_trust`."""
+        if self._config.search_sweeps == 0:
+            return 0.0
+        actions = self._likeliest(x, self.rule_in(states))
+        conditionals = self.acting_policy.conditionals_of_any(x)
+        return count_moves(conditionals, actions, self._config.action_flexibility)
+
+    def _likeliest(self, x: torch.Tensor, rule: Rule | None) -> torch.Tensor:
+        """Returns the policy's most likely actions, `(B, N)`."""
+        return self.acting_policy.sample_several(x, 1, self._candidate_noise[:1], 0.0, rule)[0]
 
     def _count_alternatives(self, x: torch.Tensor, actions: torch.Tensor) -> float:
         if self._config.search_sweeps == 0:  # not every policy can tell
@@ -704,16 +720,18 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     def before_evaluation(self) -> None:
         """Measures trust; training does not depend on whether it is measured.
 
-        It looks at few states first, and at more only if they leave it open what is confirmed.
+        It looks at few states first, and at more only if they leave it open what is confirmed. How
+        many follows from the moves that the policy leaves, not from the machine's time.
         """
         if self._held_out is None:
             return
         impl, device = self.require_built(), torch.empty(0, device=self._device).device
         rows = self._held_out.observation_index
-        most = min(len(rows), states_to_look_at(len(self._nvec)))
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(0)
-            rows = rows[torch.randperm(len(rows))[:most].to(rows.device)]
+            rows = rows[torch.randperm(len(rows)).to(rows.device)]
+            n_moves = impl.count_moves(*self._held_out_states(rows[:LEAST_STATES]))
+            rows = rows[: states_to_look_at(len(self._nvec), n_moves)]
             trust = impl.measure_trust(*self._held_out_states(rows[:FIRST_STATES]))
             if len(rows) > FIRST_STATES and not trust.is_clear:
                 trust = impl.measure_trust(*self._held_out_states(rows))

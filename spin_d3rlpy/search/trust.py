@@ -37,6 +37,9 @@ LEAST_STATES = 32  # fewer do not tell
 FIRST_STATES = 64  # enough where no search is near the bound
 MOST_STATES = 1024
 MOST_CHOICES = 5000  # slots times states: a search visits each
+# Moves of all states, which a search values in each round. Trained policies leave few; one that is
+# hardly trained leaves hundreds in a state, and nothing is to be known by valuing all of them.
+MOST_MOVES = 6400
 
 
 class Search(NamedTuple):
@@ -309,9 +312,30 @@ def count_alternatives(conditionals: Conditionals, actions: torch.Tensor) -> flo
     return float(entropies.mean().exp())
 
 
-def states_to_look_at(n_slots: int) -> int:
-    """Returns how many states `measure_trust` should be given: a search visits every slot."""
-    return max(LEAST_STATES, min(MOST_STATES, MOST_CHOICES // n_slots))
+def count_moves(
+    conditionals: Conditionals, actions: torch.Tensor, action_flexibility: float
+) -> float:
+    """Returns how many other likely choices the slots of a state have together, the mean.
+
+    Args:
+        conditionals: of the policy.
+        actions: of the policy, `(B, N)`.
+        action_flexibility: as in `Search`.
+    """
+    logits = conditionals.given_others(actions)
+    least = logits.amax(-1, keepdim=True) + math.log(action_flexibility)
+    return float((logits >= least).sum((1, 2)).double().mean()) - actions.shape[1]
+
+
+def states_to_look_at(n_slots: int, n_moves: float) -> int:
+    """Returns how many states `measure_trust` should be given.
+
+    Args:
+        n_slots: that a search visits in each.
+        n_moves: that it values in each, see `count_moves`.
+    """
+    by_moves = int(MOST_MOVES / max(1.0, n_moves))
+    return max(LEAST_STATES, min(MOST_STATES, MOST_CHOICES // n_slots, by_moves))
 
 
 @torch.no_grad()

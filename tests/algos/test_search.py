@@ -35,8 +35,18 @@ from spin_d3rlpy.data.buffer.weights import completed_returns, returns_to_go
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.search import moves
+from spin_d3rlpy.search import trust as trust_module
 from spin_d3rlpy.search.moves import Conditions, improve
-from spin_d3rlpy.search.trust import FIRST_STATES, Search, Trust, TrustSwitch, measure_trust
+from spin_d3rlpy.search.trust import (
+    FIRST_STATES,
+    LEAST_STATES,
+    Search,
+    Trust,
+    TrustSwitch,
+    count_moves,
+    measure_trust,
+    states_to_look_at,
+)
 from spin_envs import ActionLayout
 from tests.algos.plain_search import ascend
 from tests.algos.problems import new_algorithm, tiny_fields
@@ -443,6 +453,37 @@ def test_more_states_are_looked_at_where_few_leave_it_open(monkeypatch: pytest.M
         monkeypatch.setattr(algo.impl_class, "measure_trust", measure)
         algo.fit(buffer, n_steps=1, n_steps_per_epoch=1, **QUIET)
     assert seen == [64, 64, 200, 64]
+
+
+def test_trust_values_few_moves_where_a_policy_leaves_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is hardly trained supports every choice: a second of training took 44 s of tests."""
+    buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL), gamma=0.0)
+    values_of = moves._Values.changes
+    valued: list[int] = []
+
+    def counted(values: Any, actions: torch.Tensor, tried: Moves) -> list[torch.Tensor]:
+        valued.append(len(tried.rows))
+        return values_of(values, actions, tried)
+
+    monkeypatch.setattr(moves._Values, "changes", counted)
+    monkeypatch.setattr(trust_module, "MOST_MOVES", 4 * 40)  # two slots have two others each
+    algo.fit(buffer, n_steps=1, n_steps_per_epoch=1, **QUIET)
+    assert algo.trust is not None
+    assert algo.trust.states == 40
+    assert max(valued) == 4 * 40
+    monkeypatch.setattr(trust_module, "MOST_MOVES", 4)
+    algo.before_evaluation()
+    assert algo.trust.states == LEAST_STATES
+
+
+def test_moves_are_counted_that_a_policy_leaves() -> None:
+    table = torch.tensor([[[0.0, -1.0, -9.0], [0.0, -9.0, -9.0]], [[0.0, 0.0, 0.0], [0, -9, -9]]])
+    conditionals = IndependentConditionals(SlotLayout([3, 3]), table)
+    assert count_moves(conditionals, torch.zeros(2, 2, dtype=torch.int64), 0.1) == 1.5
+    assert states_to_look_at(5, 1.5) == 1000  # a search visits 5000 slots
+    assert states_to_look_at(5, 64.0) == 100
+    assert states_to_look_at(5, 1e6) == LEAST_STATES
 
 
 def test_where_the_likeliest_action_is_surely_worse_samples_imitate() -> None:
