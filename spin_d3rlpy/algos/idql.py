@@ -302,12 +302,15 @@ class IDQLImpl(ActorCriticImpl):
     ) -> torch.Tensor:
         """Returns squared errors of standardized values, means over critics and rewards, `(B,)`.
 
+        Values are the target networks', which are averages: those of single steps go up and down
+        while they learn fast, which is no overfitting.
+
         Args:
             x: scaled observations `(B, obs)`.
             actions: `(B, N)`.
             returns: to go, by the shortest discount and each reward, `(R, B)`.
         """
-        critic, n = self._modules.q_funcs, self._n_rewards
+        critic, n = self._modules.targ_q_funcs, self._n_rewards
         gammas = self._config.gammas
         first = gammas.index(min(gammas)) * n
         outputs = slice(first, first + n)
@@ -752,8 +755,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         can_measure = config.joint_critic and config.expectile == 0.5 and self._held_out is not None
         if config.overfitting_dropout == 0.0 or not can_measure:
             return parts
-        q_funcs = self.require_built().critics[0]
-        self._overfitting = OverfittingCheck("The critic", q_funcs, self._held_out_errors())
+        _, averages = self.require_built().critics
+        self._overfitting = OverfittingCheck("The critic", averages, self._held_out_errors())
         return {**parts, "overfitting": self._overfitting}
 
     def _held_out_errors(self) -> Callable[[], torch.Tensor]:
@@ -777,7 +780,9 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             return super().sample_and_update(source, measure)
         self.require_built().dropout_rate = rate if check.has_risen else 0.0
         metrics = super().sample_and_update(source, measure)
-        check.after_step(self.grad_step)
+        if check.after_step(self.grad_step):
+            online, averages = self.require_built().critics
+            online.load_state_dict(averages.state_dict())
         return metrics
 
     def frozen_state(self) -> object:

@@ -50,6 +50,7 @@ def fitted(
         short_gammas=[0.0],
         batch_size=64,
         critic_learning_rate=3e-3,
+        tau=0.05,  # averages follow within few steps
         overfitting_dropout=0.5,
     )
     kept: dict[str, Any] = {"checkpoint_dir": folder, "resume": resume}
@@ -84,6 +85,6 @@ def test_errors_are_those_of_returns_by_the_shortest_discount() -> None:
     scale = impl.modules.q_funcs.members[0].scale
     impl.modules.set_eval()
     with torch.no_grad():
-        values = impl.modules.q_funcs.standardized(impl._slot_layout, x, actions)[:, 1]
+        values = impl.modules.targ_q_funcs.standardized(impl._slot_layout, x, actions)[:, 1]
     expected = (values - (data.rewards[:5] - scale.mean[1]) / scale.std[1]).square().mean(0)
     assert torch.allclose(impl.errors_of_values(x, actions, data.rewards[None, :5]), expected)
