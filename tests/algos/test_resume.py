@@ -106,8 +106,6 @@ TUNED_CRASHES: list[tuple[Any, str, int]] = [
     (SPINIQL, "policy", 1),
     (SPINIQL, "policy", 2),
     (SPINIQL, "policy", 5),
-    (SPINDistillIQL, "pretraining", 8),
-    (SPINDistillIQL, "distillation", 1),
     (SPINDistillIQL, "distillation", 5),
     (SPINDistillIQL, "policy", 2),
 ]
