@@ -258,11 +258,12 @@ class _Search:
 
     def _valued(self, moves: Moves) -> tuple[Moves, list[torch.Tensor], torch.Tensor]:
         """Returns moves, how they change sums, and values after each; of some if time is up."""
-        actions, values, n = self.actions, self._values, len(moves.rows)
-        if not self._deadline.is_set or n <= MOVES_AT_ONCE:
+        actions, values = self.actions, self._values
+        # In a file, whose time is not limited, nobody knows how many moves there are.
+        if not self._deadline.is_set or len(moves.rows) <= MOVES_AT_ONCE:
             changes = values.changes(actions, moves)
             return moves, changes, values.after(moves.rows, changes)
-        numbers = torch.arange(n, device=actions.device)
+        numbers = torch.arange(len(moves.rows), device=actions.device)
         parts: list[tuple[list[torch.Tensor], torch.Tensor]] = []
         pace = self._deadline.of_parts()
         for some in numbers.split(MOVES_AT_ONCE):
