@@ -105,6 +105,7 @@ def trained(task: str, seconds: float, keep: Path | None) -> SPINIDQL:
     path = None if keep is None else keep / f"{task}.d3"
     if path is not None and path.exists():
         kept: Any = d3rlpy.load_learnable(str(path))
+        kept.preparation = data_of(task).preparation  # this kind of file has no tables
         return kept  # type: ignore[no-any-return]
     d3rlpy.seed(0)
     algo = SPINIDQL(recipe="tuned", search="always")
