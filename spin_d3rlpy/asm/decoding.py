@@ -286,6 +286,8 @@ class _Filling:
         assert self._last_urgency is not None
         # After a step, one slot at least is filled.
         n = min(considered, self._n_slots - step)
+        if not (self._is_regular or is_exporting()):
+            n = min(n, int(self._is_open.sum(1).max()))
         return self._last_urgency.masked_fill(~self._is_open, -torch.inf).topk(n, dim=1).indices
 
     def _fill(

@@ -8,8 +8,8 @@ from spin_d3rlpy import fast
 
 
 def relu_and_dropout() -> nn.Sequential:
-    """Returns a ReLU, after which `drop_out` can leave out features."""
-    return nn.Sequential(nn.ReLU(), fast.Dropout(0.0))
+    """Returns a ReLU in place, after which `drop_out` can leave out features."""
+    return nn.Sequential(nn.ReLU(inplace=True), fast.Dropout(0.0))
 
 
 def drop_out(network: nn.Module, rate: float) -> None:

@@ -367,11 +367,12 @@ class PairScores:
             own_choices: choices `(B, C, 1, W)` of each slot to which a difference is added.
             differences: `(B, C, 1, W)`.
         """
+        # In place: this is the largest array, and new memory takes as long as the sums.
         x = choices + slots[:, :, None]
         if pairs is not None:
-            x.add_(pairs)  # in place: this is the largest array
+            x.add_(pairs)
         if own_choices is not None and differences is not None:
-            x = x.scatter_add(2, own_choices, differences)
+            x.scatter_add_(2, own_choices, differences)
         hidden = self._scorer.hidden(self._scorer.activation(x))
         logits: torch.Tensor = in_float32(self._scorer.out, hidden)[..., 0]
         return logits

@@ -17,7 +17,6 @@ moves that are tried together, `W` width of critics' sums.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -27,11 +26,13 @@ from spin_d3rlpy._compat import is_exporting
 from spin_d3rlpy.asm.decoding import Conditionals, restricts_pairs
 from spin_d3rlpy.asm.rules import OPEN, Rule, of_states
 from spin_d3rlpy.critics.joint import ActionSums, JointQFunction, Moves, Output
+from spin_d3rlpy.search.deadline import Deadline
 
 # Of a sweep. Most searches end before, when nothing gains; further rounds find the last few percent
 # of a gain. A file always has them all.
 MOST_CHANGES, MOST_EXCHANGES = 3, 2
 LEAST_GAIN = 1e-5  # relative; less is rounding
+MOVES_AT_ONCE = 64  # where time is limited: those of an unsure policy can take 50 times a round's
 MOST_KEY, NO_KEY = 1e9, -(2**62)  # of a move's place among others
 
 
@@ -69,7 +70,7 @@ def improve(
     actions: torch.Tensor,
     conditions: Conditions,
     sweeps: int = 1,
-    deadline: float = math.inf,
+    deadline: Deadline | None = None,
 ) -> torch.Tensor:
     """Returns better actions `(B, N)`, in rounds from `actions` `(B, N)`.
 
@@ -80,12 +81,15 @@ def improve(
         actions: where to start from. A choice that may not be made leaves it for the best that may.
         conditions: which choices may be made.
         sweeps: how often changes are followed by exchanges; ends early where nothing gains.
-        deadline: time on `time.monotonic`'s clock. No round begins that would end after it, if it
-            took as long as the longest before.
+        deadline: no round begins that would end after it, if it took as long as the longest before.
     """
-    functions = [(q, q.open(observations), q.output()) for q in members]
-    values = _Values(functions, [state.total(actions) for _, state, _ in functions])
-    search = _Search(values, conditionals_of, observations, actions, conditions, deadline)
+    deadline = deadline or Deadline()
+    if not deadline.allows():
+        return actions
+    with deadline.step():
+        functions = [(q, q.open(observations), q.output()) for q in members]
+        values = _Values(functions, [state.total(actions) for _, state, _ in functions])
+        search = _Search(values, conditionals_of, observations, actions, conditions, deadline)
     exchanges = members[0].actions.gains_by_exchanges
     for sweep in range(sweeps):
         is_better = search.rounds("changes", MOST_CHANGES, is_first=sweep == 0)
@@ -161,12 +165,12 @@ class _Search:
         observations: torch.Tensor,
         actions: torch.Tensor,
         conditions: Conditions,
-        deadline: float,
+        deadline: Deadline,
     ) -> None:
         self._values, self._conditionals_of = values, conditionals_of
         self._observations, self.actions, self._conditions = observations, actions, conditions
-        self._possible = _Possible(conditionals_of(observations), conditions)
-        self._deadline, self._longest = deadline, 0.0
+        self._possible = _Possible(conditionals_of(observations), conditions, actions)
+        self._deadline = deadline
 
     def rounds(self, kind: Kind, most: int, is_first: bool = False) -> bool:
         """Makes moves of a kind until none gains; returns whether any was made.
@@ -178,17 +182,16 @@ class _Search:
         """
         any_better = False
         for done in range(most):
-            began = time.monotonic()
-            if began + self._longest > self._deadline:
+            if not self._deadline.allows():
                 break
-            is_better = self._round(kind, is_first and done == 0)
+            with self._deadline.step():
+                is_better = self._round(kind, is_first and done == 0)
             if is_exporting():
                 continue
             rows = is_better.nonzero()[:, 0]
             if len(rows) == 0:
                 break
             any_better = True
-            self._longest = max(self._longest, time.monotonic() - began)
             if 2 * len(rows) <= len(self.actions):  # the others are done
                 self._go_on(rows, kind, most - done - 1)
                 break
@@ -204,7 +207,6 @@ class _Search:
             self._conditions.of(rows),
             self._deadline,
         )
-        rest._longest = self._longest
         rest.rounds(kind, most)
         self.actions = self.actions.index_copy(0, rows, rest.actions)
         pairs = zip(self._values.sums, rest._values.sums, strict=True)
@@ -219,10 +221,9 @@ class _Search:
         nowhere = torch.zeros_like(values.now, dtype=torch.bool)
         if not is_exporting() and len(moves.rows) == 0:
             return nowhere
-        changes = values.changes(actions, moves)
+        moves, changes, after = self._valued(moves)
         least_gain = LEAST_GAIN * values.now.abs().clamp(min=1.0)  # (B,)
-        gains = values.after(moves.rows, changes) - values.now[moves.rows]
-        gains = gains / least_gain[moves.rows]
+        gains = (after - values.now[moves.rows]) / least_gain[moves.rows]
         counts = gains > 1.0
         if forced is not None:  # all changes of these slots count, and in their states no others
             of_forced = forced[moves.rows, moves.slots[:, 0]]
@@ -254,6 +255,27 @@ class _Search:
             ],
         )
         return is_better
+
+    def _valued(self, moves: Moves) -> tuple[Moves, list[torch.Tensor], torch.Tensor]:
+        """Returns moves, how they change sums, and values after each; of some if time is up."""
+        actions, values = self.actions, self._values
+        # In a file, whose time is not limited, nobody knows how many moves there are.
+        if not self._deadline.is_set or len(moves.rows) <= MOVES_AT_ONCE:
+            changes = values.changes(actions, moves)
+            return moves, changes, values.after(moves.rows, changes)
+        numbers = torch.arange(len(moves.rows), device=actions.device)
+        parts: list[tuple[list[torch.Tensor], torch.Tensor]] = []
+        pace = self._deadline.of_parts()
+        for some in numbers.split(MOVES_AT_ONCE):
+            if parts and not pace.allows(2):  # then moves are made, which takes as long as a part
+                break
+            with pace.step():
+                part = moves.of(some)
+                changes = values.changes(actions, part)
+                parts.append((changes, values.after(part.rows, changes)))
+        of_members = [torch.cat(of_one) for of_one in zip(*(c for c, _ in parts), strict=True)]
+        after = torch.cat([after for _, after in parts])
+        return moves.of(numbers[: len(after)]), of_members, after
 
     def _apart(self, moves: Moves, gains: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Returns those moves that count and gain most of all that touch them, bool `(R,)`.
@@ -302,12 +324,15 @@ def _sizes(place: torch.Tensor, n_slots: int) -> torch.Tensor:
 class _Possible:
     """Moves that the policy and the conditions leave."""
 
-    def __init__(self, conditionals: Conditionals, conditions: Conditions) -> None:
+    def __init__(
+        self, conditionals: Conditionals, conditions: Conditions, actions: torch.Tensor
+    ) -> None:
         self._conditionals, self._conditions = conditionals, conditions
         self.n_slots = conditionals.slot_layout.n_slots
         self.n_choices = conditionals.slot_layout.max_choices
         self._log_share = math.log(conditions.action_flexibility)
         self._seen: torch.Tensor | None = None  # the last actions that logits were asked for
+        self._look_at(actions)
 
     def _look_at(self, actions: torch.Tensor) -> None:
         """Finds out what slots may choose in view of all others, if that is not known."""

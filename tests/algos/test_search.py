@@ -7,7 +7,8 @@ import itertools
 import time
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import gymnasium
@@ -34,8 +35,10 @@ from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.weights import completed_returns, returns_to_go
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
 from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.search import deadline as deadline_module
 from spin_d3rlpy.search import moves
 from spin_d3rlpy.search import trust as trust_module
+from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.trust import (
     FIRST_STATES,
@@ -155,7 +158,7 @@ def searched(
 ) -> torch.Tensor:
     """Searches from a start, where each slot has the logits of a table `(B, N, K)`."""
     slots = SlotLayout([K] * N)
-    sweeps, deadline = fields.pop("sweeps", 20), fields.pop("deadline", float("inf"))
+    sweeps, deadline = fields.pop("sweeps", 20), fields.pop("deadline", None)
     rows_of = {tuple(row.tolist()): i for i, row in enumerate(x)}
 
     def conditionals_of(states: torch.Tensor) -> IndependentConditionals:
@@ -238,7 +241,7 @@ def test_the_search_keeps_conditions_and_deadlines() -> None:
     kept = search(rule=all_different(K, except_for=[2]))
     for choice in (0, 1):
         assert ((kept == choice).sum(1) <= 1).all()
-    assert torch.equal(search(deadline=time.monotonic() - 1.0), start)
+    assert torch.equal(search(deadline=Deadline(-1.0)), start)
 
 
 def test_exchanges_are_found_where_all_slots_must_differ() -> None:
@@ -293,10 +296,54 @@ def test_a_round_begins_only_if_it_should_end_in_time(monkeypatch: pytest.Monkey
     searched(critic, x, start, table)
     assert len(begun) > 2
     begun.clear()
-    # The clock advances by one in each round, and by one when it is asked whether there is time.
-    monkeypatch.setattr(moves, "time", types.SimpleNamespace(monotonic=lambda: float(next(clock))))
-    searched(critic, x, start, table, deadline=2.5)
+    # The clock advances by one in each step, and by one when it is asked whether there is time.
+    clocks = types.SimpleNamespace(monotonic=lambda: float(next(clock)))
+    monkeypatch.setattr(deadline_module, "time", clocks)
+    searched(critic, x, start, table, deadline=Deadline(6500))  # two steps and three questions
     assert begun == [64]
+
+
+def test_moves_are_valued_as_long_as_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    critic, x = make_critic(COURIERS), torch.randn(8, SIZE)
+    start, table = torch.randint(K, (8, N)), torch.zeros(8, N, K)
+    sizes, values_of = [], moves._Values.changes
+
+    def counted(values: Any, actions: torch.Tensor, tried: Moves) -> list[torch.Tensor]:
+        sizes.append(len(tried.rows))
+        return values_of(values, actions, tried)
+
+    monkeypatch.setattr(moves._Values, "changes", counted)
+    monkeypatch.setattr(moves, "MOVES_AT_ONCE", 10)
+    everything = searched(critic, x, start, table)
+    n = sizes[0]
+    sizes.clear()
+    in_parts = searched(critic, x, start, table, deadline=Deadline(60_000))
+    assert torch.equal(in_parts, everything)
+    assert (sum(sizes[: -(-n // 10)]), max(sizes)) == (n, 10)
+    sizes.clear()
+    found = searched(critic, x, start, table, sweeps=1, deadline=ThreeSteps())
+    assert sizes == [10, 10]  # opening was a step
+    assert (lowest(critic, x, found) >= lowest(critic, x, start)).all()
+    assert not torch.equal(found, start)
+
+
+class ThreeSteps(Deadline):
+    """Allows three steps, whatever they take."""
+
+    def __init__(self) -> None:
+        super().__init__(60_000)
+        self.steps = 0
+
+    def allows(self, steps: int = 1) -> bool:
+        return self.steps < 3
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        yield
+        self.steps += 1
+
+    def of_parts(self) -> Deadline:
+        return self
 
 
 def test_a_search_asks_for_few_operations() -> None:
@@ -820,6 +867,31 @@ def test_the_search_keeps_to_the_support_that_trust_chose(monkeypatch: Any, tmp_
     algo.predict(x)
     load_policy(tmp_path / "policy.safetensors").predict(x)
     assert used == [0.1, 0.1]
+
+
+def test_a_search_of_many_slots_starts_from_fewer_candidates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fields = search_fields(SPINIDQL) | {"n_action_samples": 8, "value_temperature": 1.0}
+    algo = new_algorithm(SPINIDQL, **fields, search="always")
+    algo.build_with_dataset(logged(lambda s, a: a[:, 0] - 1.0))
+    impl: Any = algo.impl
+    seen, values_of = [], impl._values_of_candidates
+
+    def counted(x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        seen.append(len(actions))
+        values: torch.Tensor = values_of(x, actions)
+        return values
+
+    monkeypatch.setattr(impl, "_values_of_candidates", counted)
+    monkeypatch.setattr(idql, "SEARCHED_SLOTS", 2 * 5)
+    x = np.zeros((4, 3), np.float32)
+    algo.predict(x)
+    algo.predict_with(x)
+    algo.sample_action(x)  # draws among them, and searches nothing
+    algo.config.search_sweeps = 0
+    algo.predict(x)
+    assert seen == [5, 5, 8, 8]
 
 
 def test_a_search_learns_what_goes_together_from_random_data() -> None:

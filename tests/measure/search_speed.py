@@ -5,18 +5,22 @@ processor on mixed data, so that a slot has few likely choices, as in use; the s
 trust says of so short a training. All computes in one thread; `ATEN_CPU_CAPABILITY=avx2` in front
 stands for processors without AVX-512. Times are medians of processor time, operations are those of
 a decision of one state that torch dispatches. With `--keep`, trained algorithms stay in a folder,
-so that two versions of the search are compared with the same networks. With `--rule
-tests.algos.zones:couriers_apart`, decisions that keep a rule are timed as well.
+so that two versions of the search are compared with the same networks. `--candidates 32` compares
+with this number of candidates that a search starts from, by the same networks and episodes. The
+task `ward` is the one of `examples/treatment`. With `--rule tests.algos.zones:couriers_apart`,
+decisions that keep a rule are timed as well.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
+from unittest import mock
 
 import d3rlpy
 import numpy as np
@@ -28,7 +32,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from examples.behavior_policies.threads import one_thread
 from spin_d3rlpy import SPINIDQL, LockstepEvaluator, load_dataset
+from spin_d3rlpy.algos import idql
 from spin_d3rlpy.asm.rule_files import imported
+from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.files.results import format_table, write_csv
 
 TASKS = (
@@ -41,6 +47,8 @@ TASKS = (
 )
 BATCHES = (1, 64)
 SIZE = 20_000  # transitions
+PATIENTS = 10_000  # of the ward's log
+WARD = Path(__file__).parents[2] / "examples" / "treatment"
 
 
 class CountOperations(TorchDispatchMode):
@@ -65,18 +73,44 @@ def count_operations(call: Callable[[], Any]) -> int:
     return n
 
 
+def data_of(task: str) -> DeviceReplayBuffer:
+    """Returns a task's data."""
+    if task == "ward":
+        sys.path.insert(0, str(WARD))
+        from outcomes import read_log
+        from write_log import ward_log
+
+        log: DeviceReplayBuffer = read_log(ward_log(PATIENTS, seed=0))
+        return log
+    buffer, env = load_dataset(f"spin/{task}/medium-expert-v0", size=SIZE)
+    env.close()
+    return buffer
+
+
+def returns_of(algo: SPINIDQL, task: str, episodes: int) -> NDArray[np.float64]:
+    """Returns what seeded episodes return; of the ward fifty patients' mean is one."""
+    if task == "ward":
+        from outcomes import treated_by
+
+        values = [treated_by(algo, 50, seed)["value"] for seed in range(10_000, 10_000 + episodes)]
+        return np.array(values)
+    _, env = load_dataset(f"spin/{task}/medium-expert-v0", size=SIZE)
+    with closing(LockstepEvaluator(env, episodes, seed=10_000)) as evaluator:
+        returns: NDArray[np.float64] = evaluator.returns(algo)
+    return returns
+
+
 def trained(task: str, seconds: float, keep: Path | None) -> SPINIDQL:
     """Returns an algorithm of a task, trained or as it was kept."""
     path = None if keep is None else keep / f"{task}.d3"
     if path is not None and path.exists():
         kept: Any = d3rlpy.load_learnable(str(path))
+        kept.preparation = data_of(task).preparation  # this kind of file has no tables
         return kept  # type: ignore[no-any-return]
     d3rlpy.seed(0)
-    dataset, env = load_dataset(f"spin/{task}/medium-expert-v0", size=SIZE)
-    env.close()
     algo = SPINIDQL(recipe="tuned", search="always")
     silent: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
-    algo.fit(dataset, seconds=seconds, clock="cpu", **silent)
+    algo.fit(data_of(task), seconds=seconds, clock="ops", **silent)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         algo.save(str(path))
@@ -97,9 +131,37 @@ def median_ms(call: Callable[[Any], Any], inputs: list[Any], seconds: float) -> 
 
 def states_of(task: str) -> NDArray[np.float32]:
     """Returns observations of the data, `(1000, obs)`."""
-    buffer, env = load_dataset(f"spin/{task}/medium-expert-v0", size=SIZE)
-    env.close()
+    buffer = data_of(task)
     rows: NDArray[np.float32] = buffer.observations_at(buffer.observation_index[::20]).numpy()
+    return rows
+
+
+def most_candidates(algo: SPINIDQL) -> int:
+    """Returns from how many candidates a search starts."""
+    impl: Any = algo.impl
+    n: int = impl._most_candidates
+    return n
+
+
+def compared(
+    algo: SPINIDQL, task: str, seconds: float, episodes: int, numbers: list[int]
+) -> list[dict[str, Any]]:
+    """Returns a row as the algorithm acts, and one for each number of candidates.
+
+    Gains are over the first row's returns, in the same episodes.
+    """
+    rows = [measure(algo, task, seconds, episodes)]
+    impl: Any = algo.impl
+    for n in numbers:
+        algo.config.n_action_samples = n
+        with mock.patch.object(idql, "SEARCHED_SLOTS", n * impl._slot_layout.n_slots):
+            rows.append(measure(algo, task, seconds, episodes))
+    if episodes:
+        first = np.array(rows[0]["returns"].split(), dtype=float)
+        for row in rows:
+            gains = np.array(row["returns"].split(), dtype=float) - first
+            row["gain_of_return"] = f"{gains.mean():.3f}"
+            row["standard_error"] = f"{gains.std() / episodes**0.5:.3f}"
     return rows
 
 
@@ -113,7 +175,7 @@ def measure(
         "task": task,
         "slots": algo.predict(states[:1]).shape[1],
         "processor": torch.backends.cpu.get_cpu_capability(),
-        "candidates": algo.config.n_action_samples,
+        "candidates": most_candidates(algo),
         "sweeps": algo.config.search_sweeps,
         "operations": count_operations(lambda: algo.predict(states[:1])),
     }
@@ -124,11 +186,9 @@ def measure(
             ruled = median_ms(lambda x: algo.act(x, kept), inputs, seconds) / batch
             row[f"by_the_rule_at_{batch}"] = f"{ruled:.2f}"
     if episodes:
-        _, env = load_dataset(f"spin/{task}/medium-expert-v0", size=SIZE)
-        with closing(LockstepEvaluator(env, episodes, seed=10_000)) as evaluator:
-            returns = evaluator.returns(algo)
-        row["return"] = f"{returns.mean():.2f}"
-        row["returns"] = " ".join(f"{one:.2f}" for one in returns)
+        returns = returns_of(algo, task, episodes)
+        row["return"], row["episodes"] = f"{returns.mean():.3f}", episodes
+        row["returns"] = " ".join(f"{one:.3f}" for one in returns)
     return row
 
 
@@ -139,7 +199,7 @@ def main(
     keep: Annotated[Path | None, typer.Option(help="A folder for trained algorithms.")] = None,
     rule: Annotated[str | None, typer.Option(help="module:function, compared with none.")] = None,
     seconds: Annotated[float, typer.Option(help="How long each size is timed.")] = 3.0,
-    candidates: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
+    candidates: Annotated[list[int] | None, typer.Option(help="Numbers to compare with.")] = None,
     episodes: Annotated[int, typer.Option(help="To play for returns; 0 plays none.")] = 0,
 ) -> None:
     """Time decisions of SPINIDQL with a search, in one thread, and count torch's operations."""
@@ -147,14 +207,16 @@ def main(
     with one_thread():
         for name in task or TASKS:
             algo = trained(name, train, keep)
-            if candidates is not None:
-                algo.config.n_action_samples = candidates
-            found.append(measure(algo, name, seconds, episodes, rule))
-            print(
-                format_table([{k: v for k, v in found[-1].items() if k != "returns"}]), flush=True
-            )
-    if out is not None:
-        write_csv(out, found)
+            if candidates:
+                rows = compared(algo, name, seconds, episodes, candidates)
+            else:
+                rows = [measure(algo, name, seconds, episodes, rule)]
+            for row in rows:
+                row.pop("returns", None)
+            found += rows
+            print(format_table(rows), flush=True)
+            if out is not None:  # after each, because all take an hour
+                write_csv(out, found)
 
 
 if __name__ == "__main__":
