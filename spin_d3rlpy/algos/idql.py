@@ -70,10 +70,6 @@ from spin_d3rlpy.training.overfitting import CHECKED_ROWS, OverfittingCheck
 
 # Candidates that `predict` compares at once, of all states; more leave the processor's cache.
 CANDIDATES_AT_ONCE = 2048
-# Slots of the candidates that a search starts from. Few slots have few moves, and a search by these
-# alone ends early: the best of 32 samples returned 0.88 with six slots, of eight 0.85. A sample of
-# many slots leaves the most likely action in many of them, mostly for worse ones, and takes longer.
-SEARCHED_SLOTS = 192
 VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
 SAMPLES = 64  # noises, of which imitation by samples takes one in each state
 
@@ -121,8 +117,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
         expectile: tau of V's expectile regression.
         joint_critic: Q functions of the state and the whole action, which can value how choices go
             together, instead of utilities that are combined over slots.
-        n_action_samples: candidates per state (n). With a search, which makes the best one better,
-            fewer of many slots: 192 slots' choices together, 9 candidates of 20 slots, 3 of 50.
+        n_action_samples: candidates per state (n).
         candidate_temperature: of the policy's distribution when candidates are drawn; 0 takes the
             most likely choice of every slot, as a policy without critics would.
         value_temperature: if above 0, `sample_action` draws among its candidates from the softmax
@@ -385,7 +380,7 @@ class IDQLImpl(ActorCriticImpl):
         search = self.acting_search
         if search is None:
             return best
-        more = self._most_candidates - 1
+        more = self._config.n_action_samples - 1
         deadline.guess = deadline.spent
         if deadline.is_set:  # they may take half of the time that is left
             more = min(more, int(max(0.0, 0.5 * deadline.left) / deadline.spent))
@@ -420,14 +415,6 @@ class IDQLImpl(ActorCriticImpl):
         """Fixes how files act that are exported next."""
         self._fixed_search, self._fixed_samples = self.acting_search, self._imitates_by_samples
 
-    @property
-    def _most_candidates(self) -> int:
-        """Candidates of a state, of which the best one is taken, or searched from."""
-        n = self._config.n_action_samples
-        if self._config.search_sweeps == 0:
-            return n
-        return min(n, max(1, SEARCHED_SLOTS // self._slot_layout.n_slots))
-
     def _choose(
         self,
         x: torch.Tensor,
@@ -436,8 +423,7 @@ class IDQLImpl(ActorCriticImpl):
         rule: Rule | None = None,
     ) -> torch.Tensor:
         search = self.acting_search
-        n = self._most_candidates if temperature == 0.0 else self._config.n_action_samples
-        n = 1 if search is None else n
+        n = 1 if search is None else self._config.n_action_samples
         actions = self._draw_candidates(x, n, has_fixed_noise, rule)
         values = self._values_of_candidates(x, actions)
         if temperature > 0.0:
@@ -520,7 +506,7 @@ class IDQLImpl(ActorCriticImpl):
             states: the same as rules see them, unscaled.
         """
         critic, rule = self._modules.q_funcs, self.rule_in(states)
-        n, drawn_at = self._most_candidates, self._config.candidate_temperature
+        n, drawn_at = self._config.n_action_samples, self._config.candidate_temperature
         noise = self._candidate_noise[:n]  # the search starts where it does when it acts
         drawn = self.acting_policy.sample_several(x, n, noise, drawn_at, rule)
         own = self._draw_candidates(x, VALUE_SAMPLES, False, rule)

@@ -40,7 +40,7 @@ class Deadline:
         return not self.is_set or steps * (self._longest or self.guess) <= self.left
 
     @contextmanager
-    def step(self) -> Iterator[None]:
+    def timed(self) -> Iterator[None]:
         """Context that is a step."""
         began = time.monotonic()
         yield

@@ -86,7 +86,7 @@ def improve(
     deadline = deadline or Deadline()
     if not deadline.allows():
         return actions
-    with deadline.step():
+    with deadline.timed():
         functions = [(q, q.open(observations), q.output()) for q in members]
         values = _Values(functions, [state.total(actions) for _, state, _ in functions])
         search = _Search(values, conditionals_of, observations, actions, conditions, deadline)
@@ -184,7 +184,7 @@ class _Search:
         for done in range(most):
             if not self._deadline.allows():
                 break
-            with self._deadline.step():
+            with self._deadline.timed():
                 is_better = self._round(kind, is_first and done == 0)
             if is_exporting():
                 continue
@@ -269,7 +269,7 @@ class _Search:
         for some in numbers.split(MOVES_AT_ONCE):
             if parts and not pace.allows(2):  # then moves are made, which takes as long as a part
                 break
-            with pace.step():
+            with pace.timed():
                 part = moves.of(some)
                 changes = values.changes(actions, part)
                 parts.append((changes, values.after(part.rows, changes)))

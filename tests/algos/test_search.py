@@ -338,7 +338,7 @@ class ThreeSteps(Deadline):
         return self.steps < 3
 
     @contextmanager
-    def step(self) -> Iterator[None]:
+    def timed(self) -> Iterator[None]:
         yield
         self.steps += 1
 
@@ -867,31 +867,6 @@ def test_the_search_keeps_to_the_support_that_trust_chose(monkeypatch: Any, tmp_
     algo.predict(x)
     load_policy(tmp_path / "policy.safetensors").predict(x)
     assert used == [0.1, 0.1]
-
-
-def test_a_search_of_many_slots_starts_from_fewer_candidates(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fields = search_fields(SPINIDQL) | {"n_action_samples": 8, "value_temperature": 1.0}
-    algo = new_algorithm(SPINIDQL, **fields, search="always")
-    algo.build_with_dataset(logged(lambda s, a: a[:, 0] - 1.0))
-    impl: Any = algo.impl
-    seen, values_of = [], impl._values_of_candidates
-
-    def counted(x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        seen.append(len(actions))
-        values: torch.Tensor = values_of(x, actions)
-        return values
-
-    monkeypatch.setattr(impl, "_values_of_candidates", counted)
-    monkeypatch.setattr(idql, "SEARCHED_SLOTS", 2 * 5)
-    x = np.zeros((4, 3), np.float32)
-    algo.predict(x)
-    algo.predict_with(x)
-    algo.sample_action(x)  # draws among them, and searches nothing
-    algo.config.search_sweeps = 0
-    algo.predict(x)
-    assert seen == [5, 5, 8, 8]
 
 
 def test_a_search_learns_what_goes_together_from_random_data() -> None:

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
-from unittest import mock
 
 import d3rlpy
 import numpy as np
@@ -32,7 +31,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from examples.behavior_policies.threads import one_thread
 from spin_d3rlpy import SPINIDQL, LockstepEvaluator, load_dataset
-from spin_d3rlpy.algos import idql
 from spin_d3rlpy.asm.rule_files import imported
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.files.results import format_table, write_csv
@@ -136,13 +134,6 @@ def states_of(task: str) -> NDArray[np.float32]:
     return rows
 
 
-def most_candidates(algo: SPINIDQL) -> int:
-    """Returns from how many candidates a search starts."""
-    impl: Any = algo.impl
-    n: int = impl._most_candidates
-    return n
-
-
 def compared(
     algo: SPINIDQL, task: str, seconds: float, episodes: int, numbers: list[int]
 ) -> list[dict[str, Any]]:
@@ -151,11 +142,9 @@ def compared(
     Gains are over the first row's returns, in the same episodes.
     """
     rows = [measure(algo, task, seconds, episodes)]
-    impl: Any = algo.impl
     for n in numbers:
         algo.config.n_action_samples = n
-        with mock.patch.object(idql, "SEARCHED_SLOTS", n * impl._slot_layout.n_slots):
-            rows.append(measure(algo, task, seconds, episodes))
+        rows.append(measure(algo, task, seconds, episodes))
     if episodes:
         first = np.array(rows[0]["returns"].split(), dtype=float)
         for row in rows:
@@ -175,7 +164,7 @@ def measure(
         "task": task,
         "slots": algo.predict(states[:1]).shape[1],
         "processor": torch.backends.cpu.get_cpu_capability(),
-        "candidates": most_candidates(algo),
+        "candidates": algo.config.n_action_samples,
         "sweeps": algo.config.search_sweeps,
         "operations": count_operations(lambda: algo.predict(states[:1])),
     }
