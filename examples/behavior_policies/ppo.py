@@ -29,12 +29,12 @@ from torch.nn.functional import smooth_l1_loss
 from examples.behavior_policies.export import policy_arrays
 from examples.behavior_policies.moments import RunningMoments
 from examples.behavior_policies.recipes import PPORecipe
-from examples.behavior_policies.threads import one_thread
 from examples.behavior_policies.trainer import BehaviorTrainer
 from spin_d3rlpy.critics.base import ValueFunction
 from spin_d3rlpy.fast.precision import autocast, backward
 from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import FactoredPolicy
+from spin_d3rlpy.training.threads import one_thread
 
 N_ENVS = 32
 ROLLOUT_STEPS = 256

@@ -26,6 +26,7 @@ from spin_d3rlpy.runs.plots import Curve, plot_curve_panels
 from spin_d3rlpy.runs.settings import TrainSettings, train_settings
 from spin_d3rlpy.runs.training import CURVE, POLICY, run_training
 from spin_d3rlpy.training.budget import Clock
+from spin_d3rlpy.training.threads import one_thread
 from spin_envs import MissingDependencyError, reference_scores
 from spin_envs.copies import copies_of
 from spin_envs.rollout import EpisodeRecord, rollout
@@ -155,17 +156,19 @@ def run_demo(
     policies = {
         label: load_policy(folder / name / POLICY, device) for label, name in ALGORITHMS.items()
     }
-    played = {label: _play(env, policy.predict) for label, policy in policies.items()}
+    with one_thread():
+        played = {label: _play(env, policy.predict) for label, policy in policies.items()}
     rows = _rows(dataset, env, played, runs, has_couriers=task == "couriers")
     write_csv(folder / "results.csv", rows)
     lines = {row["decided by"]: float(row["return"]) for row in (rows[0], rows[-1])}
     _draw_curves(folder, chosen.dataset, lines, f"{unit} of training, pre-training included")
     log(format_table(rows))
     if task == "couriers":
-        maps = {
-            label: play_couriers(env, policies[label].predict, EVALUATION_SEED)
-            for label in reversed(ALGORITHMS)
-        }
+        with one_thread():
+            maps = {
+                label: play_couriers(env, policies[label].predict, EVALUATION_SEED)
+                for label in reversed(ALGORITHMS)
+            }
         shown = f"{draw_map(folder, maps)} shows who is sent where; look at {FIRST_FRAME} first."
     else:
         shown = _record_robot(folder, device)

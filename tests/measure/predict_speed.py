@@ -24,10 +24,10 @@ import typer
 from d3rlpy.logging import NoopAdapterFactory
 from numpy.typing import NDArray
 
-from examples.behavior_policies.threads import one_thread
 from spin_d3rlpy import SPINIDQL, collect
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.files.results import format_table, write_csv
+from spin_d3rlpy.training.threads import one_thread
 from spin_envs.tasks import BenchmarkTask
 
 TASKS = ("cheetah-run-b3", "dispatch-n10", "slate-n10")

@@ -29,11 +29,11 @@ from d3rlpy.logging import NoopAdapterFactory
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from examples.behavior_policies.threads import one_thread
 from spin_d3rlpy import SPINIDQL, LockstepEvaluator, load_dataset
 from spin_d3rlpy.asm.rule_files import imported
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.files.results import format_table, write_csv
+from spin_d3rlpy.training.threads import one_thread
 
 TASKS = (
     "slate-n10",

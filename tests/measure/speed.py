@@ -26,7 +26,6 @@ from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.torch_utility import TorchMiniBatch
 
-from examples.behavior_policies.threads import one_thread
 from spin_d3rlpy import algos, fast
 from spin_d3rlpy.asm import (
     ActionStructureModel,
@@ -41,6 +40,7 @@ from spin_d3rlpy.policies import SPIN, AutoregressiveConfig
 from spin_d3rlpy.policies.feature_cache import CachedFeatures
 from spin_d3rlpy.runs.machine import describe_machine
 from spin_d3rlpy.training.loop import Run
+from spin_d3rlpy.training.threads import one_thread
 from tests.measure import evaluation_speed, floors
 from tests.measure.floors import Problem
 

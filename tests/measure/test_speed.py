@@ -14,11 +14,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import spin_d3rlpy
-from examples.behavior_policies.threads import one_thread
 from spin_d3rlpy.asm import ActionStructureModel, TransformerConfig, masked_action_loss
 from spin_d3rlpy.asm.objectives.masked import mask_actions
 from spin_d3rlpy.policies import AutoregressiveConfig, SlotPolicy
 from spin_d3rlpy.policies.features import QueryFeatures
+from spin_d3rlpy.training.threads import one_thread
 from tests.measure import floors, speed
 from tests.measure.floors import Problem
 from tests.measure.speed import CHEETAH, DOG, Rates, best_seconds

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from examples.behavior_policies.threads import one_thread
+from spin_d3rlpy.training.threads import one_thread
 
 
 def test_one_thread_is_for_a_while_only() -> None:

@@ -10,7 +10,11 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Context in which torch computes in the calling thread alone."""
+    """Context in which torch computes in the calling thread alone.
+
+    Operations of small networks on a few rows take microseconds. If other programs use the cores,
+    threads wait for each other each time: one busy core of two makes decisions five times as slow.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
