@@ -189,8 +189,7 @@ class _GreedyPolicy(nn.Module):
     def forward(
         self, observations: torch.Tensor, masks: torch.Tensor | None = None
     ) -> torch.Tensor:
-        scaler = self._algo.config.observation_scaler
-        inputs = observations if scaler is None else scaler.transform(observations)
+        inputs = self._algo.network_input(observations)
         actions: torch.Tensor = self._algo.impl.predict_allowed(
             inputs, masks, self._algo.states(observations)
         )

@@ -22,6 +22,7 @@ from spin_d3rlpy.asm.conditions import (
 )
 from spin_d3rlpy.asm.decoding import OrderName, Passes, decode
 from spin_d3rlpy.asm.rules import AnyRule, conditions_of
+from spin_d3rlpy.images import encode_images
 from spin_d3rlpy.nvec import SlotLayout, gumbel_noise
 
 # Rows that go through the model at once.
@@ -247,6 +248,7 @@ def log_prob(
         orders = [tuple(order.tolist()) for order in drawn]
 
     def score(x: torch.Tensor, chosen: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        x = encode_images(asm, x)
         totals = [slot_log_probs(asm, x, chosen, order, mask).sum(1) for order in orders]
         return torch.stack(totals).logsumexp(0) - math.log(len(orders))
 
@@ -294,7 +296,7 @@ def log_likelihood(
     whole = as_choices_of(asm.slot_layout, observations, actions)
 
     def score(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        columns = []
+        x, columns = encode_images(asm, x), []
         for slot in range(asm.slot_layout.n_slots):
             tokens = chosen.clone()
             tokens[:, slot] = asm.mask_ids[slot]
