@@ -497,8 +497,11 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """
         observations = self.check_observations(x)
         actions = self._check_actions(action, len(observations))
-        with fast_products(self._device, len(observations)):
-            return super().predict_value(observations, actions)
+        chosen = torch.as_tensor(actions, dtype=torch.int64, device=self._device)
+        with fast_products(self._device, len(observations)), torch.no_grad():
+            inputs = self.network_input(observations)
+            values: NDArray = self.require_built().predict_value(inputs, chosen).cpu().numpy()
+        return values
 
     def _acting_on(self, n_observations: int) -> AbstractContextManager[None]:
         assert self._impl is not None
@@ -854,6 +857,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 "Expected history=1, with an environment that stacks observations itself "
                 "(gymnasium.wrappers.FrameStackObservation and FlattenObservation)."
             )
+        env = self._flat(env)
         if self._impl is None:
             self.build_with_env(env)
         space = env.observation_space

@@ -18,7 +18,11 @@ from spin_d3rlpy.data.buffer.device_buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.masks import INFO, Bits, is_choice, mask_of_info, pack
 from spin_d3rlpy.data.layouts import layout_of
-from spin_d3rlpy.data.observation_spaces import observation_layout_of_env, split_list
+from spin_d3rlpy.data.observation_spaces import (
+    observation_layout_of_env,
+    split_list,
+    with_flat_images,
+)
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError
 from spin_d3rlpy.nvec import choices_of, nvec_from_space
 from spin_d3rlpy.training.progress import progress_bar, warn_of_interrupt
@@ -37,7 +41,7 @@ def create_replay_buffer(
     d3rlpy's own `create_fifo_replay_buffer` refuses such an environment.
 
     Args:
-        env: defines observations and actions.
+        env: defines observations and actions. Observations with images become rows.
         limit: largest number of transitions; the oldest are replaced.
         episodes: initial content, e.g. an offline dataset's `episodes`.
 
@@ -48,7 +52,7 @@ def create_replay_buffer(
     """
     if limit < 2:  # d3rlpy compares the two oldest transitions
         raise ValueError(f"Expected a limit of at least 2 transitions, got {limit}.")
-    view: Any = DiscreteView(with_flat_actions(env))
+    view: Any = DiscreteView(with_flat_images(with_flat_actions(env)))
     buffer = ReplayBuffer(FIFOBuffer(limit), env=view)
     keep_whole_episodes(buffer)
     for episode in episodes or ():
