@@ -118,6 +118,35 @@ class RowSize(int):
             images.append(image.flatten(1, 2))
         return images
 
+    @property
+    def part_names(self) -> list[str]:
+        """Names of what `parts` returns."""
+        if self.n_observations > 1:
+            return ["observations"]
+        numbers = ["numbers"] if self.layout.n_numbers else []
+        images = ["/".join(map(str, part.path)) or "observations" for part in self.layout.images]
+        return numbers + images
+
+    def parts(self, rows: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Returns rows `(B, row)` as exported files take observations.
+
+        That is an image `(B, ...)` uint8 of the space's shape, or a tuple of the numbers `(B, v)`,
+        if there are some, and of each image. Rows of a history stay rows.
+        """
+        if self.n_observations > 1:
+            return rows
+        images = self.layout.images
+        pixels = rows[:, self.layout.n_numbers :].split([part.size for part in images], dim=1)
+        parts = [rows[:, : self.layout.n_numbers]] if self.layout.n_numbers else []
+        for flat, part in zip(pixels, images, strict=True):
+            parts.append(flat.unflatten(1, part.shape).to(torch.uint8))
+        return parts[0] if len(parts) == 1 else tuple(parts)
+
+    def rows(self, parts: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Inverse of `parts`."""
+        listed = (parts,) if isinstance(parts, torch.Tensor) else parts
+        return torch.cat([part.flatten(1).float() for part in listed], dim=1)
+
     def _observations(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns a row's observations `(B, n, v + p)` and its other numbers `(B, others)`."""
         end = self.n_observations * self.layout.size

@@ -65,6 +65,25 @@ class ObservationPart:
         first, second, third = self.shape
         return (third, first, second) if self.has_channels_last else (first, second, third)
 
+    @property
+    def space(self) -> Space[Any]:
+        """A space of its values."""
+        if self.is_image:
+            return Box(0, 255, self.shape, np.uint8)
+        if not self.sizes:
+            return Box(-np.inf, np.inf, self.shape, np.float32)
+        if not self.shape:
+            return Discrete(self.sizes[0], start=self.starts[0])
+        sizes, starts = (np.reshape(x, self.shape) for x in (self.sizes, self.starts))
+        return MultiDiscrete(sizes, start=starts)
+
+    def array(self, rows: NDArray[Any], n: int) -> NDArray[Any]:
+        """Returns B rows `(B, size)` as its values `(B, ...)`; inverse of `rows`."""
+        if self.sizes:
+            one_hot = np.split(rows, np.cumsum(self.sizes)[:-1], axis=1)
+            rows = np.stack([x.argmax(1) for x in one_hot], axis=1) + np.asarray(self.starts)
+        return rows.reshape(n, *self.shape)
+
     def values(self, observations: Any) -> Any:
         """Returns this part of observations; an ObservationShapeError if they have none."""
         value = observations
@@ -189,9 +208,40 @@ class ObservationLayout:
         rows: NDArray[np.float32] = np.concatenate([numbers, pixels.astype(np.float32)], axis=1)
         return rows
 
+    def joined(self, numbers: NDArray[np.float32], pixels: Pixels) -> Any:
+        """Returns B observations as the space has them, in arrays of B rows; inverse of `split`."""
+        values, taken = {}, {True: 0, False: 0}
+        for part in self.parts:
+            columns = slice(taken[part.is_image], taken[part.is_image] + part.size)
+            taken[part.is_image] = columns.stop
+            rows: NDArray[Any] = (pixels if part.is_image else numbers)[:, columns]
+            values[part.path] = part.array(rows, len(numbers))
+        return self._nested(values)
+
+    @property
+    def space(self) -> Space[Any]:
+        """A space of such observations; bounds of numbers are not known."""
+        space: Space[Any] = self._nested(
+            {part.path: part.space for part in self.parts}, Dict, Tuple
+        )
+        return space
+
+    def _nested(self, parts: Mapping[Path, Any], *kinds: Any) -> Any:
+        """Puts parts where their paths lead; keys are of dicts, positions of tuples."""
+        if () in parts:
+            return parts[()]
+        of_dict, of_tuple = kinds or (dict, tuple)
+        inside: dict[Any, dict[Path, Any]] = {}
+        for (first, *rest), part in parts.items():
+            inside.setdefault(first, {})[tuple(rest)] = part
+        values = {key: self._nested(inner, *kinds) for key, inner in inside.items()}
+        is_tuple = all(isinstance(key, int) for key in values)
+        return of_tuple([values[i] for i in sorted(values)]) if is_tuple else of_dict(values)
+
     def row(self, observation: Any) -> NDArray[np.float32]:
         """Returns one observation as a row `(obs,)`; errors as of `split`."""
-        return self.rows(self.stacked([observation]), 1)[0]
+        row: NDArray[np.float32] = self.rows(self.stacked([observation]), 1)[0]
+        return row
 
     def stacked(self, observations: Sequence[Any]) -> Any:
         """Returns observations with all their parts in arrays of a row each, for `split`.
@@ -200,7 +250,8 @@ class ObservationLayout:
             ObservationShapeError: a part is missing, or of another shape in one of them.
         """
         if all(self._is_row(observation) for observation in observations):
-            return np.stack(observations)
+            rows: NDArray[np.float32] = np.stack(observations)
+            return rows
         if not self.parts[0].path:
             return _stack(self.parts[0], observations)
         tree: dict[Any, Any] = {}
@@ -228,7 +279,10 @@ class ObservationLayout:
         first = self.images[0]
         if isinstance(observation, np.ndarray) and not self.is_one_image:
             return observation.ndim == 1
-        return self._is_row(observation) or np.shape(first.values(observation)) == first.shape
+        if self._is_row(observation):
+            return True
+        shape = np.shape(first.values(observation))
+        return len(shape) == len(first.shape) and shape[1:] != (self.size,)
 
     def _is_row(self, observations: Any, *n: int) -> bool:
         return isinstance(observations, np.ndarray) and observations.shape == (*n, self.size)

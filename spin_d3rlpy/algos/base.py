@@ -46,6 +46,7 @@ from spin_d3rlpy.data.buffer.batches import BatchInStates, BatchSource, imitatio
 from spin_d3rlpy.data.buffer.history import History, Recent
 from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.observation_spaces import (
+    holds_rows,
     is_single,
     observation_layout_of_env,
     row_of,
@@ -519,7 +520,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """
         (size,) = cast_flat_shape(self.require_built(ACTING_SCALERS).observation_shape)
         images = self._config.observation_layout
-        if images is not None and self._history is None and not _is_table(x, size):
+        if images is not None and self._history is None and not holds_rows(images, x):
             x = rows_of(images, x)
         try:
             return check_observations(x, size)
@@ -534,7 +535,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     def network_input(self, observations: NDArray | torch.Tensor) -> torch.Tensor:
         """The networks' input `(B, obs)`, on their device."""
-        inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
+        inputs = self._on_device(observations)
         return inputs if self._transform is None else self._transform(inputs)
 
     def states(self, observations: NDArray | torch.Tensor) -> torch.Tensor:
@@ -542,10 +543,14 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
         Of a history it is the newest one.
         """
-        seen = observations
-        if not isinstance(seen, torch.Tensor):
-            seen = torch.as_tensor(seen, dtype=torch.float32, device=self._device)
+        seen = self._on_device(observations)
         return seen if self._history is None else self._history.newest(seen)
+
+    def _on_device(self, observations: NDArray | torch.Tensor) -> torch.Tensor:
+        """Observations on the networks' device, where tensors are already."""
+        if isinstance(observations, torch.Tensor):
+            return observations
+        return torch.as_tensor(observations, dtype=torch.float32, device=self._device)
 
     @property
     def _transform(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
@@ -584,7 +589,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         Such a file cannot be loaded as an algorithm again: for that, `spin_d3rlpy.save_policy`.
 
         The file maps observations `(B, obs)` to actions `(B, N)`, scaling included, and runs
-        without d3rlpy and this package. It keeps the config's `rules`; where they leave a slot
+        without d3rlpy and this package. Images are an input `(B, C, H, W)` uint8 of the space's
+        shape; next to numbers or other images, the first argument is a tuple of the numbers
+        `(B, v)` and of each image (in ONNX inputs of their own, with the parts' names). With a
+        `history` it takes rows. It keeps the config's `rules`; where they leave a slot
         without a choice, its action is -1 there instead of an error.
 
         Args:
@@ -917,10 +925,6 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     def end_run(self) -> None:
         """Called after the last evaluation of a run that was not interrupted."""
-
-
-def _is_table(x: object, size: int) -> bool:
-    return isinstance(x, np.ndarray) and x.ndim == 2 and x.shape[1] == size
 
 
 def _growing(buffer: ReplayBufferBase | None, env: GymEnv) -> ReplayBufferBase:

@@ -75,6 +75,13 @@ def with_flat_images(
         return FlattenImages(env, kept)
 
 
+def holds_rows(layout: ObservationLayout, observations: Any) -> bool:
+    """Whether observations are an array of rows rather than as the space has them."""
+    if not isinstance(observations, np.ndarray):
+        return False
+    return not layout.is_one_image or observations.shape[1:] == (layout.size,)
+
+
 def rows_of(layout: ObservationLayout, observations: Any) -> NDArray[np.float32]:
     """Returns B observations as rows `(B, obs)` float32.
 

@@ -36,6 +36,7 @@ from d3rlpy.torch_utility import TorchMiniBatch
 
 from spin_d3rlpy import BCConfig, LockstepEvaluator, MultiDiscreteFQE, create_replay_buffer
 from spin_d3rlpy._compat import quiet_tracing
+from spin_d3rlpy.algos.exports import policy_inputs
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.observation_spaces import with_flat_images
 from spin_d3rlpy.errors import NvecMismatchError
@@ -381,7 +382,7 @@ def exports_to_torchscript(case: Case) -> None:
     with quiet_tracing():  # newer versions of torch deprecate it
         policy = torch.jit.load(path)
     # Of 11 rows, though policies are exported with fewer.
-    found = policy(torch.from_numpy(case.observations))
+    found = policy(policy_inputs(algo).parts(torch.from_numpy(case.observations)))
     assert found.tolist() == algo.predict(case.observations).tolist()
     assert frozen_parameters(algo) == frozen  # d3rlpy thaws everything
     algo.fit(case.dataset, n_steps=1, **QUIET)

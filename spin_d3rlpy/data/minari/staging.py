@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -100,8 +100,17 @@ def _append_error(data: Path, n_bytes: int) -> OSError | None:
 
 
 def _bytes_of(episode: EpisodeBuffer) -> int:
-    arrays = (episode.observations, episode.actions, episode.rewards)
+    arrays = (*_arrays_in(episode.observations), episode.actions, episode.rewards)
     return sum(np.asarray(array).nbytes for array in arrays)
+
+
+def _arrays_in(observations: Any) -> list[NDArray[Any]]:
+    """Returns the arrays of an episode's observations, which may be nested."""
+    if isinstance(observations, Mapping):
+        observations = tuple(observations.values())
+    if isinstance(observations, tuple):
+        return [array for inner in observations for array in _arrays_in(inner)]
+    return [np.asarray(observations)]
 
 
 @contextmanager
@@ -222,9 +231,9 @@ class Checksum:
         self._hash = hashlib.sha256()
         self.episodes = 0
 
-    def add(self, *arrays: NDArray[Any]) -> None:
+    def add(self, *arrays: Any) -> None:
         """Adds an episode's observations, actions, rewards and terminations as stored."""
-        for array in arrays:
+        for array in (inner for stored in arrays for inner in _arrays_in(stored)):
             self._hash.update(np.ascontiguousarray(array).data)
 
     def __str__(self) -> str:
