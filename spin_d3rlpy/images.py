@@ -254,8 +254,9 @@ def encode_images(network: object, rows: torch.Tensor) -> torch.Tensor:
     """Returns rows with their images encoded by a network's encoder, if it has one.
 
     A network that sees the same rows several times, such as slot after slot, encodes them once.
+    Cached features of slots, `(B, N, D)`, stay as they are.
     """
-    if not isinstance(network, nn.Module):
+    if not isinstance(network, nn.Module) or rows.dim() != 2:
         return rows
     if network not in _encoders:
         found = (part for part in network.modules() if isinstance(part, RowEncoder))

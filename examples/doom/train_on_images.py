@@ -21,6 +21,7 @@ from spin_d3rlpy import SPINIDQL, FactoredIQL, LockstepEvaluator, collect
 
 CARE = (0.8, 0.6, 0.4, 0.2)  # of the scripted players
 ENCODER = PixelEncoderFactory(filters=[[16, 8, 4], [32, 3, 2]], feature_size=64)
+BATCHES: Any = {"batch_size": 256, "imitation_batch_size": 256}
 QUIET: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 
 
@@ -33,12 +34,14 @@ def main(episodes: int, seconds: float, seeds: list[int], test_episodes: int, ou
     rows: list[Any] = []
     for level in CARE:
         own = returns[care == level]
+        if not len(own):
+            continue
         rows.append((f"script, care {level}", "", own.mean(), own.std() / len(own) ** 0.5))
     evaluator = LockstepEvaluator(env, n_trials=1)
     for seed in seeds:
         for algo_class in (FactoredIQL, SPINIDQL):
             d3rlpy.seed(seed)
-            algo: Any = algo_class(recipe="tuned", image_encoder_factory=ENCODER, batch_size=256)
+            algo: Any = algo_class(recipe="tuned", image_encoder_factory=ENCODER, **BATCHES)
             algo.fit(dataset, seconds=seconds, clock="ops", **QUIET)
             played = []
             for number in range(test_episodes):

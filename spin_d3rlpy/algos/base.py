@@ -203,7 +203,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         if len(observation_shape) != 1 or not isinstance(observation_shape[0], int | np.integer):
             raise InvalidDatasetError(
                 f"Expected flat observations of shape (obs,), got shape {observation_shape}. "
-                "Flatten them first."
+                "Flatten numbers first, and keep images as uint8."
             )
         size = newest = self._row_size(int(observation_shape[0]))
         if self._history is not None:
@@ -462,10 +462,8 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         (size,) = cast_flat_shape(self.require_built(ACTING_SCALERS).observation_shape)
         if self._history is not None:
             size = self._history.observation_size(size)
-        if images is None:
-            newest = check_observations(np.asarray(x)[None], size)
-        else:
-            newest = row_of(images, x)
+        single = np.asarray(x)[None] if images is None else row_of(images, x)
+        newest = check_observations(single, size)
         actions = self._act_with(self._recent.rows(newest, [0]), extra, sample)
         self._recent.acted(newest, actions, [0])
         choices: NDArray = actions[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -24,6 +24,7 @@ from spin_d3rlpy.data.observation_spaces import (
     with_flat_images,
 )
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError
+from spin_d3rlpy.fast import give_back_freed_memory
 from spin_d3rlpy.nvec import choices_of, nvec_from_space
 from spin_d3rlpy.training.progress import progress_bar, warn_of_interrupt
 from spin_envs import FlatActions, ObservationLayout
@@ -112,9 +113,15 @@ def collect(
     flat = actions.learned(played)
     nvec = nvec_from_space(env.action_space if flat is None else flat.flat_space)
     lengths = [len(episode.rewards) for episode in played]
-    played.reverse()  # from the end, so that no frame is in memory twice
-    arrays = (actions.choices(played.pop(), flat, nvec, layout) for _ in lengths)
-    buffer = DeviceReplayBuffer(stack_episodes(arrays, lengths, nvec, observation_layout=layout))
+    played.reverse()
+
+    def arrays() -> Iterator[EpisodeArrays]:
+        while played:  # an episode's frames are not to be in memory twice
+            yield actions.choices(played.pop(), flat, nvec, layout)
+            if layout is not None:
+                give_back_freed_memory()
+
+    buffer = DeviceReplayBuffer(stack_episodes(arrays(), lengths, nvec, observation_layout=layout))
     buffer.layout = layout_of(env)
     buffer.flat_actions = flat_actions_of(env) if actions.numbers is None else flat
     return buffer

@@ -107,7 +107,7 @@ def stack_episodes(
             features, rows = episode.observations.shape[1], n + len(lengths)
             pixels = 0 if episode.images is None else episode.images.shape[1]
             if map_in is None:
-                _require_room(n, len(lengths), 4 * features + pixels, nvec)
+                _require_room(n, len(lengths), features, pixels, nvec)
             stacked = StackedEpisodes(
                 observations=allocate_observations(rows, features, map_in),
                 actions=np.empty((n, len(nvec)), action_dtype(nvec)),
@@ -207,10 +207,12 @@ def _allocate(
     return np.empty(shape, dtype)
 
 
-def _require_room(n: int, n_episodes: int, state_bytes: int, nvec: Sequence[int]) -> None:
+def _require_room(n: int, n_episodes: int, features: int, pixels: int, nvec: Sequence[int]) -> None:
     """Compares everything that is stacked with the available memory, before any of it is taken."""
+    state_bytes = 4 * features + pixels
     row = state_bytes + len(nvec) * action_dtype(nvec).itemsize + 2 * 4  # reward and terminal
-    what = f"{n} transitions of {state_bytes} bytes each"
+    of_images = f" and {pixels} pixels" if pixels else ""
+    what = f"{n} transitions with {features} features{of_images}"
     require_memory(n * row + n_episodes * state_bytes, what, _ADVICE, InvalidDatasetError)
 
 
@@ -246,7 +248,7 @@ def _check_shapes(episode: EpisodeArrays, length: int) -> None:
             f"Expected flat numeric observations (T + 1, obs), actions (T, N) and T rewards with "
             f"T = {length}, {episode.name} has observations of shape {observations.shape} and "
             f"dtype {observations.dtype}, actions {actions.shape} and rewards {rewards.shape}. "
-            "Flatten observations first."
+            "Flatten numbers first, and keep images as uint8."
         )
 
 

@@ -407,8 +407,9 @@ def flatten_observations(space: Space[Any], observations: Any, source: str) -> N
         return np.asarray(observations)
     if not isinstance(space, Dict | Tuple):
         raise InvalidDatasetError(
-            "Expected flat observations (a one-dimensional Box) or a Dict or Tuple of spaces, "
-            f"{source} has {space}. Flatten them, e.g. with gymnasium.wrappers.FlattenObservation."
+            "Expected flat observations (a one-dimensional Box), images of uint8 or a Dict or "
+            f"Tuple of spaces, {source} has {space}. Flatten numbers, e.g. with "
+            "gymnasium.wrappers.FlattenObservation, and keep images as uint8."
         )
     return np.concatenate(_parts(space, observations, source), axis=1)
 
