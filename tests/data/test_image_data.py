@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Dict
 from spin_d3rlpy import collect, load_dataset, save_dataset
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.loader import open_local
+from spin_d3rlpy.data.minari.check import check_dataset
 from spin_d3rlpy.data.observation_spaces import with_flat_images
 from spin_d3rlpy.errors import InvalidDatasetError, InvalidObservationError
 from tests.algos.pictures import NVEC, PictureEnv, pictures
@@ -116,21 +117,23 @@ def test_d3rlpys_buffers_of_images_and_tuples_are_read() -> None:
         DeviceReplayBuffer.from_replay_buffer(floats, NVEC)
 
 
-@pytest.mark.parametrize("kind", ["image", "mixed"])
+@pytest.mark.parametrize(("kind", "image"), [("image", (6, 8, 3)), ("mixed", (36, 40))])
 def test_datasets_of_images_are_saved_and_loaded(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, image: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """To the pixel: of 32 x 32 and more, Minari would make JPEGs."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     entry: Any = PictureEnv
     gymnasium.register("test/pictures-v0", entry_point=entry)
     try:
-        env = gymnasium.make("test/pictures-v0", kind=kind)
-        before = pictures(kind)
+        env = gymnasium.make("test/pictures-v0", kind=kind, image=image)
+        before = pictures(kind, image)
         save_dataset(before, "test/pictures-v0", env)
         space = open_local("test/pictures-v0").observation_space
         assert isinstance(space, Box if kind == "image" else Dict)
         dataset, loaded_env = load_dataset("test/pictures-v0")
         mapped, _ = load_dataset("test/pictures-v0", memory_map=True)
+        assert not check_dataset(open_local("test/pictures-v0")).problems
     finally:
         del gymnasium.registry["test/pictures-v0"]
     assert dataset.observation_layout == before.observation_layout

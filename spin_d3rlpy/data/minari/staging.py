@@ -12,6 +12,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -293,12 +294,16 @@ def write_episodes(
     Raises:
         DatasetWriteError: the disk has no room, or cannot be written.
     """
+    # Minari 0.5.4 would store images as JPEG, which changes them.
+    has_jpeg = "jpeg_encoding" in signature(MinariStorage.new).parameters
+    exact: dict[str, Any] = {"jpeg_encoding": False} if has_jpeg else {}
     storage = MinariStorage.new(
         staging.data,
         observation_space=observation_space,
         action_space=action_space,
         env_spec=env_spec,
         data_format="hdf5",
+        **exact,
     )
     returns, checksum, remaining = [], Checksum(), iter(episodes)
     # HDF5 prints thousands of lines when a disk is full.
