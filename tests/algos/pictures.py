@@ -26,9 +26,15 @@ class PictureEnv(gymnasium.Env[Any, Any]):
     Args:
         kind: `"image"` alone, or `"mixed"` with numbers.
         image: the image's shape.
+        render_mode: nothing is drawn.
     """
 
-    def __init__(self, kind: str = "mixed", image: tuple[int, ...] = IMAGE) -> None:
+    def __init__(
+        self,
+        kind: str = "mixed",
+        image: tuple[int, ...] = IMAGE,
+        render_mode: str | None = None,
+    ) -> None:
         self.action_space = MultiDiscrete(NVEC)
         camera = Box(0, 255, image, np.uint8)
         self.kind, self.shape = kind, image
