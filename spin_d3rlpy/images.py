@@ -256,13 +256,18 @@ def encode_images(network: object, rows: torch.Tensor) -> torch.Tensor:
     A network that sees the same rows several times, such as slot after slot, encodes them once.
     Cached features of slots, `(B, N, D)`, stay as they are.
     """
-    if not isinstance(network, nn.Module) or rows.dim() != 2:
-        return rows
+    encoder = encoder_of(network)
+    return rows if encoder is None or rows.dim() != 2 else encoder(rows)
+
+
+def encoder_of(network: object) -> RowEncoder | None:
+    """Returns a network's encoder of images, the first one; None if it has none."""
+    if not isinstance(network, nn.Module):
+        return None
     if network not in _encoders:
         found = (part for part in network.modules() if isinstance(part, RowEncoder))
         _encoders[network] = next(found, None)
-    encoder = _encoders[network]
-    return rows if encoder is None else encoder(rows)
+    return _encoders[network]
 
 
 _encoders: WeakKeyDictionary[nn.Module, RowEncoder | None] = WeakKeyDictionary()

@@ -72,7 +72,11 @@ class PolicyFactory(DynamicConfig):
 
     @abstractmethod
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
-        """Returns the policy network for observations of this length and `nvec`."""
+        """Returns the policy network for observations of this length and `nvec`.
+
+        Where there are images the length knows them: `spin_d3rlpy.images.behind_images` puts an
+        encoder before a network's first layer.
+        """
 
     def with_layout(self, layout: ActionLayout) -> Self:
         """Returns the policy that uses what is known of slots and choices."""

@@ -26,13 +26,18 @@ from spin_d3rlpy import (
     save_policy,
 )
 from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
-from spin_d3rlpy.errors import InvalidObservationError, NvecMismatchError
+from spin_d3rlpy.errors import (
+    InvalidCheckpointError,
+    InvalidObservationError,
+    NvecMismatchError,
+)
 from spin_d3rlpy.images import RowEncoder, RowSize
 from spin_d3rlpy.runs.settings import split_fields
 from spin_envs import ActionLayout
 from tests.algos.conformance import CHECKS, QUIET, Case, networks, same
 from tests.algos.pictures import NVEC, SMALL, PictureEnv, pictures
 from tests.algos.problems import ALGORITHMS, new_algorithm, tiny_fields
+from tests.saved_files import read_saved, write_saved
 
 _ALWAYS = {a.__name__ for a in (FactoredIQL, SPINIDQL, AutoregressiveBCQ)}
 
@@ -167,6 +172,9 @@ def test_a_policy_encodes_an_image_once(algo_class: Any) -> None:
             part.encoders[0].register_forward_hook(lambda *seen: rows.append(len(seen[1][0])))
     algo.predict(seen_in(dataset)[1])
     assert rows == [5]
+    if algo_class is SPINIDQL:
+        algo.impl.policy.asm.sample(seen_in(dataset)[1], n=3)
+        assert rows == [5, 5]
 
 
 @pytest.mark.parametrize("algo_class", [SPINIDQL, SPINIQL], ids=lambda a: a.__name__)
@@ -307,3 +315,40 @@ def test_what_does_not_fit_is_refused() -> None:
         algo.predict({**seen, "camera": seen["camera"] * 2.0})
     with pytest.raises(ValueError, match="Images do not go together with features"):
         fitted(FactoredIQL, dataset, layout=ActionLayout(True, slot_columns=((0,), (1,), (2,))))
+
+
+def _grow_camera(params: Any, shape: list[int]) -> None:
+    """Makes the camera's images larger in a file's description."""
+    parts = params["parts"]
+    next(part for part in parts if part["is_image"])["shape"] = shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "row", "message"),
+    [
+        ([6, 8, 3], 150, "rows of 149 numbers"),
+        ([9, 8, 3], 5 + 9 * 8 * 3, "it holds"),
+        ([9000, 9000, 3], 5 + 9000 * 9000 * 3, "fewer weights"),
+        ([10**6, 10**6, 3], 5 + 3 * 10**12, "Expected an observation with images"),
+        ([0, 8, 3], 5, "Expected a part"),
+    ],
+    ids=str,
+)
+def test_files_with_other_images_than_their_weights_are_refused(
+    shape: list[int], row: int, message: str, tmp_path: Path
+) -> None:
+    algo = fitted(SPINIDQL, pictures(), n_steps=1)
+    save_policy(algo, policy := tmp_path / "policy.safetensors")
+    save_asm(algo.asm, asm := tmp_path / "asm.safetensors")
+    header, weights = read_saved(policy)
+    _grow_camera(header["algorithm"]["config"]["params"]["observation_layout"], shape)
+    header["algorithm"]["observation_shape"] = [row]
+    write_saved(policy, header, weights)
+    header, weights = read_saved(asm)
+    _grow_camera(header["images"]["layout"], shape)
+    header["observation_size"] = row
+    write_saved(asm, header, weights)
+    with pytest.raises(InvalidCheckpointError, match=message):
+        load_policy(policy)
+    with pytest.raises(InvalidCheckpointError, match=message.replace("rows of 149", "rows of 150")):
+        load_asm(asm)
