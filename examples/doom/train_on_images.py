@@ -62,9 +62,9 @@ def main(episodes: int, seconds: float, seeds: list[int], test_episodes: int, ou
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--episodes", type=int, default=300, help="of the script")
-    parser.add_argument("--seconds", type=float, default=300.0, help="nominal, of each training")
+    parser.add_argument("--episodes", type=int, default=200, help="of the script")
+    parser.add_argument("--seconds", type=float, default=60.0, help="nominal, of each training")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--test-episodes", type=int, default=40, help="of each policy")
+    parser.add_argument("--test-episodes", type=int, default=30, help="of each policy")
     parser.add_argument("--out", type=Path, default=Path("doom.csv"))
     main(**vars(parser.parse_args()))
