@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -181,44 +182,57 @@ def quiet_tracing() -> Iterator[None]:
 class _GreedyPolicy(nn.Module):
     """An algorithm's greedy policy as a module, scaling included, with or without masks."""
 
-    def __init__(self, algo: Any) -> None:
+    def __init__(self, algo: Any, inputs: PolicyInputs) -> None:
         super().__init__()
         self.networks = nn.ModuleDict(algo.impl.modules.get_torch_modules())
-        self._algo = algo
+        self._algo, self._inputs = algo, inputs
 
-    def forward(
-        self, observations: torch.Tensor, masks: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        scaler = self._algo.config.observation_scaler
-        inputs = observations if scaler is None else scaler.transform(observations)
+    def forward(self, seen: Any, masks: torch.Tensor | None = None) -> torch.Tensor:
+        observations = self._inputs.rows(seen)
+        inputs = self._algo.network_input(observations)
         actions: torch.Tensor = self._algo.impl.predict_allowed(
             inputs, masks, self._algo.states(observations)
         )
         return actions
 
 
-def _example_inputs(algo: Any, masks: bool) -> tuple[torch.Tensor, ...]:
+@dataclasses.dataclass(frozen=True)
+class PolicyInputs:
+    """How an exported file takes observations.
+
+    Attributes:
+        names: of its inputs.
+        parts: of rows `(B, obs)`: one tensor of B rows, or a tuple of them.
+        rows: inverse of `parts`.
+    """
+
+    names: list[str]
+    parts: Callable[[torch.Tensor], Any]
+    rows: Callable[[Any], torch.Tensor]
+
+
+def _example_inputs(algo: Any, masks: bool, inputs: PolicyInputs) -> tuple[Any, ...]:
     """Returns two observations and, if wanted, masks that allow everything."""
     impl, nvec = algo.impl, algo.config.nvec
-    observations = torch.zeros(2, impl.observation_shape[0], device=impl.device)
+    observations = inputs.parts(torch.zeros(2, impl.observation_shape[0], device=impl.device))
     if not masks:
         return (observations,)
     shape = (2, len(nvec), max(nvec))
     return observations, torch.ones(shape, dtype=torch.bool, device=impl.device)
 
 
-def export_torchscript(algo: Any, masks: bool = False) -> bytes:
+def export_torchscript(algo: Any, masks: bool, inputs: PolicyInputs) -> bytes:
     """Returns an algorithm's greedy policy as TorchScript of observations and, if wanted, masks.
 
     d3rlpy 2.8 writes policies of observations only, and torch 2.13 ends the process when it writes
     a file to a full disk: hence bytes.
     """
-    policy = _GreedyPolicy(algo).eval()
+    policy = _GreedyPolicy(algo, inputs).eval()
     algo.impl.modules.set_eval()
     algo.impl.modules.freeze()  # parameters become constants of the file
     try:
         with quiet_tracing(), torch.no_grad():
-            examples = _example_inputs(algo, masks)
+            examples = _example_inputs(algo, masks, inputs)
             traced = torch.jit.trace(lambda *inputs: policy(*inputs), examples, check_trace=False)
             content: bytes = traced.save_to_buffer()
             return content
@@ -226,7 +240,7 @@ def export_torchscript(algo: Any, masks: bool = False) -> bytes:
         algo.impl.modules.unfreeze()
 
 
-def export_onnx(algo: Any, masks: bool = False) -> bytes:
+def export_onnx(algo: Any, masks: bool, inputs: PolicyInputs) -> bytes:
     """Returns an algorithm's greedy policy as ONNX, for batches of any size.
 
     d3rlpy 2.8 passes a traced function, which torch 2.13 refuses, and fixes the batch size to one.
@@ -242,10 +256,9 @@ def export_onnx(algo: Any, masks: bool = False) -> bytes:
         raise ImportError(
             'Exporting to ONNX needs further packages: pip install "spin-d3rlpy[onnx]".'
         ) from error
-    examples = _example_inputs(algo, masks)
-    if algo.config.observation_scaler is not None:
-        # It makes its tensors at the first call.
-        algo.config.observation_scaler.transform(examples[0])
+    examples = _example_inputs(algo, masks, inputs)
+    # A scaler makes its tensors at the first call.
+    algo.network_input(inputs.rows(examples[0]))
     # Without a bound torch 2.6 finds that the batch cannot be of any size.
     batch = torch.export.Dim("batch", max=2**31 - 1)
     algo.impl.modules.set_eval()
@@ -255,11 +268,14 @@ def export_onnx(algo: Any, masks: bool = False) -> bytes:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # of torch's own code
             program = torch.onnx.export(
-                _GreedyPolicy(algo).eval(),
+                _GreedyPolicy(algo, inputs).eval(),
                 examples,
-                input_names=["observations", "masks"][: len(examples)],
+                input_names=inputs.names + ["masks"] * masks,
                 output_names=["actions"],
-                dynamic_shapes=tuple({0: batch} for _ in examples),
+                dynamic_shapes=tuple(
+                    tuple({0: batch} for _ in example) if isinstance(example, tuple) else {0: batch}
+                    for example in examples
+                ),
                 dynamo=True,
                 verbose=False,
                 optimize=False,

@@ -7,12 +7,15 @@ from spin_envs.errors import (
     EnvironmentCopyError,
     InvalidActionError,
     MissingDependencyError,
+    ObservationShapeError,
     UnknownTaskError,
 )
 from spin_envs.flat_actions import FlatActions
 from spin_envs.flatten_action import FlattenAction
+from spin_envs.flatten_images import FlattenImages
 from spin_envs.joint_action import JointAction, joint_action
 from spin_envs.layout import ActionLayout
+from spin_envs.observation_layout import ObservationLayout
 from spin_envs.scores import normalized_score, reference_scores, register_reference_scores
 from spin_envs.tasks import register_all
 from spin_envs.vector import make_batch
@@ -25,9 +28,12 @@ __all__ = [
     "EnvironmentCopyError",
     "FlatActions",
     "FlattenAction",
+    "FlattenImages",
     "InvalidActionError",
     "JointAction",
     "MissingDependencyError",
+    "ObservationLayout",
+    "ObservationShapeError",
     "UnknownTaskError",
     "joint_action",
     "make_batch",

@@ -11,6 +11,10 @@ class InvalidActionError(ValueError):
     """An action outside the environment's `MultiDiscrete` space."""
 
 
+class ObservationShapeError(ValueError):
+    """An observation, or a space of observations, of another shape than it should have."""
+
+
 class UnknownTaskError(ValueError):
     """A domain or task that the suite does not have."""
 

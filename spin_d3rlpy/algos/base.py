@@ -45,6 +45,15 @@ from spin_d3rlpy.data.action_spaces import flat_actions_of, with_flat_actions
 from spin_d3rlpy.data.buffer.batches import BatchInStates, BatchSource, imitation_batch
 from spin_d3rlpy.data.buffer.history import History, Recent
 from spin_d3rlpy.data.layouts import layout_of
+from spin_d3rlpy.data.observation_spaces import (
+    holds_rows,
+    is_single,
+    observation_layout_of_env,
+    row_of,
+    rows_of,
+    shown_images,
+    with_flat_images,
+)
 from spin_d3rlpy.data.online import create_replay_buffer
 from spin_d3rlpy.data.scalers import fit_scaler
 from spin_d3rlpy.data.tables.from_table import Columns, read_states
@@ -58,6 +67,7 @@ from spin_d3rlpy.errors import (
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import autocast, fast_products
 from spin_d3rlpy.files.atomic import atomic_write, write_bytes, write_errors
+from spin_d3rlpy.images import RowSize, of_numbers
 from spin_d3rlpy.nvec import (
     SlotLayout,
     as_choices,
@@ -70,7 +80,7 @@ from spin_d3rlpy.training.distributed import share_training
 from spin_d3rlpy.training.graphs import can_record
 from spin_d3rlpy.training.loop import Run
 from spin_d3rlpy.training.progress import warn_of_interrupt
-from spin_envs import ActionLayout, FlatActions
+from spin_envs import ActionLayout, FlatActions, ObservationLayout
 
 TImpl = TypeVar("TImpl", bound=MultiDiscreteImpl)
 TConfig = TypeVar("TConfig", bound=MultiDiscreteConfig)
@@ -173,8 +183,9 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         Raises:
             InvalidActionSpaceError: `nvec` is unknown.
             InvalidDatasetError: observations are not flat vectors.
-            InvalidObservationError: they are no rows of the config's `history`.
-            ValueError: a history together with features of slots or choices.
+            InvalidObservationError: they are no rows of the config's `history` or images.
+            ValueError: a history or images together with features of slots or choices, or an image
+                that `image_encoder_factory` makes no encoder of.
             NvecMismatchError: a rule is for another action space.
             UntrustedRuleError: a rule is a function that a file names.
             RuntimeError: `enable_ddp` without a process group.
@@ -192,9 +203,9 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         if len(observation_shape) != 1 or not isinstance(observation_shape[0], int | np.integer):
             raise InvalidDatasetError(
                 f"Expected flat observations of shape (obs,), got shape {observation_shape}. "
-                "Flatten them first."
+                "Flatten numbers first, and keep images as uint8."
             )
-        size = newest = int(observation_shape[0])
+        size = newest = self._row_size(int(observation_shape[0]))
         if self._history is not None:
             newest = self._history.observation_size(size)
         if self._config.layout is not None:
@@ -212,6 +223,26 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             for network in self._impl.modules.get_torch_modules().values():
                 share_training(network)
 
+    def _row_size(self, size: int) -> int:
+        """Returns the length of rows, which knows their images if there are some."""
+        config, history = self._config, self._history
+        images = config.observation_layout
+        if images is None:
+            return size
+        if config.layout is not None and config.layout.has_features:
+            raise ValueError(
+                "Images do not go together with features of slots or choices, which are columns of "
+                "an observation. Expected layout=ActionLayout(), which uses no features."
+            )
+        n = 1 if history is None else history.length
+        row = RowSize.of(images, config.image_encoder_factory, n, size - n * images.size)
+        expected = images.size if history is None else history.row_size(images.size)
+        if size != expected:
+            raise InvalidObservationError(
+                f"Expected rows of {expected} numbers, of which images are a part, got {size}."
+            )
+        return row
+
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
         """Builds the networks for any dataset that `fit` accepts."""
         self._build_with_buffer(self._as_buffer(dataset))
@@ -227,13 +258,14 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         self._adopt_nvec(nvec_from_space(env.action_space), "the environment")
         self._adopt_layout(layout_of(env))
         self._adopt_actions(flat_actions_of(env))
+        self._adopt_images(observation_layout_of_env(env), "the environment")
         shape = env.observation_space.shape or ()
         if self._history is not None and len(shape) == 1:
             shape = (self._history.row_size(shape[0]),)
         self.create_impl(shape, 0)
 
     def _as_buffer(self, dataset: Any) -> DeviceReplayBuffer:
-        buffer = as_device_buffer(dataset, self._config.nvec)
+        buffer = as_device_buffer(dataset, self._config.nvec, self._config.observation_layout)
         self._adopt_nvec(buffer.nvec, "the dataset")
         self._adopt_layout(buffer.layout)
         if self._config.rules is None and self._impl is None and buffer.rules is not None:
@@ -241,6 +273,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         if self._impl is None or self.preparation is None:
             self.preparation = buffer.preparation
         self._adopt_actions(buffer.flat_actions)
+        self._adopt_images(buffer.observation_layout, "the dataset")
         config = self._config
         if self._impl is None and config.history == 1 and buffer.history is not None:
             config.history = buffer.history.length
@@ -260,6 +293,17 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         if self._config.layout is None and self._impl is None:
             self._config.layout = layout
 
+    def _adopt_images(self, layout: ObservationLayout | None, source: str) -> None:
+        known = self._config.observation_layout
+        if known is None and self._impl is None:
+            self._config.observation_layout = layout
+        elif layout != known:
+            raise InvalidObservationError(
+                f"{type(self).__name__} sees {shown_images(known)}, {source} has "
+                f"{shown_images(layout)}. Expected observations with the same parts in the same "
+                "order."
+            )
+
     def _adopt_actions(self, actions: FlatActions | None) -> None:
         known = self.flat_actions
         if self._impl is None or known is None:
@@ -273,8 +317,9 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             )
 
     def _flat(self, env: GymEnv) -> gymnasium.Env[Any, Any]:
-        """The environment with slots of choices as actions."""
-        return with_flat_actions(cast(Any, env), self.flat_actions)
+        """The environment with slots of choices as actions, and images in rows."""
+        flat = with_flat_actions(cast(Any, env), self.flat_actions)
+        return with_flat_images(flat, self._config.observation_layout)
 
     def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
         fit_scaler(self._config.observation_scaler, buffer, self._config.layout)
@@ -312,8 +357,9 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def predict(self, x: Observation) -> NDArray:
         """Returns greedy actions `(B, N)` for observations `(B, obs)`.
 
-        With a `history` they are rows of the last ones, `dataset.with_history(n).observations_at`;
-        `act(observation)` keeps them by itself.
+        Observations with images may also be as the environment has them: images `(B, C, H, W)`, or
+        a dict or tuple of arrays of B rows. With a `history` they are rows of the last ones,
+        `dataset.with_history(n).observations_at`; `act(observation)` keeps them by itself.
 
         Raises:
             InvalidObservationError: wrong shape, or not finite.
@@ -391,9 +437,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             algo.reset()  # before each episode
             action = algo.act(observation)
 
-        Of one observation `(obs,)` it is the action that the environment takes, in whatever space
-        the data's environment has, and a `history` is kept by itself, from `reset` on. Of rows, as
-        of `predict`, they are `(B, N)` choices. The config's `rules` hold, too.
+        Of one observation `(obs,)`, or with images one of the environment's, it is the action that
+        the environment takes, in whatever space the data's environment has, and a `history` is kept
+        by itself, from `reset` on. Of rows, as of `predict`, they are `(B, N)` choices. The
+        config's `rules` hold, too.
 
         Args:
             x: one observation `(obs,)`, or observations `(B, obs)`.
@@ -407,13 +454,16 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             ValueError: a rule takes neither `(partial)` nor `(partial, state)`, or a mask is of
                 another type or shape.
         """
-        if np.ndim(cast(Any, x)) != 1:
+        images = self._config.observation_layout
+        is_one = np.ndim(cast(Any, x)) == 1 if images is None else is_single(images, x)
+        if not is_one:
             return self._act_with(self.check_observations(x), extra, sample)
         self._recent = self._recent or Recent(self._history)
         (size,) = cast_flat_shape(self.require_built(ACTING_SCALERS).observation_shape)
         if self._history is not None:
             size = self._history.observation_size(size)
-        newest = check_observations(np.asarray(x)[None], size)
+        single = np.asarray(x)[None] if images is None else row_of(images, x)
+        newest = check_observations(single, size)
         actions = self._act_with(self._recent.rows(newest, [0]), extra, sample)
         self._recent.acted(newest, actions, [0])
         choices: NDArray = actions[0]
@@ -446,8 +496,11 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """
         observations = self.check_observations(x)
         actions = self._check_actions(action, len(observations))
-        with fast_products(self._device, len(observations)):
-            return super().predict_value(observations, actions)
+        chosen = torch.as_tensor(actions, dtype=torch.int64, device=self._device)
+        with fast_products(self._device, len(observations)), torch.no_grad():
+            inputs = self.network_input(observations)
+            values: NDArray = self.require_built().predict_value(inputs, chosen).cpu().numpy()
+        return values
 
     def _acting_on(self, n_observations: int) -> AbstractContextManager[None]:
         assert self._impl is not None
@@ -463,9 +516,12 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             RuntimeError: the algorithm is not built, or its observation scaler is not fitted.
             InvalidObservationError: wrong shape, not numbers, or not finite.
         """
-        shape = cast_flat_shape(self.require_built(ACTING_SCALERS).observation_shape)
+        (size,) = cast_flat_shape(self.require_built(ACTING_SCALERS).observation_shape)
+        images = self._config.observation_layout
+        if images is not None and self._history is None and not holds_rows(images, x):
+            x = rows_of(images, x)
         try:
-            return check_observations(x, shape[0])
+            return check_observations(x, size)
         except InvalidObservationError as error:
             if self._history is None:
                 raise
@@ -477,7 +533,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     def network_input(self, observations: NDArray | torch.Tensor) -> torch.Tensor:
         """The networks' input `(B, obs)`, on their device."""
-        inputs = torch.as_tensor(observations, dtype=torch.float32, device=self._device)
+        inputs = self._on_device(observations)
         return inputs if self._transform is None else self._transform(inputs)
 
     def states(self, observations: NDArray | torch.Tensor) -> torch.Tensor:
@@ -485,15 +541,21 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
         Of a history it is the newest one.
         """
-        seen = observations
-        if not isinstance(seen, torch.Tensor):
-            seen = torch.as_tensor(seen, dtype=torch.float32, device=self._device)
+        seen = self._on_device(observations)
         return seen if self._history is None else self._history.newest(seen)
+
+    def _on_device(self, observations: NDArray | torch.Tensor) -> torch.Tensor:
+        """Observations on the networks' device, where tensors are already."""
+        if isinstance(observations, torch.Tensor):
+            return observations
+        return torch.as_tensor(observations, dtype=torch.float32, device=self._device)
 
     @property
     def _transform(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        scaler = self._config.observation_scaler
-        return None if scaler is None else scaler.transform
+        scaler, impl = self._config.observation_scaler, self._impl
+        if scaler is None or impl is None:
+            return None if scaler is None else scaler.transform
+        return of_numbers(cast_flat_shape(impl.observation_shape)[0], scaler.transform)
 
     def save(self, fname: str) -> None:
         """Writes networks, optimizers and configuration as d3rlpy's `.d3` file.
@@ -525,7 +587,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         Such a file cannot be loaded as an algorithm again: for that, `spin_d3rlpy.save_policy`.
 
         The file maps observations `(B, obs)` to actions `(B, N)`, scaling included, and runs
-        without d3rlpy and this package. It keeps the config's `rules`; where they leave a slot
+        without d3rlpy and this package. Images are an input `(B, C, H, W)` uint8 of the space's
+        shape; next to numbers or other images, the first argument is a tuple of the numbers
+        `(B, v)` and of each image (in ONNX inputs of their own, with the parts' names). With a
+        `history` it takes rows. It keeps the config's `rules`; where they leave a slot
         without a choice, its action is -1 there instead of an error.
 
         Args:
@@ -798,6 +863,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 "Expected history=1, with an environment that stacks observations itself "
                 "(gymnasium.wrappers.FrameStackObservation and FlattenObservation)."
             )
+        env = self._flat(env)
         if self._impl is None:
             self.build_with_env(env)
         space = env.observation_space

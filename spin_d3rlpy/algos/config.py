@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Generic, cast
 
 from d3rlpy.base import DeviceArg, LearnableConfig
-from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
+from d3rlpy.models.encoders import EncoderFactory, PixelEncoderFactory, make_encoder_field
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import make_optimizer_field
 from dataclasses_json import config as json_field
@@ -22,10 +22,16 @@ from spin_d3rlpy.files.fields import check_fields
 from spin_d3rlpy.policies.factories import SPIN, PolicyFactory, make_policy_field
 from spin_d3rlpy.training.graphs import CompileGraph
 from spin_d3rlpy.training.schedules import ScheduleName
-from spin_envs import ActionLayout
+from spin_envs import ActionLayout, ObservationLayout
 
 ACTING_SCALERS = ("observation_scaler",)  # config fields that acting needs fitted
 SCALERS = (*ACTING_SCALERS, "reward_scaler")  # that updates and files need fitted
+
+
+def encoder_field(default_factory: Callable[[], EncoderFactory]) -> Any:
+    """Returns a config field for an encoder factory with another default than d3rlpy's."""
+    template: Any = make_encoder_field()
+    return dataclasses.field(default_factory=default_factory, metadata=template.metadata)
 
 
 def layout_field() -> Any:
@@ -33,6 +39,15 @@ def layout_field() -> Any:
     encoding = json_field(
         encoder=lambda layout: None if layout is None else layout.to_dict(),
         decoder=lambda content: None if content is None else ActionLayout.from_dict(content),
+    )
+    return dataclasses.field(default=None, metadata=encoding)
+
+
+def observation_layout_field() -> Any:
+    """Returns a config field for an `ObservationLayout`, None without images."""
+    encoding = json_field(
+        encoder=lambda layout: None if layout is None else layout.to_dict(),
+        decoder=lambda content: None if content is None else ObservationLayout.from_dict(content),
     )
     return dataclasses.field(default=None, metadata=encoding)
 
@@ -60,6 +75,11 @@ class MultiDiscreteConfig(LearnableConfig):
             the model is built, and saved with it.
         layout: what slots and choices are (see `spin_envs.ActionLayout`). Filled likewise, if the
             dataset or environment knows; `ActionLayout()` uses nothing of what they know.
+        observation_layout: where images and numbers lie in observations (see
+            `spin_envs.ObservationLayout`); None without images. Filled likewise.
+        image_encoder_factory: d3rlpy's factory of the encoders of images, of shape `(C, H, W)`;
+            the default takes images of 36 x 36 and more. Each network has its own encoder, which is
+            trained and frozen with it.
         history: how many of the last observations a state is made of, see
             `spin_d3rlpy.data.buffer.history`. A dataset with a history brings its own.
         history_actions: whether the actions between them are part of it.
@@ -86,6 +106,8 @@ class MultiDiscreteConfig(LearnableConfig):
 
     nvec: list[int] | None = None
     layout: ActionLayout | None = layout_field()
+    observation_layout: ObservationLayout | None = observation_layout_field()
+    image_encoder_factory: EncoderFactory = encoder_field(PixelEncoderFactory)
     history: int = 1
     history_actions: bool = False
     rules: list[Any] | None = rules_field()
@@ -133,12 +155,6 @@ class MultiDiscreteConfig(LearnableConfig):
     @classmethod
     def get_type(cls) -> str:
         return cls.type_name
-
-
-def encoder_field(default_factory: Callable[[], EncoderFactory]) -> Any:
-    """Returns a config field for an encoder factory with another default than d3rlpy's."""
-    template: Any = make_encoder_field()
-    return dataclasses.field(default_factory=default_factory, metadata=template.metadata)
 
 
 TPolicy = TypeVar("TPolicy", bound=PolicyFactory, default=Any)

@@ -26,7 +26,7 @@ from spin_d3rlpy.algos.base import MultiDiscreteAlgo
 from spin_d3rlpy.algos.config import encoder_field
 from spin_d3rlpy.algos.impl import best_choices
 from spin_d3rlpy.asm.rules import Rule, product_part
-from spin_d3rlpy.critics.base import ValueFunction, expectile_loss
+from spin_d3rlpy.critics.base import ValueFunction, create_encoder, expectile_loss
 from spin_d3rlpy.critics.factored import Decomposition, FactoredCritic, combine_slots
 from spin_d3rlpy.data.buffer.batches import imitation_batch
 from spin_d3rlpy.data.scalers import standardized_states
@@ -255,7 +255,7 @@ class ImitatingDecQN(DecQN):
     def create_policy(self, observation_shape: Shape) -> FactoredPolicy:
         """Returns a new policy that imitates the data."""
         shape = cast_flat_shape(observation_shape)
-        encoder = self._config.encoder_factory.create(shape)
+        encoder: Any = create_encoder(self._config.encoder_factory, shape)
         return FactoredPolicy(shape, encoder, self._nvec).to(self._device)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from d3rlpy.logging import LOG
 
-from spin_d3rlpy._compat import export_onnx, export_torchscript
+from spin_d3rlpy._compat import PolicyInputs, export_onnx, export_torchscript
 from spin_d3rlpy.algos.saving import copy_to
 from spin_d3rlpy.files.atomic import write_bytes
+from spin_d3rlpy.images import RowSize
 
 
 def export_policy(algo: Any, fname: str, masks: bool) -> None:
@@ -31,15 +32,27 @@ def export_policy(algo: Any, fname: str, masks: bool) -> None:
                 "Write a file ending in .onnx, which follows tensor operations, or in "
                 ".safetensors (spin_d3rlpy.save_policy)."
             )
-        write_bytes(fname, export_torchscript(algo, masks))
+        write_bytes(fname, export_torchscript(algo, masks, policy_inputs(algo)))
     else:
         raise ValueError(f"Expected a file name ending in .pt or .onnx, got {fname!r}.")
+
+
+def policy_inputs(algo: Any) -> PolicyInputs:
+    """Returns how an exported file takes a built algorithm's observations."""
+    size = algo.impl.observation_shape[0]
+    if isinstance(size, RowSize):
+        return PolicyInputs(size.part_names, size.parts, size.rows)
+    return PolicyInputs(["observations"], _same, _same)
+
+
+def _same(rows: torch.Tensor) -> torch.Tensor:
+    return rows
 
 
 def _export_onnx(algo: Any, fname: str, masks: bool) -> None:
     LOG.info("Writing ONNX, in seconds; in minutes if the policy searches slot by slot")
     try:
-        content = export_onnx(algo, masks)
+        content = export_onnx(algo, masks, policy_inputs(algo))
     except torch.onnx.errors.OnnxExporterError as error:
         if functions := _functions_of_rules(algo):
             raise ValueError(

@@ -346,9 +346,9 @@ def run_identity(config: MultiDiscreteConfig, buffer: DeviceReplayBuffer) -> dic
     digest = hashlib.sha256()
     # Every k-th observation is enough to tell scaled ones from others.
     step = max(1, len(buffer.observations) // IDENTITY_ROWS)
-    observations = buffer.observations[::step].contiguous()
-    for array in (buffer.rewards, buffer.actions, buffer.terminals, observations):
-        digest.update(array.cpu().numpy().data)
+    seen = [part[::step] for part in (buffer.observations, buffer.images) if part is not None]
+    for array in (buffer.rewards, buffer.actions, buffer.terminals, *seen):
+        digest.update(array.contiguous().cpu().numpy().tobytes())
     fields = json.loads(config.serialize())
     del fields["n_steps"]  # a run may be made longer
     fields["compile_graph"] = False  # results do not depend on it

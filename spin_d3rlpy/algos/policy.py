@@ -27,9 +27,11 @@ from spin_d3rlpy.asm.sampling import log_likelihood
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.batches import BatchSource
 from spin_d3rlpy.data.layouts import layout_of
+from spin_d3rlpy.data.observation_spaces import shown_images
 from spin_d3rlpy.data.scalers import resize_scaler, scaler_from_dict, scaler_to_dict
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.fast.transformer import state_of
+from spin_d3rlpy.images import RowSize, n_numbers
 from spin_d3rlpy.nvec import nvec_from_space, require_same_nvec
 from spin_d3rlpy.policies import SPIN, Policy, PolicyFactory
 from spin_d3rlpy.policies.factories import ASMPolicyFactory
@@ -176,11 +178,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         Raises:
             NvecMismatchError: the ASM was pre-trained on observations of another length.
         """
-        if self._asm is not None and self._asm.observation_size != observation_shape[0]:
-            raise NvecMismatchError(
-                f"The ASM was pre-trained on observations of length {self._asm.observation_size}, "
-                f"not {observation_shape[0]}."
-            )
+        if self._asm is not None:
+            self._adopt_encoder(self._asm, cast_flat_shape(observation_shape)[0])
         layout = self._config.layout
         if layout is not None and self._asm is None:
             self._config.policy = self._factory.with_layout(layout)
@@ -189,6 +188,22 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         if isinstance(policy, JointPolicy) and scaler is not None and scaler.built:
             policy.asm.observation_scaler = scaler_to_dict(scaler)  # a loaded policy's model
         self._load_asm()
+
+    def _adopt_encoder(self, asm: ActionStructureModel, size: int) -> None:
+        """Adopts what the ASM's images are encoded by; refuses one of other observations."""
+        own, config = asm.observation_size, self._config
+        if own != size:
+            raise NvecMismatchError(
+                f"The ASM was pre-trained on observations of length {own}, not {size}."
+            )
+        images = own.layout if isinstance(own, RowSize) else None
+        if images != config.observation_layout:
+            raise NvecMismatchError(
+                f"The ASM was pre-trained on {shown_images(images)}, not on "
+                f"{shown_images(config.observation_layout)}."
+            )
+        if isinstance(own, RowSize):
+            config.image_encoder_factory = own.factory
 
     def _load_asm(self) -> None:
         if self._asm is not None and self._impl is not None:
@@ -289,6 +304,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             transform=self._transform,
             scaler=scaler_to_dict(self._config.observation_scaler),
             asm=self._asm,
+            observation_size=cast_flat_shape(self.require_built().observation_shape)[0],
             precision=self._config.precision,
         )
 
@@ -388,7 +404,9 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             not scaler.built and encoded is not None and scaler.get_type() == encoded["type"]
         ):
             self._config.observation_scaler = (
-                None if encoded is None else scaler_from_dict(encoded, asm.observation_size)
+                None
+                if encoded is None
+                else scaler_from_dict(encoded, n_numbers(asm.observation_size))
             )
         elif not scaler.built or scaler_to_dict(scaler) != encoded:
             raise NvecMismatchError(

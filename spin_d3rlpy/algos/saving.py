@@ -27,7 +27,7 @@ from spin_d3rlpy.files.atomic import write_bytes
 from spin_d3rlpy.files.fields import LARGEST
 from spin_d3rlpy.files.untrusted import MAX_BYTES, open_untrusted
 from spin_d3rlpy.policies.joint import JointPolicy
-from spin_envs import FlatActions
+from spin_envs import FlatActions, ObservationLayout
 
 FORMAT = "spin-d3rlpy policy"
 VERSION = 1
@@ -107,6 +107,7 @@ def load_policy(
             params["nvec"],
             header["algorithm"]["observation_shape"],
             params.get("n_action_samples", 1),
+            _pixels(params),
         )
         preparation, actions = _preparation(header), _flat_actions(header)
         with file.no_more_parameters():
@@ -117,6 +118,14 @@ def load_policy(
     algo.set_grad_step(header["grad_step"])
     algo.preparation, algo.flat_actions = preparation, actions
     return algo
+
+
+def _pixels(params: dict[str, Any]) -> int:
+    """Returns how many numbers of an observation, or of a row of several, are of images."""
+    images = params.get("observation_layout")
+    if images is None:
+        return 0
+    return int(params.get("history", 1)) * ObservationLayout.from_dict(images).n_pixels
 
 
 def _preparation(header: dict[str, Any]) -> TablePreparation | None:

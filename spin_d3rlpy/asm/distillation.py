@@ -14,6 +14,7 @@ from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import Precision, autocast, backward, in_float32
 from spin_d3rlpy.files.fields import check_fields
+from spin_d3rlpy.images import image_encoder
 from spin_d3rlpy.training.distributed import share_training
 from spin_d3rlpy.training.loop import Loop, Metrics, Row, Run
 from spin_d3rlpy.training.schedules import cosine_decay
@@ -54,7 +55,8 @@ class Student(nn.Module):
         self, observation_size: int, n_slots: int, width: int, hidden_units: Sequence[int]
     ) -> None:
         super().__init__()
-        sizes = [observation_size, *hidden_units]
+        self.images, encoded_size = image_encoder(observation_size)
+        sizes = [encoded_size, *hidden_units]
         layers: list[nn.Module] = []
         for size, following in itertools.pairwise(sizes):
             layers += [nn.Linear(size, following), nn.GELU()]
@@ -64,7 +66,7 @@ class Student(nn.Module):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns slot features `(B, N, D)`."""
-        flat = in_float32(self.out, self.hidden(observations))
+        flat = in_float32(self.out, self.hidden(self.images(observations)))
         features: torch.Tensor = flat.unflatten(-1, self.shape)
         return features
 

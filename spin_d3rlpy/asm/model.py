@@ -29,6 +29,7 @@ from spin_d3rlpy.asm.scorers import EntityBySlot, Scorer, create_scorer, score_a
 from spin_d3rlpy.errors import InvalidObservationError, no_transformer, require_fields
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.files.fields import check_fields
+from spin_d3rlpy.images import encode_images, image_encoder, of_numbers
 from spin_d3rlpy.nvec import SlotLayout, replace_slot
 
 P = ParamSpec("P")
@@ -168,8 +169,9 @@ class SlotTransformer(nn.Module):
     def __init__(self, observation_size: int, config: TransformerConfig) -> None:
         super().__init__()
         d, m = config.width, config.n_state_tokens
+        self.images, encoded_size = image_encoder(observation_size)
         self.state_encoder = nn.Sequential(
-            nn.Linear(observation_size, 2 * d), nn.GELU(), nn.Linear(2 * d, m * d)
+            nn.Linear(encoded_size, 2 * d), nn.GELU(), nn.Linear(2 * d, m * d)
         )
         self.config, self.n_state_tokens = config, m
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_blocks))
@@ -189,6 +191,7 @@ class SlotTransformer(nn.Module):
             ids: `(B, N)` rows of the table; None: every row of the batch has all of it (R = N).
             rows: `(C, N)`: for slot i, only the features in rows `rows[:, i]` of the batch.
         """
+        observations = self.images(observations)
         if fast.is_on():
             return fast.transformer.forward(self, observations, table, ids, rows)
         state = self.state_encoder(observations).unflatten(-1, (self.n_state_tokens, -1))
@@ -266,7 +269,8 @@ class SlotMLP(nn.Module):
     def __init__(self, observation_size: int, config: MLPConfig) -> None:
         super().__init__()
         d = config.width
-        self.state_encoder = nn.Linear(observation_size, d)
+        self.images, self.encoded_size = image_encoder(observation_size)
+        self.state_encoder = nn.Linear(self.encoded_size, d)
         layers: list[nn.Module] = [nn.LayerNorm(d), relu_and_dropout()]
         for _ in range(config.n_layers - 1):
             layers += [nn.Linear(d, d), nn.LayerNorm(d), relu_and_dropout()]
@@ -282,7 +286,7 @@ class SlotMLP(nn.Module):
         self, observations: torch.Tensor, table: torch.Tensor, ids: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Returns the first layer's linear map `(B, D)`, to which each token adds its row."""
-        state: torch.Tensor = self.state_encoder(observations)
+        state: torch.Tensor = self.state_encoder(self.images(observations))
         if ids is None:
             return state + table.sum(0)
         # Measured: for slots of few choices faster than looking up rows.
@@ -396,8 +400,8 @@ class ActionStructureModel(nn.Module):
         )
         self.trunk = create_trunk(observation_size, self.config)
         self.heads = create_heads(self.nvec, self.config)
-        if isinstance(self.config, MLPConfig):  # one linear layer with the state's weights
-            bound = (observation_size + len(self.embedding.weight)) ** -0.5
+        if isinstance(self.trunk, SlotMLP):  # one linear layer with the state's weights
+            bound = (self.trunk.encoded_size + len(self.embedding.weight)) ** -0.5
             nn.init.uniform_(self.embedding.weight, -bound, bound)
 
     @property
@@ -476,7 +480,10 @@ class ActionStructureModel(nn.Module):
         if not bool(x.isfinite().all()):
             row = int((~x.isfinite()).any(1).nonzero()[0])
             raise InvalidObservationError(f"Row {row} of the observations is not finite.")
-        return scaled(x, self.observation_scaler)
+        return of_numbers(self.observation_size, self._scaled)(x)
+
+    def _scaled(self, observations: torch.Tensor) -> torch.Tensor:
+        return scaled(observations, self.observation_scaler)
 
     # Of observations as they are in the data.
     log_likelihood = _of_raw(sampling.log_likelihood)
@@ -498,7 +505,7 @@ class SlotBySlot:
 
     def __init__(self, asm: ActionStructureModel, observations: torch.Tensor) -> None:
         self._asm, self.slot_layout = asm, asm.slot_layout
-        self._observations = observations
+        self._observations = observations = encode_images(asm, observations)
         self.tokens = asm.mask_ids.expand(observations.shape[0], -1)  # (B, N)
         self._x: torch.Tensor | None = None
         if isinstance(asm.trunk, SlotMLP):

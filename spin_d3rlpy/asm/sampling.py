@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,7 @@ from spin_d3rlpy.asm.conditions import (
 )
 from spin_d3rlpy.asm.decoding import OrderName, Passes, decode
 from spin_d3rlpy.asm.rules import AnyRule, conditions_of
+from spin_d3rlpy.images import encode_images, encoder_of
 from spin_d3rlpy.nvec import SlotLayout, gumbel_noise
 
 # Rows that go through the model at once.
@@ -171,6 +173,8 @@ def sample(
             passes=Passes(slots_per_pass, entropy_bound=entropy_bound),
         )
 
+    if encoder_of(asm) is not None:  # once, not for each sample
+        observations = in_parts(asm, functools.partial(encode_images, asm), observations)
     rows = observations.repeat(n, 1), given.repeat(n, 1), seen.repeat(n, 1)
     return in_parts(asm, draw, *rows, mask, noise).reshape(n, batch, slots)
 
@@ -247,6 +251,7 @@ def log_prob(
         orders = [tuple(order.tolist()) for order in drawn]
 
     def score(x: torch.Tensor, chosen: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        x = encode_images(asm, x)
         totals = [slot_log_probs(asm, x, chosen, order, mask).sum(1) for order in orders]
         return torch.stack(totals).logsumexp(0) - math.log(len(orders))
 
@@ -294,7 +299,7 @@ def log_likelihood(
     whole = as_choices_of(asm.slot_layout, observations, actions)
 
     def score(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        columns = []
+        x, columns = encode_images(asm, x), []
         for slot in range(asm.slot_layout.n_slots):
             tokens = chosen.clone()
             tokens[:, slot] = asm.mask_ids[slot]

@@ -13,6 +13,7 @@ from spin_d3rlpy.asm.model import ARCHITECTURES, ActionStructureModel
 from spin_d3rlpy.errors import InvalidCheckpointError
 from spin_d3rlpy.files.atomic import write_bytes
 from spin_d3rlpy.files.untrusted import MAX_BYTES, open_untrusted
+from spin_d3rlpy.images import RowSize
 
 FORMAT = "spin-d3rlpy action structure model"
 VERSION = 1
@@ -29,6 +30,8 @@ def save_asm(asm: ActionStructureModel, path: str | Path) -> None:
         "config": dataclasses.asdict(asm.config),
         "observation_scaler": asm.observation_scaler,
     }
+    if isinstance(asm.observation_size, RowSize):
+        header["images"] = asm.observation_size.to_dict()
     tensors = {k: v.detach().cpu().contiguous() for k, v in asm.state_dict().items()}
     write_bytes(path, safetensors.torch.save(tensors, {"spin": json.dumps(header)}))
 
@@ -46,16 +49,18 @@ def load_asm(
     advice = "Write one with save_asm, copy it again or pre-train again."
     with open_untrusted(Path(path), "ASM file", advice, max_bytes) as file:
         header = file.header(FORMAT, VERSION)
-        file.check_spaces(header["nvec"], [header["observation_size"]])
+        size, pixels = header["observation_size"], 0
+        if "images" in header:
+            size = RowSize.from_dict(header["images"], size)
+            pixels = size - size.n_numbers
+        file.check_spaces(header["nvec"], [header["observation_size"]], 1, pixels)
         scaler = header["observation_scaler"]
         if scaler is not None and not isinstance(scaler, dict):
             raise InvalidCheckpointError("its observation scaler is invalid")
         sizes = ARCHITECTURES[header["architecture"]]
 
         def build() -> ActionStructureModel:
-            return ActionStructureModel(
-                header["observation_size"], header["nvec"], sizes(**header["config"])
-            )
+            return ActionStructureModel(size, header["nvec"], sizes(**header["config"]))
 
         with file.no_more_parameters():
             with torch.device("meta"):  # shapes without memory

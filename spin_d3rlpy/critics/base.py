@@ -14,6 +14,7 @@ from torch import nn
 from spin_d3rlpy import fast
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast.precision import outputs_of
+from spin_d3rlpy.images import behind_images
 from spin_d3rlpy.nvec import SlotLayout
 
 Gammas: TypeAlias = Sequence[float]
@@ -134,6 +135,12 @@ class ActionCritic(nn.ModuleList):
         """Makes `q_values` those by the discount of a number."""
 
 
+def create_encoder(factory: EncoderFactory, observation_shape: Sequence[int]) -> nn.Module:
+    """Returns a network of observations by d3rlpy's factory, behind an encoder of their images."""
+    network: nn.Module = behind_images(observation_shape[0], lambda size: factory.create((size,)))
+    return network
+
+
 class ValueFunction(nn.Module):
     """Maps observations `(B, obs)` to state values `(B,)`, or `(G, B)` by several discounts.
 
@@ -150,7 +157,7 @@ class ValueFunction(nn.Module):
         n_discounts: int = 1,
     ) -> None:
         super().__init__()
-        self.encoder = encoder_factory.create(observation_shape)
+        self.encoder = create_encoder(encoder_factory, observation_shape)
         width = compute_output_size([observation_shape], self.encoder)
         self.head = nn.Linear(width, n_discounts)
 

@@ -10,6 +10,7 @@ from d3rlpy.models.torch.encoders import compute_output_size
 from torch import nn
 
 from spin_d3rlpy.fast.precision import outputs_of
+from spin_d3rlpy.images import image_encoder
 from spin_d3rlpy.nvec import SlotLayout
 
 
@@ -40,12 +41,14 @@ class BranchValues(nn.Module):
             positions = torch.arange(slot_layout.total)
             columns = positions[~torch.isin(positions, slot_layout.offsets.cpu())]
         self.register_buffer("columns", columns, persistent=False)
-        shape = (observation_shape[0] + len(columns),)
+        self.images, encoded_size = image_encoder(observation_shape[0])
+        shape = (encoded_size + len(columns),)
         self.encoder = encoder_factory.create(shape)
         self.head = nn.Linear(compute_output_size([shape], self.encoder), 1 + len(columns))
 
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Returns values `(B, 1 + C)` for observations `(B, obs)` and actions `(B, N)`."""
+        observations = self.images(observations)
         positions = self.slot_layout.positions(actions)
         one_hot = observations.new_zeros(observations.shape[0], self.slot_layout.total)
         choices = one_hot.scatter(1, positions, 1.0).index_select(1, self.columns)

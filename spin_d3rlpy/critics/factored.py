@@ -12,7 +12,7 @@ from d3rlpy.types import TorchObservation
 from torch import nn
 
 from spin_d3rlpy import fast
-from spin_d3rlpy.critics.base import ActionCritic
+from spin_d3rlpy.critics.base import ActionCritic, create_encoder
 from spin_d3rlpy.errors import require_one_of
 from spin_d3rlpy.fast.precision import in_float32, outputs_of
 from spin_d3rlpy.nvec import SlotLayout
@@ -32,7 +32,7 @@ class FactoredQFunction(nn.Module):
         self, observation_shape: Sequence[int], encoder_factory: EncoderFactory, nvec: Sequence[int]
     ) -> None:
         super().__init__()
-        self.encoder = encoder_factory.create(observation_shape)
+        self.encoder = create_encoder(encoder_factory, observation_shape)
         self.head = nn.Linear(compute_output_size([observation_shape], self.encoder), sum(nvec))
 
     def forward(self, observations: TorchObservation) -> torch.Tensor:

@@ -30,6 +30,7 @@ from spin_d3rlpy.asm.entities import (
 from spin_d3rlpy.critics.base import ActionCritic, Gammas, ReturnScale
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast.precision import in_float32
+from spin_d3rlpy.images import behind_images
 from spin_d3rlpy.nvec import SlotLayout
 from spin_envs import ActionLayout
 
@@ -111,7 +112,7 @@ class ChoicesOfSlots(ActionEncoder):
     def __init__(self, observation_size: int, slot_layout: SlotLayout, width: int) -> None:
         super().__init__()
         self.slot_layout = slot_layout
-        self.state = nn.Linear(observation_size, width)
+        self.state = behind_images(observation_size, lambda size: nn.Linear(size, width))
         self.table = nn.Parameter(torch.randn(slot_layout.total, width) * slot_layout.n_slots**-0.5)
 
     def open(self, observations: torch.Tensor) -> ActionSums:
@@ -153,7 +154,7 @@ class SharedChoices(ActionEncoder):
         super().__init__()
         self.n_choices = slot_layout.max_choices
         scale = slot_layout.n_slots**-0.5
-        self.state = nn.Linear(observation_size, width)
+        self.state = behind_images(observation_size, lambda size: nn.Linear(size, width))
         self.table = nn.Parameter(torch.randn(self.n_choices, width) * scale)
         self.presence = nn.Parameter(torch.randn(self.n_choices, width) * scale)
 

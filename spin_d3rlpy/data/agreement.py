@@ -73,7 +73,7 @@ def check_observations(env: AnyEnv, buffer: DeviceReplayBuffer, what: str, given
             of one that the dataset names, that is a warning.
     """
     first, has_masks = _first_observations(env)
-    size = buffer.observations.shape[1]
+    size, n_numbers = buffer.observation_size, buffer.observations.shape[1]
     for observation in first:
         if observation.shape != (size,) or observation.dtype.kind not in "biuf":
             text = (
@@ -86,7 +86,8 @@ def check_observations(env: AnyEnv, buffer: DeviceReplayBuffer, what: str, given
             return
     if not first:
         return
-    problems = _differing(np.stack(first).astype(np.float64), buffer)
+    # Of images the shape is all that is compared.
+    problems = _differing(np.stack(first)[:, :n_numbers].astype(np.float64), buffer)
     if problems:
         named = "; ".join(problems[:_NAMED])
         more = f"; and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""

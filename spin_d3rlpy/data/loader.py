@@ -26,6 +26,7 @@ from spin_d3rlpy.data.minari.remote import pull_dataset
 from spin_d3rlpy.data.minari.sources import largest_choices
 from spin_d3rlpy.data.minari.specs import NAMESPACE, is_dataset_name, parse_name
 from spin_d3rlpy.data.minari.staging import is_complete
+from spin_d3rlpy.data.observation_spaces import with_flat_images
 from spin_d3rlpy.data.v1_files import is_v1_file, read_v1
 from spin_d3rlpy.errors import (
     DatasetNotFoundError,
@@ -33,7 +34,7 @@ from spin_d3rlpy.errors import (
     SpinError,
 )
 from spin_d3rlpy.nvec import nvec_from_space, require_same_nvec
-from spin_envs import FlatActions, MissingDependencyError
+from spin_envs import FlatActions, MissingDependencyError, ObservationLayout
 from spin_envs.flat_actions import BinsOf
 
 DatasetLike: TypeAlias = str | Path | MinariDataset
@@ -87,7 +88,8 @@ def load_dataset(
 
     Returns:
         The dataset in main memory (algorithms move it to their device) and the environment, both
-        with flat observations, whose parts have the data's order. Where the environment's actions
+        with flat observations, whose parts have the data's order (with images, numbers come first,
+        see `spin_envs.FlattenImages`). Where the environment's actions
         are others than slots of choices, it comes in a `spin_envs.FlattenAction`, and the dataset
         keeps how they are converted as `flat_actions`. A warning names features whose first values
         in an episode are not the data's, such as of another scale; for that the environment is
@@ -99,6 +101,7 @@ def load_dataset(
             environment is unknown or not registered, or `env` has observations of another size.
         NvecMismatchError: `env` has other actions than the dataset.
         InvalidActionSpaceError: likewise, of an environment whose actions are converted.
+        InvalidObservationError: `env` has other images than the dataset.
         RemoteError: it could not be downloaded.
         MissingDependencyError: the environment's simulator is not installed.
         ValueError: `size`, `jobs` or `bins` is out of range, or `rewards` and `weights` do not fit.
@@ -116,6 +119,8 @@ def load_dataset(
         made = gymnasium.make(env) if isinstance(env, str) else env
     if buffer.layout is None and bins is None:
         buffer.layout = layout_of(made)
+    if buffer.observation_layout is not None:
+        made = with_flat_images(made, buffer.observation_layout)
     made = flattened(made, minari_dataset.observation_space)
     made = with_flat_actions(made, buffer.flat_actions)
     if env is not None:
@@ -129,7 +134,7 @@ def _check_fit(env: gymnasium.Env[Any, Any], buffer: DeviceReplayBuffer) -> None
     """Raises if an environment's spaces are not the dataset's."""
     nvec = nvec_from_space(env.action_space)
     require_same_nvec(nvec, buffer.nvec, "The environment", "the dataset")
-    size = buffer.observations.shape[1]
+    size = buffer.observation_size
     if env.observation_space.shape != (size,):
         raise InvalidDatasetError(
             f"Expected an environment with observations of shape {(size,)}, as the dataset has "
@@ -137,11 +142,16 @@ def _check_fit(env: gymnasium.Env[Any, Any], buffer: DeviceReplayBuffer) -> None
         )
 
 
-def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceReplayBuffer:
+def as_device_buffer(
+    dataset: Any,
+    nvec: Sequence[int] | None = None,
+    observation_layout: ObservationLayout | None = None,
+) -> DeviceReplayBuffer:
     """Converts anything that `fit` accepts; raises InvalidDatasetError for the rest.
 
     `nvec` are the numbers of choices, which a d3rlpy buffer lacks; without it the largest choices
-    seen are used, with a warning. Raises NvecMismatchError if the dataset has others.
+    seen are used, with a warning. `observation_layout` says where a d3rlpy buffer's rows have
+    images. Raises NvecMismatchError if the dataset has others.
     """
     if is_v1_file(dataset):
         dataset = read_v1(dataset)
@@ -154,7 +164,7 @@ def as_device_buffer(dataset: Any, nvec: Sequence[int] | None = None) -> DeviceR
                 UserWarning,
                 stacklevel=2,
             )
-        return DeviceReplayBuffer.from_replay_buffer(dataset, nvec)
+        return DeviceReplayBuffer.from_replay_buffer(dataset, nvec, observation_layout)
     if isinstance(dataset, DatasetLike):
         dataset = DeviceReplayBuffer.from_minari(open_dataset(dataset))
     if not isinstance(dataset, DeviceReplayBuffer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -18,10 +18,16 @@ from spin_d3rlpy.data.buffer.device_buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.masks import INFO, Bits, is_choice, mask_of_info, pack
 from spin_d3rlpy.data.layouts import layout_of
+from spin_d3rlpy.data.observation_spaces import (
+    observation_layout_of_env,
+    split_list,
+    with_flat_images,
+)
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError
+from spin_d3rlpy.fast import give_back_freed_memory
 from spin_d3rlpy.nvec import choices_of, nvec_from_space
 from spin_d3rlpy.training.progress import progress_bar, warn_of_interrupt
-from spin_envs import FlatActions
+from spin_envs import FlatActions, ObservationLayout
 from spin_envs.action_numbers import ActionNumbers
 from spin_envs.flat_actions import BinsOf, check_bins, is_flat
 
@@ -36,7 +42,7 @@ def create_replay_buffer(
     d3rlpy's own `create_fifo_replay_buffer` refuses such an environment.
 
     Args:
-        env: defines observations and actions.
+        env: defines observations and actions. Observations with images become rows.
         limit: largest number of transitions; the oldest are replaced.
         episodes: initial content, e.g. an offline dataset's `episodes`.
 
@@ -47,7 +53,7 @@ def create_replay_buffer(
     """
     if limit < 2:  # d3rlpy compares the two oldest transitions
         raise ValueError(f"Expected a limit of at least 2 transitions, got {limit}.")
-    view: Any = DiscreteView(with_flat_actions(env))
+    view: Any = DiscreteView(with_flat_images(with_flat_actions(env)))
     buffer = ReplayBuffer(FIFOBuffer(limit), env=view)
     keep_whole_episodes(buffer)
     for episode in episodes or ():
@@ -67,9 +73,10 @@ def collect(
     """Plays episodes by a function, such as a rule of thumb, and returns them as a dataset.
 
     Args:
-        env: its observations are flat, its actions of any space that `spin_envs.FlatActions` takes;
+        env: its observations are flat, or have images of uint8 in them, alone or in a `Dict` or
+            `Tuple`; its actions are of any space that `spin_envs.FlatActions` takes;
             its `unwrapped.layout` becomes the dataset's, and so do masks in `info["action_mask"]`.
-        choose: maps an observation `(obs,)` to an action of the environment's space.
+        choose: maps an observation, as the environment has it, to an action of its space.
         episodes: how many to play.
         seed: of the first episode; later ones count up.
         progress: draw a progress bar.
@@ -83,19 +90,21 @@ def collect(
     Raises:
         KeyboardInterrupt: Ctrl-C in the first episode.
         InvalidActionSpaceError: the action space cannot be converted, or not without bins.
+        InvalidObservationError: next to images there is what networks cannot take.
         InvalidDatasetError: observations are not flat, not finite, or actions are not in the space;
+            an image of another shape than the space says, before anything is played;
             an action that its state's mask forbids, or masks of some states only.
         ValueError: `episodes` is less than 1, or bad bins.
     """
     if episodes < 1:
         raise ValueError(f"Expected episodes of at least 1, got {episodes}.")
-    actions = _Actions.of(env, bins)
+    actions, layout = _Actions.of(env, bins), observation_layout_of_env(env)
     played = []
     with progress_bar("Playing", "episode", progress, total=episodes) as bar:
         try:
             for i in range(episodes):
                 name = f"episode {i}"
-                played.append(_play(env, choose, seed + i, name, actions, with_masks))
+                played.append(_play(env, choose, seed + i, name, actions, with_masks, layout))
                 bar.update()
         except KeyboardInterrupt:
             if not played:
@@ -104,8 +113,15 @@ def collect(
     flat = actions.learned(played)
     nvec = nvec_from_space(env.action_space if flat is None else flat.flat_space)
     lengths = [len(episode.rewards) for episode in played]
-    arrays = (actions.choices(episode, flat, nvec) for episode in played)
-    buffer = DeviceReplayBuffer(stack_episodes(arrays, lengths, nvec))
+    played.reverse()
+
+    def arrays() -> Iterator[EpisodeArrays]:
+        while played:  # an episode's frames are not to be in memory twice
+            yield actions.choices(played.pop(), flat, nvec, layout)
+            if layout is not None:
+                give_back_freed_memory()
+
+    buffer = DeviceReplayBuffer(stack_episodes(arrays(), lengths, nvec, observation_layout=layout))
     buffer.layout = layout_of(env)
     buffer.flat_actions = flat_actions_of(env) if actions.numbers is None else flat
     return buffer
@@ -172,16 +188,27 @@ class _Actions:
         return FlatActions.made(self.space, self.bins, log)
 
     def choices(
-        self, episode: _Played, flat: FlatActions | None, nvec: Sequence[int]
+        self,
+        episode: _Played,
+        flat: FlatActions | None,
+        nvec: Sequence[int],
+        layout: ObservationLayout | None,
     ) -> EpisodeArrays:
         """Returns an episode with choices."""
         actions, masks = np.asarray(episode.actions), episode.masks
         if flat is not None:
             actions = flat.choices(actions)
             masks = [None if mask is None else flat.mask(mask) for mask in masks]
+        observations: Any
+        images: Any = None
+        if layout is None:
+            observations = np.asarray(episode.observations, np.float32)
+        else:
+            observations, images = split_list(layout, episode.observations, episode.name)
         return EpisodeArrays(
             name=episode.name,
-            observations=np.asarray(episode.observations, np.float32),
+            observations=observations,
+            images=images,
             actions=actions,
             rewards=np.asarray(episode.rewards),
             terminated=episode.terminated,
@@ -196,8 +223,11 @@ def _play(
     name: str,
     actions: _Actions,
     with_masks: bool,
+    layout: ObservationLayout | None,
 ) -> _Played:
     observation, info = env.reset(seed=seed)
+    if layout is not None:  # an image of another shape is found before anything is played
+        split_list(layout, [observation], name)
     played = _Played(name, [observation], [], [], [actions.mask(info)], False)
     over = terminated = False
     while not over:

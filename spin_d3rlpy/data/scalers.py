@@ -69,8 +69,13 @@ def fit_scaler(
 
     Columns that hold the same feature of different slots or choices, by `layout`, are standardized
     alike, so that they remain comparable and the scaling does not depend on how many there are.
+    Images are not scaled: encoders divide them by 255.
 
     Warns (UserWarning) of features whose scale a few outliers rule.
+
+    Raises:
+        InvalidDatasetError: the scaler makes observations or rewards infinite.
+        ValueError: data with images, and a scaler that would have to see these.
     """
     if scaler is None or scaler.built:
         return
@@ -89,6 +94,11 @@ def fit_scaler(
         _warn_of_outliers(buffer, (most.double() - least).cpu().numpy())
         least, most = _of_states(buffer, least, 0.0), _of_states(buffer, most, 1.0)
         scaler.minimum, scaler.maximum = least.cpu().numpy(), most.cpu().numpy()
+    elif buffer.observation_layout is not None:
+        raise ValueError(
+            f"Expected a StandardObservationScaler or MinMaxObservationScaler of the numbers next "
+            f"to images, or none, got {type(scaler).__name__}."
+        )
     else:
         scaler.fit_with_transition_picker(buffer.episodes, buffer.transition_picker)
     _require_finite(scaler, buffer)
@@ -107,7 +117,7 @@ def _require_finite(scaler: ObservationScaler | RewardScaler, buffer: DeviceRepl
     is_reward = isinstance(scaler, RewardScaler)
     name, values = "rewards", buffer.rewards[:, None]
     if not is_reward:
-        name, values = "observations", buffer.states[:_MOST_ROWS]
+        name, values = "observations", _numbers_of_states(buffer)
     # A copy: d3rlpy's scalers stay on the device that they first saw.
     scaled = dataclasses.replace(scaler).transform(values)
     if not bool(scaled.isfinite().all()):
@@ -115,6 +125,17 @@ def _require_finite(scaler: ObservationScaler | RewardScaler, buffer: DeviceRepl
             f"{type(scaler).__name__} makes {name} infinite or NaN: it divides by how much they "
             "vary, and they do not. Use another scaler, or none."
         )
+
+
+def _numbers_of_states(buffer: DeviceReplayBuffer) -> torch.Tensor:
+    """Returns a sample of states `(n, obs)`, without the pixels of images."""
+    if buffer.observation_layout is None:
+        return buffer.states[:_MOST_ROWS]
+    history, numbers = buffer.history, buffer.observations[:_MOST_ROWS]
+    if history is None:
+        return numbers
+    zeros = numbers.new_zeros(len(numbers), history.row_size(0))
+    return torch.cat([numbers.repeat(1, history.length), zeros], dim=1)
 
 
 def _pooled(
@@ -175,6 +196,8 @@ def resize_scaler(
 
 
 def _warn_of_outliers(buffer: DeviceReplayBuffer, scale: NDArray[np.float64]) -> None:
+    if not buffer.observations.shape[1]:  # images alone
+        return
     step = -(-len(buffer.observations) // _MOST_ROWS)
     ruled = ruled_by_outliers(buffer.observations[::step].cpu().numpy(), scale)
     if ruled:

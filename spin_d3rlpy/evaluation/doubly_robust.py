@@ -66,7 +66,8 @@ def doubly_robust(
         dataset: logged episodes.
         policy: the one to evaluate, see `importance_sampling`.
         behavior: of the log, see `importance_sampling`.
-        fqe: config of the Q functions; its discount is replaced by `gamma`.
+        fqe: config of the Q functions; its discount is replaced by `gamma`. With images it has
+            their `image_encoder_factory`.
         n_steps: gradient steps of each Q function.
         gamma: discount.
         clip: largest weight, None for no limit. The estimate then leans on Q where weights are

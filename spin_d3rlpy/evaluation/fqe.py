@@ -36,6 +36,7 @@ from spin_d3rlpy.data.buffer.batches import (
 from spin_d3rlpy.errors import NotConvergedError, NvecMismatchError
 from spin_d3rlpy.evaluation.log_check import LogCheck
 from spin_d3rlpy.evaluation.metrics import ActionMode
+from spin_d3rlpy.images import of_numbers
 from spin_d3rlpy.nvec import as_choices
 from spin_d3rlpy.training.averages import polyak_update
 from spin_d3rlpy.training.loop import Run
@@ -104,15 +105,18 @@ class ActingFunction:
         function: the policy.
         config: has the scaler of the observations that come.
         takes_masks: whether its second argument is the masks of the states.
+        observation_size: length of the observations, which knows their images.
     """
 
     def __init__(
         self,
         function: Callable[..., NDArray],
         config: MultiDiscreteFQEConfig,
-        takes_masks: bool = False,
+        takes_masks: bool,
+        observation_size: int,
     ) -> None:
         self._function, self._config, self._takes_masks = function, config, takes_masks
+        self._observation_size = observation_size
 
     def predict_best_action(
         self, x: TorchObservation, masks: torch.Tensor | None = None
@@ -124,7 +128,9 @@ class ActingFunction:
         """
         assert isinstance(x, torch.Tensor)
         scaler = self._config.observation_scaler
-        observations = (x if scaler is None else scaler.reverse_transform(x)).cpu().numpy()
+        if scaler is not None:
+            x = of_numbers(self._observation_size, scaler.reverse_transform)(x)
+        observations = x.cpu().numpy()
         if self._takes_masks:
             allowed = None if masks is None else masks.cpu().numpy()
             actions = self._function(observations, allowed)
@@ -350,7 +356,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         evaluated: Acting | None = (
             self._algo.impl
             if isinstance(self._algo, MultiDiscreteAlgo)
-            else ActingFunction(self._algo, config, self._takes_masks)
+            else ActingFunction(self._algo, config, self._takes_masks, shape[0])
         )
         assert evaluated is not None
         self._impl = self.impl_class(
@@ -358,7 +364,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         )
 
     def _as_buffer(self, dataset: Any) -> DeviceReplayBuffer:
-        buffer = as_device_buffer(dataset, self._config.nvec)
+        buffer = as_device_buffer(dataset, self._config.nvec, self._config.observation_layout)
         return super()._as_buffer(buffer.seen_by(self._algo))
 
     def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None:
@@ -502,7 +508,7 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
 
 
 def _adopt_spaces(config: MultiDiscreteFQEConfig, algo: MultiDiscreteAlgo[Any, Any]) -> None:
-    """Gives the config the algorithm's action space and observation scaler."""
+    """Gives the config the algorithm's spaces, observation scaler and encoders of images."""
     if algo.impl is None:
         raise RuntimeError("Train or build the algorithm before evaluating it.")
     own = algo.config
@@ -513,3 +519,5 @@ def _adopt_spaces(config: MultiDiscreteFQEConfig, algo: MultiDiscreteAlgo[Any, A
         )
     config.nvec, config.observation_scaler = own.nvec, own.observation_scaler
     config.history, config.history_actions = own.history, own.history_actions
+    config.observation_layout = own.observation_layout
+    config.image_encoder_factory = own.image_encoder_factory

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from spin_d3rlpy.data.action_spaces import with_flat_actions
 from spin_d3rlpy.data.buffer.history import History, Recent
 from spin_d3rlpy.data.buffer.masks import INFO, mask_of_info
+from spin_d3rlpy.data.observation_spaces import observation_layout_of, with_flat_images
 from spin_d3rlpy.evaluation.against_data import compare_with_data
 from spin_d3rlpy.nvec import actions_of, nvec_from_space, require_same_nvec
-from spin_envs import FlatActions
+from spin_envs import FlatActions, ObservationLayout
 from spin_envs.copies import copies_of, remember, restore
 from spin_envs.flat_actions import is_flat
 from spin_envs.rollout import MaskedActFunction, rollout
@@ -100,7 +101,8 @@ class LockstepEvaluator:
             autoreset (used directly). If its actions are no slots of choices, they become those of
             a policy's data, and copies are made when it is evaluated. Copies have what its wrappers
             have learned by then, such as running means; evaluations change nothing of that. It is
-            reset to compare copies with it, unless it is of `spin_envs`.
+            reset to compare copies with it, unless it is of `spin_envs`. Observations with images
+            come to the policy as rows, see `spin_envs.FlattenImages`.
         n_trials: number of episodes; 1 plays in the environment itself.
         seed: the first episode's seed; later ones count up.
         mode: `"greedy"` (`predict`) or `"sample"` (`sample_action`, as in the published IQL and
@@ -133,22 +135,24 @@ class LockstepEvaluator:
         self._original = None if isinstance(env, VectorEnv) else env
         self._make = partial(copies_of, n=n_trials, processes=processes, seconds=copy_seconds)
         self._nested: gymnasium.Env[Any, Any] | None = None
-        self._kept: FlatActions | None = None  # by which copies of that were made
+        # By which copies of that were made.
+        self._kept: tuple[FlatActions | None, ObservationLayout | None] = None, None
         self._envs: VectorEnv[Any, Any, Any] | None = None
         if isinstance(env, VectorEnv):
             self._envs = env
-        elif is_flat(env.action_space):
+        elif is_flat(env.action_space) and observation_layout_of(env.observation_space) is None:
             self._envs = self._make(env)
         else:
             self._nested = env
 
     def _envs_for(self, algo: ActingAlgo) -> VectorEnv[Any, Any, Any]:
-        """Returns the environments, with actions as the policy's data had them."""
-        kept = getattr(algo, "flat_actions", None)
+        """Returns the environments, with actions and images as the policy's data had them."""
+        images = getattr(getattr(algo, "config", None), "observation_layout", None)
+        kept = getattr(algo, "flat_actions", None), images
         if self._nested is not None and (self._envs is None or kept != self._kept):
             self.close()
             self._kept = kept
-            self._original = with_flat_actions(self._nested, kept)
+            self._original = with_flat_images(with_flat_actions(self._nested, kept[0]), images)
             self._envs = self._make(self._original)
         assert self._envs is not None
         return self._envs

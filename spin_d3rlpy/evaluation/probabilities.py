@@ -26,6 +26,7 @@ from spin_d3rlpy.asm.sampling import in_parts, log_prob, sample, slot_log_probs
 from spin_d3rlpy.data.buffer.masks import forbidden_choices
 from spin_d3rlpy.data.scalers import scaler_from_dict
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError, NvecMismatchError
+from spin_d3rlpy.images import n_numbers, of_numbers
 from spin_d3rlpy.nvec import SlotLayout, as_choices
 from spin_d3rlpy.policies.base import IndependentPolicy, Policy, SlotOrderPolicy
 from spin_d3rlpy.policies.joint import JointPolicy
@@ -115,7 +116,8 @@ class BehaviorProbabilities:
         self.asm = asm
         self.n_orders = n_orders
         encoded = asm.observation_scaler
-        self._scaler = None if encoded is None else scaler_from_dict(encoded, asm.observation_size)
+        size = n_numbers(asm.observation_size)
+        self._scaler = None if encoded is None else scaler_from_dict(encoded, size)
         self._masks: torch.Tensor | None = None
 
     def masked(self, masks: Masks) -> Self:
@@ -181,7 +183,9 @@ class BehaviorProbabilities:
             )
         _require_states_of(self._masks, observations)
         inputs = torch.as_tensor(observations, dtype=torch.float32, device=self.asm.device)
-        return inputs if self._scaler is None else self._scaler.transform(inputs)
+        if self._scaler is None:
+            return inputs
+        return of_numbers(self.asm.observation_size, self._scaler.transform)(inputs)
 
 
 class SampledPolicy:

@@ -7,6 +7,7 @@ from spin_d3rlpy.fast import losses as losses
 from spin_d3rlpy.fast import mlp as mlp
 from spin_d3rlpy.fast import switch as switch
 from spin_d3rlpy.fast import transformer as transformer
+from spin_d3rlpy.fast.cpu import give_back_freed_memory as give_back_freed_memory
 from spin_d3rlpy.fast.cpu import keep_freed_memory as keep_freed_memory
 from spin_d3rlpy.fast.cpu import sum_of_outputs as sum_of_outputs
 from spin_d3rlpy.fast.dropout import Dropout as Dropout

@@ -78,7 +78,9 @@ def _forward_trained(
 ) -> torch.Tensor:
     """The same in few kernels where weights are trained: folding them again would take more."""
     m, device = trunk.n_state_tokens, observations.device.type
-    named = dict(trunk.named_parameters())
+    # Observations are encoded already.
+    parts = trunk.named_parameters()
+    named = {name: p for name, p in parts if not name.startswith("images.")}
     parameters = tuple(named.values())
     dtype = table.dtype
     if torch.is_autocast_enabled(device):

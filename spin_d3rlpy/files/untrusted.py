@@ -118,8 +118,12 @@ class UntrustedFile:
         _require_finite(header)
         return header
 
-    def check_spaces(self, nvec: Any, observation_shape: Sequence[Any], n_samples: Any = 1) -> None:
-        """Bounds the action space's memory by the number of weights.
+    def check_spaces(
+        self, nvec: Any, observation_shape: Sequence[Any], n_samples: Any = 1, pixels: int = 0
+    ) -> None:
+        """Bounds the spaces' memory by the number of weights.
+
+        Of an observation's numbers, `pixels` are of images, whose layers share their weights.
 
         Raises:
             InvalidCheckpointError: shapes are not positive, or need more weights than there are.
@@ -129,8 +133,9 @@ class UntrustedFile:
         if not nvec or not all(type(number) is int and number > 0 for number in numbers):
             raise InvalidCheckpointError("its shapes are not positive numbers")
         # Memory in addition to weights: a table of slots by most choices, and noise.
-        tables = max(len(nvec) * max(nvec), n_samples * sum(nvec))
-        if max(sum(nvec), *observation_shape) > n_weights or tables > 64 * n_weights:
+        tables = max(len(nvec) * max(nvec), n_samples * sum(nvec), pixels)
+        needed = max(sum(nvec), max(observation_shape) - pixels)
+        if needed > n_weights or tables > 64 * n_weights:
             raise InvalidCheckpointError("it has fewer weights than its action space needs")
 
     @contextmanager

@@ -14,6 +14,7 @@ from spin_d3rlpy.asm.model import PerSlotLogits
 from spin_d3rlpy.asm.rules import OPEN
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.files.fields import check_fields
+from spin_d3rlpy.images import behind_images
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.policies.base import SlotOrderPolicy
 
@@ -78,8 +79,9 @@ class AutoregressivePolicy(SlotOrderPolicy):
         self, observation_size: int, nvec: Sequence[int], config: AutoregressiveConfig
     ) -> None:
         super().__init__(SlotLayout(nvec))
-        self.state_encoder = nn.Sequential(
-            nn.Linear(observation_size, config.state_width), nn.ReLU()
+        self.state_encoder = behind_images(
+            observation_size,
+            lambda size: nn.Sequential(nn.Linear(size, config.state_width), nn.ReLU()),
         )
         self.start = self.slot_layout.max_choices  # the start token's row
         self.embedding = nn.Embedding(self.slot_layout.max_choices + 1, config.action_width)

@@ -23,6 +23,7 @@ from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.fast import replace_dropout
 from spin_d3rlpy.fast.precision import outputs_of
+from spin_d3rlpy.images import encode_images
 from spin_d3rlpy.nvec import SlotLayout, gumbel_noise
 
 
@@ -124,6 +125,7 @@ class Policy(nn.Module):
         Gumbel noise `(n, S)` is shared by all states, `(n, B, S)` is not; fresh if None.
         `temperature` is that of every slot's distribution; 0 makes all actions the greedy one.
         """
+        observations = encode_images(self, observations)
         batch, device = observations.shape[0], observations.device
         if noise is None:
             added = gumbel_noise(torch.empty((n, batch, self.slot_layout.total), device=device))

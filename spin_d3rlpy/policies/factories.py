@@ -17,6 +17,7 @@ from spin_d3rlpy.asm.model import ARCHITECTURES, MLPConfig, StructureConfig, Tra
 from spin_d3rlpy.asm.pretraining import PretrainingConfig
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.files.fields import check_fields
+from spin_d3rlpy.images import behind_images
 from spin_d3rlpy.policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from spin_d3rlpy.policies.base import FactoredPolicy, Policy, SlotOrderPolicy
 from spin_d3rlpy.policies.entities import AttendingPolicy, EntityOrderPolicy, EntityPolicy
@@ -71,7 +72,11 @@ class PolicyFactory(DynamicConfig):
 
     @abstractmethod
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
-        """Returns the policy network for observations of this length and `nvec`."""
+        """Returns the policy network for observations of this length and `nvec`.
+
+        Where there are images the length knows them: `spin_d3rlpy.images.behind_images` puts an
+        encoder before a network's first layer.
+        """
 
     def with_layout(self, layout: ActionLayout) -> Self:
         """Returns the policy that uses what is known of slots and choices."""
@@ -136,8 +141,8 @@ class Factored(_TakesFeatures, name="spin_factored"):
     def create_policy(self, observation_size: int, nvec: Sequence[int]) -> Policy:
         if (entities := self.entities_in_use) is not None:
             return EntityPolicy(observation_size, nvec, entities, from_asm=False)
-        shape = (observation_size,)
-        return FactoredPolicy(shape, self.encoder_factory.create(shape), nvec)
+        encoder = behind_images(observation_size, lambda size: self.encoder_factory.create((size,)))
+        return FactoredPolicy((observation_size,), encoder, nvec)
 
 
 @dataclasses.dataclass()

@@ -15,6 +15,7 @@ from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import Precision, autocast, backward
 from spin_d3rlpy.files.fields import check_fields
+from spin_d3rlpy.images import behind_images
 from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.training.distributed import share_training
 from spin_d3rlpy.training.graphs import recorded
@@ -109,10 +110,14 @@ class GatedBlock(nn.Module):
         return gated
 
 
-def create_state_encoder(observation_size: int, config: RePreMConfig) -> nn.Sequential:
+def create_state_encoder(observation_size: int, config: RePreMConfig) -> nn.Module:
     """Returns an MLP from observations `(B, obs)` to embeddings `(B, D)`, SPIN's state encoder."""
     d = config.width
-    return nn.Sequential(nn.Linear(observation_size, 2 * d), nn.GELU(), nn.Linear(2 * d, d))
+    network: nn.Module = behind_images(
+        observation_size,
+        lambda size: nn.Sequential(nn.Linear(size, 2 * d), nn.GELU(), nn.Linear(2 * d, d)),
+    )
+    return network
 
 
 class RePreMModel(nn.Module):
@@ -120,9 +125,9 @@ class RePreMModel(nn.Module):
 
     References:
         * Cai et al., RePreM: Representation Pre-training with Masked Model for Reinforcement
-          Learning, 2023, section 3. Adapted: states are vectors, so their encoder is an MLP (as
-          SPIN's) instead of a convolutional network; an action's embedding is the sum of its
-          slots'.
+          Learning, 2023, section 3. Adapted: the states' encoder is an MLP (as SPIN's), behind a
+          convolutional network only where there are images; an action's embedding is the sum of
+          its slots'.
     """
 
     def __init__(

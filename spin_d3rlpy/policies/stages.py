@@ -53,6 +53,7 @@ class StageContext:
     transform: Callable[[torch.Tensor], torch.Tensor] | None  # the observation scaling
     scaler: dict[str, Any] | None  # its type and parameters, for an ASM's file
     asm: ActionStructureModel | None  # given, or of an earlier stage
+    observation_size: int  # length of the networks' input, which knows its images
     precision: Precision = "float32"  # the algorithm's, where a stage has none of its own
 
     def with_precision(self, config: TStageConfig) -> TStageConfig:
@@ -101,9 +102,8 @@ class PretrainASM(Stage):
 
     def create_model(self, context: StageContext) -> ActionStructureModel:
         """Returns the untrained model, on the context's device."""
-        buffer = context.buffer
-        size = buffer.observation_size
-        asm = ActionStructureModel(size, buffer.nvec, context.factory.structure)
+        size, nvec = context.observation_size, context.buffer.nvec
+        asm = ActionStructureModel(size, nvec, context.factory.structure)
         asm.observation_scaler = context.scaler
         return asm.to(torch.device(context.device))
 
@@ -194,7 +194,7 @@ class PretrainTrajectories(Stage):
         features = context.policy.features
         assert isinstance(features, TrajectoryFeatures)
         buffer, factory = context.buffer, context.factory
-        model = RePreMModel(buffer.observation_size, buffer.nvec, factory.sizes)
+        model = RePreMModel(context.observation_size, buffer.nvec, factory.sizes)
         model.to(torch.device(context.device))
         config = context.with_precision(factory.pretraining)
         rows = pretrain_reprem(model, buffer, config, context.run, context.transform)

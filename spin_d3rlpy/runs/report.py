@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.preprocessing import StandardObservationScaler
 from numpy.typing import NDArray
 
@@ -240,7 +241,11 @@ def measure_run(
     # The report must not depend on, nor disturb, the caller's random numbers.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        model = load_asm(asm, device) if asm else _model_of(log, settings, device, show_progress)
+        images = algo.config.image_encoder_factory
+        if asm:
+            model = load_asm(asm, device)
+        else:
+            model = _model_of(log, settings, device, show_progress, images)
         behavior = BehaviorProbabilities(model)
         measured = _measure(algo, log, behavior, settings, device, rule, show_progress)
     return RunReport(
@@ -274,7 +279,9 @@ def _measure(
             "seed": settings.seed,
         }
         fqe = MultiDiscreteFQEConfig(
-            learning_rate=1e-3, observation_scaler=StandardObservationScaler(eps=_EPS)
+            learning_rate=1e-3,
+            observation_scaler=StandardObservationScaler(eps=_EPS),
+            image_encoder_factory=algo.config.image_encoder_factory,
         )
         weighted = importance_sampling(log, policy, behavior, **shared)
         if weighted.effective_size < LEAST_EFFECTIVE_SIZE:
@@ -342,9 +349,15 @@ def _part(whole: DeviceReplayBuffer, settings: ReportSettings) -> DeviceReplayBu
 
 
 def _model_of(
-    log: DeviceReplayBuffer, settings: ReportSettings, device: str, show_progress: bool
+    log: DeviceReplayBuffer,
+    settings: ReportSettings,
+    device: str,
+    show_progress: bool,
+    images: EncoderFactory,
 ) -> ActionStructureModel:
     """Learns who logged: a small model of the log's actions, in any order of the slots.
+
+    Images are encoded as the policy does.
 
     Held-out episodes stop it: a model that knows its own data by heart has wrong probabilities.
     """
@@ -364,6 +377,7 @@ def _model_of(
         },
     }
     algo = create_algorithm(PRETRAINED, fields, device)
+    algo.config.image_encoder_factory = images
     algo.build_with_dataset(log)  # fits the scaler
     context = algo.stage_context(log.to(device), Run(show_progress))
     result = PretrainASM().train(context)

@@ -36,7 +36,9 @@ from d3rlpy.torch_utility import TorchMiniBatch
 
 from spin_d3rlpy import BCConfig, LockstepEvaluator, MultiDiscreteFQE, create_replay_buffer
 from spin_d3rlpy._compat import quiet_tracing
+from spin_d3rlpy.algos.exports import policy_inputs
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.observation_spaces import with_flat_images
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.policies.joint import JointPolicy
 
@@ -240,7 +242,8 @@ def builds_from_anything_alike(case: Case) -> None:
     size = case.dataset.observation_size
     from_data, from_env = case.built(), case.make()
     from_env.build_with_env(case.make_env())
-    from_shape = case.make(nvec=case.dataset.nvec)
+    images = case.dataset.observation_layout
+    from_shape = case.make(nvec=case.dataset.nvec, observation_layout=images)
     from_shape.create_impl((size,), max(case.dataset.nvec))
     for algo in (from_env, from_shape):
         assert same(networks(from_data), networks(algo))
@@ -348,7 +351,8 @@ def is_evaluated(case: Case) -> None:
     """By d3rlpy's evaluators, those of values where there are any, and by ours of policies."""
     evaluators: dict[str, Any] = {"return": LockstepEvaluator(case.make_env(), n_trials=2)}
     if case.dataset.history is None:  # d3rlpy's keeps none
-        evaluators["stock"] = EnvironmentEvaluator(case.make_env(), n_trials=2, epsilon=0.1)
+        env = with_flat_images(case.make_env())  # d3rlpy knows no dicts
+        evaluators["stock"] = EnvironmentEvaluator(env, n_trials=2, epsilon=0.1)
     if case.has_values:
         evaluators |= {
             "td_error": TDErrorEvaluator(),
@@ -378,7 +382,7 @@ def exports_to_torchscript(case: Case) -> None:
     with quiet_tracing():  # newer versions of torch deprecate it
         policy = torch.jit.load(path)
     # Of 11 rows, though policies are exported with fewer.
-    found = policy(torch.from_numpy(case.observations))
+    found = policy(policy_inputs(algo).parts(torch.from_numpy(case.observations)))
     assert found.tolist() == algo.predict(case.observations).tolist()
     assert frozen_parameters(algo) == frozen  # d3rlpy thaws everything
     algo.fit(case.dataset, n_steps=1, **QUIET)

@@ -47,7 +47,8 @@ class VariationalActionModeling(PretrainingObjective):
 
     def decode(self, observations: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
         """Returns logits, flat `(B, S)`, of states `(B, obs)` and latents `(B, Z)`."""
-        state = self.asm.transformer.state_encoder(observations)
+        trunk = self.asm.transformer
+        state = trunk.state_encoder(trunk.images(observations))
         hidden = self.decoder(torch.cat([latent.to(state.dtype), state], dim=-1))
         logits: torch.Tensor = in_float32(self.decoder_out, hidden)
         return logits

@@ -36,7 +36,7 @@ from spin_d3rlpy.data.minari.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.tables.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.errors import InvalidDatasetError
 from spin_d3rlpy.nvec import as_choices, whole_numbers
-from spin_envs import ActionLayout, FlatActions
+from spin_envs import ActionLayout, FlatActions, ObservationLayout
 from spin_envs.flat_actions import BinsOf
 
 
@@ -126,19 +126,27 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
     @classmethod
     def from_replay_buffer(
-        cls, buffer: ReplayBufferBase, nvec: Sequence[int]
+        cls,
+        buffer: ReplayBufferBase,
+        nvec: Sequence[int],
+        observation_layout: ObservationLayout | None = None,
     ) -> DeviceReplayBuffer:
         """Reads a d3rlpy replay buffer with integer actions `(N,)`.
 
         The last transition of a truncated episode is dropped, because d3rlpy does not store its
-        next observation.
+        next observation. Observations are rows of numbers, images of uint8, or tuples of both.
+
+        Args:
+            buffer: d3rlpy's.
+            nvec: number of choices of each slot.
+            observation_layout: where rows have images, as in data that an algorithm collected.
 
         Raises:
             InvalidDatasetError: invalid actions, NaN or infinite entries, or a picker other than
                 `BasicTransitionPicker`.
             NvecMismatchError: actions have another number of slots than `nvec`.
         """
-        return cls(read_d3rlpy(buffer, nvec))
+        return cls(read_d3rlpy(buffer, nvec, observation_layout))
 
     @property
     def nvec(self) -> list[int]:
@@ -149,6 +157,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
     def observations(self) -> torch.Tensor:
         """`(sum(T + 1), obs)` float32; an episode's rows follow each other.
 
+        Of observations with images it is the numbers alone; the pixels are `images`.
         Single ones, also with a history: `observations_at` returns what a policy sees.
         """
         return self.stored.observations
@@ -157,6 +166,16 @@ class DeviceReplayBuffer(ReplayBufferBase):
     def observation_size(self) -> int:
         """Length of what a policy sees: of an observation, or of a row of a history."""
         return self.stored.observation_size
+
+    @property
+    def images(self) -> torch.Tensor | None:
+        """`(sum(T + 1), p)` uint8: pixels of the images in each observation; None without."""
+        return self.stored.images
+
+    @property
+    def observation_layout(self) -> ObservationLayout | None:
+        """Where the parts of an observation lie in a row; None without images."""
+        return self.stored.observation_layout
 
     @property
     def states(self) -> StatesOfRows:
@@ -373,12 +392,18 @@ class DeviceReplayBuffer(ReplayBufferBase):
 
         Args:
             observations: `(sum(T + 1), obs)` float32, in the order of `observations`; they may have
-                another number of features. What was known of features is left out.
+                another number of features. What was known of features is left out. Images stay as
+                they are, next to as many numbers as before.
 
         Raises:
             InvalidDatasetError: they are of another number, or not finite.
         """
-        rows = len(self.observations)
+        rows, layout = len(self.observations), self.observation_layout
+        if layout is not None and observations.shape[1:] != (layout.n_numbers,):
+            raise InvalidDatasetError(
+                f"Expected {layout.n_numbers} numbers next to the images of each observation, got "
+                f"shape {tuple(observations.shape)}."
+            )
         is_table = observations.ndim == 2 and len(observations) == rows
         if not is_table or not bool(observations.isfinite().all()):
             raise InvalidDatasetError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from spin_d3rlpy.data.buffer.source_rows import SourceRows
 from spin_d3rlpy.data.rounding import StateRounding
 from spin_d3rlpy.errors import InvalidDatasetError, NvecMismatchError
 from spin_d3rlpy.files.untrusted import require_memory
+from spin_envs import ObservationLayout
 
 _ADVICE = (
     "Pass memory_map=True to keep observations in a file, max_episodes= to read fewer, or check "
@@ -36,6 +38,7 @@ class EpisodeArrays:
     terminated: bool  # whether the task ended the episode (rather than a time limit)
     masks: Bits | None = None  # `(T + 1, bytes)`: of the states, see `masks.py`
     infos: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by key, if any are used
+    images: NDArray[np.uint8] | None = None  # `(T + 1, p)`: pixels; `observations` are the rest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +54,8 @@ class StackedEpisodes:
     masks: Bits | None = None  # `(sum(T + 1), bytes)`, see `spin_d3rlpy.data.buffer.masks`
     source: SourceRows | None = None  # if the rows that it was read from have another order
     named_rewards: NamedRewards | None = None  # if there are several of each transition
+    images: NDArray[np.uint8] | None = None  # `(sum(T + 1), p)`: pixels, apart from `observations`
+    observation_layout: ObservationLayout | None = None  # of both, if there are images
 
     def weighed(self, weights: object) -> StackedEpisodes:
         """Returns the same episodes with a reward that is made of several.
@@ -82,12 +87,14 @@ def stack_episodes(
     integral_floats: bool = False,
     map_in: Path | None = None,
     rounding: StateRounding | None = None,
+    observation_layout: ObservationLayout | None = None,
 ) -> StackedEpisodes:
     """Checks episodes one by one and copies each into place, so that memory is needed once.
 
     `integral_floats` accepts float actions that are whole numbers; `map_in` is the folder of a file
     that holds observations instead of memory; `rounding` sees them as they were before they are
-    rounded. Raises InvalidDatasetError or NvecMismatchError, which name episode and step.
+    rounded; `observation_layout` is that of episodes with images. Raises InvalidDatasetError or
+    NvecMismatchError, which name episode and step.
     """
     n = sum(lengths)
     if n == 0:
@@ -97,17 +104,20 @@ def stack_episodes(
     for episode, length in zip(episodes, lengths, strict=True):
         _check_shapes(episode, length)
         if stacked is None:
-            features = episode.observations.shape[1]
+            features, rows = episode.observations.shape[1], n + len(lengths)
+            pixels = 0 if episode.images is None else episode.images.shape[1]
             if map_in is None:
-                _require_room(n, len(lengths), features, nvec)
+                _require_room(n, len(lengths), features, pixels, nvec)
             stacked = StackedEpisodes(
-                observations=allocate_observations(n + len(lengths), features, map_in),
+                observations=allocate_observations(rows, features, map_in),
                 actions=np.empty((n, len(nvec)), action_dtype(nvec)),
                 rewards=np.empty(n, np.float32),
                 terminals=np.zeros(n, np.float32),
                 lengths=list(lengths),
                 nvec=list(nvec),
-                masks=_allocate_masks(episode, n + len(lengths), nvec),
+                masks=_allocate_masks(episode, rows, nvec),
+                images=allocate_images(rows, pixels, map_in) if pixels else None,
+                observation_layout=observation_layout,
             )
         observations = stacked.observations[row : row + length + 1]
         rewards = stacked.rewards[step : step + length]
@@ -116,6 +126,9 @@ def stack_episodes(
                 f"Observations of {episode.name} have {episode.observations.shape[1]} features, "
                 f"those of earlier episodes {features}."
             )
+        if stacked.images is not None:
+            assert episode.images is not None  # by one layout
+            stacked.images[row : row + length + 1] = episode.images
         if rounding is not None:
             rounding.add(episode.observations)
         # What float32 cannot hold becomes infinite, which the check reports.
@@ -169,24 +182,38 @@ def allocate_observations(rows: int, features: int, map_in: Path | None) -> NDAr
     Raises:
         InvalidDatasetError: the folder has no room.
     """
-    if map_in is not None:
+    return _allocate((rows, features), np.float32, "features", map_in)
+
+
+def allocate_images(rows: int, pixels: int, map_in: Path | None) -> NDArray[np.uint8]:
+    """Returns an array for images; arguments and errors are those of `allocate_observations`."""
+    return _allocate((rows, pixels), np.uint8, "pixels", map_in)
+
+
+def _allocate(
+    shape: tuple[int, int], dtype: DTypeLike, columns: str, map_in: Path | None
+) -> NDArray[Any]:
+    what = f"{shape[0]} observations of {shape[1]} {columns}"
+    if map_in is not None and shape[1]:  # a file of no bytes cannot be mapped
         try:
-            return mapped_array((rows, features), np.float32, map_in)
+            return mapped_array(shape, dtype, map_in)
         except OSError as error:
             raise InvalidDatasetError(
-                f"{rows} observations of {features} features cannot be mapped: {error.strerror}. "
+                f"{what} cannot be mapped: {error.strerror}. "
                 "Pass memory_map= a folder with room, or max_episodes= to read fewer."
             ) from error
-    what = f"{rows} observations of {features} features"
-    require_memory(4 * rows * features, what, _ADVICE, InvalidDatasetError)
-    return np.empty((rows, features), np.float32)
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    require_memory(n_bytes, what, _ADVICE, InvalidDatasetError)
+    return np.empty(shape, dtype)
 
 
-def _require_room(n: int, n_episodes: int, features: int, nvec: Sequence[int]) -> None:
+def _require_room(n: int, n_episodes: int, features: int, pixels: int, nvec: Sequence[int]) -> None:
     """Compares everything that is stacked with the available memory, before any of it is taken."""
-    row = 4 * features + len(nvec) * action_dtype(nvec).itemsize + 2 * 4  # reward and terminal
-    what = f"{n} transitions with {features} features"
-    require_memory(n * row + 4 * n_episodes * features, what, _ADVICE, InvalidDatasetError)
+    state_bytes = 4 * features + pixels
+    row = state_bytes + len(nvec) * action_dtype(nvec).itemsize + 2 * 4  # reward and terminal
+    of_images = f" and {pixels} pixels" if pixels else ""
+    what = f"{n} transitions with {features} features{of_images}"
+    require_memory(n * row + n_episodes * state_bytes, what, _ADVICE, InvalidDatasetError)
 
 
 def mapped_array(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path) -> NDArray[Any]:
@@ -221,7 +248,7 @@ def _check_shapes(episode: EpisodeArrays, length: int) -> None:
             f"Expected flat numeric observations (T + 1, obs), actions (T, N) and T rewards with "
             f"T = {length}, {episode.name} has observations of shape {observations.shape} and "
             f"dtype {observations.dtype}, actions {actions.shape} and rewards {rewards.shape}. "
-            "Flatten observations first."
+            "Flatten numbers first, and keep images as uint8."
         )
 
 

@@ -69,7 +69,11 @@ class Sampler:
 def episode_weights(stored: StoredEpisodes, weights: TrajectoryWeights) -> torch.Tensor | None:
     """Returns how much each episode counts, `(episodes,)`; None: by luck, so all alike."""
     starts = stored.episode_starts[:-1]
-    first = stored.observations_at(stored.observation_index.index_select(0, starts))
+    rows = stored.observation_index.index_select(0, starts)
+    if stored.images is None:
+        first = stored.observations_at(rows)
+    else:  # no regression on thousands of pixels
+        first = stored.observations[rows.to(stored.observations.device)].to(stored.device)
     if weights.least_persistence > -1.0:
         measured = persistence(stored.halves(), first)
         if measured < weights.least_persistence:  # not so if it cannot be told

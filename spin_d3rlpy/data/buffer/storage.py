@@ -11,15 +11,21 @@ from typing import Any
 
 import torch
 from d3rlpy.dataset import Episode, EpisodeBase
+from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer.batches import MiniBatch
-from spin_d3rlpy.data.buffer.episodes import StackedEpisodes, allocate_observations
+from spin_d3rlpy.data.buffer.episodes import (
+    StackedEpisodes,
+    allocate_images,
+    allocate_observations,
+)
 from spin_d3rlpy.data.buffer.history import History
 from spin_d3rlpy.data.buffer.masks import Unpacking
 from spin_d3rlpy.data.buffer.named_rewards import NamedRewards
 from spin_d3rlpy.data.buffer.source_rows import SourceRows
 from spin_d3rlpy.data.buffer.weights import completed_returns, returns_to_go
 from spin_d3rlpy.fast.read_ahead import read_ahead
+from spin_envs import ObservationLayout
 
 _ROWS_AT_ONCE = 65_536
 
@@ -38,7 +44,8 @@ class StoredEpisodes:
 
     Attributes:
         nvec: number of choices of each of the N slots.
-        observations: `(sum(T + 1), obs)` float32; an episode's rows follow each other.
+        observations: `(sum(T + 1), obs)` float32; an episode's rows follow each other. With images
+            their numbers alone.
         actions: `(n, N)` int8, int16 or int64.
         rewards: `(n,)` float32.
         terminals: `(n,)` float32, 1 where the task ended the episode.
@@ -52,6 +59,9 @@ class StoredEpisodes:
         map_in: folder of the file with `observations`, if memory-mapped. They then stay in host
             memory when the rest moves to a GPU.
         history: if there is one, states are rows of the last observations, made when asked for.
+        images: `(sum(T + 1), p)` uint8: pixels of the observations' images, each frame once; None
+            without. They are where the observations are.
+        observation_layout: of rows of numbers and pixels; None without images.
     """
 
     nvec: list[int]
@@ -69,6 +79,8 @@ class StoredEpisodes:
     _unpacking: Unpacking
     _zero_and_one: torch.Tensor
     history: History | None = None
+    images: torch.Tensor | None = None
+    observation_layout: ObservationLayout | None = None
 
     @classmethod
     def from_stacked(cls, data: StackedEpisodes, map_in: Path | None) -> StoredEpisodes:
@@ -93,6 +105,8 @@ class StoredEpisodes:
             map_in=map_in,
             _unpacking=Unpacking(data.nvec),
             _zero_and_one=torch.tensor([0.0, 1.0]),
+            images=None if data.images is None else torch.from_numpy(data.images),
+            observation_layout=data.observation_layout,
         )
 
     @property
@@ -111,7 +125,7 @@ class StoredEpisodes:
             name: value.to(device)
             for name, value in vars(self).items()
             if isinstance(value, torch.Tensor)
-            and not (name == "observations" and self.map_in is not None)
+            and not (name in ("observations", "images") and self.map_in is not None)
         }
         named = None if self.named_rewards is None else self.named_rewards.to(device)
         moved |= {"named_rewards": named, "_unpacking": self._unpacking.to(device)}
@@ -124,10 +138,11 @@ class StoredEpisodes:
         # Episode i's T + 1 observations begin i rows after its first transition's number.
         rows = torch.cat([torch.arange(starts[i] + i, starts[i + 1] + i + 1) for i in chosen])
         observations = allocate_observations(len(rows), self.observations.shape[1], self.map_in)
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            part = slice(start, start + _ROWS_AT_ONCE)
-            read = self.observations[rows[part].to(self.observations.device)]
-            observations[part] = read.cpu().numpy()
+        _copy_rows(self.observations, rows, observations)
+        images = None
+        if self.images is not None:
+            images = allocate_images(len(rows), self.images.shape[1], self.map_in)
+            _copy_rows(self.images, rows, images)
         stacked = StackedEpisodes(
             observations,
             actions=self.actions[steps].cpu().numpy(),
@@ -138,6 +153,8 @@ class StoredEpisodes:
             masks=None if self.masks is None else self.masks[rows.to(self.device)].cpu().numpy(),
             source=self.source.select(steps.cpu().numpy()),
             named_rewards=None if self.named_rewards is None else self.named_rewards.select(steps),
+            images=images,
+            observation_layout=self.observation_layout,
         )
         chosen_ones = StoredEpisodes.from_stacked(stacked, self.map_in).to(self.device)
         return dataclasses.replace(chosen_ones, history=self.history)
@@ -145,7 +162,7 @@ class StoredEpisodes:
     @property
     def observation_size(self) -> int:
         """Length of a state: of an observation, or of a row of several."""
-        size = self.observations.shape[1]
+        size = self.observations.shape[1] + (0 if self.images is None else self.images.shape[1])
         return size if self.history is None else self.history.row_size(size)
 
     def observations_at(self, rows: torch.Tensor) -> torch.Tensor:
@@ -154,8 +171,12 @@ class StoredEpisodes:
         return self._states(rows)
 
     def _read_ahead(self, rows: torch.Tensor) -> None:
-        if self.map_in is not None:
-            read_ahead(self.observations, rows if self.history is None else self._last(rows)[0])
+        if self.map_in is None:
+            return
+        read = rows if self.history is None else self._last(rows)[0]
+        for source in (self.observations, self.images):
+            if source is not None and source.shape[1]:
+                read_ahead(source, read)
 
     def _states(self, rows: torch.Tensor) -> torch.Tensor:
         if self.history is None:
@@ -185,8 +206,13 @@ class StoredEpisodes:
         return starts + torch.arange(len(starts), device=self.device)
 
     def _gathered(self, rows: torch.Tensor) -> torch.Tensor:
-        source = self.observations
-        return source.index_select(0, rows.to(source.device)).to(self.device)
+        source, images = self.observations, self.images
+        rows = rows.to(source.device)
+        numbers = source.index_select(0, rows).to(self.device)
+        if images is None:
+            return numbers
+        pixels = images.index_select(0, rows).to(self.device)  # as bytes, a quarter to copy
+        return torch.cat([numbers, pixels.to(numbers.dtype)], dim=1)
 
     def masks_at(self, rows: torch.Tensor) -> torch.Tensor | None:
         """Returns which choices may be made in observations' rows `(R,)`, `(R, N, K)` bool."""
@@ -262,7 +288,10 @@ class StoredEpisodes:
         return torch.stack([first, second], dim=1)
 
     def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns mean and standard deviation of the observations, `(obs,)` each, in float64."""
+        """Returns mean and standard deviation of the observations, `(obs,)` each, in float64.
+
+        Those of pixels are not among them.
+        """
         chunks = self.observations.split(_ROWS_AT_ONCE)  # views: no second copy in memory
         n = len(self.observations)
         mean = torch.stack([chunk.double().sum(0) for chunk in chunks]).sum(0) / n
@@ -272,7 +301,7 @@ class StoredEpisodes:
     @functools.cached_property
     def of_d3rlpy(self) -> Sequence[EpisodeBase]:
         """The episodes in d3rlpy's form, without their last next observation."""
-        if self.history is not None:
+        if self.history is not None or self.images is not None:
             return _EpisodesOfRows(self)
         tensors = (self.observations, self.actions, self.rewards, self.terminals)
         observations, actions, rewards, terminals = (t.cpu().numpy() for t in tensors)
@@ -289,8 +318,15 @@ class StoredEpisodes:
         ]
 
 
+def _copy_rows(source: torch.Tensor, rows: torch.Tensor, to: NDArray[Any]) -> None:
+    """Copies rows `(R,)` of a matrix to an array, piece by piece."""
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        to[part] = source[rows[part].to(source.device)].cpu().numpy()
+
+
 class _EpisodesOfRows(Sequence[EpisodeBase]):
-    """Episodes in d3rlpy's form whose states are rows of several observations, made when asked."""
+    """Episodes in d3rlpy's form whose states, of images or a history, are made when asked for."""
 
     def __init__(self, stored: StoredEpisodes) -> None:
         self._stored = stored

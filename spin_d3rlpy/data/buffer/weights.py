@@ -95,6 +95,8 @@ def persistence(halves: torch.Tensor, starts: torch.Tensor) -> float:
 
 def _expected_returns(returns: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     """Returns a ridge regression's predictions from standardized start states, `(episodes,)`."""
+    if not starts.shape[1]:  # observations are images alone
+        return returns.mean().expand_as(returns)
     x = (starts - starts.mean(0)) / (starts.std(0, correction=0) + 1e-3)
     gram = x.T @ x + RIDGE * len(x) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     slope = torch.linalg.solve(gram, x.T @ (returns - returns.mean()))

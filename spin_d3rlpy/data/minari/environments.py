@@ -21,7 +21,11 @@ from spin_d3rlpy.files.untrusted import require_memory
 
 HDF5_FILE = "main_data.hdf5"
 _MIN_EPISODE = 100  # bytes that an episode takes in a file, at the very least
-_OWN_WRAPPERS = ("spin_envs.discretized:DiscretizeAction", "spin_envs.flatten_action:FlattenAction")
+_OWN_WRAPPERS = (
+    "spin_envs.discretized:DiscretizeAction",
+    "spin_envs.flatten_action:FlattenAction",
+    "spin_envs.flatten_images:FlattenImages",
+)
 _ADVICE = (
     "If you trust whoever made the dataset, pass trust=True (on the command line: --trust). For "
     "the data alone, use DeviceReplayBuffer.from_minari."

@@ -28,11 +28,16 @@ from spin_d3rlpy.data.minari.environments import HDF5_FILE, check_episode_count
 from spin_d3rlpy.data.minari.info_rewards import RewardReader
 from spin_d3rlpy.data.minari.records import misplaced_end, record_problems
 from spin_d3rlpy.data.minari.staging import Checksum
+from spin_d3rlpy.data.observation_spaces import (
+    layout_of_arrays,
+    observation_layout_of,
+    split_episode,
+)
 from spin_d3rlpy.data.rounding import StateRounding
-from spin_d3rlpy.errors import InvalidDatasetError, SpinError
+from spin_d3rlpy.errors import InvalidDatasetError, InvalidObservationError, SpinError
 from spin_d3rlpy.files.untrusted import require_memory
 from spin_d3rlpy.nvec import check_nvec
-from spin_envs import FlatActions
+from spin_envs import FlatActions, ObservationLayout
 from spin_envs.flat_actions import BinsOf
 
 _MAX_RATIO = 1100  # of bytes in memory to bytes stored: deflate reaches 1032
@@ -93,7 +98,12 @@ def read_minari(
                 chosen = _with_rewards(chosen, rewards, named)
             rounding = StateRounding()
             stacked = stack_episodes(
-                chosen, lengths, actions.nvec, map_in=map_in, rounding=rounding
+                chosen,
+                lengths,
+                actions.nvec,
+                map_in=map_in,
+                rounding=rounding,
+                observation_layout=_images_of(dataset),
             )
     except SpinError:
         raise
@@ -105,6 +115,20 @@ def read_minari(
     if rewards is not None:
         stacked = rewards.add(stacked, np.concatenate(named))
     return stacked, actions.kept
+
+
+def _images_of(dataset: MinariDataset) -> ObservationLayout | None:
+    """Returns where images and numbers of a dataset's observations lie; None without images.
+
+    Raises:
+        InvalidDatasetError: next to images there is what networks cannot take.
+    """
+    try:
+        return observation_layout_of(
+            dataset.observation_space, f"Dataset {dataset.id} cannot be used."
+        )
+    except InvalidObservationError as error:
+        raise InvalidDatasetError(str(error)) from error
 
 
 def _damaged(dataset: MinariDataset, error: Exception) -> InvalidDatasetError:
@@ -353,11 +377,18 @@ def episode_arrays(
         masks = np.asarray(infos[BITS_KEY])
     elif INFO in infos:
         masks = actions.masks(infos[INFO], len(rewards), f"episode {index}")
-    return EpisodeArrays(
-        name=f"episode {index}",
-        observations=flatten_observations(
+    name, images = f"episode {index}", None
+    if (layout := _images_of(dataset)) is not None:
+        seen = episode["observations"]
+        observations, images = split_episode(layout, seen, len(rewards) + 1, name)
+    else:
+        observations = flatten_observations(
             dataset.observation_space, episode["observations"], f"dataset {dataset.id}"
-        ),
+        )
+    return EpisodeArrays(
+        name=name,
+        observations=observations,
+        images=images,
         actions=numbers_of(dataset.action_space, episode["actions"], len(rewards)),
         rewards=rewards,
         terminated=bool(episode["terminations"][-1]),
@@ -376,8 +407,9 @@ def flatten_observations(space: Space[Any], observations: Any, source: str) -> N
         return np.asarray(observations)
     if not isinstance(space, Dict | Tuple):
         raise InvalidDatasetError(
-            "Expected flat observations (a one-dimensional Box) or a Dict or Tuple of spaces, "
-            f"{source} has {space}. Flatten them, e.g. with gymnasium.wrappers.FlattenObservation."
+            "Expected flat observations (a one-dimensional Box), images of uint8 or a Dict or "
+            f"Tuple of spaces, {source} has {space}. Flatten numbers, e.g. with "
+            "gymnasium.wrappers.FlattenObservation, and keep images as uint8."
         )
     return np.concatenate(_parts(space, observations, source), axis=1)
 
@@ -399,11 +431,16 @@ def _parts(space: Space[Any], observations: Any, source: str) -> list[NDArray[An
     )
 
 
-def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisodes:
+def read_d3rlpy(
+    buffer: ReplayBufferBase,
+    nvec: Sequence[int],
+    observation_layout: ObservationLayout | None = None,
+) -> StackedEpisodes:
     """Reads a d3rlpy replay buffer's episodes, with T observations for T actions.
 
     The last transition of a terminated one is kept, with its observation repeated as a next one
-    that is never used. Buffers with features that would be ignored (frame stacks, ...) are refused.
+    that is never used. `observation_layout` is that of rows with images. Buffers with features
+    that would be ignored (frame stacks, ...) are refused.
 
     Raises:
         InvalidDatasetError: a buffer with features that would be ignored.
@@ -419,12 +456,16 @@ def read_d3rlpy(buffer: ReplayBufferBase, nvec: Sequence[int]) -> StackedEpisode
     episodes = [(i, e) for i, e in enumerate(buffer.episodes) if e.transition_count]
     lengths = [e.transition_count for _, e in episodes]
     rounding = StateRounding()
+    layout = None
+    if episodes:
+        layout = layout_of_arrays(episodes[0][1].observations, observation_layout)
     stacked = stack_episodes(
-        (_from_d3rlpy(i, e) for i, e in episodes),
+        (_from_d3rlpy(i, e, layout) for i, e in episodes),
         lengths,
         check_nvec(nvec),
         integral_floats=True,
         rounding=rounding,
+        observation_layout=layout,
     )
     rounding.warn("the replay buffer")
     return stacked
@@ -442,19 +483,26 @@ def largest_choices(buffer: ReplayBufferBase) -> list[int]:
     return [int(m) + 1 for m in np.max(largest, axis=0)]
 
 
-def _from_d3rlpy(index: int, episode: EpisodeBase) -> EpisodeArrays:
-    if not isinstance(episode.observations, np.ndarray):
+def _from_d3rlpy(
+    index: int, episode: EpisodeBase, layout: ObservationLayout | None
+) -> EpisodeArrays:
+    if layout is None and not isinstance(episode.observations, np.ndarray):
         raise InvalidDatasetError(
             f"Expected flat observations, episode {index} has a tuple of arrays to concatenate."
         )
-    length = episode.transition_count
+    length, name = episode.transition_count, f"episode {index}"
     rewards = np.asarray(episode.rewards)
-    observations: np.ndarray[Any, Any] = episode.observations
+    observations: Any = episode.observations
+    images: Any = None
+    if layout is not None:
+        observations, images = split_episode(layout, observations, len(rewards), name)
     if episode.terminated:
         observations = np.concatenate([observations, observations[-1:]])
+        images = None if images is None else np.concatenate([images, images[-1:]])
     return EpisodeArrays(
-        name=f"episode {index}",
+        name=name,
         observations=observations,
+        images=images,
         actions=np.asarray(episode.actions)[:length],
         rewards=(rewards[:, 0] if rewards.shape[1:] == (1,) else rewards)[:length],
         terminated=bool(episode.terminated),

@@ -10,8 +10,9 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,17 @@ def _append_error(data: Path, n_bytes: int) -> OSError | None:
 
 
 def _bytes_of(episode: EpisodeBuffer) -> int:
-    arrays = (episode.observations, episode.actions, episode.rewards)
+    arrays = (*_arrays_in(episode.observations), episode.actions, episode.rewards)
     return sum(np.asarray(array).nbytes for array in arrays)
+
+
+def _arrays_in(observations: Any) -> list[NDArray[Any]]:
+    """Returns the arrays of an episode's observations, which may be nested."""
+    if isinstance(observations, Mapping):
+        observations = tuple(observations.values())
+    if isinstance(observations, tuple):
+        return [array for inner in observations for array in _arrays_in(inner)]
+    return [np.asarray(observations)]
 
 
 @contextmanager
@@ -222,9 +232,9 @@ class Checksum:
         self._hash = hashlib.sha256()
         self.episodes = 0
 
-    def add(self, *arrays: NDArray[Any]) -> None:
+    def add(self, *arrays: Any) -> None:
         """Adds an episode's observations, actions, rewards and terminations as stored."""
-        for array in arrays:
+        for array in (inner for stored in arrays for inner in _arrays_in(stored)):
             self._hash.update(np.ascontiguousarray(array).data)
 
     def __str__(self) -> str:
@@ -284,12 +294,16 @@ def write_episodes(
     Raises:
         DatasetWriteError: the disk has no room, or cannot be written.
     """
+    # Minari 0.5.4 would store images as JPEG, which changes them.
+    has_jpeg = "jpeg_encoding" in signature(MinariStorage.new).parameters
+    exact: dict[str, Any] = {"jpeg_encoding": False} if has_jpeg else {}
     storage = MinariStorage.new(
         staging.data,
         observation_space=observation_space,
         action_space=action_space,
         env_spec=env_spec,
         data_format="hdf5",
+        **exact,
     )
     returns, checksum, remaining = [], Checksum(), iter(episodes)
     # HDF5 prints thousands of lines when a disk is full.

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, get_args
 import gymnasium
 import numpy as np
 from d3rlpy.dataset import ReplayBufferBase
-from gymnasium.spaces import Box, MultiDiscrete
+from gymnasium.spaces import Box, MultiDiscrete, Space
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.action_spaces import KEY as ACTIONS_KEY
@@ -533,9 +533,8 @@ def save_dataset(
     flat = None if env is None else with_flat_actions(env, kept)
     data = as_device_buffer(buffer, None if flat is None else nvec_from_space(flat.action_space))
     kept = kept if flat is None or kept is not None else flat_actions_of(flat)
-    observations, actions, rewards = (
-        tensor.cpu().numpy() for tensor in (data.observations, data.actions, data.rewards)
-    )
+    actions, rewards = (tensor.cpu().numpy() for tensor in (data.actions, data.rewards))
+    observations, space = _stored_observations(data, env)
     masks = None if data.masks is None else data.masks.cpu().numpy()
     named = data.named_rewards
     edges = enumerate(itertools.pairwise(data.episode_starts.tolist()))
@@ -545,15 +544,14 @@ def save_dataset(
                 f"Dataset {name!r} exists. Delete it (minari delete {name}) or take "
                 "the next version."
             )
-        size = observations.shape[1]
         storage = write_episodes(
             staging,
-            Box(-np.inf, np.inf, (size,), np.float32) if env is None else env.observation_space,
+            space,
             MultiDiscrete(data.nvec),
             None if env is None else storable_spec(env),
             (
                 episode_buffer(
-                    observations[start + i : end + i + 1],
+                    observations(slice(start + i, end + i + 1)),
                     actions[start:end],
                     rewards[start:end],
                     bool(data.terminals[end - 1]),
@@ -573,3 +571,15 @@ def save_dataset(
         if named is not None:
             metadata[REWARDS_KEY] = named.to_json()
         storage.update_metadata(metadata)
+
+
+def _stored_observations(
+    data: DeviceReplayBuffer, env: gymnasium.Env[Any, Any] | None
+) -> tuple[Callable[[slice], Any], Space[Any]]:
+    """Returns what gives observations' rows as a file holds them, and their space."""
+    numbers, layout, images = data.observations.cpu().numpy(), data.observation_layout, data.images
+    if layout is None or images is None:
+        space = Box(-np.inf, np.inf, numbers.shape[1:], np.float32)
+        return lambda rows: numbers[rows], space if env is None else env.observation_space
+    pixels = images.cpu().numpy()
+    return lambda rows: layout.joined(numbers[rows], pixels[rows]), layout.space
