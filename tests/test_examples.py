@@ -96,7 +96,7 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     "doom/train_on_images.py": [
         (
             [
-                *["--episodes", "3", "--seconds", "1", "--seeds", "0", "--test-episodes", "1"],
+                *["--episodes", "30", "--seconds", "1", "--seeds", "0", "--test-episodes", "1"],
                 *["--out", "doom.csv"],
             ],
             ["doom.csv"],
