@@ -118,6 +118,7 @@ def test_files_of_running_processes_and_other_machines_stay(tmp_path: Path) -> N
     assert set(tmp_path.iterdir()) == {path, alive, elsewhere}
 
 
+@pytest.mark.slow
 def test_no_writer_harms_a_file_or_the_process_on_a_full_disk(tmp_path: Path) -> None:
     pytest.importorskip("resource")
     done = subprocess.run(

@@ -3,7 +3,7 @@
 A page's Python blocks run in order, in one namespace and in an empty folder. Comments say how a
 test makes them short: `<!-- test: n_steps=5_000 => n_steps=2 -->` replaces text in the page's
 blocks, and fails if it is not there. `<!-- test needs: wandb -->` skips a page where that
-is absent.
+is absent, `<!-- test slow -->` makes it one of the slow tests.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tomllib
 import types
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,12 @@ def python_of(page: Path) -> str:
     return code
 
 
+def with_speed(page: Path) -> Any:
+    """Returns a page as a parameter, marked slow if it says so."""
+    is_slow = "<!-- test slow -->" in page.read_text()
+    return pytest.param(page, marks=[pytest.mark.slow] if is_slow else [], id=name_of(page))
+
+
 @pytest.fixture(scope="module")
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder, so that pages share a dataset."""
@@ -58,7 +65,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("short_episodes")
-@pytest.mark.parametrize("page", [p for p in PAGES if python_of(p)], ids=name_of)
+@pytest.mark.parametrize("page", [with_speed(p) for p in PAGES if python_of(p)])
 def test_the_code_of_a_page_runs(
     page: Path, datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

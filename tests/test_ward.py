@@ -141,6 +141,7 @@ def test_a_policy_sees_the_last_known_values(example: dict[str, Any]) -> None:
         assert value == pytest.approx(last[i])
 
 
+@pytest.mark.slow
 def test_ten_commands_lead_from_installation_to_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -293,12 +293,13 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             buffer: the dataset, on the algorithm's device.
             run: progress bar, checkpoints and logs.
         """
-        weights, held_out = self._config.imitation_weights, self._held_out
+        training = buffer.for_imitation(self._config.imitation_weights)
         return StageContext(
             policy=self.policy,
             factory=self._factory,
-            buffer=buffer.for_imitation(weights),
-            held_out=None if held_out is None else held_out.for_imitation(weights),
+            buffer=training,
+            # Of weighted trajectories a few hold most rows, and held-out ones are not like these.
+            held_out=None if training.is_weighted else self._held_out,
             device=self._device,
             run=run,
             transform=self._transform,

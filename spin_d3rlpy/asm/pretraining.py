@@ -77,7 +77,8 @@ class PretrainingConfig:
         overfitting_dropout: dropout rate once predictions of held-out episodes have surely become
             worse (`training.overfitting`), in [0, 1). Training then continues from the weights that
             predicted them best. 0 changes nothing. Only with `"any_order"`, and episodes to measure
-            by: an algorithm's `held_out_share`, or `validation_share`; unused without.
+            by: an algorithm's `held_out_share`, if trajectories are drawn alike, or
+            `validation_share`; unused without.
     """
 
     objective: ObjectiveName = "masked"

@@ -47,7 +47,7 @@ class StageContext:
     policy: Policy  # the network, on `device`, in which most stages store what they learned
     factory: Any  # the encoder factory, with the stage's settings
     buffer: DeviceReplayBuffer  # the dataset, on `device`
-    held_out: DeviceReplayBuffer | None  # episodes that nothing is trained on, if there are any
+    held_out: DeviceReplayBuffer | None  # as the dataset, but nothing is trained on them
     device: str
     run: Run  # progress bar, checkpoints, logs
     transform: Callable[[torch.Tensor], torch.Tensor] | None  # the observation scaling

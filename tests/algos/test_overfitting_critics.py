@@ -13,7 +13,8 @@ from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import SPINIDQL, SPINJoint, from_table
 from spin_d3rlpy.asm import PretrainingConfig
-from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data import DeviceReplayBuffer, TrajectoryWeights
+from spin_d3rlpy.training.loop import Run
 from spin_d3rlpy.training.overfitting import STEPS_BETWEEN_CHECKS
 from tests.algos.problems import TINY
 
@@ -88,3 +89,23 @@ def test_errors_are_those_of_returns_by_the_shortest_discount() -> None:
         values = impl.modules.targ_q_funcs.standardized(impl._slot_layout, x, actions)[:, 1]
     expected = (values - (data.rewards[:5] - scale.mean[1]) / scale.std[1]).square().mean(0)
     assert torch.allclose(impl.errors_of_values(x, actions, data.rewards[None, :5]), expected)
+
+
+@pytest.mark.parametrize("temperature", [None, 0.05])
+def test_structure_models_are_checked_where_trajectories_are_drawn_alike(
+    temperature: float | None,
+) -> None:
+    algo = SPINIDQL(
+        policy=SPINJoint(transformer=TINY),
+        held_out_share=0.3,
+        trajectory_weights=TrajectoryWeights(temperature=temperature),
+    )
+    data = log(1.0)
+    algo.build_with_dataset(data)
+    training = algo.hold_out(data)
+    held_out = algo.stage_context(training, Run()).held_out
+    if temperature is not None:
+        assert held_out is None
+    else:
+        assert held_out is not None
+        assert held_out.transition_count + training.transition_count == data.transition_count

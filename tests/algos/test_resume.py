@@ -111,9 +111,12 @@ TUNED_CRASHES: list[tuple[Any, str, int]] = [
 ]
 
 
-# By steps and by a clock all of them, by work one of each kind.
+# By steps all of them, by a clock one of each stage, by work one of each kind.
 TUNED_CASES: list[tuple[Any, str, int, float | None, Any]] = [
-    *((*crash, seconds, ticks) for crash in TUNED_CRASHES for seconds in (None, 240.0)),
+    *((*crash, None, ticks) for crash in TUNED_CRASHES),
+    (SPINIQL, "pretraining", 2, 240.0, ticks),
+    (SPINIQL, "policy", 5, 240.0, ticks),
+    (SPINDistillIQL, "distillation", 5, 240.0, ticks),
     *((SPINIQL, *crash, 0.5, WorkClock) for crash in (("pretraining", 8), ("policy", 2))),
 ]
 

@@ -348,6 +348,11 @@ class DeviceReplayBuffer(ReplayBufferBase):
         sampler = Sampler.of(self.stored, of_episodes, weights.critics, rows)
         return self._with(sampler=sampler)
 
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the policy's batches are drawn by trajectory weights (`for_imitation`)."""
+        return self._sampler.weights is not None
+
     def returns(self) -> torch.Tensor:
         """Returns the sum of each episode's rewards, `(episodes,)`, in float64."""
         return self.stored.returns()
