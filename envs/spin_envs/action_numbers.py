@@ -118,10 +118,10 @@ class Part:
         return numbers.reshape(self.shape).astype(self.space.dtype)
 
 
-def place(path: Path) -> str:
-    """Returns how Python reaches a part of an action, such as `action["arm"][1]`."""
+def place(path: Path, whole: str = "action") -> str:
+    """Returns how Python reaches a part of an action, or other whole: `action["arm"][1]`."""
     keys = (f'["{key}"]' if isinstance(key, str) else f"[{key}]" for key in path)
-    return "action" + "".join(keys)
+    return whole + "".join(keys)
 
 
 def parts_of(space: Space[Any], path: Path = ()) -> Iterator[Part]:

@@ -15,9 +15,9 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from numpy.typing import NDArray
 
+from spin_envs.action_numbers import Path, place
 from spin_envs.errors import ObservationShapeError
 
-Path: TypeAlias = tuple[str | int, ...]
 Pixels: TypeAlias = NDArray[np.uint8]
 
 MAX_NUMBERS = 2**28  # of an observation
@@ -44,8 +44,7 @@ class ObservationPart:
     @property
     def where(self) -> str:
         """How Python reaches it, such as `observation["camera"]`."""
-        keys = (f'["{key}"]' if isinstance(key, str) else f"[{key}]" for key in self.path)
-        return "observation" + "".join(keys)
+        return place(self.path, "observation")
 
     @property
     def size(self) -> int:

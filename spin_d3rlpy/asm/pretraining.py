@@ -252,7 +252,7 @@ def pretrain(
         metrics = step()
         if check is not None and check.after_step(loop.step + 1):
             drop_out(asm, config.overfitting_dropout)
-            step = new_step()  # a recorded one goes on as before
+            step = new_step()  # a recording keeps the rate that it was made with
             if average is not None:
                 average.sync()
         return metrics
