@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -52,9 +53,27 @@ class CudaRecorder:
         # A recording that fails leaves its stream the current one; the outer context does not.
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=self._stream):
+            with self._undisturbed(), torch.cuda.graph(graph, stream=self._stream):
                 result = step()
         return graph.replay, result
+
+    @contextlib.contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Keeps a recording from what is left of others, and random numbers from its failure."""
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        state = generator.clone_state()
+        gc.collect()  # an older recording that is freed during this one would end it
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        except Exception:
+            # The generator would count for the failed recording and draw nothing any more.
+            generator.graphsafe_set_state(state)
+            raise
+        finally:
+            if was_enabled:
+                gc.enable()
 
     def run_watched(self, step: Callable[[], T]) -> tuple[T, str | None]:
         """Runs a step and tells what in it had the host wait, which no recording can hold."""

@@ -16,8 +16,10 @@ from d3rlpy.optimizers import AdamFactory, RMSpropFactory, SGDFactory
 from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
 from d3rlpy.preprocessing import StandardObservationScaler
 
-from spin_d3rlpy import SPINIQL, AutoregressiveBCQ, FactoredIQL
+from spin_d3rlpy import SPINIDQL, SPINIQL, AutoregressiveBCQ, DecQN, FactoredIQL
+from spin_d3rlpy.asm import MLPConfig
 from spin_d3rlpy.training import graphs
+from tests.algos.pictures import SMALL, pictures
 from tests.algos.problems import (
     ALGORITHMS,
     OBSERVATION_SIZE,
@@ -28,6 +30,8 @@ from tests.algos.problems import (
     random_replay_buffer,
     tiny_fields,
 )
+from tests.algos.test_overfitting_critics import fitted
+from tests.asm.test_overfitting_models import error, rates, trained
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
@@ -68,8 +72,9 @@ def make(algo_class: Any, compile_graph: bool = False, **fields: Any) -> Any:
     return new_algorithm(algo_class, device="cuda:0", compile_graph=compile_graph, **fields)
 
 
-def fit(algo: Any, n_steps: int = STEPS, **settings: Any) -> Any:
-    return algo.fit(random_buffer(), n_steps=n_steps, **{**QUIET, **settings})
+def fit(algo: Any, n_steps: int = STEPS, dataset: Any = None, **settings: Any) -> Any:
+    dataset = random_buffer() if dataset is None else dataset
+    return algo.fit(dataset, n_steps=n_steps, **{**QUIET, **settings})
 
 
 def parts(algo: Any) -> dict[str, torch.Tensor]:
@@ -260,3 +265,46 @@ def test_what_cannot_be_recorded_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(algo.impl, "compute_update", reading)
     with pytest.raises(RuntimeError, match=r"cannot be recorded.*compile_graph=False"):
         fit(algo)
+    assert torch.rand(2, device="cuda:0").isfinite().all()  # random numbers did not end with it
+    fit(make(FactoredIQL, compile_graph=True))
+
+
+@pytest.mark.parametrize("algo_class", [FactoredIQL, SPINIQL, SPINIDQL, AutoregressiveBCQ, DecQN])
+@pytest.mark.parametrize("history", [1, 3])
+@pytest.mark.parametrize("kind", ["vector", "image", "mixed"])
+def test_images_and_histories_are_recorded_and_act_the_same_on_a_cpu(
+    kind: str, history: int, algo_class: Any, tmp_path: Path
+) -> None:
+    fields: dict[str, Any] = {"image_encoder_factory": SMALL} if kind != "vector" else {}
+    if history > 1:
+        fields |= {"history": history, "history_actions": True}
+    dataset: Any = random_buffer() if kind == "vector" else pictures(kind)
+    algos = []
+    for compile_graph in (True, False):
+        algos.append(make(algo_class, compile_graph, **fields))
+        fit(algos[-1], dataset=dataset)
+    assert_close(algos[0], algos[1], rtol=1e-3, atol=1e-4)  # convolutions' sums have no fixed order
+    assert all(p.is_cuda for p in parts(algos[0]).values())
+    states = dataset.with_history(history, actions=True) if history > 1 else dataset
+    rows = states.observations_at(torch.arange(11)).numpy()
+    algos[0].save(str(tmp_path / "algo.d3"))
+    loaded: Any = d3rlpy.load_learnable(str(tmp_path / "algo.d3"), device="cpu:0")
+    assert (loaded.predict(rows) == algos[0].predict(rows)).mean() > 0.9
+
+
+@pytest.mark.parametrize("compile_graph", [False, True])
+def test_critics_that_overfit_drop_out_from_then_on(
+    compile_graph: bool, recordings: list[object]
+) -> None:
+    algo = fitted(3.0, device="cuda:0", compile_graph=compile_graph)
+    assert algo.impl is not None
+    assert algo.impl.dropout_rate == 0.5
+    # The model's, and the critics' before and after the rise.
+    assert len(recordings) == (3 if compile_graph else 0)
+
+
+def test_structure_models_that_overfit_drop_out_from_then_on() -> None:
+    models = [trained(MLPConfig(width=64), rate, True, "cuda:0") for rate in (0.0, 0.5)]
+    assert [rates(asm) for asm in models] == [{0.0}, {0.5}]
+    without, with_dropout = map(error, models)
+    assert np.log(4) < with_dropout < without

@@ -40,7 +40,11 @@ def log(noise: float, n: int = 600) -> DeviceReplayBuffer:
 
 
 def fitted(
-    noise: float, n_steps: int = STEPS, folder: Path | None = None, resume: bool = False
+    noise: float,
+    n_steps: int = STEPS,
+    folder: Path | None = None,
+    resume: bool = False,
+    **fields: Any,
 ) -> SPINIDQL:
     d3rlpy.seed(0)
     algo = SPINIDQL(
@@ -53,6 +57,7 @@ def fitted(
         critic_learning_rate=3e-3,
         tau=0.05,  # averages follow within few steps
         overfitting_dropout=0.5,
+        **fields,
     )
     kept: dict[str, Any] = {"checkpoint_dir": folder, "resume": resume}
     algo.fit(log(noise), n_steps=n_steps, n_steps_per_epoch=STEPS, **kept, **QUIET)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import importlib
 import itertools
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -408,6 +410,21 @@ class FailedGraph:
 STREAMS: list[object] = []
 
 
+class Generator:
+    """Counts the numbers that it drew, and may replace its state."""
+
+    drawn = 0
+
+    def clone_state(self) -> int:
+        return self.drawn
+
+    def graphsafe_set_state(self, state: int) -> None:
+        self.drawn = state
+
+
+GENERATOR = Generator()
+
+
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> graphs.CudaRecorder:
     """A recorder whose recordings fail, on a device that is chosen before anything is made."""
@@ -438,6 +455,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> graphs.CudaRecorder:
         "device": device,
         "CUDAGraph": graph,
         "graph": FailedGraph,
+        "current_device": lambda: 1,
+        "default_generators": (None, GENERATOR),
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
     return graphs.CudaRecorder("cuda:1")
@@ -447,6 +466,35 @@ def test_a_failed_recording_leaves_the_stream_as_it_was(failing: graphs.CudaReco
     with pytest.raises(RuntimeError, match="during capture"):
         failing.record(lambda: None)
     assert STREAMS[-1] == "default"
+
+
+def test_a_failed_recording_leaves_random_numbers_as_they_were(
+    failing: graphs.CudaRecorder,
+) -> None:
+    def step() -> None:
+        GENERATOR.drawn += 3
+
+    before = GENERATOR.drawn
+    with pytest.raises(RuntimeError, match="during capture"):
+        failing.record(step)
+    assert GENERATOR.drawn == before
+    assert gc.isenabled()
+
+
+def test_nothing_is_collected_during_a_recording_but_before(failing: graphs.CudaRecorder) -> None:
+    """An older CUDA graph that is freed then ends the recording."""
+    left = [Generator()]
+    left.append(left)  # type: ignore[arg-type]
+    old = weakref.ref(left[0])
+    del left
+
+    def step() -> None:
+        assert not gc.isenabled()
+        assert old() is None
+
+    with pytest.raises(RuntimeError, match="during capture") as caught:
+        failing.record(step)
+    assert not isinstance(caught.value.__context__, AssertionError)
 
 
 @pytest.mark.parametrize("compile_graph", [True, "auto"])

@@ -35,22 +35,23 @@ NAMES = ["mlp", "transformer", "pairs", "slots"]
 class Decisions:
     """Rows of states and actions; of noise, these are no function of those."""
 
-    def __init__(self, n: int, is_noise: bool, seed: int) -> None:
+    def __init__(self, n: int, is_noise: bool, seed: int, device: str = "cpu:0") -> None:
         rng = np.random.default_rng(seed)
         x = rng.normal(size=(n, 4)).astype(np.float32)
         known = np.stack([(x[:, i] > 0.0) + 2 * (x[:, i + 1] > 0.0) for i in range(3)], axis=1)
         actions = rng.integers(0, NVEC, (n, 3)) if is_noise else known
         self.transition_count = n
-        self._x, self._actions = torch.from_numpy(x), torch.from_numpy(actions)
+        self._x = torch.from_numpy(x).to(device)
+        self._actions = torch.from_numpy(actions).to(device)
 
     def sample_observations_and_actions(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = torch.randint(self.transition_count, (batch_size,))
+        rows = torch.randint(self.transition_count, (batch_size,), device=self._x.device)
         return self._x[rows], self._actions[rows]
 
 
-def trained(size: Any, rate: float, is_noise: bool) -> ActionStructureModel:
+def trained(size: Any, rate: float, is_noise: bool, device: str = "cpu:0") -> ActionStructureModel:
     torch.manual_seed(0)
-    asm = ActionStructureModel(4, NVEC, size)
+    asm = ActionStructureModel(4, NVEC, size).to(device)
     config = PretrainingConfig(
         masking="any_order",
         batch_size=64,
@@ -58,9 +59,9 @@ def trained(size: Any, rate: float, is_noise: bool) -> ActionStructureModel:
         max_updates=STEPS,
         overfitting_dropout=rate,
     )
-    seen, unseen = Decisions(100, is_noise, 1), Decisions(256, is_noise, 2)
+    seen, unseen = (Decisions(n, is_noise, n, device) for n in (100, 256))
     pretrain(asm, seen, config, unseen=unseen)
-    return asm
+    return asm.cpu()
 
 
 def rates(asm: ActionStructureModel) -> set[float]:

@@ -40,6 +40,7 @@ from spin_d3rlpy.policies import base as policies
 from spin_d3rlpy.runs.machine import describe_machine
 from spin_d3rlpy.runs.settings import train_settings
 from spin_d3rlpy.runs.training import run_training
+from spin_d3rlpy.training.graphs import WARM_UP_STEPS
 from tests.algos.problems import (
     ALGORITHMS,
     has_field,
@@ -264,6 +265,30 @@ def steps_per_second(session: Session) -> list[Row]:
     return rows
 
 
+RECORDED = ("SPINIQL", "SAINTIQL", "FactoredIQL", "AutoregressiveIQL", "SPINIDQL", "DecQNIQL")
+
+
+def recorded_steps(session: Session) -> list[Row]:
+    """Milliseconds of an update, drawing its batch included, recorded as a CUDA graph and not."""
+    rows: list[Row] = []
+    for problem in (speed.CHEETAH,) if session.is_tiny else (speed.CHEETAH, speed.DOG):
+        buffer = speed.random_buffer(problem, 4).to(session.device)
+        for name in RECORDED[2:3] if session.is_tiny else RECORDED:
+            steps: dict[str, Callable[[], object]] = {}
+            for precision in ("float32", "bfloat16"):
+                for how, graph in (("launched", False), ("recorded", True)):
+                    fields: dict[str, Any] = {"precision": precision, "compile_graph": graph}
+                    algo = speed._built(name, problem, session.device, **fields)
+                    steps[f"{precision}_{how}_ms"] = partial(speed._sampled_update, algo, buffer)
+            for step in steps.values():
+                for _ in range(WARM_UP_STEPS):
+                    step()
+            seconds = speed.best_seconds(steps, 3, device=session.device)
+            milliseconds = {key: f"{1e3 * value:.3g}" for key, value in seconds.items()}
+            rows.append({"algorithm": name, "problem": problem.name, **milliseconds})
+    return rows
+
+
 def utilization(session: Session) -> Row:
     """How busy the device is during updates of SPIN-IQL of the published size."""
     buffer = speed.random_buffer(speed.CHEETAH, 4).to(session.device)
@@ -320,6 +345,7 @@ def training(session: Session) -> Row:
 
 PARTS = {
     "speed": steps_per_second,
+    "recorded": recorded_steps,
     "utilization": utilization,
     "tests": cuda_tests,
     "equality": equality,
