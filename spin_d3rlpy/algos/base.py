@@ -132,6 +132,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     preparation: TablePreparation | None = None
     flat_actions: FlatActions | None = None
     caches_features: bool | None = None
+    counts_operations: bool = False
     _acts_in_updates = False  # whether an update chooses actions
     _recorded: RecordedUpdate | None = None
     _recent: Recent | None = None  # what `act` has seen of its episode
@@ -623,6 +624,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
             device=self._device,
             enable_ddp=self._enable_ddp,
             by_rules=self._updates_by_rules,
+            counts_operations=self.counts_operations,
             update_is_overridden=self._overrides_update,
         )
 

@@ -98,10 +98,11 @@ class MultiDiscreteConfig(LearnableConfig):
         compile_graph: on a GPU, the whole update (in `fit` drawing the batch, too, and SPIN's
             pre-training) is recorded as a CUDA graph in its fourth step and replayed from then on.
             Results are the same; see `spin_d3rlpy.training.graphs` for when it is recorded again.
-            False (default): never; `"auto"`: where it can be, and the log says why where it
-            cannot; True: an update that cannot be recorded is an error. It has no effect on a CPU,
-            with `enable_ddp`, where observations or cached features are in host memory, or where
-            updates choose actions by `rules`.
+            `"auto"` (default): where it can be, and the log says why where it cannot; True: an
+            update that cannot be recorded is an error; False: never. It has no effect on a CPU,
+            with `enable_ddp`, where observations or cached features are in host memory, where
+            updates choose actions by `rules`, or by `clock="ops"`, which counts operations one by
+            one.
     """
 
     nvec: list[int] | None = None
@@ -118,7 +119,7 @@ class MultiDiscreteConfig(LearnableConfig):
     lr_schedule: ScheduleName = "constant"
     lr_warmup: float = 0.0
     precision: Precision = "float32"
-    compile_graph: CompileGraph = False  # type: ignore[assignment]
+    compile_graph: CompileGraph = "auto"  # type: ignore[assignment]
 
     type_name: ClassVar[str]
     algo_class: ClassVar[type[Any]]  # the `MultiDiscreteAlgo` registered with it

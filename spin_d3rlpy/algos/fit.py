@@ -52,9 +52,11 @@ class Trainable(Protocol):
     Attributes:
         caches_features: whether features of the whole dataset are cached; None until a run has
             decided. Checkpoints keep it, so that a resumed run does what the interrupted one did.
+        counts_operations: whether the run's clock counts operations, which no recording may hide.
     """
 
     caches_features: bool | None
+    counts_operations: bool
 
     @property
     def config(self) -> Any: ...
@@ -91,10 +93,11 @@ def create_budget(algo: Trainable, options: RunOptions) -> Budget:
             f"clock={options.clock!r} is for seconds=<a number>; a Budget has its own clock."
         )
     budget = given if isinstance(given, Budget) else Budget(given, create_clock(options.clock))
-    if isinstance(budget.clock, WorkClock) and algo.compiled:
+    algo.counts_operations = isinstance(budget.clock, WorkClock)
+    if algo.counts_operations and algo.config.compile_graph is True:
         raise ValueError(
             "Operations within a recorded CUDA graph cannot be counted. With clock='ops', "
-            f"expected compile_graph=False, got {algo.config.compile_graph!r}."
+            "expected compile_graph='auto' or False, got True."
         )
     if algo.enable_ddp and budget.seconds:
         raise ValueError("seconds= is for one process: each would count its own steps.")

@@ -24,6 +24,7 @@ class Recordability:
         device: where the networks are.
         enable_ddp: whether several processes train one model.
         by_rules: whether updates choose actions by rules, which wait for the device.
+        counts_operations: whether a clock counts operations one by one.
         update_is_overridden: whether `fit` calls a subclass's own `update`.
     """
 
@@ -31,6 +32,7 @@ class Recordability:
     device: str
     enable_ddp: bool
     by_rules: bool
+    counts_operations: bool
     update_is_overridden: bool
 
     def reason_against(self, source: BatchSource | None = None) -> str | None:
@@ -47,6 +49,8 @@ class Recordability:
             return "several processes train one model"
         if self.by_rules:
             return "updates choose actions by rules"
+        if self.counts_operations:
+            return "clock='ops' counts operations one by one"
         if source is None:
             return None
         if self.update_is_overridden:

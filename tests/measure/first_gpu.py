@@ -33,7 +33,7 @@ import typer
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.optimizers import AdamFactory
 
-from spin_d3rlpy import DecQN, FactoredIQL, nvec
+from spin_d3rlpy import DecQN, FactoredIQL, algos, nvec
 from spin_d3rlpy.fast import Dropout
 from spin_d3rlpy.files.results import write_csv, write_json
 from spin_d3rlpy.policies import base as policies
@@ -278,7 +278,8 @@ def recorded_steps(session: Session) -> list[Row]:
             for precision in ("float32", "bfloat16"):
                 for how, graph in (("launched", False), ("recorded", True)):
                     fields: dict[str, Any] = {"precision": precision, "compile_graph": graph}
-                    algo = speed._built(name, problem, session.device, **fields)
+                    algo = new_algorithm(getattr(algos, name), session.device, **fields)
+                    algo.build_with_dataset(buffer)
                     steps[f"{precision}_{how}_ms"] = partial(speed._sampled_update, algo, buffer)
             for step in steps.values():
                 for _ in range(WARM_UP_STEPS):

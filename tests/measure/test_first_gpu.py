@@ -26,6 +26,7 @@ def test_every_part_leaves_its_result_and_is_done_once(
     assert results["tests"]["ok"]
     assert [row["step"] for row in results["speed"]] == ["FactoredIQL", "SPINIQL, cached features"]
     assert all(row["float32_steps_per_second"] > 0 for row in results["speed"])
+    assert [float(row["bfloat16_recorded_ms"]) > 0 for row in results["recorded"]] == [True]
     assert results["utilization"]["steps_per_second"] > 0
     assert results["training"]["steps"] > 0
     assert (out / "spin_curve.csv").exists()

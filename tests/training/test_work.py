@@ -14,7 +14,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from torch import nn
 
 from spin_d3rlpy import SPINIQL, FactoredIQL
-from spin_d3rlpy.algos.base import MultiDiscreteAlgo
+from spin_d3rlpy.algos import recorded
 from spin_d3rlpy.fast.attention import attend
 from spin_d3rlpy.fast.cpu import onednn_multiplies_float32
 from spin_d3rlpy.fast.mlp import relu_mlps
@@ -234,10 +234,23 @@ def test_threads_are_chosen_by_real_time(monkeypatch: pytest.MonkeyPatch) -> Non
     assert budget.spent == pytest.approx(30 * (1e6 / 5e10 + 3e-5))
 
 
-def test_recordings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MultiDiscreteAlgo, "compiled", True)
-    with pytest.raises(ValueError, match=r"expected compile_graph=False, got 'auto'"):
-        FactoredIQL(compile_graph="auto").fit(random_buffer(), seconds=1.0, clock="ops", **QUIET)
+def test_recordings_are_refused_or_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"expected compile_graph='auto' or False, got True"):
+        FactoredIQL(compile_graph=True).fit(random_buffer(), seconds=1.0, clock="ops", **QUIET)
+    monkeypatch.setattr(recorded, "can_record", lambda _device: True)
+    algo = FactoredIQL(batch_size=16)
+    assert algo.config.compile_graph == "auto"
+    assert algo.compiled
+    seen = []
+    algo.fit(
+        random_buffer(),
+        seconds=0.01,
+        clock="ops",
+        callback=lambda a, _epoch, _step: seen.append(a.compiled),
+        **QUIET,
+    )
+    assert seen
+    assert not any(seen)
 
 
 def test_features_that_are_cached_in_a_step_count(monkeypatch: pytest.MonkeyPatch) -> None:
