@@ -29,7 +29,7 @@ class RowSize(int):
     """Length of rows in which there are images.
 
     A row holds an observation as `ObservationLayout` has it, or several, and then other numbers,
-    as `spin_d3rlpy.data.buffer.history` has them.
+    as `spin_d3rlpy.histories` has them.
 
     Attributes:
         layout: of one observation.

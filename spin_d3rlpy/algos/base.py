@@ -43,7 +43,6 @@ from spin_d3rlpy.asm.rules import AnyRule, RowMask
 from spin_d3rlpy.data import DeviceReplayBuffer, as_device_buffer
 from spin_d3rlpy.data.action_spaces import flat_actions_of, with_flat_actions
 from spin_d3rlpy.data.buffer.batches import BatchInStates, BatchSource, imitation_batch
-from spin_d3rlpy.data.buffer.history import History, Recent
 from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.observation_spaces import (
     holds_rows,
@@ -67,6 +66,7 @@ from spin_d3rlpy.errors import (
 from spin_d3rlpy.fast import keep_freed_memory
 from spin_d3rlpy.fast.precision import autocast, fast_products
 from spin_d3rlpy.files.atomic import atomic_write, write_bytes, write_errors
+from spin_d3rlpy.histories import History, Recent
 from spin_d3rlpy.images import RowSize, of_numbers
 from spin_d3rlpy.nvec import (
     SlotLayout,
@@ -528,7 +528,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
                 raise
             raise InvalidObservationError(
                 f"{error} A row is a history of {self._history.length} observations, see "
-                "spin_d3rlpy.data.buffer.history: dataset.with_history(..).observations_at(rows) "
+                "spin_d3rlpy.histories: dataset.with_history(..).observations_at(rows) "
                 "has such rows, and act(observation) keeps them by itself."
             ) from error
 

@@ -81,7 +81,7 @@ class MultiDiscreteConfig(LearnableConfig):
             the default takes images of 36 x 36 and more. Each network has its own encoder, which is
             trained and frozen with it.
         history: how many of the last observations a state is made of, see
-            `spin_d3rlpy.data.buffer.history`. A dataset with a history brings its own.
+            `spin_d3rlpy.histories`. A dataset with a history brings its own.
         history_actions: whether the actions between them are part of it.
         rules: what every action keeps, greedy and sampled, see `spin_d3rlpy.asm.rules`: named
             rules, or functions of a module that Python can import, of partial actions or also of

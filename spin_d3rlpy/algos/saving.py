@@ -19,13 +19,13 @@ from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.rule_files import trusted_rules
 from spin_d3rlpy.data.action_spaces import KEY as ACTIONS_KEY
 from spin_d3rlpy.data.action_spaces import read_flat_actions
-from spin_d3rlpy.data.buffer.history import History
 from spin_d3rlpy.data.scalers import scaler_to_dict
 from spin_d3rlpy.data.tables.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError, shown
 from spin_d3rlpy.files.atomic import write_bytes
 from spin_d3rlpy.files.fields import LARGEST
 from spin_d3rlpy.files.untrusted import MAX_BYTES, open_untrusted
+from spin_d3rlpy.histories import History
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_envs import FlatActions, ObservationLayout
 

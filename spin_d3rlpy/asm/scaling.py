@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from spin_d3rlpy.histories import as_changes
+
 Parameters = Mapping[str, Any]
 
 
@@ -16,6 +18,8 @@ def _standard(x: torch.Tensor, of: Parameters) -> torch.Tensor:
 
 
 def _clipped(x: torch.Tensor, of: Parameters) -> torch.Tensor:
+    if of.get("history", 1) > 1:  # files of before have none
+        x = as_changes(x, of["history"], of["observation_size"])
     return _standard(x, of).clamp(-of["clip"], of["clip"])
 
 

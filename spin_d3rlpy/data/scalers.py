@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.rounding import ruled_by_outliers
 from spin_d3rlpy.errors import InvalidCheckpointError, InvalidDatasetError
+from spin_d3rlpy.histories import as_changes, from_changes
 from spin_envs import ActionLayout
 
 _MOST_ROWS = 10_000  # of the sample in which outliers are looked for
@@ -32,20 +33,40 @@ _MOST_ROWS = 10_000  # of the sample in which outliers are looked for
 class ClippedStandardObservationScaler(StandardObservationScaler):
     """Standardization with the result clipped to `[-clip, clip]`.
 
-    Clipping keeps nearly constant features from dominating where they do vary.
+    Clipping keeps nearly constant features from dominating where they do vary. Of a history
+    (`spin_d3rlpy.histories`), the newest observation is standardized, and in place of each earlier
+    one the change that came after it.
 
     Args:
         clip: largest magnitude of a scaled feature, in standard deviations.
+        history: observations of a row; known when it is fitted.
+        observation_size: numbers of each of them; likewise.
     """
 
     clip: float = 10.0
+    history: int = 1
+    observation_size: int = 0
 
     def transform(self, x: torch.Tensor) -> torch.Tensor:
+        if self.history > 1:
+            x = as_changes(x, self.history, self.observation_size)
         return super().transform(x).clamp(-self.clip, self.clip)
 
+    def reverse_transform(self, x: torch.Tensor) -> torch.Tensor:
+        x = super().reverse_transform(x)
+        return from_changes(x, self.history, self.observation_size) if self.history > 1 else x
+
     def transform_numpy(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        if self.history > 1:
+            x = as_changes(torch.from_numpy(x), self.history, self.observation_size).numpy()
         scaled: NDArray[np.float32] = np.clip(super().transform_numpy(x), -self.clip, self.clip)
         return scaled
+
+    def reverse_transform_numpy(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        x = super().reverse_transform_numpy(x)
+        if self.history == 1:
+            return x
+        return from_changes(torch.from_numpy(x), self.history, self.observation_size).numpy()
 
     @staticmethod
     def get_type() -> str:
@@ -85,7 +106,14 @@ def fit_scaler(
             group = torch.from_numpy(layout.alike(len(mean))).to(mean.device)
             mean, std = _pooled(mean, std, group)
         _warn_of_outliers(buffer, std.cpu().numpy())
-        mean, std = _of_states(buffer, mean, 0.0), _of_states(buffer, std, 1.0)
+        of_earlier = None
+        if buffer.history is not None and isinstance(scaler, ClippedStandardObservationScaler):
+            scaler.history, scaler.observation_size = buffer.history.length, len(mean)
+            of_earlier = buffer.stored.moments_of_changes()
+        mean, std = (
+            _of_states(buffer, of_newest, of_others, None if of_earlier is None else of_earlier[i])
+            for i, (of_newest, of_others) in enumerate(((mean, 0.0), (std, 1.0)))
+        )
         scaler.mean, scaler.std = mean.float().cpu().numpy(), std.float().cpu().numpy()
     elif isinstance(scaler, MinMaxObservationScaler):
         least, most = buffer.observations.aminmax(dim=0)
@@ -105,11 +133,17 @@ def fit_scaler(
 
 
 def _of_states(
-    buffer: DeviceReplayBuffer, of_features: torch.Tensor, of_others: float
+    buffer: DeviceReplayBuffer,
+    of_newest: torch.Tensor,
+    of_others: float,
+    of_earlier: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Returns numbers of features `(obs,)` for all places of a state, which may be a history."""
-    history = buffer.history
-    return of_features if history is None else history.spread(of_features, of_others)
+    if buffer.history is None:
+        return of_newest
+    return buffer.history.spread(
+        of_newest, of_newest if of_earlier is None else of_earlier, of_others
+    )
 
 
 def _require_finite(scaler: ObservationScaler | RewardScaler, buffer: DeviceReplayBuffer) -> None:

@@ -16,10 +16,10 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data.action_spaces import with_flat_actions
-from spin_d3rlpy.data.buffer.history import History, Recent
 from spin_d3rlpy.data.buffer.masks import INFO, mask_of_info
 from spin_d3rlpy.data.observation_spaces import observation_layout_of, with_flat_images
 from spin_d3rlpy.evaluation.against_data import compare_with_data
+from spin_d3rlpy.histories import History, Recent
 from spin_d3rlpy.nvec import actions_of, nvec_from_space, require_same_nvec
 from spin_envs import FlatActions, ObservationLayout
 from spin_envs.copies import copies_of, remember, restore

@@ -14,11 +14,11 @@ from d3rlpy.logging import NoopAdapterFactory
 from numpy.typing import NDArray
 
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.buffer.history import History, Recent
 from spin_d3rlpy.errors import FileWriteError
 from spin_d3rlpy.evaluation.fqe import MultiDiscreteFQE, MultiDiscreteFQEConfig
 from spin_d3rlpy.evaluation.metrics import ActionMode, LockstepEvaluator
 from spin_d3rlpy.files.atomic import atomic_write, write_errors
+from spin_d3rlpy.histories import History, Recent
 from spin_d3rlpy.nvec import actions_of
 from spin_d3rlpy.runs.policy import OpenedPolicy, open_policy
 from spin_envs import MissingDependencyError, normalized_score, reference_scores

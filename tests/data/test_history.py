@@ -13,10 +13,11 @@ import torch
 from d3rlpy.preprocessing import MinMaxObservationScaler, StandardObservationScaler
 from gymnasium.spaces import Box, MultiDiscrete
 
+from spin_d3rlpy.asm.scaling import scaled as model_scaling
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.buffer.history import History, Recent
-from spin_d3rlpy.data.scalers import fit_scaler
+from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler, fit_scaler, scaler_to_dict
 from spin_d3rlpy.errors import InvalidDatasetError, InvalidObservationError
+from spin_d3rlpy.histories import History, Recent
 from tests.data.conftest import ForeignEpisode
 
 Make = Callable[..., Any]
@@ -145,6 +146,32 @@ def test_scalers_scale_each_observation_alike(scaler_class: Any, plain: DeviceRe
         assert torch.allclose(scaled[:, part], one.transform(rows[:, part].contiguous()))
     if scaler_class is StandardObservationScaler:  # flags and actions stay 0 and 1
         assert torch.allclose(scaled[:, 3 * SIZE :], rows[:, 3 * SIZE :], atol=2e-3)
+
+
+def test_the_recipes_scaler_shows_how_observations_changed(plain: DeviceReplayBuffer) -> None:
+    one, several = (ClippedStandardObservationScaler(clip=1.7) for _ in range(2))
+    fit_scaler(one, plain)
+    buffer = plain.with_history(3, actions=True)
+    fit_scaler(several, buffer)
+    rows = buffer.states[:]
+    seen = [rows[:, i * SIZE : (i + 1) * SIZE] for i in range(3)]
+    ends = plain.episode_starts[1:] + torch.arange(len(LENGTHS))
+    inner = np.setdiff1d(np.arange(len(plain.observations) - 1), ends.numpy())
+    changes = plain.observations[1:][inner] - plain.observations[:-1][inner]
+    assert len(changes) == sum(LENGTHS)
+    mean, std = changes.mean(0), changes.std(0, correction=0) + several.eps
+    expected = [((after - before) - mean) / std for before, after in itertools.pairwise(seen)]
+    expected = [change.clamp(-1.7, 1.7) for change in expected]
+    scaled = several.transform(rows)
+    assert torch.allclose(scaled[:, : 3 * SIZE], torch.cat([*expected, one.transform(seen[2])], 1))
+    assert torch.allclose(scaled[:, 3 * SIZE :], rows[:, 3 * SIZE :], atol=2e-3)
+    assert (scaled == 1.7).any()
+    assert np.allclose(several.transform_numpy(rows.numpy()), scaled.numpy())
+    assert torch.equal(model_scaling(rows, scaler_to_dict(several)), scaled)
+    several.clip = 99.0
+    scaled = several.transform(rows)
+    assert torch.allclose(several.reverse_transform(scaled), rows, atol=1e-4)
+    assert np.allclose(several.reverse_transform_numpy(scaled.numpy()), rows.numpy(), atol=1e-4)
 
 
 @pytest.mark.parametrize("with_actions", [False, True])

@@ -24,7 +24,6 @@ from minari import MinariDataset
 
 from spin_d3rlpy.data.buffer.batches import MiniBatch
 from spin_d3rlpy.data.buffer.episodes import StackedEpisodes
-from spin_d3rlpy.data.buffer.history import History
 from spin_d3rlpy.data.buffer.named_rewards import NamedRewards, RewardFunction, Weights
 from spin_d3rlpy.data.buffer.sampler import Sampler, episode_weights
 from spin_d3rlpy.data.buffer.source_rows import RowValues, SourceRows
@@ -35,6 +34,7 @@ from spin_d3rlpy.data.minari.info_rewards import RewardReader, RewardSource
 from spin_d3rlpy.data.minari.sources import read_d3rlpy, read_minari
 from spin_d3rlpy.data.tables.preparation import KEY, TablePreparation, read_preparation
 from spin_d3rlpy.errors import InvalidDatasetError
+from spin_d3rlpy.histories import History
 from spin_d3rlpy.nvec import as_choices, whole_numbers
 from spin_envs import ActionLayout, FlatActions, ObservationLayout
 from spin_envs.flat_actions import BinsOf
@@ -423,7 +423,7 @@ class DeviceReplayBuffer(ReplayBufferBase):
         """Returns the same episodes with rows of the last observations as states.
 
         Rows are made when they are asked for, of `observations_at`, in batches and in episodes;
-        the data are not copied. What is in a row: `spin_d3rlpy.data.buffer.history`.
+        the data are not copied. What is in a row: `spin_d3rlpy.histories`.
 
         Args:
             length: observations of a row; 1 is no history.

@@ -19,12 +19,12 @@ from spin_d3rlpy.data.buffer.episodes import (
     allocate_images,
     allocate_observations,
 )
-from spin_d3rlpy.data.buffer.history import History
 from spin_d3rlpy.data.buffer.masks import Unpacking
 from spin_d3rlpy.data.buffer.named_rewards import NamedRewards
 from spin_d3rlpy.data.buffer.source_rows import SourceRows
 from spin_d3rlpy.data.buffer.weights import completed_returns, returns_to_go
 from spin_d3rlpy.fast.read_ahead import read_ahead
+from spin_d3rlpy.histories import History
 from spin_envs import ObservationLayout
 
 _ROWS_AT_ONCE = 65_536
@@ -297,6 +297,16 @@ class StoredEpisodes:
         mean = torch.stack([chunk.double().sum(0) for chunk in chunks]).sum(0) / n
         squares = torch.stack([(chunk - mean).square().sum(0) for chunk in chunks]).sum(0)
         return mean, (squares / n).sqrt()
+
+    def moments_of_changes(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same of how observations change from one step to the next."""
+        sums = self.observations.new_zeros(2, self.observations.shape[1], dtype=torch.float64)
+        for index in self.observation_index.split(_ROWS_AT_ONCE):
+            before = index.to(self.observations.device, torch.int64)
+            change = (self.observations[before + 1] - self.observations[before]).double()
+            sums += torch.stack([change.sum(0), change.square().sum(0)])
+        mean, squares = sums / len(self.rewards)
+        return mean, (squares - mean.square()).clamp(min=0.0).sqrt()
 
     @functools.cached_property
     def of_d3rlpy(self) -> Sequence[EpisodeBase]:

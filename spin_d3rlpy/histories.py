@@ -105,10 +105,41 @@ class History:
         made = torch.from_numpy(np.asarray(actions, np.int64)[known[:, :-1]])
         return self.rows(seen, made, torch.from_numpy(steps[:, :-1] < 0)).numpy()
 
-    def spread(self, of_features: torch.Tensor, of_others: float) -> torch.Tensor:
-        """Returns a number of each feature `(obs,)`, such as its mean, for each place of a row."""
-        others = of_features.new_full((self._others,), of_others)
-        return torch.cat([of_features.repeat(self.length), others])
+    def spread(
+        self, of_newest: torch.Tensor, of_earlier: torch.Tensor, of_others: float
+    ) -> torch.Tensor:
+        """Returns a number of each feature `(obs,)`, such as its mean, for each place of a row.
+
+        Args:
+            of_newest: of the newest observation's features.
+            of_earlier: of the other observations' features.
+            of_others: of all numbers that are no observations.
+        """
+        others = of_newest.new_full((self._others,), of_others)
+        return torch.cat([of_earlier.repeat(self.length - 1), of_newest, others])
+
+
+def as_changes(rows: torch.Tensor, length: int, size: int) -> torch.Tensor:
+    """Returns rows in which each observation but the newest is the change that came after it.
+
+    Next observations are nearly alike, so that a network would have to learn small differences of
+    large numbers, such as a velocity from two positions.
+
+    Args:
+        rows: `(B, row)`, of observations, the newest last, and then other numbers.
+        length: observations of a row (n).
+        size: numbers of an observation (obs).
+    """
+    before = (length - 1) * size
+    return torch.cat([rows[:, size : before + size] - rows[:, :before], rows[:, before:]], dim=1)
+
+
+def from_changes(rows: torch.Tensor, length: int, size: int) -> torch.Tensor:
+    """Inverse of `as_changes`."""
+    seen = [rows[:, i * size : (i + 1) * size] for i in range(length)]
+    for i in reversed(range(length - 1)):
+        seen[i] = seen[i + 1] - seen[i]
+    return torch.cat([*seen, rows[:, length * size :]], dim=1)
 
 
 @functools.cache
