@@ -81,7 +81,7 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     "several_processes.py": [([*STEPS, "--checkpoints"], ["policy.safetensors", "checkpoints"])],
     "offers/write_contacts.py": [(["contacts.csv", "--contacts", "20"], ["contacts.csv"])],
     "offers/compare.py": [
-        (["--contacts", "300", "--seconds", "0.5", "--points", "2"], ["offers.csv"])
+        (["--contacts", "300", "--seconds", "0.2", "--points", "2"], ["offers.csv"])
     ],
     "power_grid/train_on_decisions.py": [
         ([*["--steps", "700", "--candidates", "1", "--seconds", "1", "--test-steps", "2"]], [])

@@ -587,7 +587,7 @@ def test_permuting_a_table_of_pairs_permutes_logits() -> None:
     )
 
 
-@pytest.mark.parametrize("algorithm", [FactoredBC, SPINIDQL])
+@pytest.mark.parametrize("algorithm", [pytest.param(FactoredBC, marks=pytest.mark.slow), SPINIDQL])
 def test_features_of_pairs_are_learned_from(algorithm: Any, tmp_path: Path) -> None:
     data, new = matched(6, 7, 400), matched(6, 7, 500)
     index = new.observation_index[400:]

@@ -20,6 +20,7 @@ from tests.data import crowd
 from tests.subprocesses import run_processes
 
 
+@pytest.mark.slow
 def test_ten_processes_end_with_one_good_dataset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,7 @@ def always(first: int) -> Any:
 
 def test_each_reward_of_a_policy_is_estimated() -> None:
     first = 2
-    found = estimate_by_halves(log(), always(first), n_steps=120)
+    found = estimate_by_halves(log(), always(first), n_steps=80)
     for name, true, logged in (("gain", first, 1.0), ("harm", first**2 / 4.0, 5.0 / 12.0)):
         estimate = found[name]
         assert estimate.is_answered
@@ -224,7 +224,7 @@ def test_directions_that_are_none_are_refused(text: str) -> None:
 def test_a_weighting_s_policy_is_measured() -> None:
     algo = SPINIDQL(recipe="tuned")
     quiet: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
-    algo.fit(log(), seconds=1.0, clock="ops", **quiet)
+    algo.fit(log(), seconds=0.5, clock="ops", **quiet)
     point = measure_point(algo, log(seed=1), {"gain": 0.0, "harm": -1.0}, n_steps=40)
     assert point.acts_by == "search"
     assert point.weights == {"gain": 0.0, "harm": -1.0}

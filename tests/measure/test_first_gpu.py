@@ -12,6 +12,7 @@ from tests.measure import first_gpu
 from tests.measure.first_gpu import PARTS, Session, run_first_gpu
 
 
+@pytest.mark.slow
 def test_every_part_leaves_its_result_and_is_done_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -320,7 +320,9 @@ def test_the_recipe_keeps_the_sizes_that_are_given() -> None:
     assert algo.config.policy.transformer.width == 64
 
 
-@pytest.mark.parametrize("algo_class", [SAINTBC, AutoregressiveBC])
+@pytest.mark.parametrize(
+    "algo_class", [pytest.param(SAINTBC, marks=pytest.mark.slow), AutoregressiveBC]
+)
 def test_features_help_on_a_small_dispatch(algo_class: Any) -> None:
     dataset, env = load_dataset("spin/dispatch-n5/expert-v0", size=3_000, progress=False)
     returns = []
