@@ -69,12 +69,16 @@ class Sampler:
 def episode_weights(stored: StoredEpisodes, weights: TrajectoryWeights) -> torch.Tensor | None:
     """Returns how much each episode counts, `(episodes,)`; None: by luck, so all alike."""
     starts = stored.episode_starts[:-1]
+    is_measured = weights.least_persistence > -1.0
+    if is_measured and bool((stored.episode_starts.diff() == 1).all()):
+        LOG.info("All trajectories count alike: of one step each, luck cannot be told from choice")
+        return None
     rows = stored.observation_index.index_select(0, starts)
     if stored.images is None:
         first = stored.observations_at(rows)
     else:  # no regression on thousands of pixels
         first = stored.observations[rows.to(stored.observations.device)].to(stored.device)
-    if weights.least_persistence > -1.0:
+    if is_measured:
         measured = persistence(stored.halves(), first)
         if measured < weights.least_persistence:  # not so if it cannot be told
             LOG.info(

@@ -29,7 +29,7 @@ class TrajectoryWeights:
 
     Returns tell good decisions from bad ones only where trajectories differ in what decided, not in
     luck. With `least_persistence`, they are weighted where good first halves of trajectories go
-    with good second halves (`persistence`).
+    with good second halves (`persistence`), and never where all have one step.
 
     References:
         * Hong et al., Harnessing Mixed Offline RL Datasets via Trajectory Weighting, 2023.
