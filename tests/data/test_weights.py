@@ -221,6 +221,18 @@ def test_delayed_rewards_are_weighted() -> None:
     assert drawn.float().mean() > 25
 
 
+def test_single_decisions_are_drawn_alike() -> None:
+    """Of one step each, the best trajectories are the luckiest ones."""
+    buffer = buffer_of([float(i) for i in range(40)], [1] * 40)
+    measured = TrajectoryWeights(temperature=0.05, least_persistence=0.3)
+    alike = buffer.for_imitation(measured)
+    assert not alike.is_weighted
+    assert alike.sample_observations_and_actions(1_000)[1].float().mean() == pytest.approx(
+        19.5, 0.1
+    )
+    assert buffer.for_imitation(TrajectoryWeights(temperature=0.05)).is_weighted  # if asked for
+
+
 def test_persistence_is_checked() -> None:
     with pytest.raises(ValueError, match="least_persistence in"):
         TrajectoryWeights(least_persistence=2)
