@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,16 @@ from spin_d3rlpy.asm import (
 )
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.objectives.masked import AnyOrderActionModeling
+from spin_d3rlpy.training.checkpoints import Checkpoints
+from spin_d3rlpy.training.loop import Run
 from spin_d3rlpy.training.overfitting import STEPS_BETWEEN_CHECKS
 from spin_envs import ActionLayout
 
 NVEC = [4, 4, 4]
 STEPS = 5 * STEPS_BETWEEN_CHECKS
+CONFIG = PretrainingConfig(
+    masking="any_order", batch_size=64, learning_rate=4e-3, max_updates=STEPS
+)
 SIZES: list[Any] = [
     MLPConfig(width=64),
     TransformerConfig(width=16, n_blocks=1, head_hidden=64, dropout=0.0, attention_dropout=0.0),
@@ -52,16 +59,40 @@ class Decisions:
 def trained(size: Any, rate: float, is_noise: bool, device: str = "cpu:0") -> ActionStructureModel:
     torch.manual_seed(0)
     asm = ActionStructureModel(4, NVEC, size).to(device)
-    config = PretrainingConfig(
-        masking="any_order",
-        batch_size=64,
-        learning_rate=4e-3,
-        max_updates=STEPS,
-        overfitting_dropout=rate,
-    )
+    config = dataclasses.replace(CONFIG, overfitting_dropout=rate)
     seen, unseen = (Decisions(n, is_noise, n, device) for n in (100, 256))
     pretrain(asm, seen, config, unseen=unseen)
     return asm.cpu()
+
+
+class CrashError(Exception):
+    """Stands for whatever ends a run."""
+
+
+def test_a_resumed_run_drops_out_as_the_whole_one_does(tmp_path: Path) -> None:
+    def run(folder: Path, last_step: int = STEPS) -> ActionStructureModel:
+        torch.manual_seed(0)
+        asm = ActionStructureModel(4, NVEC, MLPConfig(width=64))
+        config = dataclasses.replace(CONFIG, overfitting_dropout=0.5, ema_decay=0.99)
+        seen, unseen = (Decisions(n, True, n) for n in (100, 256))
+
+        def crash(row: dict[str, Any], _folder: Path | None) -> None:
+            if row["step"] >= last_step < STEPS:
+                assert rates(asm) == {0.5}
+                raise CrashError
+
+        with Checkpoints(folder, 10, {}, dict) as checkpoints:
+            checkpoints.start(resume=True)
+            pretrain(asm, seen, config, Run(False, checkpoints), unseen=unseen, on_row=crash)
+        return asm
+
+    whole = run(tmp_path / "whole")
+    with pytest.raises(CrashError):
+        run(tmp_path / "crashed", STEPS - 80)
+    again = run(tmp_path / "crashed")
+    assert rates(again) == {0.5}
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
 
 
 def rates(asm: ActionStructureModel) -> set[float]:
