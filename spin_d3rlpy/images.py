@@ -16,13 +16,53 @@ from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
-from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
+from d3rlpy.models.encoders import (
+    EncoderFactory,
+    PixelEncoderFactory,
+    make_encoder_field,
+    register_encoder_factory,
+)
 from d3rlpy.serializable_config import SerializableConfig
 from torch import nn
 
 from spin_envs import ObservationLayout
 
 Transform: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclasses.dataclass()
+class ImageEncoderFactory(EncoderFactory):
+    """d3rlpy's encoder of images, with convolutions that fit images of any size.
+
+    The first one moves by four pixels where an image has 20 rows and columns or more, the others by
+    two, until fewer than five rows or columns are left. Activations are smooth (swish): with ReLUs,
+    d3rlpy's default, most features are 0 for all images after a while of fast learning, and stay.
+
+    Args:
+        feature_size: numbers that an image becomes.
+        channels: of the first convolution; the second has twice as many, all others four times.
+    """
+
+    feature_size: int = 64
+    channels: int = 16
+
+    def create(self, observation_shape: Any) -> Any:
+        """Returns an encoder of images `(B, C, H, W)`, of this shape `(C, H, W)`."""
+        side = min(observation_shape[1:])
+        filters: list[list[int]] = []
+        while side >= 5:
+            kernel, stride = (8, 4) if side >= 20 and not filters else (3, 2)
+            filters.append([self.channels * 2 ** min(len(filters), 2), kernel, stride])
+            side = (side - kernel) // stride + 1
+        own = PixelEncoderFactory(filters, self.feature_size, activation="swish")
+        return own.create(observation_shape)
+
+    @staticmethod
+    def get_type() -> str:
+        return "spin_image"
+
+
+register_encoder_factory(ImageEncoderFactory)
 
 
 class RowSize(int):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Generic, cast
 
 from d3rlpy.base import DeviceArg, LearnableConfig
-from d3rlpy.models.encoders import EncoderFactory, PixelEncoderFactory, make_encoder_field
+from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers import OptimizerFactory
 from d3rlpy.optimizers.optimizers import make_optimizer_field
 from dataclasses_json import config as json_field
@@ -19,6 +19,7 @@ from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
 from spin_d3rlpy.errors import require_fields, shown
 from spin_d3rlpy.fast.precision import Precision
 from spin_d3rlpy.files.fields import check_fields
+from spin_d3rlpy.images import ImageEncoderFactory
 from spin_d3rlpy.policies.factories import SPIN, PolicyFactory, make_policy_field
 from spin_d3rlpy.training.graphs import CompileGraph
 from spin_d3rlpy.training.schedules import ScheduleName
@@ -77,9 +78,9 @@ class MultiDiscreteConfig(LearnableConfig):
             dataset or environment knows; `ActionLayout()` uses nothing of what they know.
         observation_layout: where images and numbers lie in observations (see
             `spin_envs.ObservationLayout`); None without images. Filled likewise.
-        image_encoder_factory: d3rlpy's factory of the encoders of images, of shape `(C, H, W)`;
-            the default takes images of 36 x 36 and more. Each network has its own encoder, which is
-            trained and frozen with it.
+        image_encoder_factory: of the encoders of images, of shape `(C, H, W)`: any of d3rlpy's, or
+            the default, `spin_d3rlpy.images.ImageEncoderFactory`, a small one for images of any
+            size. Each network has its own encoder, which is trained and frozen with it.
         history: how many of the last observations a state is made of, see
             `spin_d3rlpy.histories`. A dataset with a history brings its own.
         history_actions: whether the actions between them are part of it.
@@ -108,7 +109,7 @@ class MultiDiscreteConfig(LearnableConfig):
     nvec: list[int] | None = None
     layout: ActionLayout | None = layout_field()
     observation_layout: ObservationLayout | None = observation_layout_field()
-    image_encoder_factory: EncoderFactory = encoder_field(PixelEncoderFactory)
+    image_encoder_factory: EncoderFactory = encoder_field(ImageEncoderFactory)
     history: int = 1
     history_actions: bool = False
     rules: list[Any] | None = rules_field()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import d3rlpy
 import numpy as np
@@ -31,7 +31,7 @@ from spin_d3rlpy.errors import (
     InvalidObservationError,
     NvecMismatchError,
 )
-from spin_d3rlpy.images import RowEncoder, RowSize
+from spin_d3rlpy.images import ImageEncoderFactory, RowEncoder, RowSize
 from spin_d3rlpy.runs.settings import split_fields
 from spin_envs import ActionLayout
 from tests.algos.conformance import CHECKS, QUIET, Case, networks, same
@@ -195,6 +195,45 @@ def test_the_first_stage_trains_the_encoder_and_the_second_leaves_it(algo_class:
     before = encoder()
     algo.fit(dataset, n_steps=3, **QUIET)
     assert all(torch.equal(value, before[name]) for name, value in encoder().items())
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (3, 4, 50), (1, 24, 80), (4, 84, 84), (3, 210, 160)], ids=str
+)
+def test_the_default_encoder_takes_images_of_any_size(shape: Any) -> None:
+    encoder = ImageEncoderFactory(feature_size=7).create(shape)
+    images = torch.rand(2, *shape)
+    features = encoder(images)
+    assert features.shape == (2, 7)
+    assert not torch.equal(features[0], features[1])
+    assert sum(p.numel() for p in encoder.parameters()) < 150_000
+
+
+@pytest.mark.parametrize(
+    ("factory", "least", "most"),
+    [
+        pytest.param(None, 0.0, 0.02, id="default"),
+        pytest.param(PixelEncoderFactory([[16, 3, 2]], 64), 0.3, 1.0, id="relu"),
+    ],
+)
+def test_features_of_the_default_encoder_stay_alive_at_the_tuned_rates(
+    factory: Any, least: float, most: float
+) -> None:
+    """Where those of ReLUs become 0 for all images."""
+    dataset = pictures("image", (1, 6, 8))
+    d3rlpy.seed(0)
+    algo = SPINIDQL(
+        recipe="tuned", **({} if factory is None else {"image_encoder_factory": factory})
+    )
+    policy: Any = algo.config.policy
+    pretraining = dataclasses.replace(policy.pretraining, max_updates=20, batch_size=64)
+    algo.config.policy = dataclasses.replace(policy, pretraining=pretraining)
+    algo.pretrain(dataset, **QUIET)
+    encoder = next(part for part in cast(Any, algo.asm).modules() if isinstance(part, RowEncoder))
+    _, rows = seen_in(dataset, 100)
+    with torch.no_grad():
+        spread = encoder(torch.from_numpy(rows)).std(0)
+    assert least <= float((spread < 1e-4).float().mean()) <= most
 
 
 def test_features_of_images_are_cached() -> None:
