@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from spin_envs.errors import InvalidActionError
@@ -59,6 +60,18 @@ def check_integer(name: str, value: object, low: int, high: int) -> None:
     """Raises `ValueError` unless `value` is an integer (not a bool) from `low` to `high`."""
     if not (is_integer(value) and low <= value <= high):  # type: ignore[operator]
         raise ValueError(f"Expected {name} to be an integer from {low} to {high}, got {value!r}.")
+
+
+def bounds_of(space: Box) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns the lower and upper bounds of each dimension, flat `(N,)`, infinite without any.
+
+    The largest number of the space's type, or of float32, is no bound: ViZDoom's sticks have it.
+    """
+    low, high = (np.array(bound, np.float64).ravel() for bound in (space.low, space.high))
+    if np.issubdtype(space.dtype, np.floating):
+        most = min(float(np.finfo(kind).max) for kind in (space.dtype, np.float32))
+        low, high = np.where(low <= -most, -np.inf, low), np.where(high >= most, np.inf, high)
+    return low, high
 
 
 class ChoiceValues:

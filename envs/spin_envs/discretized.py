@@ -15,7 +15,7 @@ from gymnasium.spaces.utils import flatdim, flatten, flatten_space
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
-from spin_envs.action_grid import ActionGrid
+from spin_envs.action_grid import ActionGrid, bounds_of
 from spin_envs.base import MultiDiscreteEnv, StepResult, to_json_values
 from spin_envs.errors import MissingDependencyError, explained_graphics_errors
 from spin_envs.tasks import DEFAULT_BINS
@@ -25,15 +25,13 @@ class BoxGrid(ActionGrid):
     """A grid of actions over a `Box` of any shape; raises ValueError for infinite bounds."""
 
     def __init__(self, space: Space[Any], bins: int | Sequence[int]) -> None:
-        bounds = (space.low, space.high) if isinstance(space, Box) else (np.nan, np.nan)
-        if not isinstance(space, Box) or not np.isfinite(bounds).all():
+        if not isinstance(space, Box) or not np.isfinite(bounds_of(space)).all():
             raise ValueError(
                 "Expected an environment with continuous actions (a Box space) of finite bounds, "
                 f"got {space}. Bound it first, e.g. with gymnasium.wrappers.RescaleAction. "
                 "Discrete and MultiDiscrete actions need no discretizing."
             )
-        low, high = space.low.ravel(), space.high.ravel()
-        super().__init__(low.astype(np.float64), high.astype(np.float64), bins)
+        super().__init__(*bounds_of(space), bins)
         self._space = space
 
     def values(self, checked: NDArray[np.int64]) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete, Space
 from numpy.typing import NDArray
 
 from spin_envs.action_bins import ActionBins, Bins
-from spin_envs.action_grid import check_action
+from spin_envs.action_grid import bounds_of, check_action
 from spin_envs.action_masks import allowed_rows
 from spin_envs.action_numbers import ActionNumbers, Rows
 from spin_envs.errors import InvalidActionError
@@ -275,7 +275,7 @@ def _dimensions(numbers: ActionNumbers) -> Iterator[tuple[float, float, bool]]:
         if part.is_binned:
             space: Any = part.space
             is_whole = np.issubdtype(space.dtype, np.integer)
-            for low, high in zip(space.low.ravel(), space.high.ravel(), strict=True):
+            for low, high in zip(*bounds_of(space), strict=True):
                 yield float(low), float(high), is_whole
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spin_envs import Bins, FlatActions, InvalidActionError
+from spin_envs.discretized import BoxGrid
 
 PAD = Dict(
     {
@@ -163,8 +164,17 @@ def test_values_outside_belong_to_the_ends_and_edges_to_the_upper_bin() -> None:
     assert [flat.flatten([x]).tolist() for x in (-9.0, -0.1, 0.0, 9.0)] == [[0], [0], [1], [1]]
 
 
-def test_without_bounds_the_log_says_where_bins_are() -> None:
-    space = Box(-np.inf, np.inf, (1,), np.float64)
+@pytest.mark.parametrize(
+    "kind", [np.float16, np.float32, np.float64], ids=lambda kind: kind.__name__
+)
+@pytest.mark.parametrize("has_largest", [False, True])
+def test_without_bounds_the_log_says_where_bins_are(kind: Any, has_largest: bool) -> None:
+    bound = np.finfo(kind).max if has_largest else np.inf  # the former as of ViZDoom's sticks
+    space = Box(-bound, bound, (1,), kind)
+    with pytest.raises(ValueError, match="finite bounds, got -inf to inf"):
+        FlatActions(space, 2)
+    with pytest.raises(ValueError, match="of finite bounds"):
+        BoxGrid(space, 2)
     flat = FlatActions(space, 2, log=[np.array([x]) for x in (0.0, 1.0, 10.0)])
     assert [flat.value(0, 0), flat.value(0, 1)] == [0.5, 10.0]
 
