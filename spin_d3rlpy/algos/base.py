@@ -266,7 +266,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         self.create_impl(shape, 0)
 
     def _as_buffer(self, dataset: Any) -> DeviceReplayBuffer:
-        buffer = as_device_buffer(dataset, self._config.nvec, self._config.observation_layout)
+        config = self._config
+        buffer = as_device_buffer(
+            dataset, config.nvec, config.observation_layout, self.flat_actions
+        )
         self._adopt_nvec(buffer.nvec, "the dataset")
         self._adopt_layout(buffer.layout)
         if self._config.rules is None and self._impl is None and buffer.rules is not None:

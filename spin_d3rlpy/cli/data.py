@@ -100,8 +100,8 @@ def from_table_(
     bins: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of a slot of continuous numbers: how many, <column>=5, or the bins' edges, "
-            "<column>=0,5,30,100."
+            help="Of a slot of continuous numbers: how many, <column>=5, by quantiles, "
+            "<column>=quantiles:5, or the bins' edges, <column>=0,5,30,100."
         ),
     ] = None,
     time: Annotated[str | None, typer.Option(help="Column that orders them.")] = None,
@@ -206,9 +206,11 @@ def _by_action(
 
 
 def _bins(options: list[str] | None, actions: list[str]) -> dict[str, Any] | None:
-    """Returns the bins of action columns: one number is how many, several are edges."""
+    """Returns the bins of action columns: see `bins_of_text`."""
+    from spin_d3rlpy.data.bins_texts import bins_of_text
+
     given = _by_action("--bins", options, actions)
-    return {name: v[0] if len(v) == 1 else v for name, v in given.items()} or None
+    return {name: bins_of_text(",".join(map(str, v))) for name, v in given.items()} or None
 
 
 def _rewards(options: list[str], weights: list[str]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def evaluate(
     opened = open_policy(policy, device, trust)
     result: dict[str, Any]
     if dataset is not None:
-        buffer = as_device_buffer(dataset, opened.nvec)
+        buffer = as_device_buffer(dataset, opened.nvec, flat_actions=opened.algorithm.flat_actions)
         result = estimate_value(opened, buffer, steps, gamma, mode, seed, device, progress)
         text = (
             f"estimated value {result['estimated_value']:.2f} (discount {gamma}); "

@@ -126,6 +126,14 @@ ConfiguredDevice = Annotated[
 ]
 Progress = Annotated[bool, typer.Option(help="Draw progress bars (on stderr).")]
 Size = Annotated[int | None, typer.Option(help="Transitions; default: the usual size.")]
+BinsOfActions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bins",
+        help="Of continuous actions: how many (5), quantiles of the log (quantiles:5) or edges "
+        "(-10,-1,1,10); <name>=... for one part of the action; repeatable.",
+    ),
+]
 Config = Annotated[Path | None, typer.Option(help="YAML file of settings; options override it.")]
 PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print all settings and stop.")]
 _EXAMPLE = "E.g. spin/cheetah-run-b3/medium-expert-v0"

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from spin_d3rlpy.cli.options import (
+    BinsOfActions,
     Config,
     ConfiguredDataset,
     ConfiguredDevice,
@@ -92,6 +93,7 @@ def pretrain(
     updates: Annotated[int | None, typer.Option(min=1, help="Gradient steps at most.")] = None,
     fields: Fields = None,
     size: Size = None,
+    bins: BinsOfActions = None,
     seed: Seed = None,
     device: ConfiguredDevice = None,
     config: Config = None,
@@ -114,6 +116,7 @@ def pretrain(
         dataset=dataset,
         recipe=recipe or (None if config else "tuned"),
         size=size,
+        bins=bins,
         seed=seed,
         device=device,
         pretraining=given or None,
@@ -137,6 +140,7 @@ def pretrain(
     "spin-d3rlpy train spin/cheetah-run-b3/medium-expert-v0 --algorithm FactoredIQL --seed 1",
     "spin-d3rlpy train spin/cheetah-run-b3/medium-v0 --set query_init=mask --set head_init=asm",
     "spin-d3rlpy train spin/cheetah-run-b3/medium-v0 --recipe published --print-config > a.yaml",
+    "spin-d3rlpy train me/car-v0 --bins wheel=quantiles:7",
     "spin-d3rlpy train spin/cheetah-run-b3/medium-v0 --seeds 0,1,2 --out runs/three",
     "spin-d3rlpy train --config a.yaml --device cuda:0 --out runs/paper",
 )
@@ -160,6 +164,7 @@ def train(
     episodes: Annotated[int | None, typer.Option(min=1, help="Per evaluation.")] = None,
     mode: Annotated[str | None, typer.Option(help="greedy (default) or sample.")] = None,
     size: Size = None,
+    bins: BinsOfActions = None,
     seed: Seed = None,
     seeds: Annotated[
         str | None,
@@ -195,6 +200,7 @@ def train(
         seconds=None if minutes is None else 60.0 * minutes,
         asm=asm,
         size=size,
+        bins=bins,
         n_steps=steps,
         n_steps_per_epoch=steps_per_epoch,
         episodes=episodes,

@@ -146,12 +146,14 @@ def as_device_buffer(
     dataset: Any,
     nvec: Sequence[int] | None = None,
     observation_layout: ObservationLayout | None = None,
+    flat_actions: FlatActions | None = None,
 ) -> DeviceReplayBuffer:
     """Converts anything that `fit` accepts; raises InvalidDatasetError for the rest.
 
     `nvec` are the numbers of choices, which a d3rlpy buffer lacks; without it the largest choices
     seen are used, with a warning. `observation_layout` says where a d3rlpy buffer's rows have
-    images. Raises NvecMismatchError if the dataset has others.
+    images, `flat_actions` how a stored dataset's actions are read that are no choices yet, where
+    its space is the same. Raises NvecMismatchError if the dataset has others.
     """
     if is_v1_file(dataset):
         dataset = read_v1(dataset)
@@ -166,7 +168,7 @@ def as_device_buffer(
             )
         return DeviceReplayBuffer.from_replay_buffer(dataset, nvec, observation_layout)
     if isinstance(dataset, DatasetLike):
-        dataset = DeviceReplayBuffer.from_minari(open_dataset(dataset))
+        dataset = read_as(open_dataset(dataset), flat_actions)
     if not isinstance(dataset, DeviceReplayBuffer):
         raise InvalidDatasetError(
             "Expected a dataset's name, a minari.MinariDataset, a d3rlpy ReplayBuffer or a "
@@ -175,6 +177,13 @@ def as_device_buffer(
     if nvec is not None:
         require_same_nvec(nvec, dataset.nvec, "The algorithm", "the dataset")
     return dataset
+
+
+def read_as(dataset: MinariDataset, flat_actions: FlatActions | None) -> DeviceReplayBuffer:
+    """Reads a dataset, continuous actions by the bins that a policy or another dataset has."""
+    if flat_actions is None or flat_actions.is_exact or flat_actions.space != dataset.action_space:
+        flat_actions = None
+    return DeviceReplayBuffer.from_minari(dataset, bins=flat_actions)
 
 
 def open_dataset(

@@ -18,7 +18,7 @@ from spin_d3rlpy.asm import ActionStructureModel, load_asm
 from spin_d3rlpy.asm.rules import AnyRule
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.masks import forbidden_choices
-from spin_d3rlpy.data.loader import open_dataset
+from spin_d3rlpy.data.loader import open_dataset, read_as
 from spin_d3rlpy.data.tables.preparation import TablePreparation
 from spin_d3rlpy.errors import require_fields, shown
 from spin_d3rlpy.evaluation.decisions import (
@@ -235,7 +235,7 @@ def measure_run(
     name = dataset or str(own)
     size = trained_on.get("size") if dataset is None else None
     stored = open_dataset(name, size, progress=show_progress, trust=trust)
-    whole = DeviceReplayBuffer.from_minari(stored)
+    whole = read_as(stored, algo.flat_actions)
     require_same_nvec(algo.config.nvec, whole.nvec, "The policy", name)
     log = _part(whole, settings).seen_by(algo)
     # The report must not depend on, nor disturb, the caller's random numbers.

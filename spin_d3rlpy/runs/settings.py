@@ -29,6 +29,8 @@ class TrainSettings:
             as mappings, d3rlpy's factories and scalers as d3rlpy saves them.
         asm: file of a pre-trained model, for algorithms that take one.
         size: transitions of the dataset; the usual size if None.
+        bins: of continuous actions, as the option `--bins` has them: `["5"]`, or one text for each,
+            `["stick=quantiles:5", "force=-10,-1,1,10"]`; see `spin_d3rlpy.data.bins_texts`.
         n_steps: gradient steps; the recipe's if None.
         n_steps_per_epoch: gradient steps between evaluations; a tenth of the run's if None.
         seconds: training time, pre-training included, instead of `n_steps`.
@@ -48,6 +50,7 @@ class TrainSettings:
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     asm: str | None = None
     size: int | None = None
+    bins: list[str] = dataclasses.field(default_factory=list)
     n_steps: int | None = None
     n_steps_per_epoch: int | None = None
     seconds: float | None = None
@@ -75,6 +78,8 @@ class PretrainSettings:
         trajectory_weights: fields of `TrajectoryWeights`.
         observation_scaler: as d3rlpy saves it.
         size: transitions of the dataset; the usual size if None.
+        bins: of continuous actions, as the option `--bins` has them: `["5"]`, or one text for each,
+            `["stick=quantiles:5", "force=-10,-1,1,10"]`; see `spin_d3rlpy.data.bins_texts`.
         seed: of the network and mini-batches.
         device: as in d3rlpy.
         checkpoint_interval: updates between checkpoints.
@@ -89,6 +94,7 @@ class PretrainSettings:
     trajectory_weights: dict[str, Any] = dataclasses.field(default_factory=dict)
     observation_scaler: dict[str, Any] = dataclasses.field(default_factory=dict)
     size: int | None = None
+    bins: list[str] = dataclasses.field(default_factory=list)
     seed: int = 0
     device: str = "cpu:0"
     checkpoint_interval: int = 1_000

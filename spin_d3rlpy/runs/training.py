@@ -22,6 +22,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from spin_d3rlpy.algos.saving import save_policy
 from spin_d3rlpy.asm import save_asm
 from spin_d3rlpy.data import DeviceReplayBuffer, load_dataset
+from spin_d3rlpy.data.bins_texts import bins_of_texts
 from spin_d3rlpy.data.loader import open_dataset
 from spin_d3rlpy.data.minari.environments import is_unregistered
 from spin_d3rlpy.evaluation.against_data import compare_with_data
@@ -321,6 +322,7 @@ def _load(
     settings: Settings, show_progress: bool, trust: bool
 ) -> tuple[DeviceReplayBuffer, gymnasium.Env[Any, Any] | None]:
     """Returns the dataset and, if it names one, its environment."""
+    bins = bins_of_texts(settings.bins)
     stored = open_dataset(settings.dataset, settings.size, progress=show_progress, trust=trust)
     if stored.env_spec is not None and is_unregistered(stored.env_spec):
         # Another process's class, which no text names: the data are enough to train.
@@ -330,10 +332,10 @@ def _load(
             UserWarning,
             stacklevel=2,
         )
-        return DeviceReplayBuffer.from_minari(stored), None
+        return DeviceReplayBuffer.from_minari(stored, bins=bins), None
     if stored.env_spec is None:
-        return DeviceReplayBuffer.from_minari(stored), None
-    return load_dataset(stored, trust=trust)
+        return DeviceReplayBuffer.from_minari(stored, bins=bins), None
+    return load_dataset(stored, trust=trust, bins=bins)
 
 
 def _identity(settings: Settings) -> dict[str, Any]:
@@ -343,9 +345,13 @@ def _identity(settings: Settings) -> dict[str, Any]:
 
 def _defaults(settings: Settings) -> dict[str, Any]:
     """Returns the settings that may be left out."""
-    missing = dataclasses.MISSING
-    fields = dataclasses.fields(settings)
-    return {field.name: field.default for field in fields if field.default is not missing}
+    missing, defaults = dataclasses.MISSING, {}
+    for field in dataclasses.fields(settings):
+        if field.default_factory is not missing:
+            defaults[field.name] = field.default_factory()
+        elif field.default is not missing:
+            defaults[field.name] = field.default
+    return defaults
 
 
 def _holds_work(folder: Path) -> bool:
