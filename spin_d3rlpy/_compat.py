@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -234,10 +235,17 @@ def export_torchscript(algo: Any, masks: bool, inputs: PolicyInputs) -> bytes:
         with quiet_tracing(), torch.no_grad():
             examples = _example_inputs(algo, masks, inputs)
             traced = torch.jit.trace(lambda *inputs: policy(*inputs), examples, check_trace=False)
-            content: bytes = traced.save_to_buffer()
+            kept = {f"{name}.json": text for name, text in _kept_with(algo).items()}
+            content: bytes = traced.save_to_buffer(_extra_files=kept)
             return content
     finally:
         algo.impl.modules.unfreeze()
+
+
+def _kept_with(algo: Any) -> dict[str, str]:
+    """Returns what exported files say of an algorithm in addition to what they compute, as JSON."""
+    actions = algo.flat_actions
+    return {} if actions is None else {"flat_actions": json.dumps(actions.to_dict())}
 
 
 def export_onnx(algo: Any, masks: bool, inputs: PolicyInputs) -> bytes:
@@ -284,6 +292,7 @@ def export_onnx(algo: Any, masks: bool, inputs: PolicyInputs) -> bytes:
             _require_any_batch(program.model)
             _shrink_onnx(program.model)
             _shape_output(program.model, len(algo.config.nvec))  # last: it looks like no change
+            program.model.metadata_props.update(_kept_with(algo))
     finally:
         logging.disable(disabled)
     content: bytes = program.model_proto.SerializeToString()

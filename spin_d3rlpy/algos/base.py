@@ -120,7 +120,6 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     Attributes:
         preparation: how the table that it learned from became states, if it was one.
-        flat_actions: how its choices become what the environment takes, unless both are the same.
         caches_features: see `spin_d3rlpy.algos.fit.Trainable`.
 
     Raises:
@@ -130,7 +129,6 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
 
     config_class: type[Any]  # of the configs, which are generic in their policy
     preparation: TablePreparation | None = None
-    flat_actions: FlatActions | None = None
     caches_features: bool | None = None
     counts_operations: bool = False
     _acts_in_updates = False  # whether an update chooses actions
@@ -172,6 +170,15 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def get_action_type(self) -> ActionSpace:
         """MultiDiscrete actions count as discrete to d3rlpy."""
         return ActionSpace.DISCRETE
+
+    @property
+    def flat_actions(self) -> FlatActions | None:
+        """How its choices become what the environment takes; None where both are the same."""
+        return self._config.flat_actions
+
+    @flat_actions.setter
+    def flat_actions(self, actions: FlatActions | None) -> None:
+        self._config.flat_actions = actions
 
     @property
     def _nvec(self) -> list[int]:

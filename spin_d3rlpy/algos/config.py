@@ -23,7 +23,7 @@ from spin_d3rlpy.images import ImageEncoderFactory
 from spin_d3rlpy.policies.factories import SPIN, PolicyFactory, make_policy_field
 from spin_d3rlpy.training.graphs import CompileGraph
 from spin_d3rlpy.training.schedules import ScheduleName
-from spin_envs import ActionLayout, ObservationLayout
+from spin_envs import ActionLayout, FlatActions, ObservationLayout
 
 ACTING_SCALERS = ("observation_scaler",)  # config fields that acting needs fitted
 SCALERS = (*ACTING_SCALERS, "reward_scaler")  # that updates and files need fitted
@@ -35,20 +35,11 @@ def encoder_field(default_factory: Callable[[], EncoderFactory]) -> Any:
     return dataclasses.field(default_factory=default_factory, metadata=template.metadata)
 
 
-def layout_field() -> Any:
-    """Returns a config field for an `ActionLayout`, None if it is not known."""
+def kept_field(kept: type[Any]) -> Any:
+    """Returns a config field for an object of a class with `to_dict` and `from_dict`, or None."""
     encoding = json_field(
-        encoder=lambda layout: None if layout is None else layout.to_dict(),
-        decoder=lambda content: None if content is None else ActionLayout.from_dict(content),
-    )
-    return dataclasses.field(default=None, metadata=encoding)
-
-
-def observation_layout_field() -> Any:
-    """Returns a config field for an `ObservationLayout`, None without images."""
-    encoding = json_field(
-        encoder=lambda layout: None if layout is None else layout.to_dict(),
-        decoder=lambda content: None if content is None else ObservationLayout.from_dict(content),
+        encoder=lambda value: None if value is None else value.to_dict(),
+        decoder=lambda content: None if content is None else kept.from_dict(content),
     )
     return dataclasses.field(default=None, metadata=encoding)
 
@@ -78,6 +69,8 @@ class MultiDiscreteConfig(LearnableConfig):
             dataset or environment knows; `ActionLayout()` uses nothing of what they know.
         observation_layout: where images and numbers lie in observations (see
             `spin_envs.ObservationLayout`); None without images. Filled likewise.
+        flat_actions: how choices become what the environment takes (see `spin_envs.FlatActions`);
+            None where both are the same. Filled likewise.
         image_encoder_factory: of the encoders of images, of shape `(C, H, W)`: any of d3rlpy's, or
             the default, `spin_d3rlpy.images.ImageEncoderFactory`, a small one for images of any
             size. Each network has its own encoder, which is trained and frozen with it.
@@ -107,8 +100,9 @@ class MultiDiscreteConfig(LearnableConfig):
     """
 
     nvec: list[int] | None = None
-    layout: ActionLayout | None = layout_field()
-    observation_layout: ObservationLayout | None = observation_layout_field()
+    layout: ActionLayout | None = kept_field(ActionLayout)
+    observation_layout: ObservationLayout | None = kept_field(ObservationLayout)
+    flat_actions: FlatActions | None = kept_field(FlatActions)
     image_encoder_factory: EncoderFactory = encoder_field(ImageEncoderFactory)
     history: int = 1
     history_actions: bool = False

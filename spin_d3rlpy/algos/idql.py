@@ -637,7 +637,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             network.load_state_dict(trained[name].state_dict())
         for critic in other.require_built().critics:
             cast(JointCritic, critic).weigh([*config.reward_weights.values()])
-        other.preparation, other.flat_actions = self.preparation, self.flat_actions
+        other.preparation = self.preparation
         other._held_out = held_out
         if self.asm is not None:
             other.keep_asm(self.asm)

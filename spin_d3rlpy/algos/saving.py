@@ -62,8 +62,6 @@ def save_policy(algo: Any, path: str | Path) -> None:
     }
     if algo.preparation is not None:
         header[KEY] = algo.preparation.to_json()
-    if algo.flat_actions is not None:
-        header[ACTIONS_KEY] = algo.flat_actions.to_dict()
     # Copies, because networks may share weights and this format cannot.
     tensors = {k: v.detach().cpu().clone() for k, v in _file_weights(algo).items()}
     write_bytes(path, safetensors.torch.save(tensors, {"spin": json.dumps(header)}))
@@ -144,9 +142,10 @@ def _preparation(header: dict[str, Any]) -> TablePreparation | None:
 
 def _flat_actions(header: dict[str, Any]) -> FlatActions | None:
     """The space of its environment's actions in a file, if it is another than slots."""
-    nvec = header["algorithm"]["config"]["params"]["nvec"]
+    params = header["algorithm"]["config"]["params"]
+    kept = params.get(ACTIONS_KEY, header.get(ACTIONS_KEY))  # the latter is of older files
     try:
-        return read_flat_actions(header.get(ACTIONS_KEY), nvec)
+        return read_flat_actions(kept, params["nvec"])
     except InvalidDatasetError as error:
         raise InvalidCheckpointError(str(error)) from error
 
@@ -161,7 +160,7 @@ def copy_to(algo: Any, device: str) -> Any:
         weights = _weights(algo)
         for name, value in _weights(copy).items():
             value.copy_(weights[name])
-    copy.preparation, copy.flat_actions = algo.preparation, algo.flat_actions
+    copy.preparation = algo.preparation
     return copy
 
 

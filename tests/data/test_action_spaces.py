@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import d3rlpy
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from spin_d3rlpy import (
@@ -24,6 +27,7 @@ from spin_d3rlpy import (
     save_dataset,
     save_policy,
 )
+from spin_d3rlpy._compat import quiet_tracing
 from spin_d3rlpy.algos.saving import copy_to
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.minari.check import check_dataset
@@ -347,11 +351,39 @@ def test_a_damaged_space_in_a_file_is_refused(tmp_path: Path) -> None:
         {"space": None},
     ]
     for change in changes:
-        changed = {**header["flat_actions"], **change}
-        write_saved(path, {**header, "flat_actions": changed}, weights)
+        changed = copy.deepcopy(header)
+        changed["algorithm"]["config"]["params"]["flat_actions"] |= change
+        write_saved(path, changed, weights)
         with pytest.raises(InvalidCheckpointError, match="kept space of actions"):
             load_policy(path)
-    assert json.dumps(header["flat_actions"], allow_nan=False)
+    kept = header["algorithm"]["config"]["params"].pop("flat_actions")
+    assert json.dumps(kept, allow_nan=False)
+    write_saved(path, {**header, "flat_actions": kept}, weights)  # as older files have it
+    assert load_policy(path).flat_actions == algo.flat_actions
+
+
+def test_it_is_kept_in_d3rlpys_files_and_exported_ones(tmp_path: Path) -> None:
+    algo = FactoredBC()
+    algo.build_with_dataset(log(2, bins=3))
+    algo.save(str(tmp_path / "policy.d3"))
+    loaded: Any = d3rlpy.load_learnable(str(tmp_path / "policy.d3"))
+    assert loaded.flat_actions == algo.flat_actions
+    assert gymnasium.make(ID).action_space.contains(loaded.act(np.zeros(3, np.float32)))
+    algo.save_policy(str(tmp_path / "policy.pt"))
+    files = {"flat_actions.json": ""}
+    with quiet_tracing():
+        torch.jit.load(tmp_path / "policy.pt", _extra_files=files)
+    assert FlatActions.from_dict(json.loads(files["flat_actions.json"])) == algo.flat_actions
+
+
+@pytest.mark.slow
+def test_it_is_kept_in_onnx_files(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    algo = FactoredBC()
+    algo.build_with_dataset(log(2, bins=3))
+    algo.save_policy(str(tmp_path / "policy.onnx"))
+    kept = runtime.InferenceSession(tmp_path / "policy.onnx").get_modelmeta().custom_metadata_map
+    assert FlatActions.from_dict(json.loads(kept["flat_actions"])) == algo.flat_actions
 
 
 def test_a_nested_dataset_is_checked_where_it_needs_no_bins(
