@@ -144,6 +144,29 @@ class FlatActions:
             slots.setdefault(part.path[0], []).extend(range(at.start, at.stop))
         return slots
 
+    def where(self, values: Mapping[str, float]) -> dict[int, int]:
+        """Returns slots with their choices, of names with the numbers that the environment takes.
+
+        Of a binned slot it is the choice in whose bin the number is.
+
+            flat.where({"board/0": 3, "wheel/0": 0.9})  # {0: 2, 3: 6}, e.g. for rules
+
+        Raises:
+            ValueError: there is no slot of a name, or no choice that acts a number.
+        """
+        found = {}
+        for name, value in values.items():
+            if name not in self.names:
+                raise ValueError(f"Expected names of slots, {self.names}, got {name!r}.")
+            slot = self.names.index(name)
+            row = np.array([[self.value(i, 0) for i in range(len(self.names))]], np.float64)
+            row[0, slot] = value
+            try:
+                found[slot] = int(self.choices(row)[0, slot])
+            except InvalidActionError as error:
+                raise ValueError(f"Expected a value of slot {name!r}. {error}") from error
+        return found
+
     def value(self, slot: int, choice: int) -> int | float:
         """Returns the number that a slot's choice acts."""
         if not self._binned[slot]:

@@ -23,10 +23,12 @@ from spin_d3rlpy.asm.rules import (
     AtMostChanged,
     Every,
     NamedRule,
+    Never,
     WithinBudget,
     all_different,
     at_most_changed,
     every,
+    never,
     sees_state,
     within_budget,
 )
@@ -151,6 +153,9 @@ _NAMED: dict[str, Callable[..., NamedRule]] = {
     AllDifferent.name: all_different,
     AtMostChanged.name: at_most_changed,
     WithinBudget.name: within_budget,
+    Never.name: lambda slots, choices, n_choices: never(
+        dict(zip(slots, choices, strict=True)), n_choices
+    ),
     Every.name: lambda rules: every(*map(as_named_rule, rules)),
     ImportedRule.name: ImportedRule,
 }

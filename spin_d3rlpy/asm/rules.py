@@ -21,7 +21,7 @@ import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
@@ -85,7 +85,7 @@ def _plain(value: Any) -> Any:
     return [_plain(part) for part in value] if isinstance(value, tuple) else value
 
 
-def _whole(values: Sequence[int]) -> tuple[int, ...]:
+def _whole(values: Iterable[int]) -> tuple[int, ...]:
     return tuple(operator.index(value) for value in values)
 
 
@@ -192,6 +192,56 @@ def within_budget(costs: Sequence[Sequence[float]], budget: float) -> WithinBudg
 
 def _as_decimal(value: Any) -> float:
     return float(str(value)) if isinstance(value, np.float16 | np.float32) else float(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Never(NamedRule):
+    """See `never`."""
+
+    name: ClassVar[str] = "never"
+
+    slots: tuple[int, ...]
+    choices: tuple[int, ...]
+    n_choices: int
+
+    def __call__(self, partial: torch.Tensor) -> torch.Tensor:
+        device, n_slots = partial.device, partial.shape[1]
+        is_slot = torch.arange(n_slots, device=device)[:, None] == torch.tensor(
+            self.slots, device=device
+        )  # (N, n)
+        choices = torch.arange(self.n_choices, device=device)
+        is_choice = choices[:, None] == torch.tensor(self.choices, device=device)  # (K, n)
+        together = (is_slot[:, None] & is_choice).any(2)  # (N, K)
+        made = ((partial[..., None] == choices) & together).any(2).to(torch.int64)  # (R, N)
+        others = made.sum(1, keepdim=True) - made
+        return ~together | (others < len(self.slots) - 1)[..., None]  # the last one is left out
+
+    def check(self, nvec: Sequence[int], state_size: int) -> None:
+        self._require(self.n_choices == max(nvec), f"n_choices={max(nvec)}", nvec)
+        within = all(
+            0 <= slot < len(nvec) and 0 <= choice < nvec[slot]
+            for slot, choice in zip(self.slots, self.choices, strict=True)
+        )
+        self._require(within, "slots and choices of this action space", nvec)
+
+
+def never(together: Mapping[int, int], n_choices: int) -> Never:
+    """Slots never make these choices all together, such as `{0: 2, 3: 6}`.
+
+    Of slots with names `FlatActions.where` returns them: `never(flat.where({"gear/0": 3, "wheel/0":
+    0.9}), n_choices=flat.nvec.max())`. Each rule leaves every slot with two choices or more one
+    that is allowed; several of them may not.
+
+    Args:
+        together: choices by slot; a single one is never made.
+        n_choices: most choices of a slot (K).
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not together:
+        raise ValueError("Expected at least one slot with its choice.")
+    return Never(_whole(together), _whole([*together.values()]), operator.index(n_choices))
 
 
 @dataclasses.dataclass(frozen=True)

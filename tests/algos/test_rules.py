@@ -36,7 +36,7 @@ from spin_d3rlpy import (
 from spin_d3rlpy._compat import quiet_tracing
 from spin_d3rlpy.algos.impl import best_choices
 from spin_d3rlpy.asm.rule_files import as_named_rule, imported, trusted_rules
-from spin_d3rlpy.asm.rules import all_different, at_most_changed, every, within_budget
+from spin_d3rlpy.asm.rules import all_different, at_most_changed, every, never, within_budget
 from spin_d3rlpy.errors import (
     InvalidCheckpointError,
     NoAllowedChoiceError,
@@ -234,6 +234,7 @@ def narrow(partial: torch.Tensor) -> torch.Tensor:
         all_different(4, except_for=[0]),
         at_most_changed([0, 1, 2], 2, 4),
         within_budget(COSTS, 4.0),
+        never({0: 1, 2: 3}, 4),
         every(all_different(4), within_budget(COSTS, 4.0)),
         imported("tests.algos.test_rules:last_slot_is_zero"),
     ],
@@ -307,6 +308,9 @@ def test_a_function_is_kept_by_its_path_and_imported_only_with_trust(
         ([at_most_changed([0, 0], 1, 4)], NvecMismatchError, "a default of 3 choices"),
         ([at_most_changed([0, 0, 9], 1, 4)], NvecMismatchError, "of this action space"),
         ([within_budget([[1.0] * 4] * 2, 1.0)], NvecMismatchError, r"costs of shape \(3, 4\)"),
+        ([never({0: 1}, 5)], NvecMismatchError, "expected n_choices=4"),
+        ([never({3: 1}, 4)], NvecMismatchError, "slots and choices of this action space"),
+        ([never({0: -1}, 4)], NvecMismatchError, "slots and choices of this action space"),
         ([every(all_different(5))], NvecMismatchError, "expected n_choices=4"),
         ([narrow], NvecMismatchError, r"masks of shape \(1, 3, 4\)"),
     ],

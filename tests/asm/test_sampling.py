@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from spin_d3rlpy.asm import ActionStructureModel, MLPConfig, TransformerConfig
-from spin_d3rlpy.asm.rules import all_different, at_most_changed, every, within_budget
+from spin_d3rlpy.asm.rules import all_different, at_most_changed, every, never, within_budget
 from spin_d3rlpy.errors import (
     InvalidActionSpaceError,
     NoAllowedChoiceError,
@@ -207,6 +207,24 @@ def opened_in_turn(rule: Any, choices: list[int]) -> bool:
         if not rule(partial)[0, slot, choice]:
             return False
     return True
+
+
+@pytest.mark.parametrize("together", [{1: 2}, {0: 1, 2: 3}, {0: 0, 1: 2, 2: 2}], ids=str)
+def test_choices_that_are_never_made_together(together: dict[int, int]) -> None:
+    rule = never(together, 4)
+    for choices in itertools.product(range(4), repeat=3):
+        is_forbidden = all(choices[slot] == choice for slot, choice in together.items())
+        assert opened_in_turn(rule, list(choices)) is not is_forbidden
+    open_slots = torch.full((2, 3), -1)
+    assert rule(open_slots).all().item() is (len(together) > 1)
+    asm, states = model(nvec=[4, 4, 4]), torch.randn(64, 4)
+    slots, forbidden = list(together), torch.tensor(list(together.values()))
+    for allowed, is_kept in ((rule, True), (None, False)):
+        drawn = asm.sample(states, n=9, allowed=allowed)
+        seen = (drawn[..., slots] == forbidden).all(-1).any().item()
+        assert seen is not is_kept
+    with pytest.raises(ValueError, match="at least one slot"):
+        never({}, 4)
 
 
 def test_a_rule_of_other_actions_is_refused() -> None:

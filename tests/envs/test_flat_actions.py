@@ -159,6 +159,16 @@ def test_a_longer_name_says_more() -> None:
     assert FlatActions(space, {"a/1": 7, "a": 3, "b": 2}).nvec.tolist() == [3, 7, 2]
 
 
+def test_slots_are_found_by_name_and_choices_by_value() -> None:
+    space = Dict({"gear": Discrete(3, start=-1), "wheel": Box(-1.0, 1.0, (2,))})
+    flat = FlatActions(space, 5)
+    assert flat.where({"wheel/1": 0.9, "gear": 1}) == {2: 4, 0: 2}
+    with pytest.raises(ValueError, match=r"names of slots, \['gear', 'wheel/0', 'wheel/1'\]"):
+        flat.where({"wheel": 0.9})
+    with pytest.raises(ValueError, match=r"slot 'gear'\. .*from -1 to 1, got 2"):
+        flat.where({"gear": 2})
+
+
 def test_values_outside_belong_to_the_ends_and_edges_to_the_upper_bin() -> None:
     flat = FlatActions(Box(-np.inf, np.inf, (1,)), {"0": [-1.0, 0.0, 2.0]})
     assert [flat.flatten([x]).tolist() for x in (-9.0, -0.1, 0.0, 9.0)] == [[0], [0], [1], [1]]
