@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import gymnasium
@@ -63,7 +63,9 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
     Args:
         env: a PettingZoo parallel environment.
         reward: `"sum"` or `"mean"` of the agents' rewards.
-        bins: of agents with continuous actions, see `FlatActions`; names begin with the agent's.
+        bins: of agents with continuous actions, see `FlatActions`; names begin with the agent's. Or
+            the `actions` of another such environment, or a policy's `flat_actions`.
+        log: logged actions, a dict of the agents' each, by which bins are made.
 
     Attributes:
         actions: the `FlatActions` of a `Dict` of the agents' actions.
@@ -71,10 +73,15 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
     Raises:
         ValueError: an agent's actions cannot be converted (the text says where, such as
             `action["robot_1"][0]`), or not without bins, or `reward` is unknown.
+        InvalidActionError: a logged action is not in the agents' spaces.
     """
 
     def __init__(
-        self, env: ParallelEnvironment, reward: TeamReward = "sum", bins: BinsOf | None = None
+        self,
+        env: ParallelEnvironment,
+        reward: TeamReward = "sum",
+        bins: BinsOf | FlatActions | None = None,
+        log: Sequence[Mapping[Any, Any]] | None = None,
     ) -> None:
         if reward not in ("sum", "mean"):
             raise ValueError(f"Expected reward 'sum' or 'mean', got {reward!r}.")
@@ -82,7 +89,7 @@ class JointAction(gymnasium.Env[NDArray[np.float32], NDArray[np.integer[Any]]]):
         self._agents = list(env.possible_agents)
         # Pairs keep the agents' order, which a dict would sort.
         pairs = [(agent, env.action_space(agent)) for agent in self._agents]
-        self.actions = FlatActions(Dict(pairs), bins)
+        self.actions = FlatActions.made(Dict(pairs), bins, log)
         self._ended: set[Any] = set()
         self._slots = self.actions.slots_of_entries()
         self._all = self.actions.mask({})
@@ -201,7 +208,10 @@ def _mask_in(part: object) -> Any:
 
 
 def joint_action(
-    env: ParallelEnvironment, reward: TeamReward = "sum", bins: BinsOf | None = None
+    env: ParallelEnvironment,
+    reward: TeamReward = "sum",
+    bins: BinsOf | FlatActions | None = None,
+    log: Sequence[Mapping[Any, Any]] | None = None,
 ) -> JointAction:
     """Returns a PettingZoo parallel environment as one with a MultiDiscrete action.
 
@@ -209,4 +219,4 @@ def joint_action(
 
         gymnasium.register("my/spread-v0", entry_point=lambda: joint_action(parallel_env()))
     """
-    return JointAction(env, reward, bins)
+    return JointAction(env, reward, bins, log)

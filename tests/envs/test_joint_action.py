@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
 from spin_d3rlpy import FactoredBC, collect, create_replay_buffer
-from spin_envs import joint_action
+from spin_envs import Bins, InvalidActionError, joint_action
 
 
 class Team:
@@ -107,6 +107,26 @@ class Speaking(Team):
 
     def action_space(self, agent: str) -> Any:
         return Text(3)
+
+
+class Steering(Team):
+    """Agents with sticks."""
+
+    def action_space(self, agent: str) -> Any:
+        return Box(-np.inf, np.inf, (1,))
+
+
+def test_a_teams_bins_are_made_of_its_log() -> None:
+    names = Steering().possible_agents
+    log = [{name: np.array([x], np.float32) for name in names} for x in (0.0, 1.0, 8.0, 9.0)]
+    with pytest.raises(ValueError, match="finite bounds"):
+        joint_action(Steering(), bins=2)
+    team = joint_action(Steering(), bins=Bins(2, by="quantiles"), log=log)
+    assert team.nvec.tolist() == [2, 2, 2]
+    assert [team.actions.value(1, k) for k in range(2)] == [0.5, 8.5]
+    assert joint_action(Steering(), bins=team.actions).actions == team.actions
+    with pytest.raises(InvalidActionError, match="agent_1"):
+        joint_action(Steering(), bins=2, log=[log[0] | {"agent_1": np.zeros(2)}])
 
 
 def test_actions_are_checked() -> None:
