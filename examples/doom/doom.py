@@ -6,7 +6,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import vizdoom
-from d3rlpy.models.encoders import PixelEncoderFactory
 from gymnasium.spaces import Box, Dict, MultiBinary
 from vizdoom import Button, GameVariable
 
@@ -16,12 +15,6 @@ TICS = 4  # of a step
 ROWS = slice(42, 90)  # of the 160 x 120 screen, where monsters are seen; every two pixels are one
 SHAPE = (1, 24, 80)  # gray, channels first
 NO_MONSTERS = ("DoomPlayer", "BulletPuff", "Blood", "Dead")
-
-
-def encoder(activation: str) -> PixelEncoderFactory:
-    """A small network of the screen."""
-    filters = [[16, 8, 4], [32, 3, 2]]
-    return PixelEncoderFactory(filters=filters, feature_size=64, activation=activation)
 
 
 class DoomEnv(gymnasium.Env[Any, Any]):

@@ -14,17 +14,11 @@ from typing import Any
 import d3rlpy
 import numpy as np
 from d3rlpy.logging import NoopAdapterFactory
-from doom import DoomEnv, Script, encoder
+from doom import DoomEnv, Script
 
 from spin_d3rlpy import SPINIDQL, FactoredIQL, LockstepEvaluator, collect
 
 CARE = (0.8, 0.6, 0.4, 0.2)  # of the scripted players
-BATCHES: Any = {"batch_size": 256, "imitation_batch_size": 256}
-FIELDS: dict[Any, Any] = {
-    FactoredIQL: {"image_encoder_factory": encoder("relu")},
-    # At its recipe's rates of learning ReLUs died, and a search by the next reward does not turn.
-    SPINIDQL: {"image_encoder_factory": encoder("swish"), "short_gammas": []},
-}
 QUIET: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 
 
@@ -42,9 +36,9 @@ def main(episodes: int, seconds: float, seeds: list[int], test_episodes: int, ou
         rows.append((f"script, care {level}", "", own.mean(), own.std() / len(own) ** 0.5))
     evaluator = LockstepEvaluator(env, n_trials=1)
     for seed in seeds:
-        for algo_class, fields in FIELDS.items():
+        for algo_class in (FactoredIQL, SPINIDQL):
             d3rlpy.seed(seed)
-            algo = algo_class(recipe="tuned", **fields, **BATCHES)
+            algo: Any = algo_class(recipe="tuned")
             algo.fit(dataset, seconds=seconds, clock="ops", **QUIET)
             played = []
             for number in range(test_episodes):
