@@ -169,10 +169,12 @@ class Trust:
         and critics can judge it or not.
         """
         least, least_careful = LEAST_GAIN * self.spread, LEAST_CAREFUL_GAIN * self.spread
+        least_short, gamma = LEAST_SHORT_GAIN * self.spread, self.searches[0].gamma
+        gains = zip(self.searches, self.confirmed, self.standard_errors, strict=True)
         knows_judges = (
-            len(self._margins) == len(self.searches)  # there is no shorter discount
-            or any(margin > 3.0 * error for margin, error in self._margins)
+            any(margin > 3.0 * error for margin, error in self._margins)
             or all(margin < -3.0 * error for margin, error in self._margins)
+            or all(g - 3.0 * error > least_short for way, g, error in gains if way.gamma != gamma)
         )
         return knows_judges and all(
             (
