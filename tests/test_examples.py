@@ -93,6 +93,15 @@ RUNS: dict[str, list[tuple[list[str], list[str]]]] = {
     "tune_with_optuna.py": [
         ([*SIZE, "--trials", "2", "--steps", "2", "--by", by], []) for by in ("likelihood", "fqe")
     ],
+    "doom/buttons_and_stick.py": [
+        (
+            [
+                *["--episodes", "9", "--seconds", "0.2", "--seeds", "0", "--test-episodes", "1"],
+                *["--out", "hybrid.csv"],
+            ],
+            ["hybrid.csv"],
+        )
+    ],
     "doom/train_on_images.py": [
         (
             [
@@ -125,17 +134,19 @@ MODULES = {
     "power_grid/grid.py",
     "sepsis/icu.py",
     "doom/doom.py",
+    "doom/stick.py",
     "many_files/visits.py",
 } | {f"treatment/{name}.py" for name in ("ward", "doctors", "outcomes", "rules", "treat_with")}
 # What they show is tested elsewhere, too: exports, several processes, pre-training, histories.
 SLOW = {
     *("distill_and_export.py", "several_processes.py", "mask_ratio_and_warm_start.py"),
     *("pretraining_objectives.py", "reprem.py", "critic_initialization.py"),
-    "doom/train_on_images.py",
+    *("doom/buttons_and_stick.py", "doom/train_on_images.py"),
     *("power_grid/train_on_decisions.py", "many_files/prepare_with_ray.py", "hidden_velocity.py"),
 }
 # Not in the extra `test`: skipped where they are not installed.
 NEEDS = {
+    "doom/buttons_and_stick.py": "vizdoom",
     "doom/train_on_images.py": "vizdoom",
     "many_files/prepare_with_ray.py": "ray.data",
     "power_grid/train_on_decisions.py": "grid2op",
