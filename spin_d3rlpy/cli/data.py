@@ -209,8 +209,13 @@ def _bins(options: list[str] | None, actions: list[str]) -> dict[str, Any] | Non
     """Returns the bins of action columns: see `bins_of_text`."""
     from spin_d3rlpy.data.bins_texts import bins_of_text
 
-    given = _by_action("--bins", options, actions)
-    return {name: bins_of_text(",".join(map(str, v))) for name, v in given.items()} or None
+    bins = {}
+    for name, values in _by_action("--bins", options, actions).items():
+        try:
+            bins[name] = bins_of_text(",".join(map(str, values)))
+        except ValueError as error:
+            raise ValueError(f'The bins of action["{name}"] are wrong: {error}') from error
+    return bins or None
 
 
 def _rewards(options: list[str], weights: list[str]) -> dict[str, Any]:

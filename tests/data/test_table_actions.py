@@ -141,7 +141,10 @@ def test_final_states_have_no_action() -> None:
     assert data.preparation.choices[1] == pytest.approx([7.5, 170.0 / 3.0])
 
 
-@pytest.mark.parametrize(("bins", "acted"), [("2", [22.5, 80.0]), ("0,5,60,90", [0.0, 30.0, 80.0])])
+@pytest.mark.parametrize(
+    ("bins", "acted"),
+    [("2", [22.5, 80.0]), ("0,5,60,90", [0.0, 30.0, 80.0]), ("quantiles:2", [16.7, 59.95])],
+)
 def test_the_shell_makes_bins(
     bins: str, acted: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
