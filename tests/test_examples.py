@@ -141,7 +141,7 @@ MODULES = {
 SLOW = {
     *("distill_and_export.py", "several_processes.py", "mask_ratio_and_warm_start.py"),
     *("pretraining_objectives.py", "reprem.py", "critic_initialization.py"),
-    *("doom/buttons_and_stick.py", "doom/train_on_images.py"),
+    *("doom/buttons_and_stick.py", "doom/train_on_images.py", "offers/compare.py"),
     *("power_grid/train_on_decisions.py", "many_files/prepare_with_ray.py", "hidden_velocity.py"),
 }
 # Not in the extra `test`: skipped where they are not installed.

@@ -57,7 +57,8 @@ print(json.dumps(messages))
 """
 
 
-@pytest.mark.parametrize("limit", [pytest.param(1_000, marks=pytest.mark.slow), 200_000])
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [1_000, 200_000])
 def test_a_file_that_cannot_grow_is_one_clear_error(
     limit: int, datasets_folder: Path, tmp_path: Path
 ) -> None:
