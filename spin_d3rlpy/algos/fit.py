@@ -93,12 +93,14 @@ def create_budget(algo: Trainable, options: RunOptions) -> Budget:
             f"clock={options.clock!r} is for seconds=<a number>; a Budget has its own clock."
         )
     budget = given if isinstance(given, Budget) else Budget(given, create_clock(options.clock))
-    algo.counts_operations = isinstance(budget.clock, WorkClock)
-    if algo.counts_operations and algo.config.compile_graph is True:
+    algo.counts_operations = False  # of an earlier run
+    counts = isinstance(budget.clock, WorkClock)
+    if counts and algo.compiled and algo.config.compile_graph is True:
         raise ValueError(
             "Operations within a recorded CUDA graph cannot be counted. With clock='ops', "
             "expected compile_graph='auto' or False, got True."
         )
+    algo.counts_operations = counts
     if algo.enable_ddp and budget.seconds:
         raise ValueError("seconds= is for one process: each would count its own steps.")
     return budget

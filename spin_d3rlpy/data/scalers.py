@@ -106,21 +106,20 @@ def fit_scaler(
             group = torch.from_numpy(layout.alike(len(mean))).to(mean.device)
             mean, std = _pooled(mean, std, group)
         _warn_of_outliers(buffer, std.cpu().numpy())
-        of_earlier = None
+        earlier_mean, earlier_std = mean, std
         if buffer.history is not None and isinstance(scaler, ClippedStandardObservationScaler):
             scaler.history, scaler.observation_size = buffer.history.length, len(mean)
-            of_earlier = buffer.stored.moments_of_changes()
-        mean, std = (
-            _of_states(buffer, of_newest, of_others, None if of_earlier is None else of_earlier[i])
-            for i, (of_newest, of_others) in enumerate(((mean, 0.0), (std, 1.0)))
-        )
+            earlier_mean, earlier_std = buffer.stored.moments_of_changes()
+        mean = _of_states(buffer, mean, earlier_mean, 0.0)
+        std = _of_states(buffer, std, earlier_std, 1.0)
         scaler.mean, scaler.std = mean.float().cpu().numpy(), std.float().cpu().numpy()
     elif isinstance(scaler, MinMaxObservationScaler):
         least, most = buffer.observations.aminmax(dim=0)
         # A feature that never varies has no span to divide by: it becomes -1.
         most = torch.where(most > least, most, least + least.abs().clamp(min=1.0))
         _warn_of_outliers(buffer, (most.double() - least).cpu().numpy())
-        least, most = _of_states(buffer, least, 0.0), _of_states(buffer, most, 1.0)
+        least = _of_states(buffer, least, least, 0.0)
+        most = _of_states(buffer, most, most, 1.0)
         scaler.minimum, scaler.maximum = least.cpu().numpy(), most.cpu().numpy()
     elif buffer.observation_layout is not None:
         raise ValueError(
@@ -135,15 +134,16 @@ def fit_scaler(
 def _of_states(
     buffer: DeviceReplayBuffer,
     of_newest: torch.Tensor,
+    of_earlier: torch.Tensor,
     of_others: float,
-    of_earlier: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Returns numbers of features `(obs,)` for all places of a state, which may be a history."""
+    """Returns numbers of features for all places of a state, which may be a history.
+
+    The arguments are those of `History.spread`.
+    """
     if buffer.history is None:
         return of_newest
-    return buffer.history.spread(
-        of_newest, of_newest if of_earlier is None else of_earlier, of_others
-    )
+    return buffer.history.spread(of_newest, of_earlier, of_others)
 
 
 def _require_finite(scaler: ObservationScaler | RewardScaler, buffer: DeviceReplayBuffer) -> None:

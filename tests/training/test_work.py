@@ -235,20 +235,16 @@ def test_threads_are_chosen_by_real_time(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_recordings_are_refused_or_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"expected compile_graph='auto' or False, got True"):
-        FactoredIQL(compile_graph=True).fit(random_buffer(), seconds=1.0, clock="ops", **QUIET)
+    by_work: dict[str, Any] = {"seconds": 0.01, "clock": "ops", **QUIET}
+    FactoredIQL(compile_graph=True, batch_size=16).fit(random_buffer(), **by_work)  # on a CPU
     monkeypatch.setattr(recorded, "can_record", lambda _device: True)
+    with pytest.raises(ValueError, match=r"expected compile_graph='auto' or False, got True"):
+        FactoredIQL(compile_graph=True).fit(random_buffer(), **by_work)
     algo = FactoredIQL(batch_size=16)
     assert algo.config.compile_graph == "auto"
     assert algo.compiled
     seen = []
-    algo.fit(
-        random_buffer(),
-        seconds=0.01,
-        clock="ops",
-        callback=lambda a, _epoch, _step: seen.append(a.compiled),
-        **QUIET,
-    )
+    algo.fit(random_buffer(), **by_work, callback=lambda a, _epoch, _step: seen.append(a.compiled))
     assert seen
     assert not any(seen)
 
