@@ -30,6 +30,7 @@ from spin_d3rlpy.algos.fit import Timer
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
 from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.conditions import ArrayLike, as_conditions
+from spin_d3rlpy.asm.decoding import Conditionals
 from spin_d3rlpy.asm.rules import OPEN, AnyRule, Rule, conditions_of
 from spin_d3rlpy.critics.base import (
     ActionCritic,
@@ -44,6 +45,7 @@ from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch, named_
 from spin_d3rlpy.data.buffer.named_rewards import Weights, check_weights
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
 from spin_d3rlpy.errors import InvalidDatasetError, listed, require_fields, shown
+from spin_d3rlpy.images import encode_images
 from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise
@@ -51,6 +53,7 @@ from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
 from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
+from spin_d3rlpy.search.starts import best_different, count_starts
 from spin_d3rlpy.search.trust import (
     FIRST_STATES,
     LEAST_STATES,
@@ -376,10 +379,10 @@ class IDQLImpl(ActorCriticImpl):
         rule, masked = conditions_of(None, both, seen), conditions_of(mask, both, seen)
         noise, temperature = self._fixed_noise(x, 1)
         # The surest one, which comes back in any case.
-        best = policy.decode(x, temperature * noise[0], masked, fixed)
+        actions = policy.decode(x, temperature * noise[0], masked, fixed)[None]
         search = self.acting_search
         if search is None:
-            return best
+            return actions[0]
         more = self._config.n_action_samples - 1
         deadline.guess = deadline.spent
         if deadline.is_set:  # they may take half of the time that is left
@@ -389,10 +392,10 @@ class IDQLImpl(ActorCriticImpl):
             repeated = None if fixed is None else fixed.repeat(more, 1)
             noises = temperature * noise[1:].flatten(0, 1)
             others = policy.decode(x.repeat(more, 1), noises, masked, repeated)
-            actions = torch.cat([best[None], others.unflatten(0, (more, -1))])
-            best = best_of(actions, self._values_of_candidates(x, actions))
+            actions = torch.cat([actions, others.unflatten(0, (more, -1))])
+        starts = self._starts(actions, self._values_of_candidates(x, actions))
         conditions = Conditions(search.action_flexibility, mask, rule, fixed)
-        return self._search(x, best, slice(None), conditions, deadline)
+        return self._search(x, starts, slice(None), conditions, deadline)
 
     @property
     def acting_search(self) -> Search | None:
@@ -429,11 +432,11 @@ class IDQLImpl(ActorCriticImpl):
         if temperature > 0.0:
             values = values.amin(0, keepdim=True) / temperature
             return best_of(actions, values + gumbel_noise(values))
-        best = best_of(actions, values)
         if search is None:
-            return best
+            return actions[0]
+        starts = self._starts(actions, values)
         conditions = Conditions(search.action_flexibility, rule=rule)
-        return self._search(x, best, slice(None), conditions)
+        return self._search(x, starts, slice(None), conditions)
 
     def _draw_candidates(
         self, x: torch.Tensor, n: int, has_fixed_noise: bool, rule: Rule | None
@@ -479,22 +482,43 @@ class IDQLImpl(ActorCriticImpl):
         # In a file, -1 is no choice.
         return self.q_values(self._modules.q_funcs, x, actions.clamp(min=0))
 
+    def _starts(self, candidates: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """Returns where a search starts, `(S, B, N)`; without one the best candidate."""
+        has_search = self._config.search_sweeps > 0
+        n = count_starts(self._slot_layout.n_slots) if has_search else 1
+        return best_different(candidates, values, n)
+
     def _search(
         self,
         x: torch.Tensor,
-        actions: torch.Tensor,
+        starts: torch.Tensor,
         critics: slice,
         conditions: Conditions,
         deadline: Deadline | None = None,
     ) -> torch.Tensor:
-        sweeps, critic = self._config.search_sweeps, self._modules.q_funcs
-        if sweeps == 0:
-            return actions
-        start = actions.clamp(min=0)  # in a file, -1 is no choice
-        members = cast(JointCritic, critic).members[critics]
-        conditionals_of = self.acting_policy.conditionals_of_any
-        improved = improve(members, conditionals_of, x, start, conditions, sweeps, deadline)
-        return torch.where(actions == OPEN, OPEN, improved)
+        """Returns the best action `(B, N)` that a search finds from any of the starts."""
+        if self._config.search_sweeps == 0:
+            return starts[0]
+        deadline, found = deadline or Deadline(), list[torch.Tensor]()
+        members = cast(JointCritic, self._modules.q_funcs).members[critics]
+        policy = self.acting_policy
+        encoded = encode_images(policy, x)
+
+        def conditionals_of(rows: torch.Tensor) -> Conditionals:
+            return policy.conditionals_of_any(encoded[rows])
+
+        # Where time is limited, the best one is improved first.
+        for some in starts.split(1 if deadline.is_set else len(starts)):
+            if found and not deadline.allows():
+                break
+            start = some.clamp(min=0)  # in a file, -1 is no choice
+            sweeps = self._config.search_sweeps
+            better = improve(members, conditionals_of, x, start, conditions, sweeps, deadline)
+            found.append(torch.where(some == OPEN, OPEN, better))
+        actions = torch.cat(found)
+        if len(actions) == 1:
+            return actions[0]
+        return best_of(actions, self._values_of_candidates(x, actions)[critics])
 
     @eval_api
     @torch.no_grad()
@@ -511,17 +535,17 @@ class IDQLImpl(ActorCriticImpl):
         drawn = self.acting_policy.sample_several(x, n, noise, drawn_at, rule)
         own = self._draw_candidates(x, VALUE_SAMPLES, False, rule)
 
-        starts = {}  # of each critic, by discount: the best candidate
+        starts = {}  # of each critic, by discount
         for gamma in self._config.gammas:
             self._compare_by(gamma)
             values = self.q_values(critic, x, drawn)
-            starts[gamma] = [best_of(drawn, by_one[None]) for by_one in values]
+            starts[gamma] = [self._starts(drawn, by_one[None]) for by_one in values]
 
         def search(member: int, way: Search) -> torch.Tensor:
             self._compare_by(way.gamma)
             itself = slice(member, member + 1)
-            start = starts[way.gamma][member]
-            return self._search(x, start, itself, Conditions(way.action_flexibility, rule=rule))
+            conditions = Conditions(way.action_flexibility, rule=rule)
+            return self._search(x, starts[way.gamma][member], itself, conditions)
 
         return measure_trust(
             self._config.searches,
@@ -550,7 +574,7 @@ class IDQLImpl(ActorCriticImpl):
     @eval_api
     @torch.no_grad()
     def count_moves(self, x: torch.Tensor, states: torch.Tensor) -> float:
-        """Returns how many moves a search values in a state; arguments as in `measure_trust`."""
+        """Returns how many moves a search values from a start; arguments as in `measure_trust`."""
         if self._config.search_sweeps == 0:
             return 0.0
         actions = self._likeliest(x, self.rule_in(states))

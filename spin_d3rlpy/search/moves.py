@@ -1,6 +1,6 @@
 """Search for the best action that the data support: policy improvement without a policy network.
 
-From a first action, `improve` moves to better ones, by the smallest value of an ensemble of critics
+From first actions, `improve` moves to better ones, by the smallest value of an ensemble of critics
 of whole actions. A move changes one slot's choice, or exchanges those of two slots, which is what
 is left where no two slots may choose the same. Only choices count that the policy gives, in view of
 all other slots, at least a share of the probability of the likeliest one: so the search leaves the
@@ -10,8 +10,9 @@ A round values all moves of a kind at once. Those that do not touch each other a
 as many of the best ones as give the whole action the largest value. Changes are made until none
 gains, then exchanges.
 
-Axes: `B` states, `N` slots, `K` most choices of a slot, `R` moves in any states, `P` numbers of
-moves that are tried together, `W` width of critics' sums.
+Axes: `S` starts in each state, `B` states, `N` slots, `K` most choices of a slot, `R` moves in any
+states, `P` numbers of moves that are tried together, `W` width of critics' sums. Below `improve` a
+start in a state counts as a state of its own.
 """
 
 from __future__ import annotations
@@ -67,36 +68,40 @@ def improve(
     members: Sequence[JointQFunction],
     conditionals_of: Callable[[torch.Tensor], Conditionals],
     observations: torch.Tensor,
-    actions: torch.Tensor,
+    starts: torch.Tensor,
     conditions: Conditions,
     sweeps: int = 1,
     deadline: Deadline | None = None,
 ) -> torch.Tensor:
-    """Returns better actions `(B, N)`, in rounds from `actions` `(B, N)`.
+    """Returns better actions `(S, B, N)`, in rounds from each of the starts.
 
     Args:
         members: value whole actions; the smallest of their values counts.
-        conditionals_of: from observations the policy's conditionals.
-        observations: `(B, obs)`, the networks' input.
-        actions: where to start from. A choice that may not be made leaves it for the best that may.
+        conditionals_of: from the numbers of states `(R,)` the policy's conditionals there.
+        observations: `(B, obs)`, the critics' input.
+        starts: actions `(S, B, N)`. A choice that may not be made leaves it for the best that may.
         conditions: which choices may be made.
         sweeps: how often changes are followed by exchanges; ends early where nothing gains.
         deadline: no round begins that would end after it, if it took as long as the longest before.
     """
     deadline = deadline or Deadline()
     if not deadline.allows():
-        return actions
+        return starts
     with deadline.timed():
-        functions = [(q, q.open(observations), q.output()) for q in members]
+        states = torch.arange(starts.shape[1], device=starts.device).repeat(len(starts))
+        actions = starts.flatten(0, 1)
+        functions = [(q, q.open(observations).of(states), q.output()) for q in members]
         values = _Values(functions, [state.total(actions) for _, state, _ in functions])
-        search = _Search(values, conditionals_of, observations, actions, conditions, deadline)
+        conditions = conditions.of(states)
+        search = _Search(values, conditionals_of, states, actions, conditions, deadline)
     exchanges = members[0].actions.gains_by_exchanges
     for sweep in range(sweeps):
         is_better = search.rounds("changes", MOST_CHANGES, is_first=sweep == 0)
         is_better |= exchanges and search.rounds("exchanges", MOST_EXCHANGES)
         if not is_better and not is_exporting():
             break
-    return search.actions
+    improved: torch.Tensor = search.actions.unflatten(0, (len(starts), -1))
+    return improved
 
 
 class _Values:
@@ -162,14 +167,14 @@ class _Search:
         self,
         values: _Values,
         conditionals_of: Callable[[torch.Tensor], Conditionals],
-        observations: torch.Tensor,
+        states: torch.Tensor,
         actions: torch.Tensor,
         conditions: Conditions,
         deadline: Deadline,
     ) -> None:
         self._values, self._conditionals_of = values, conditionals_of
-        self._observations, self.actions, self._conditions = observations, actions, conditions
-        self._possible = _Possible(conditionals_of(observations), conditions, actions)
+        self._states, self.actions, self._conditions = states, actions, conditions
+        self._possible = _Possible(conditionals_of(states), conditions, actions)
         self._deadline = deadline
 
     def rounds(self, kind: Kind, most: int, is_first: bool = False) -> bool:
@@ -202,7 +207,7 @@ class _Search:
         rest = _Search(
             self._values.of(rows),
             self._conditionals_of,
-            self._observations[rows],
+            self._states[rows],
             self.actions[rows],
             self._conditions.of(rows),
             self._deadline,
@@ -232,7 +237,7 @@ class _Search:
         if not is_exporting() and len(made) == 0:
             return nowhere
         moves, changes = moves.of(made), [change[made] for change in changes]
-        place = _places(moves.rows, gains[made])  # (A,)
+        place = _places(moves, gains[made], actions.shape)  # (A,)
         sizes = _sizes(place, possible.n_slots)  # (P,)
         is_made = place < sizes[:, None]
         after, sums = values.after_several(moves.rows, changes, is_made)
@@ -308,11 +313,18 @@ def _keys(gains: torch.Tensor) -> torch.Tensor:
     return gains.clamp(-MOST_KEY, MOST_KEY).round().long() * gains.shape[0] - order
 
 
-def _places(rows: torch.Tensor, gains: torch.Tensor) -> torch.Tensor:
-    """Returns how many of its state's moves gain more than each, `(R,)`."""
-    keys = _keys(gains)
-    is_before = (rows[:, None] == rows) & (keys[:, None] < keys)
-    return is_before.sum(1)
+def _places(moves: Moves, gains: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Returns how many of its state's moves gain more than each, `(R,)`.
+
+    Args:
+        moves: of different slots, so that the first one names a move of a state.
+        gains: of each, `(R,)`.
+        shape: of the actions, (B, N).
+    """
+    at = moves.rows, moves.slots[:, 0]
+    keys = torch.full(shape, NO_KEY, device=gains.device).index_put(at, _keys(gains))
+    is_before = keys[:, None] > keys[:, :, None]  # (B, N, N)
+    return is_before.sum(2)[at]
 
 
 def _sizes(place: torch.Tensor, n_slots: int) -> torch.Tensor:

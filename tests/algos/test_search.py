@@ -40,6 +40,7 @@ from spin_d3rlpy.search import moves
 from spin_d3rlpy.search import trust as trust_module
 from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
+from spin_d3rlpy.search.starts import best_different, count_starts
 from spin_d3rlpy.search.trust import (
     FIRST_STATES,
     LEAST_STATES,
@@ -159,14 +160,13 @@ def searched(
     """Searches from a start, where each slot has the logits of a table `(B, N, K)`."""
     slots = SlotLayout([K] * N)
     sweeps, deadline = fields.pop("sweeps", 20), fields.pop("deadline", None)
-    rows_of = {tuple(row.tolist()): i for i, row in enumerate(x)}
 
     def conditionals_of(states: torch.Tensor) -> IndependentConditionals:
-        rows = [rows_of[tuple(row.tolist())] for row in states]
-        return IndependentConditionals(slots, table[rows])
+        return IndependentConditionals(slots, table[states])
 
     conditions = Conditions(**{"action_flexibility": 0.1} | fields)
-    return improve(critic.members, conditionals_of, x, start, conditions, sweeps, deadline)
+    starts = start[None]
+    return improve(critic.members, conditionals_of, x, starts, conditions, sweeps, deadline)[0]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
@@ -244,6 +244,37 @@ def test_the_search_keeps_conditions_and_deadlines() -> None:
     assert torch.equal(search(deadline=Deadline(-1.0)), start)
 
 
+def test_starts_are_the_best_candidates_that_differ() -> None:
+    actions = torch.tensor([[[0, 0]], [[1, 1]], [[0, 0]], [[0, 1]]])  # (A, 1, N)
+    values = torch.tensor([[[2.0], [1.0], [2.0], [3.0]], [[2.0], [1.0], [2.0], [1.5]]])
+    starts = best_different(actions, values, 3)
+    assert starts[:, 0].tolist() == [[0, 0], [0, 1], [1, 1]]  # by the least of two critics
+    assert best_different(actions, values, 9)[3:, 0].tolist() == [[0, 0]]
+    assert [count_starts(n) for n in (1, 2, 5, 6, 10, 14, 15)] == [1, 8, 8, 5, 2, 1, 1]
+
+
+def test_several_starts_find_what_one_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two slots that agree pay, the more the larger both are: no slot alone can leave a pair."""
+    buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]) * (1.0 + 0.2 * a[:, 0]), n=100)
+    fields = search_fields(SPINIDQL) | {"n_action_samples": 16, "critic_learning_rate": 3e-3}
+    algo = new_algorithm(SPINIDQL, **fields, gamma=0.0, search="always")
+    algo.fit(buffer, n_steps=400, n_steps_per_epoch=400, **QUIET)
+    x = np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32)
+
+    def share_of_best(actions: np.ndarray) -> float:
+        return float((actions == 2).all(1).mean())
+
+    several = algo.predict(x)
+    np.testing.assert_array_equal(algo.predict_with(x, milliseconds=1e6), several)
+    # From what is left of the candidates where time is short.
+    tight = algo.predict_with(x, milliseconds=1e-6)
+    monkeypatch.setattr(idql, "best_different", lambda actions, values, n: actions[:1])
+    one = algo.predict(x)
+    assert share_of_best(several) > 0.95
+    assert share_of_best(one) < 0.6
+    assert share_of_best(tight) < 0.6
+
+
 def test_exchanges_are_found_where_all_slots_must_differ() -> None:
     """No slot alone can change: every choice is taken."""
     layout = dataclasses.replace(
@@ -262,14 +293,13 @@ def test_exchanges_are_found_where_all_slots_must_differ() -> None:
     def search(**fields: Any) -> torch.Tensor:
         return improve(
             critic.members,
-            lambda states: IndependentConditionals(slots, table[-len(states) :]),
-            x[-count:],
-            start[-count:],
+            lambda states: IndependentConditionals(slots, table[states]),
+            x,
+            start[None],
             Conditions(0.1, rule=rule, **fields),
             1,
-        )
+        )[0]
 
-    count = 8
     found = search()
     assert (found.sort(1).values == start).all()
     assert (critic.q_values(slots, x, found) > critic.q_values(slots, x, start)).any()
@@ -357,7 +387,7 @@ def test_a_search_asks_for_few_operations() -> None:
     impl: Any = algo.impl
     x = buffer.observations_at(buffer.observation_index[:1])
     start = torch.zeros(1, couriers, dtype=torch.int64)
-    search = (x, start, slice(None), Conditions(0.02))
+    search = (x, start[None], slice(None), Conditions(0.02))
     assert count_operations(lambda: impl._search(*search)) < 3200
 
 
@@ -518,7 +548,7 @@ def test_trust_values_few_moves_where_a_policy_leaves_many(monkeypatch: pytest.M
     algo.fit(buffer, n_steps=1, n_steps_per_epoch=1, **QUIET)
     assert algo.trust is not None
     assert algo.trust.states == 40
-    assert max(valued) == 4 * 40
+    assert max(valued) == 3 * 4 * 40  # from three candidates
     monkeypatch.setattr(trust_module, "MOST_MOVES", 4)
     algo.before_evaluation()
     assert algo.trust.states == LEAST_STATES

@@ -1,0 +1,33 @@
+"""Where a search starts: it ends at the best action near its start, and another can be better."""
+
+from __future__ import annotations
+
+import torch
+
+from spin_d3rlpy.critics.base import best_of
+
+MOST_STARTS = 8
+# Slots squared, times starts: with the slots grow the moves of a round and the number of rounds.
+# Few slots need the starts more. Of five slots (examples/offers) one start misses the best action
+# of a third of the states or more; 20 slots (dispatch-n20) gain nothing by more starts.
+MOST_WORK = 200
+
+
+def count_starts(n_slots: int) -> int:
+    """Returns from how many candidates a search starts; of one slot it sees all choices anyway."""
+    return 1 if n_slots == 1 else max(1, min(MOST_STARTS, MOST_WORK // n_slots**2))
+
+
+def best_different(actions: torch.Tensor, values: torch.Tensor, n: int) -> torch.Tensor:
+    """Returns the best of candidates, no two alike unless there are fewer, `(n, B, N)`.
+
+    Args:
+        actions: candidates, `(A, B, N)`.
+        values: by the critics, `(E, A, B)`; the least counts.
+        n: how many; all candidates if there are fewer.
+    """
+    values, best = values.amin(0, keepdim=True), []
+    for _ in range(min(n, len(actions))):
+        best.append(best_of(actions, values))
+        values = values.masked_fill((actions == best[-1]).all(-1), -torch.inf)
+    return torch.stack(best)
