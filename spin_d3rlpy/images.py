@@ -152,10 +152,10 @@ class RowSize(int):
             self.layout.images,
             strict=True,
         ):
-            image = flat.unflatten(2, part.shape if len(part.shape) == 3 else (1, *part.shape))
+            image = flat.unflatten(2, part.stack_shape)
             if part.has_channels_last:
-                image = image.movedim(4, 2)
-            images.append(image.flatten(1, 2))
+                image = image.movedim(5, 3)
+            images.append(image.flatten(1, 3))
         return images
 
     @property

@@ -141,6 +141,7 @@ MODULES = {
 SLOW = {
     *("distill_and_export.py", "several_processes.py", "mask_ratio_and_warm_start.py"),
     *("pretraining_objectives.py", "reprem.py", "critic_initialization.py"),
+    *("probe_and_attention.py", "act_large.py", "fine_tune_online.py"),
     *("doom/buttons_and_stick.py", "doom/train_on_images.py", "offers/compare.py"),
     *("power_grid/train_on_decisions.py", "many_files/prepare_with_ray.py", "hidden_velocity.py"),
 }

@@ -30,7 +30,8 @@ class ObservationPart:
     Args:
         path: keys and positions that lead to it; none if it is the whole observation.
         shape: of the array.
-        is_image: whether it is an image of uint8, `(C, H, W)`, `(H, W, C)` or `(H, W)`.
+        is_image: whether it is an image of uint8, `(C, H, W)`, `(H, W, C)` or `(H, W)`, or a stack
+            of the last ones, such as `(n, H, W, C)`.
         starts: of whole numbers that become one-hot, the least value of each.
         sizes: likewise, how many values each has.
     """
@@ -52,17 +53,28 @@ class ObservationPart:
         return sum(self.sizes) if self.sizes else math.prod(self.shape)
 
     @property
+    def stack_shape(self) -> tuple[int, int, int, int]:
+        """Shape of an image with four axes: one that is not stacked is a stack of one."""
+        ones = (1,) * (4 - len(self.shape))
+        n, first, second, third = ones + self.shape
+        return n, first, second, third
+
+    @property
     def has_channels_last(self) -> bool:
-        """Whether the channels of an image are its last axis: it is shorter than the first one."""
-        return len(self.shape) == 3 and self.shape[2] < self.shape[0]
+        """Whether an image's channels are its last axis: it is shorter than the one of the first.
+
+        An image without channels has none.
+        """
+        _, first, _, third = self.stack_shape
+        return third < first
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Shape of an image with channels first, `(C, H, W)`."""
-        if len(self.shape) == 2:
-            return (1, *self.shape)
-        first, second, third = self.shape
-        return (third, first, second) if self.has_channels_last else (first, second, third)
+        """Shape of an image with channels first, `(C, H, W)`; a stack's channels are together."""
+        n, first, second, third = self.stack_shape
+        if self.has_channels_last:
+            return n * third, first, second
+        return n * first, second, third
 
     @property
     def space(self) -> Space[Any]:
@@ -368,10 +380,10 @@ def _is_image(space: Space[Any]) -> bool:
 def _part(path: Path, space: Space[Any]) -> ObservationPart:
     shape = tuple(int(length) for length in space.shape or ())
     part = ObservationPart(path, shape, _is_image(space))
-    if part.is_image and len(shape) > 3:
+    if part.is_image and len(shape) > 4:
         raise ObservationShapeError(
-            f"Expected {part.where} to be an image of two or three axes, got shape {shape}. For "
-            "the last images together, leave the stacking to history=."
+            f"Expected {part.where} to be an image of two or three axes, or a stack of them, got "
+            f"shape {shape}."
         )
     if isinstance(space, Box | MultiBinary):
         return part
@@ -394,7 +406,7 @@ def _part_from(given: Mapping[str, Any]) -> ObservationPart:
         numbers.append(values)
     shape, starts, sizes = numbers
     is_image = given["is_image"]
-    axes = (2, 3) if is_image else range(20)
+    axes = (2, 3, 4) if is_image else range(20)
     if (
         not all(type(key) in (str, int) for key in path)
         or type(is_image) is not bool

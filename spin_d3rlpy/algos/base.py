@@ -51,7 +51,7 @@ from spin_d3rlpy.data.observation_spaces import (
     row_of,
     rows_of,
     shown_images,
-    with_flat_images,
+    with_flat_observations,
 )
 from spin_d3rlpy.data.online import create_replay_buffer
 from spin_d3rlpy.data.scalers import fit_scaler
@@ -330,7 +330,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def _flat(self, env: GymEnv) -> gymnasium.Env[Any, Any]:
         """The environment with slots of choices as actions, and images in rows."""
         flat = with_flat_actions(cast(Any, env), self.flat_actions)
-        return with_flat_images(flat, self._config.observation_layout)
+        return with_flat_observations(flat, self._config.observation_layout)
 
     def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
         fit_scaler(self._config.observation_scaler, buffer, self._config.layout)

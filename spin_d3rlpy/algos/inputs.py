@@ -22,7 +22,9 @@ def check_observations(x: Observation, size: int) -> NDArray:
         ) from error
     if array.dtype.kind not in "biuf":
         raise InvalidObservationError(
-            f"Expected observations of numbers, got an array of {array.dtype}."
+            f"Expected observations of numbers, got an array of {array.dtype}. Flatten those of a "
+            "Dict or Tuple as the data were: "
+            "gymnasium.spaces.flatten(env.observation_space, observation)."
         )
     if array.ndim != 2 or array.shape[1] != size:
         raise InvalidObservationError(

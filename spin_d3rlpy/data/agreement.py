@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.data.buffer.device_buffer import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.masks import INFO
+from spin_d3rlpy.data.observation_spaces import is_vector
 from spin_d3rlpy.errors import InvalidDatasetError
 from spin_envs.copies import as_it_was
 
@@ -42,7 +43,7 @@ def flattened(env: AnyEnv, space: Space[Any]) -> AnyEnv:
         InvalidDatasetError: its observations have other parts than the dataset's.
     """
     own = env.observation_space
-    if not isinstance(own, Dict | Tuple):
+    if is_vector(own):
         return env
     if not isinstance(space, Dict | Tuple) or _parts(own) == _parts(space):
         return FlattenObservation(env)

@@ -26,7 +26,7 @@ from spin_d3rlpy.data.minari.remote import pull_dataset
 from spin_d3rlpy.data.minari.sources import largest_choices
 from spin_d3rlpy.data.minari.specs import NAMESPACE, is_dataset_name, parse_name
 from spin_d3rlpy.data.minari.staging import is_complete
-from spin_d3rlpy.data.observation_spaces import with_flat_images
+from spin_d3rlpy.data.observation_spaces import with_flat_observations
 from spin_d3rlpy.data.v1_files import is_v1_file, read_v1
 from spin_d3rlpy.errors import (
     DatasetNotFoundError,
@@ -120,7 +120,7 @@ def load_dataset(
     if buffer.layout is None and bins is None:
         buffer.layout = layout_of(made)
     if buffer.observation_layout is not None:
-        made = with_flat_images(made, buffer.observation_layout)
+        made = with_flat_observations(made, buffer.observation_layout)
     made = flattened(made, minari_dataset.observation_space)
     made = with_flat_actions(made, buffer.flat_actions)
     if env is not None:

@@ -1,4 +1,4 @@
-"""Environments and datasets whose observations have images in them."""
+"""Observations that are no vectors: with images in them, nested, or of several axes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Space, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces.utils import flatdim, flatten
+from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
 from spin_d3rlpy.errors import InvalidDatasetError, InvalidObservationError, SpinError
 from spin_envs import FlattenImages, ObservationLayout, ObservationShapeError
+from spin_envs.action_numbers import place
 
 
 @contextmanager
@@ -49,10 +52,53 @@ def observation_layout_of_env(env: gymnasium.Env[Any, Any]) -> ObservationLayout
     return observation_layout_of(env.observation_space)
 
 
-def with_flat_images(
+def is_vector(space: Space[Any]) -> bool:
+    """Whether a space's observations are vectors of numbers as they are."""
+    return isinstance(space, Box | MultiBinary) and len(space.shape) == 1
+
+
+def check_flattens(space: Space[Any], source: str, path: tuple[Any, ...] = ()) -> None:
+    """Refuses a space whose observations Gymnasium's `flatten` makes no vectors of.
+
+    Raises:
+        InvalidObservationError: a part has no fixed size; `source` begins the text.
+    """
+    if isinstance(space, Dict | Tuple):
+        inside = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+        for key, inner in inside:
+            check_flattens(inner, source, (*path, key))
+    elif not isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
+        raise InvalidObservationError(
+            f"{source} Expected {place(path, 'observation')} to be numbers (Box, Discrete, "
+            f"MultiBinary or MultiDiscrete), or a Dict or Tuple of them, got {space}. Leave it out "
+            "or convert it in a wrapper."
+        )
+
+
+def flat_rows(space: Space[Any], observations: Sequence[Any], name: str) -> NDArray[np.float32]:
+    """Returns observations without images as rows `(T, obs)`, flattened as by Gymnasium.
+
+    Raises:
+        InvalidDatasetError: one is none of the space; `name` says whose they are.
+    """
+    if is_vector(space):
+        return np.asarray(observations, np.float32)
+    rows = np.empty((len(observations), flatdim(space)), np.float32)
+    for i, observation in enumerate(observations):
+        try:
+            flat: Any = flatten(space, observation)
+            rows[i] = flat
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise InvalidDatasetError(
+                f"Expected observations of {space}, step {i} of {name} has {observation!r:.200}."
+            ) from error
+    return rows
+
+
+def with_flat_observations(
     env: gymnasium.Env[Any, Any], kept: ObservationLayout | None = None
 ) -> gymnasium.Env[Any, Any]:
-    """Returns an environment whose observations are rows: itself, or in a `FlattenImages`.
+    """Returns an environment whose observations are rows: itself, or in a wrapper that flattens.
 
     Args:
         env: any environment.
@@ -68,7 +114,7 @@ def with_flat_images(
                 f"Expected an environment with {kept.images[0].where} of shape "
                 f"{kept.images[0].shape}, as the data have it, got {env.observation_space}."
             )
-        return env
+        return env if is_vector(env.observation_space) else FlattenObservation(env)
     if kept is None:
         return FlattenImages(env)
     with _explained("The environment's observations are not those of the data."):

@@ -19,9 +19,11 @@ from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.masks import INFO, Bits, is_choice, mask_of_info, pack
 from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.observation_spaces import (
+    check_flattens,
+    flat_rows,
     observation_layout_of_env,
     split_list,
-    with_flat_images,
+    with_flat_observations,
 )
 from spin_d3rlpy.errors import InvalidActionSpaceError, InvalidDatasetError
 from spin_d3rlpy.fast import give_back_freed_memory
@@ -53,7 +55,7 @@ def create_replay_buffer(
     """
     if limit < 2:  # d3rlpy compares the two oldest transitions
         raise ValueError(f"Expected a limit of at least 2 transitions, got {limit}.")
-    view: Any = DiscreteView(with_flat_images(with_flat_actions(env)))
+    view: Any = DiscreteView(with_flat_observations(with_flat_actions(env)))
     buffer = ReplayBuffer(FIFOBuffer(limit), env=view)
     keep_whole_episodes(buffer)
     for episode in episodes or ():
@@ -73,9 +75,10 @@ def collect(
     """Plays episodes by a function, such as a rule of thumb, and returns them as a dataset.
 
     Args:
-        env: its observations are flat, or have images of uint8 in them, alone or in a `Dict` or
-            `Tuple`; its actions are of any space that `spin_envs.FlatActions` takes;
-            its `unwrapped.layout` becomes the dataset's, and so do masks in `info["action_mask"]`.
+        env: its observations are numbers of any shape or images of uint8, alone or in a `Dict` or
+            `Tuple`; without images they become vectors as by Gymnasium's `flatten`. Its actions are
+            of any space that `spin_envs.FlatActions` takes. Its `unwrapped.layout` becomes the
+            dataset's, and so do masks in `info["action_mask"]`.
         choose: maps an observation, as the environment has it, to an action of its space.
         episodes: how many to play.
         seed: of the first episode; later ones count up.
@@ -90,15 +93,17 @@ def collect(
     Raises:
         KeyboardInterrupt: Ctrl-C in the first episode.
         InvalidActionSpaceError: the action space cannot be converted, or not without bins.
-        InvalidObservationError: next to images there is what networks cannot take.
-        InvalidDatasetError: observations are not flat, not finite, or actions are not in the space;
-            an image of another shape than the space says, before anything is played;
+        InvalidObservationError: in the observation space there is what networks cannot take.
+        InvalidDatasetError: observations are not finite, or actions are not in the space;
+            observations of another shape than the space says, before anything is played;
             an action that its state's mask forbids, or masks of some states only.
         ValueError: `episodes` is less than 1, or bad bins.
     """
     if episodes < 1:
         raise ValueError(f"Expected episodes of at least 1, got {episodes}.")
     actions, layout = _Actions.of(env, bins), observation_layout_of_env(env)
+    if layout is None:
+        check_flattens(env.observation_space, "The environment's observations cannot be used.")
     played = []
     with progress_bar("Playing", "episode", progress, total=episodes) as bar:
         try:
@@ -117,7 +122,7 @@ def collect(
 
     def arrays() -> Iterator[EpisodeArrays]:
         while played:  # an episode's frames are not to be in memory twice
-            yield actions.choices(played.pop(), flat, nvec, layout)
+            yield actions.choices(played.pop(), flat, nvec, env.observation_space, layout)
             if layout is not None:
                 give_back_freed_memory()
 
@@ -192,6 +197,7 @@ class _Actions:
         episode: _Played,
         flat: FlatActions | None,
         nvec: Sequence[int],
+        observation_space: gymnasium.Space[Any],
         layout: ObservationLayout | None,
     ) -> EpisodeArrays:
         """Returns an episode with choices."""
@@ -202,7 +208,7 @@ class _Actions:
         observations: Any
         images: Any = None
         if layout is None:
-            observations = np.asarray(episode.observations, np.float32)
+            observations = flat_rows(observation_space, episode.observations, episode.name)
         else:
             observations, images = split_list(layout, episode.observations, episode.name)
         return EpisodeArrays(
@@ -226,8 +232,11 @@ def _play(
     layout: ObservationLayout | None,
 ) -> _Played:
     observation, info = env.reset(seed=seed)
-    if layout is not None:  # an image of another shape is found before anything is played
+    # Another shape than the space says is found before anything is played.
+    if layout is not None:
         split_list(layout, [observation], name)
+    else:
+        flat_rows(env.observation_space, [observation], name)
     played = _Played(name, [observation], [], [], [actions.mask(info)], False)
     over = terminated = False
     while not over:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy.data.action_spaces import with_flat_actions
 from spin_d3rlpy.data.buffer.masks import INFO, mask_of_info
-from spin_d3rlpy.data.observation_spaces import observation_layout_of, with_flat_images
+from spin_d3rlpy.data.observation_spaces import is_vector, with_flat_observations
 from spin_d3rlpy.evaluation.against_data import compare_with_data
 from spin_d3rlpy.histories import History, Recent
 from spin_d3rlpy.nvec import actions_of, nvec_from_space, require_same_nvec
@@ -101,8 +101,9 @@ class LockstepEvaluator:
             autoreset (used directly). If its actions are no slots of choices, they become those of
             a policy's data, and copies are made when it is evaluated. Copies have what its wrappers
             have learned by then, such as running means; evaluations change nothing of that. It is
-            reset to compare copies with it, unless it is of `spin_envs`. Observations with images
-            come to the policy as rows, see `spin_envs.FlattenImages`.
+            reset to compare copies with it, unless it is of `spin_envs`. Observations that are no
+            vectors come to the policy as rows: flattened as by Gymnasium, or with images by
+            `spin_envs.FlattenImages`.
         n_trials: number of episodes; 1 plays in the environment itself.
         seed: the first episode's seed; later ones count up.
         mode: `"greedy"` (`predict`) or `"sample"` (`sample_action`, as in the published IQL and
@@ -140,7 +141,7 @@ class LockstepEvaluator:
         self._envs: VectorEnv[Any, Any, Any] | None = None
         if isinstance(env, VectorEnv):
             self._envs = env
-        elif is_flat(env.action_space) and observation_layout_of(env.observation_space) is None:
+        elif is_flat(env.action_space) and is_vector(env.observation_space):
             self._envs = self._make(env)
         else:
             self._nested = env
@@ -152,7 +153,8 @@ class LockstepEvaluator:
         if self._nested is not None and (self._envs is None or kept != self._kept):
             self.close()
             self._kept = kept
-            self._original = with_flat_images(with_flat_actions(self._nested, kept[0]), images)
+            slots = with_flat_actions(self._nested, kept[0])
+            self._original = with_flat_observations(slots, images)
             self._envs = self._make(self._original)
         assert self._envs is not None
         return self._envs

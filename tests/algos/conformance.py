@@ -38,7 +38,7 @@ from spin_d3rlpy import BCConfig, LockstepEvaluator, MultiDiscreteFQE, create_re
 from spin_d3rlpy._compat import quiet_tracing
 from spin_d3rlpy.algos.exports import policy_inputs
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.observation_spaces import with_flat_images
+from spin_d3rlpy.data.observation_spaces import with_flat_observations
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.policies.joint import JointPolicy
 
@@ -351,7 +351,7 @@ def is_evaluated(case: Case) -> None:
     """By d3rlpy's evaluators, those of values where there are any, and by ours of policies."""
     evaluators: dict[str, Any] = {"return": LockstepEvaluator(case.make_env(), n_trials=2)}
     if case.dataset.history is None:  # d3rlpy's keeps none
-        env = with_flat_images(case.make_env())  # d3rlpy knows no dicts
+        env = with_flat_observations(case.make_env())  # d3rlpy knows no dicts
         evaluators["stock"] = EnvironmentEvaluator(env, n_trials=2, epsilon=0.1)
     if case.has_values:
         evaluators |= {

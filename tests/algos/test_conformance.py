@@ -60,6 +60,7 @@ LEARNERS = {
     *("SPINIQL", "FactoredBCQ", "FactoredAWAC", "FactoredIDQL"),
     *("DecQN", "DecQNCQL", "DecQNBCQ", "DecQNIQL", "DecQNOneStep"),
 }
+QUICK_LEARNERS = {"SPINIQL", "FactoredIDQL", "DecQN", "DecQNIQL"}
 
 
 def fit(algo: Any, dataset: Any, n_steps: int = 4, **kwargs: Any) -> Any:
@@ -244,7 +245,14 @@ def share_of_right_actions(algo: Any) -> float:
     return float((algo.predict(states) == (states[:, :3] > 0)).all(1).mean())
 
 
-@pytest.mark.parametrize("algo_class", [a for a in CRITICS if a.__name__ in LEARNERS])
+@pytest.mark.parametrize(
+    "algo_class",
+    [
+        pytest.param(a, marks=() if a.__name__ in QUICK_LEARNERS else pytest.mark.slow)
+        for a in CRITICS
+        if a.__name__ in LEARNERS
+    ],
+)
 def test_solves_a_problem_that_imitation_does_not(algo_class: Any) -> None:
     algo = learner(algo_class)
     fit(algo, mostly_wrong_replay_buffer(), n_steps=350)

@@ -139,6 +139,7 @@ def test_logs_reach_every_adapter(tmp_path: Path) -> None:
 # -- saving ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_fresh_process_that_imports_the_package_loads_every_algorithm(tmp_path: Path) -> None:
     np.save(tmp_path / "observations.npy", OBSERVATIONS)
     for algo_class in ALGORITHMS:
@@ -303,6 +304,7 @@ def test_the_hosts_action_match_still_fails_on_slots() -> None:
 # -- off-policy evaluation -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_fqe_finds_the_value_of_a_policy_with_interacting_slots() -> None:
     # Reward 1 if the first two slots are equal, which no sum over slots can express.
     rng = np.random.default_rng(0)

@@ -46,6 +46,7 @@ def run_two(target: Any, folder: Path, expected: int = 0) -> None:
     run_processes(target, [(rank, port, folder) for rank in range(2)], expected)
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_model(tmp_path: Path) -> None:
     batch = random_buffer().sample_transition_batch(64)
     torch.save(batch, tmp_path / "batch.pt")

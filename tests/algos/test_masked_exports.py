@@ -44,7 +44,7 @@ WAYS = [
     *(FactoredBC, SPINBC, AutoregressiveBC, FactoredBCQ, AutoregressiveBCQ, FactoredAWAC),
     *(DecQN, DecQNOneStep, SPINIDQL, FactoredIDQL),
 ]
-QUICK_ONNX = {FactoredBC, DecQN}
+QUICK_ONNX = {FactoredBC}
 
 
 def loaded(path: Path) -> Any:

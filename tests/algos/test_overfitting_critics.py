@@ -70,6 +70,7 @@ def test_critics_of_noisy_rewards_drop_out_and_others_do_not(noise: float, drops
     assert (impl.dropout_rate == 0.5) == drops_out
 
 
+@pytest.mark.slow
 def test_a_resumed_run_drops_out_as_the_whole_one_does(tmp_path: Path) -> None:
     whole: Any = fitted(3.0)
     first: Any = fitted(3.0, STEPS - 30, tmp_path)

@@ -113,9 +113,10 @@ TUNED_CRASHES: list[tuple[Any, str, int]] = [
 
 # By steps all of them, by a clock one of each stage, by work one of each kind.
 TUNED_CASES: list[Any] = [
-    *((*crash, None, ticks) for crash in TUNED_CRASHES),
-    (SPINIQL, "pretraining", 2, 240.0, ticks),
+    *((*crash, None, ticks) for crash in TUNED_CRASHES[1::2]),
+    *(pytest.param(*crash, None, ticks, marks=pytest.mark.slow) for crash in TUNED_CRASHES[::2]),
     (SPINIQL, "policy", 5, 240.0, ticks),
+    pytest.param(SPINIQL, "pretraining", 2, 240.0, ticks, marks=pytest.mark.slow),
     pytest.param(SPINDistillIQL, "distillation", 5, 240.0, ticks, marks=pytest.mark.slow),
     *((SPINIQL, *crash, 0.5, WorkClock) for crash in (("pretraining", 8), ("policy", 2))),
 ]

@@ -177,7 +177,10 @@ def assignments(couriers: int, episodes: int = 30) -> DeviceReplayBuffer:
     return buffer
 
 
-@pytest.mark.parametrize("order", ["slots", "confidence", "margin"])
+SLOW_ORDERS = [pytest.param(order, marks=pytest.mark.slow) for order in ("slots", "confidence")]
+
+
+@pytest.mark.parametrize("order", [*SLOW_ORDERS, "margin"])
 def test_it_learns_choices_that_exclude_each_other_and_acts_on_more(order: Any) -> None:
     buffer = assignments(4, 60)
     pretraining = PretrainingConfig(
@@ -588,6 +591,7 @@ def test_permuting_a_table_of_pairs_permutes_logits() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [pytest.param(FactoredBC, marks=pytest.mark.slow), SPINIDQL])
+@pytest.mark.slow
 def test_features_of_pairs_are_learned_from(algorithm: Any, tmp_path: Path) -> None:
     data, new = matched(6, 7, 400), matched(6, 7, 500)
     index = new.observation_index[400:]

@@ -127,7 +127,9 @@ class Coupled:
         return x, first.expand(-1, 2)
 
 
-@pytest.mark.parametrize("name", ["masked", "variational", "contrastive"])
+@pytest.mark.parametrize(
+    "name", ["masked", "variational", pytest.param("contrastive", marks=pytest.mark.slow)]
+)
 def test_every_objective_trains_the_trunk_and_predicts_held_out_data(name: ObjectiveName) -> None:
     torch.manual_seed(0)
     asm = ActionStructureModel(5, [3, 3], SIZES)

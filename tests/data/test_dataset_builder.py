@@ -107,6 +107,7 @@ def test_maze_parts_are_whole_episodes_until_there_are_enough_transitions() -> N
 
 
 @in_processes
+@pytest.mark.slow
 def test_a_maze_dataset_does_not_depend_on_the_number_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

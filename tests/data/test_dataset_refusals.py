@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import Episode, InfiniteBuffer, MixedReplayBuffer, ReplayBuffer
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, MultiDiscrete
 
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
@@ -128,15 +128,6 @@ def test_bad_float_choices_of_a_d3rlpy_buffer_are_refused(value: float) -> None:
 def test_another_number_of_slots_is_a_mismatch() -> None:
     with pytest.raises(NvecMismatchError, match=r"Expected 2.*has 3"):
         DeviceReplayBuffer.from_replay_buffer(_episode(np.zeros((4, 3), np.int64)), NVEC)
-
-
-@pytest.mark.parametrize("space", [Box(-1, 1, (2, 2), np.float32), Discrete(4)])
-def test_other_observation_spaces_are_refused(
-    space: Any, make_minari: Make, foreign_episodes: Make
-) -> None:
-    dataset = make_minari(MultiDiscrete(NVEC), foreign_episodes(NVEC), space)
-    with pytest.raises(InvalidDatasetError, match=r"one-dimensional Box.*Flatten"):
-        DeviceReplayBuffer.from_minari(dataset)
 
 
 def test_images_and_tuples_of_a_d3rlpy_buffer_are_refused() -> None:

@@ -132,6 +132,7 @@ def test_too_little_room_is_found_out_before_the_work(
             build_dataset(spec, jobs=1, progress=False)
 
 
+@pytest.mark.slow
 def test_the_estimate_is_near_the_size(datasets_folder: Path) -> None:
     spec = parse_name(NAME, 20_000)
     env = gymnasium.make(spec.task.env_id, **spec.task.env_kwargs)

@@ -16,7 +16,7 @@ from spin_d3rlpy import collect, load_dataset, save_dataset
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.loader import open_local
 from spin_d3rlpy.data.minari.check import check_dataset
-from spin_d3rlpy.data.observation_spaces import with_flat_images
+from spin_d3rlpy.data.observation_spaces import with_flat_observations
 from spin_d3rlpy.errors import InvalidDatasetError, InvalidObservationError
 from tests.algos.pictures import NVEC, PictureEnv, pictures
 from tests.subprocesses import run_python
@@ -76,13 +76,13 @@ def test_an_image_of_another_shape_is_refused_before_anything_is_played() -> Non
     with pytest.raises(InvalidDatasetError, match=message):
         collect(env, lambda _: env.action_space.sample(), episodes=2, progress=False)
     assert env.steps == 0
-    env.observation_space = Dict({"eyes": Box(0, 255, (2, 3, 6, 8), np.uint8)})
+    env.observation_space = Dict({"eyes": Box(0, 255, (2, 2, 3, 6, 8), np.uint8)})
     with pytest.raises(InvalidObservationError, match=r'observation\["eyes"\].*two or three axes'):
         collect(env, lambda _: env.action_space.sample(), episodes=2, progress=False)
 
 
 def test_more_data_are_collected_from_rows() -> None:
-    env = with_flat_images(PictureEnv())
+    env = with_flat_observations(PictureEnv())
     env.action_space.seed(0)
     dataset = collect(env, lambda _: env.action_space.sample(), episodes=13, progress=False)
     assert dataset.observation_layout == pictures().observation_layout
@@ -151,9 +151,9 @@ def test_environments_with_other_images_are_refused() -> None:
     with pytest.raises(
         InvalidObservationError, match=r'\["camera"\] to be an image of shape \(6, 8'
     ):
-        with_flat_images(PictureEnv(image=(8, 8, 3)), kept)
+        with_flat_observations(PictureEnv(image=(8, 8, 3)), kept)
     with pytest.raises(InvalidObservationError, match=r'\["camera"\] of shape.*got Box'):
-        with_flat_images(gymnasium.make("CartPole-v1"), kept)
+        with_flat_observations(gymnasium.make("CartPole-v1"), kept)
 
 
 def test_numbers_change_and_images_stay() -> None:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import (
     Box,
     Dict,
@@ -16,8 +19,11 @@ from gymnasium.spaces import (
     flatten,
 )
 
+from spin_d3rlpy import FactoredIQL, LockstepEvaluator, collect, load_dataset, save_dataset
 from spin_d3rlpy.data.minari.sources import flatten_observations
-from spin_d3rlpy.errors import InvalidDatasetError
+from spin_d3rlpy.errors import InvalidDatasetError, InvalidObservationError
+from tests.algos.conformance import QUIET
+from tests.algos.problems import new_algorithm, tiny_fields
 
 SPACE = Dict(
     {
@@ -52,10 +58,79 @@ def test_vectors_stay_as_they_are() -> None:
     assert flatten_observations(Box(-1, 1, (2,)), rows, "the dataset") is rows
 
 
-@pytest.mark.parametrize("space", [Box(0, 1, (2, 2)), Discrete(3), MultiDiscrete([2, 2])])
-def test_other_top_level_spaces_are_refused(space: Any) -> None:
-    with pytest.raises(InvalidDatasetError, match=r"dataset x has .*FlattenObservation"):
-        flatten_observations(space, np.zeros((1, 2)), "dataset x")
+SPACES = [SPACE, Box(-1, 1, (3, 5), seed=0), Discrete(3, seed=0), MultiDiscrete([2, 3], seed=0)]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=lambda s: type(s).__name__)
+def test_top_level_spaces_flatten_alike(space: Any) -> None:
+    samples = [space.sample() for _ in range(4)]
+    found = flatten_observations(space, columns(samples), "dataset x")
+    expected: list[Any] = [flatten(space, sample) for sample in samples]
+    assert np.array_equal(found, np.stack(expected))
+
+
+class Sampled(gymnasium.Env[Any, Any]):
+    """Observes samples of a space."""
+
+    def __init__(self, observation_space: Any = SPACE, render_mode: str | None = None) -> None:
+        self.observation_space, self.action_space = observation_space, MultiDiscrete([2, 3])
+        self.n_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.n_steps, self.seen = 0, [self.observation_space.sample()]
+        return self.seen[-1], {}
+
+    def step(self, action: Any) -> Any:
+        self.n_steps += 1
+        self.seen.append(self.observation_space.sample())
+        return self.seen[-1], float(action[0]), self.n_steps == 9, False, {}
+
+
+gymnasium.register("tests/sampled-v0", entry_point=Sampled)
+
+
+@pytest.mark.parametrize("space", SPACES, ids=lambda s: type(s).__name__)
+def test_data_of_any_observations_are_collected_and_policies_evaluated(space: Any) -> None:
+    env = Sampled(space)
+    dataset = collect(env, lambda _: np.array([1, 2]), episodes=2, progress=False)
+    expected: list[Any] = [flatten(space, observation) for observation in env.seen]
+    assert np.allclose(dataset.observations[10:].numpy(), np.stack(expected))
+    algo = new_algorithm(FactoredIQL, **tiny_fields(FactoredIQL))
+    algo.fit(dataset, n_steps=1, evaluators={"env": LockstepEvaluator(env, n_trials=2)}, **QUIET)
+    algo.fit_online(env, n_steps=3, n_steps_per_epoch=3, **QUIET)
+    assert algo.act(np.asarray(expected[0], np.float32)).shape == (2,)
+
+
+def test_nested_observations_are_saved_as_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    env = gymnasium.make("tests/sampled-v0")
+    dataset = collect(env, lambda _: np.array([1, 2]), episodes=20, progress=False)
+    save_dataset(dataset, "user/sampled-v0", env)
+    loaded, made = load_dataset("user/sampled-v0")
+    assert torch.equal(loaded.observations, dataset.observations)
+    observation, _ = made.reset(seed=3)
+    assert torch.equal(torch.as_tensor(observation), dataset.observations[3 * 10].double())
+
+
+@pytest.mark.parametrize("part", [Text(3), Sequence(Box(0, 1))])
+def test_what_cannot_be_a_vector_is_refused_before_anything_is_played(part: Any) -> None:
+    env = Sampled(Dict({"note": Tuple([Box(0, 1), part])}))
+    with pytest.raises(InvalidObservationError, match=r'observation\["note"\]\[1\]'):
+        collect(env, lambda _: np.array([1, 2]), progress=False)
+    assert env.n_steps == 0
+
+
+def test_observations_of_another_space_are_refused_before_anything_is_played() -> None:
+    env = Sampled()
+    without_parts = {"z": np.zeros((2, 3))}
+    env.reset = lambda **_: (without_parts, {})  # type: ignore[method-assign]
+    with pytest.raises(InvalidDatasetError, match="step 0 of episode 0 has"):
+        collect(env, lambda _: np.array([1, 2]), progress=False)
+    assert env.n_steps == 0
 
 
 @pytest.mark.parametrize("part", [Text(3), Sequence(Box(0, 1))])

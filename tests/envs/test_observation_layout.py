@@ -95,7 +95,10 @@ def test_numbers_have_the_order_of_the_space() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "channels_first"),
-    [((3, 64, 64), (3, 64, 64)), ((64, 48, 3), (3, 64, 48)), ((30, 40), (1, 30, 40))],
+    [
+        *(((3, 64, 64), (3, 64, 64)), ((64, 48, 3), (3, 64, 48)), ((30, 40), (1, 30, 40))),
+        *(((4, 64, 48, 3), (12, 64, 48)), ((4, 3, 64, 48), (12, 64, 48))),
+    ],
 )
 def test_channels_are_the_shorter_of_the_outer_axes(shape: Any, channels_first: Any) -> None:
     assert layout_of(image(*shape)).images[0].image_shape == channels_first
@@ -109,7 +112,7 @@ def test_spaces_without_images_have_no_layout() -> None:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (Dict({"eyes": Tuple([image(4, 3, 8, 8)])}), r'observation\["eyes"\]\[0\].*history='),
+        (Dict({"eyes": Tuple([image(2, 4, 3, 8, 8)])}), r'observation\["eyes"\]\[0\].*a stack'),
         (Dict({"eye": image(8, 8), "note": Text(9)}), r'observation\["note"\].*Text'),
     ],
 )

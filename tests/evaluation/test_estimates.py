@@ -141,7 +141,12 @@ def test_slates_are_estimated_as_by_the_open_bandit_pipeline(estimator: SlateEst
 
 @pytest.mark.parametrize(
     ("reward", "estimator"),
-    [("own", "independent"), ("own", "cascade"), ("cascade", "cascade"), ("cascade", "standard")],
+    [
+        ("own", "independent"),
+        ("cascade", "cascade"),
+        pytest.param("own", "cascade", marks=pytest.mark.slow),
+        pytest.param("cascade", "standard", marks=pytest.mark.slow),
+    ],
 )
 def test_intervals_of_slates_contain_the_truth_as_often_as_they_say(
     reward: str, estimator: SlateEstimator

@@ -326,6 +326,7 @@ def test_doubly_robust_values_are_of_what_masks_allow(
     assert found.value == pytest.approx(value(1.0 * is_chosen), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_doubly_robust_learns_from_what_masks_allow(
     log: DeviceReplayBuffer, behavior: BehaviorProbabilities
 ) -> None:

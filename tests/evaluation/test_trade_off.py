@@ -221,6 +221,7 @@ def test_directions_that_are_none_are_refused(text: str) -> None:
     assert parse_directions("a b, -c,+d") == {"a b": 1.0, "c": -1.0, "d": 1.0}
 
 
+@pytest.mark.slow
 def test_a_weighting_s_policy_is_measured() -> None:
     algo = SPINIDQL(recipe="tuned")
     quiet: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}

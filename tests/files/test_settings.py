@@ -93,7 +93,9 @@ def test_dotted_names_nest_and_merge() -> None:
     }
 
 
-@pytest.mark.parametrize("recipe", ["published", "tuned", "smoke"])
+@pytest.mark.parametrize(
+    "recipe", ["tuned", *(pytest.param(r, marks=pytest.mark.slow) for r in ("published", "smoke"))]
+)
 @pytest.mark.parametrize("algorithm", algorithm_names())
 def test_complete_settings_say_everything_a_recipe_does(algorithm: str, recipe: str) -> None:
     values = {"dataset": "x", "algorithm": algorithm, "recipe": recipe}

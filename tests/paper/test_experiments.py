@@ -96,7 +96,10 @@ def training(label: str = "SPIN", algorithm: str = "SPINIQL", **fields: Any) -> 
 @pytest.mark.parametrize(
     "scale", [pytest.param(s, marks=() if s == "cpu" else pytest.mark.slow) for s in SCALES]
 )
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n == "improvement" else pytest.mark.slow) for n in EXPERIMENTS],
+)
 def test_every_cell_can_be_configured(name: str, scale: str) -> None:
     cells = EXPERIMENTS[name].jobs(SCALES[scale], [0], "cpu:0")
     assert cells

@@ -201,6 +201,7 @@ def steps_in(slowness: float, make: Callable[[], Any], seconds: float) -> tuple[
     ],
     ids=["SPIN", "F"],
 )
+@pytest.mark.slow
 def test_as_many_steps_on_slow_machines(make: Callable[[], Any], seconds: float) -> None:
     fast, cpu_seconds = steps_in(0.0, make, seconds)
     assert len(fast) == 10

@@ -29,6 +29,7 @@ from spin_d3rlpy.data.minari.info_rewards import RewardReader
 from spin_d3rlpy.data.minari.records import misplaced_end, record_problems
 from spin_d3rlpy.data.minari.staging import Checksum
 from spin_d3rlpy.data.observation_spaces import (
+    is_vector,
     layout_of_arrays,
     observation_layout_of,
     split_episode,
@@ -401,16 +402,10 @@ def flatten_observations(space: Space[Any], observations: Any, source: str) -> N
     """Returns an episode's observations `(T + 1, obs)`, flattened as by Gymnasium's `flatten`.
 
     Raises:
-        InvalidDatasetError: a space that is neither flat nor made of flat ones.
+        InvalidDatasetError: a part of the space has no fixed size.
     """
-    if isinstance(space, Box) and len(space.shape) == 1:
+    if is_vector(space):
         return np.asarray(observations)
-    if not isinstance(space, Dict | Tuple):
-        raise InvalidDatasetError(
-            "Expected flat observations (a one-dimensional Box), images of uint8 or a Dict or "
-            f"Tuple of spaces, {source} has {space}. Flatten numbers, e.g. with "
-            "gymnasium.wrappers.FlattenObservation, and keep images as uint8."
-        )
     return np.concatenate(_parts(space, observations, source), axis=1)
 
 

@@ -35,6 +35,7 @@ from spin_d3rlpy.data.minari.environments import storable_spec
 from spin_d3rlpy.data.minari.info_rewards import REWARDS_KEY, infos_of
 from spin_d3rlpy.data.minari.specs import NAMESPACE, is_dataset_name
 from spin_d3rlpy.data.minari.staging import episode_buffer, staged_dataset, write_episodes
+from spin_d3rlpy.data.observation_spaces import is_vector
 from spin_d3rlpy.data.rounding import ColumnRounding
 from spin_d3rlpy.data.tables.action_columns import NumberColumns, read_actions
 from spin_d3rlpy.data.tables.arguments import (
@@ -579,7 +580,10 @@ def _stored_observations(
     """Returns what gives observations' rows as a file holds them, and their space."""
     numbers, layout, images = data.observations.cpu().numpy(), data.observation_layout, data.images
     if layout is None or images is None:
-        space = Box(-np.inf, np.inf, numbers.shape[1:], np.float32)
-        return lambda rows: numbers[rows], space if env is None else env.observation_space
+        # Of what is flattened to vectors, the vectors are stored.
+        space: Space[Any] = Box(-np.inf, np.inf, numbers.shape[1:], np.float32)
+        if env is not None and is_vector(env.observation_space):
+            space = env.observation_space
+        return lambda rows: numbers[rows], space
     pixels = images.cpu().numpy()
     return lambda rows: layout.joined(numbers[rows], pixels[rows]), layout.space
