@@ -88,7 +88,7 @@ class Sampled(gymnasium.Env[Any, Any]):
         return self.seen[-1], float(action[0]), self.n_steps == 9, False, {}
 
 
-gymnasium.register("tests/sampled-v0", entry_point=Sampled)
+gymnasium.register("tests/sampled-v0", entry_point=f"{__name__}:Sampled")
 
 
 @pytest.mark.parametrize("space", SPACES, ids=lambda s: type(s).__name__)
