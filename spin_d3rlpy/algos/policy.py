@@ -25,9 +25,10 @@ from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm import ActionStructureModel, load_asm, save_asm
 from spin_d3rlpy.asm.sampling import log_likelihood
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.action_spaces import flat_actions_of, with_flat_actions
 from spin_d3rlpy.data.buffer.batches import BatchSource
 from spin_d3rlpy.data.layouts import layout_of
-from spin_d3rlpy.data.observation_spaces import shown_images
+from spin_d3rlpy.data.observation_spaces import shown_images, with_flat_observations
 from spin_d3rlpy.data.scalers import resize_scaler, scaler_from_dict, scaler_to_dict
 from spin_d3rlpy.errors import NvecMismatchError
 from spin_d3rlpy.fast.transformer import state_of
@@ -424,7 +425,8 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
         such as state values, are new. To train on there, pass this algorithm's `asm`, resized.
 
         Args:
-            env: has the same features of slots, choices and context, in its `unwrapped.layout`.
+            env: has the same features of slots, choices and context, in its `unwrapped.layout`;
+                its actions need no bins.
 
         Raises:
             ValueError: networks depend on the number of slots or choices, or features differ.
@@ -435,15 +437,17 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
                 "Expected an algorithm and an environment with a layout of the features of their "
                 "slots and choices (`spin_envs.ActionLayout`)."
             )
-        shape = env.observation_space.shape
+        flat = with_flat_observations(with_flat_actions(cast(Any, env)))
+        shape = flat.observation_space.shape
         assert shape is not None
         config = copy.deepcopy(self._config)
-        config.nvec, config.layout = nvec_from_space(cast(Any, env.action_space)), after
+        config.nvec, config.layout = nvec_from_space(cast(Any, flat.action_space)), after
+        config.flat_actions = flat_actions_of(flat)
         config.observation_scaler = resize_scaler(
             self._config.observation_scaler, before, after, shape[0]
         )
         other = type(self)(config, self._device, self._enable_ddp)
-        other.build_with_env(env)
+        other.build_with_env(flat)
         networks = cast(Any, other._impl).modules.get_torch_modules()
         trained = impl.modules.get_torch_modules()
         for name in self._acts_by & trained.keys():

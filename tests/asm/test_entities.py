@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from d3rlpy.logging import NoopAdapterFactory
+from gymnasium.spaces import Dict, Discrete
 
 from spin_d3rlpy import (
     SAINTIQL,
@@ -23,6 +24,7 @@ from spin_d3rlpy import (
     AutoregressiveIQL,
     FactoredBC,
     FactoredIQL,
+    LockstepEvaluator,
     PretrainingConfig,
     load_asm,
     load_dataset,
@@ -221,6 +223,31 @@ def test_resized_needs_features_and_equal_ones() -> None:
     with pytest.raises(ValueError, match=r"depends on|features"):
         algo.resized(slate)
     assert algo.resized(env).config.layout == layout
+
+
+class Named(gymnasium.ActionWrapper[Any, Any, Any]):
+    """Takes a choice of each courier by name."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        slots: Any = env.action_space
+        self.action_space = Dict(
+            {f"courier {i:02}": Discrete(int(m)) for i, m in enumerate(slots.nvec)}
+        )
+
+    def action(self, action: Any) -> Any:
+        return np.array(list(action.values()))
+
+
+def test_a_resized_policy_acts_as_the_environment_takes_it() -> None:
+    algo = FactoredBC()
+    algo.build_with_dataset(assignments(4, 2))
+    env = Named(dispatch(5)[0])
+    acting = algo.resized(env)
+    action = acting.act(env.reset(seed=0)[0])
+    assert env.action_space.contains(action)
+    assert acting.config.nvec == [6] * 5
+    assert LockstepEvaluator(env, n_trials=2).returns(acting).shape == (2,)
 
 
 def test_policies_use_the_layout_unless_told_otherwise(tmp_path: Path) -> None:
