@@ -20,7 +20,7 @@ from tqdm import tqdm
 from spin_d3rlpy.algos.idql import IDQL
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.named_rewards import check_weights
-from spin_d3rlpy.errors import InvalidDatasetError, shown
+from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
 from spin_d3rlpy.evaluation.halves import HalvesEstimate, estimate_by_halves
 from spin_d3rlpy.evaluation.limits import Constraint, Limit, limits_of
 
@@ -83,6 +83,18 @@ class TradeOff:
             for own in returns
         ]
 
+    @property
+    def worse_by(self) -> list[str]:
+        """Rewards by which the delivered policy is surely worse than those who logged."""
+        if self.delivered is None:
+            return []
+        gains = {k: e.gain for k, e in self.points[self.delivered].estimates.items()}
+        return [
+            name
+            for name, sign in self.directions.items()
+            if (gains[name].high < 0.0 if sign > 0.0 else gains[name].low > 0.0)
+        ]
+
     def _signed(self, point: TradeOffPoint) -> list[float]:
         return [
             math.copysign(1.0, sign) * point.estimates[name].value.value
@@ -104,7 +116,8 @@ class TradeOff:
         weights = ", ".join(f"{name} {weight:.4g}" for name, weight in point.weights.items())
         returns = ", ".join(f"{name} {estimate}" for name, estimate in point.estimates.items())
         keeps = f" It surely keeps {limits}." if limits else ""
-        return f"Delivered: the policy of the weights {weights}: {returns}.{keeps}"
+        worse = f" By {listed(self.worse_by)} the log is surely better." if self.worse_by else ""
+        return f"Delivered: the policy of the weights {weights}: {returns}.{keeps}{worse}"
 
 
 def weightings(

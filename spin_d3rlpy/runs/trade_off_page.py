@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.errors import listed
 from spin_d3rlpy.evaluation.limits import Limit
 from spin_d3rlpy.evaluation.trade_off import TradeOff
 from spin_d3rlpy.runs.page import Page
@@ -44,6 +45,8 @@ def write_page(
         page.warning("The log cannot tell the returns of some policies: see the table.")
     if curve.limits and curve.delivered is None:
         page.warning(f"No policy surely keeps {' and '.join(map(str, curve.limits))}.")
+    if curve.worse_by:
+        page.warning(f"By {listed(curve.worse_by)} the log is surely better.")
     with tempfile.TemporaryDirectory() as folder:
         picture = Path(folder) / "curve.png"
         plot_trade_off(picture, (names[0], names[1]), _marks(curve, names), _bounds(curve, names))

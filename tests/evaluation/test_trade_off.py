@@ -25,6 +25,7 @@ from spin_d3rlpy.evaluation.trade_off import (
     weightings,
 )
 from spin_d3rlpy.runs.trade_off import parse_directions
+from spin_d3rlpy.runs.trade_off_page import write_page
 
 NVEC = [3, 2]
 DIRECTIONS = {"gain": 1.0, "harm": -1.0}
@@ -176,6 +177,16 @@ def test_the_best_that_keeps_a_limit_is_delivered() -> None:
     )
     assert chosen.estimates["gain"].value.value == best
     assert "It surely keeps harm <= 1." in str(curve)
+
+
+def test_a_delivered_policy_that_is_worse_than_who_logged_says_so(tmp_path: Path) -> None:
+    curve = traced(Curve(), {"harm": ("<=", 1.0)})  # the log returns 1 of both
+    assert curve.worse_by == ["gain"]
+    assert str(curve).endswith("By gain the log is surely better.")
+    write_page(curve, tmp_path / "page.html", "the log", log(), 1.0, 0.9)
+    assert "By gain the log is surely better." in (tmp_path / "page.html").read_text()
+    less_is_better = dataclasses.replace(curve, directions={"gain": -1.0, "harm": -1.0})
+    assert less_is_better.worse_by == []
 
 
 def test_nothing_is_delivered_that_does_not_surely_keep_the_limit() -> None:
