@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import minari
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ from gymnasium.spaces import (
     Tuple,
     flatten,
 )
+from gymnasium.wrappers import FrameStackObservation
 
 from spin_d3rlpy import FactoredIQL, LockstepEvaluator, collect, load_dataset, save_dataset
 from spin_d3rlpy.data.minari.sources import flatten_observations
@@ -88,7 +91,12 @@ class Sampled(gymnasium.Env[Any, Any]):
         return self.seen[-1], float(action[0]), self.n_steps == 9, False, {}
 
 
+def stacked(render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    return FrameStackObservation(Sampled(Box(-1, 1, (5,))), 3)
+
+
 gymnasium.register("tests/sampled-v0", entry_point=f"{__name__}:Sampled")
+gymnasium.register("tests/stacked-v0", entry_point=f"{__name__}:stacked")
 
 
 @pytest.mark.parametrize("space", SPACES, ids=lambda s: type(s).__name__)
@@ -114,6 +122,35 @@ def test_nested_observations_are_saved_as_vectors(
     assert torch.equal(loaded.observations, dataset.observations)
     observation, _ = made.reset(seed=3)
     assert torch.equal(torch.as_tensor(observation), dataset.observations[3 * 10].double())
+
+
+def test_stacked_frames_of_a_minari_dataset_are_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    env = gymnasium.make("tests/stacked-v0")
+    episodes, first = [], []
+    for seed in range(20):
+        first.append(env.reset(seed=seed)[0])
+        seen, over = [first[-1]], False
+        while not over:
+            observation, _, over, *_ = env.step(np.array([1, 2]))
+            seen.append(observation)
+        episode = minari.data_collector.EpisodeBuffer(
+            observations=np.stack(seen),
+            actions=np.full((9, 2), [1, 2]),
+            rewards=np.ones(9),
+            terminations=np.arange(9) == 8,
+            truncations=np.zeros(9, bool),
+            infos={},
+        )
+        episodes.append(episode)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what the description lacks
+        minari.create_dataset_from_buffers("user/stacked-v0", episodes, env=env)
+    loaded, made = load_dataset("user/stacked-v0")
+    assert torch.equal(loaded.observations[::10], torch.tensor(np.stack(first)).flatten(1))
+    assert np.array_equal(made.reset(seed=3)[0], first[3].flatten())
 
 
 @pytest.mark.parametrize("part", [Text(3), Sequence(Box(0, 1))])
