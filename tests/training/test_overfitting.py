@@ -8,14 +8,16 @@ from torch import nn
 
 from spin_d3rlpy.training.overfitting import STEPS_BETWEEN_CHECKS, OverfittingCheck
 
+FALLING = [1.0 - 0.05 * i for i in range(12)]
+
 
 @pytest.mark.parametrize(
     ("levels", "risen_at"),
     [
-        ([1.0, 0.5, 0.9], 3),  # after half as many steps again as the least took
-        ([1.0, 0.8, 0.6, 0.5, 0.9, 0.9, 0.9], 6),  # not before
-        ([1.0, 0.8, 0.6, 0.5, 0.9, 0.9, 0.4, 0.3], 6),
-        ([1.0, 0.8, 0.6, 0.5, 0.9, 0.4, 0.9, 0.3], None),  # weights that move about
+        ([1.0, 0.5, 0.9], 3),
+        ([1.0, 0.8, 0.6, 0.5, 0.9, 0.4, 0.3], 5),
+        ([*FALLING, 0.9, 0.9, 0.3], 14),  # after a tenth more steps than the least took
+        ([*FALLING, 0.9, 0.3, 0.2], None),  # weights that move about
         ([1.0, 0.5, 0.501, 0.503, 0.499, 0.504], None),  # luck
     ],
 )
