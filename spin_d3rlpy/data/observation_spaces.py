@@ -17,6 +17,8 @@ from spin_d3rlpy.errors import InvalidDatasetError, InvalidObservationError, Spi
 from spin_envs import FlattenImages, ObservationLayout, ObservationShapeError
 from spin_envs.action_numbers import place
 
+NO_INPUT = "The environment's observations cannot be used."
+
 
 @contextmanager
 def _explained(what: str, kind: type[SpinError] = InvalidObservationError) -> Iterator[None]:
@@ -26,9 +28,7 @@ def _explained(what: str, kind: type[SpinError] = InvalidObservationError) -> It
         raise kind(f"{what} {error}") from error
 
 
-def observation_layout_of(
-    space: Space[Any], source: str = "The environment's observations cannot be used."
-) -> ObservationLayout | None:
+def observation_layout_of(space: Space[Any], source: str = NO_INPUT) -> ObservationLayout | None:
     """Returns where images and numbers of a space's observations lie in a row; None without images.
 
     Raises:
@@ -114,7 +114,10 @@ def with_flat_observations(
                 f"Expected an environment with {kept.images[0].where} of shape "
                 f"{kept.images[0].shape}, as the data have it, got {env.observation_space}."
             )
-        return env if is_vector(env.observation_space) else FlattenObservation(env)
+        if is_vector(env.observation_space):
+            return env
+        check_flattens(env.observation_space, NO_INPUT)
+        return FlattenObservation(env)
     if kept is None:
         return FlattenImages(env)
     with _explained("The environment's observations are not those of the data."):

@@ -159,6 +159,8 @@ def test_what_cannot_be_a_vector_is_refused_before_anything_is_played(part: Any)
     with pytest.raises(InvalidObservationError, match=r'observation\["note"\]\[1\]'):
         collect(env, lambda _: np.array([1, 2]), progress=False)
     assert env.n_steps == 0
+    with pytest.raises(InvalidObservationError, match=r'observation\["note"\]\[1\]'):
+        FactoredIQL().build_with_env(env)
 
 
 def test_observations_of_another_space_are_refused_before_anything_is_played() -> None:
