@@ -14,13 +14,18 @@ from d3rlpy.logging import NoopAdapterFactory
 from spin_d3rlpy import SPINIDQL, SPINJoint, from_table
 from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.data import DeviceReplayBuffer, TrajectoryWeights
+from spin_d3rlpy.training import overfitting
 from spin_d3rlpy.training.loop import Run
-from spin_d3rlpy.training.overfitting import STEPS_BETWEEN_CHECKS
 from tests.algos.problems import TINY
 
 NVEC = [3, 2, 2]
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
-STEPS = 6 * STEPS_BETWEEN_CHECKS
+STEPS = 300
+
+
+@pytest.fixture(autouse=True)
+def _check_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overfitting, "STEPS_BETWEEN_CHECKS", 50)
 
 
 def log(noise: float, n: int = 600) -> DeviceReplayBuffer:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
+import d3rlpy
 import gymnasium
 import numpy as np
 import pytest
@@ -257,22 +258,28 @@ def test_several_starts_find_what_one_misses(monkeypatch: pytest.MonkeyPatch) ->
     """Two slots that agree pay, the more the larger both are: no slot alone can leave a pair."""
     buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]) * (1.0 + 0.2 * a[:, 0]), n=100)
     fields = search_fields(SPINIDQL) | {"n_action_samples": 16, "critic_learning_rate": 3e-3}
+    d3rlpy.seed(0)
     algo = new_algorithm(SPINIDQL, **fields, gamma=0.0, search="always")
     algo.fit(buffer, n_steps=400, n_steps_per_epoch=400, **QUIET)
     x = np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32)
 
-    def share_of_best(actions: np.ndarray) -> float:
-        return float((actions == 2).all(1).mean())
+    def from_starts(*starts: list[int]) -> list[list[int]]:
+        """Actions that are found from these starts in all states, each once."""
 
-    several = algo.predict(x)
-    np.testing.assert_array_equal(algo.predict_with(x, milliseconds=1e6), several)
-    # From what is left of the candidates where time is short.
-    tight = algo.predict_with(x, milliseconds=1e-6)
-    monkeypatch.setattr(idql, "best_different", lambda actions, values, n: actions[:1])
-    one = algo.predict(x)
-    assert share_of_best(several) > 0.95
-    assert share_of_best(one) < 0.6
-    assert share_of_best(tight) < 0.6
+        def given(actions: torch.Tensor, values: torch.Tensor, n: int) -> torch.Tensor:
+            return torch.tensor(starts)[:, None].expand(-1, actions.shape[1], -1)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(idql, "best_different", given)
+            found = algo.predict(x)
+            np.testing.assert_array_equal(algo.predict_with(x, milliseconds=1e6), found)
+        different: list[list[int]] = np.unique(found, axis=0).tolist()
+        return different
+
+    assert from_starts([0, 0]) == [[0, 0]]
+    assert from_starts([2, 1]) == [[2, 2]]
+    assert from_starts([0, 0], [2, 1]) == from_starts([2, 1], [0, 0]) == [[2, 2]]
+    assert np.unique(algo.predict(x), axis=0).tolist() == [[2, 2]]
 
 
 def test_exchanges_are_found_where_all_slots_must_differ() -> None:
