@@ -160,7 +160,7 @@ class ObservationLayout:
             ObservationShapeError: next to images there is a part that is neither an image nor
                 numbers.
         """
-        spaces = list(_parts_of(space))
+        spaces = list(parts_of(space))
         if not any(_is_image(inner) for _, inner in spaces):
             return None
         return cls(tuple(_part(path, inner) for path, inner in spaces))
@@ -364,11 +364,12 @@ def _described(part: ObservationPart) -> str:
     return f"{'an image' if part.is_image else 'numbers'} of shape {part.shape}"
 
 
-def _parts_of(space: Space[Any], path: Path = ()) -> Iterator[tuple[Path, Space[Any]]]:
+def parts_of(space: Space[Any], path: Path = ()) -> Iterator[tuple[Path, Space[Any]]]:
+    """Yields the parts of nested `Dict` and `Tuple` spaces, with the keys that lead to them."""
     if isinstance(space, Dict | Tuple):
         inside = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
         for key, inner in inside:
-            yield from _parts_of(inner, (*path, key))
+            yield from parts_of(inner, (*path, key))
     else:
         yield path, space
 

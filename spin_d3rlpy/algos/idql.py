@@ -498,7 +498,8 @@ class IDQLImpl(ActorCriticImpl):
         deadline: Deadline | None = None,
     ) -> torch.Tensor:
         """Returns the best action `(B, N)` that a search finds from any of the starts."""
-        if self._config.search_sweeps == 0:
+        sweeps = self._config.search_sweeps
+        if sweeps == 0:
             return starts[0]
         deadline, found = deadline or Deadline(), list[torch.Tensor]()
         members = cast(JointCritic, self._modules.q_funcs).members[critics]
@@ -513,7 +514,6 @@ class IDQLImpl(ActorCriticImpl):
             if found and not deadline.allows():
                 break
             start = some.clamp(min=0)  # in a file, -1 is no choice
-            sweeps = self._config.search_sweeps
             better = improve(members, conditionals_of, x, start, conditions, sweeps, deadline)
             found.append(torch.where(some == OPEN, OPEN, better))
         actions = torch.cat(found)

@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from gymnasium.spaces.utils import flatdim, flatten
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from spin_d3rlpy.errors import InvalidDatasetError, InvalidObservationError, SpinError
 from spin_envs import FlattenImages, ObservationLayout, ObservationShapeError
 from spin_envs.action_numbers import place
+from spin_envs.observation_layout import parts_of
 
 NO_INPUT = "The environment's observations cannot be used."
 
@@ -57,22 +58,19 @@ def is_vector(space: Space[Any]) -> bool:
     return isinstance(space, Box | MultiBinary) and len(space.shape) == 1
 
 
-def check_flattens(space: Space[Any], source: str, path: tuple[Any, ...] = ()) -> None:
+def check_flattens(space: Space[Any]) -> None:
     """Refuses a space whose observations Gymnasium's `flatten` makes no vectors of.
 
     Raises:
-        InvalidObservationError: a part has no fixed size; `source` begins the text.
+        InvalidObservationError: a part has no fixed size.
     """
-    if isinstance(space, Dict | Tuple):
-        inside = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
-        for key, inner in inside:
-            check_flattens(inner, source, (*path, key))
-    elif not isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
-        raise InvalidObservationError(
-            f"{source} Expected {place(path, 'observation')} to be numbers (Box, Discrete, "
-            f"MultiBinary or MultiDiscrete), or a Dict or Tuple of them, got {space}. Leave it out "
-            "or convert it in a wrapper."
-        )
+    for path, part in parts_of(space):
+        if not isinstance(part, Box | Discrete | MultiBinary | MultiDiscrete):
+            raise InvalidObservationError(
+                f"{NO_INPUT} Expected {place(path, 'observation')} to be numbers (Box, Discrete, "
+                f"MultiBinary or MultiDiscrete), or a Dict or Tuple of them, got {part}. Leave it "
+                "out or convert it in a wrapper."
+            )
 
 
 def flat_rows(space: Space[Any], observations: Sequence[Any], name: str) -> NDArray[np.float32]:
@@ -116,7 +114,7 @@ def with_flat_observations(
             )
         if is_vector(env.observation_space):
             return env
-        check_flattens(env.observation_space, NO_INPUT)
+        check_flattens(env.observation_space)
         return FlattenObservation(env)
     if kept is None:
         return FlattenImages(env)

@@ -19,7 +19,6 @@ from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.masks import INFO, Bits, is_choice, mask_of_info, pack
 from spin_d3rlpy.data.layouts import layout_of
 from spin_d3rlpy.data.observation_spaces import (
-    NO_INPUT,
     check_flattens,
     flat_rows,
     observation_layout_of_env,
@@ -104,7 +103,7 @@ def collect(
         raise ValueError(f"Expected episodes of at least 1, got {episodes}.")
     actions, layout = _Actions.of(env, bins), observation_layout_of_env(env)
     if layout is None:
-        check_flattens(env.observation_space, NO_INPUT)
+        check_flattens(env.observation_space)
     played = []
     with progress_bar("Playing", "episode", progress, total=episodes) as bar:
         try:
