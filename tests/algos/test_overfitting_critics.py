@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import d3rlpy
 import numpy as np
@@ -21,11 +22,6 @@ from tests.algos.problems import TINY
 NVEC = [3, 2, 2]
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 STEPS = 300
-
-
-@pytest.fixture(autouse=True)
-def _check_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overfitting, "STEPS_BETWEEN_CHECKS", 50)
 
 
 def log(noise: float, n: int = 600) -> DeviceReplayBuffer:
@@ -65,7 +61,8 @@ def fitted(
         **fields,
     )
     kept: dict[str, Any] = {"checkpoint_dir": folder, "resume": resume}
-    algo.fit(log(noise), n_steps=n_steps, n_steps_per_epoch=STEPS, **kept, **QUIET)
+    with mock.patch.object(overfitting, "STEPS_BETWEEN_CHECKS", 50):
+        algo.fit(log(noise), n_steps=n_steps, n_steps_per_epoch=STEPS, **kept, **QUIET)
     return algo
 
 
