@@ -291,7 +291,6 @@ def export_onnx(algo: Any, masks: bool, inputs: PolicyInputs) -> bytes:
             assert program is not None
             _require_any_batch(program.model)
             _shrink_onnx(program.model)
-            _shape_output(program.model, len(algo.config.nvec))  # last: it looks like no change
             program.model.metadata_props.update(_kept_with(algo))
     finally:
         logging.disable(disabled)
@@ -310,27 +309,30 @@ def _require_any_batch(model: onnx_ir.Model) -> None:
             )
 
 
-def _shape_output(model: onnx_ir.Model, n_slots: int) -> None:
-    """Reshapes the actions to `(B, N)`, in place.
+def _count_axes_from_the_front(model: onnx_ir.Model) -> None:
+    """Replaces negative axes of reductions, in place.
 
-    onnxruntime 1.2x leaves the reduced axis in the argmax of no rows: `(0, N, K)`.
+    onnxruntime 1.2x leaves an axis counted from the back in the result of no rows: the largest of
+    `(0, N, K)` is `(0, N, K)`. No rows are common: moves of a search that finds none.
     """
     import onnx_ir
 
     graph = model.graph
-    (actions,) = graph.outputs
-    shape = onnx_ir.node("Shape", [graph.inputs[0]], attributes={"end": 1})
-    slots = onnx_ir.node(
-        "Constant", [], attributes={"value": onnx_ir.tensor([n_slots], onnx_ir.DataType.INT64)}
-    )
-    joined = onnx_ir.node("Concat", [shape.outputs[0], slots.outputs[0]], attributes={"axis": 0})
-    # `allowzero`: a 0 is that many rows, not as many as the input has.
-    reshaped = onnx_ir.node("Reshape", [actions, joined.outputs[0]], attributes={"allowzero": 1})
-    output = reshaped.outputs[0]
-    output.shape, output.type, output.name = actions.shape, actions.type, actions.name
-    actions.name = f"{actions.name}_of_rows"
-    graph.extend([shape, slots, joined, reshaped])
-    graph.outputs[0] = output
+    for node in list(graph):
+        reduced = node.inputs[0] if node.inputs else None
+        if reduced is None or reduced.shape is None:  # torch's own sums of lengths
+            continue
+        rank = len(reduced.shape)
+        if node.op_type.startswith("Reduce") and len(node.inputs) > 1:
+            axes = onnx_ir.convenience.get_const_tensor(node.inputs[1])
+            assert axes is not None, node
+            positive = [int(axis) % rank for axis in axes.numpy().reshape(-1)]
+            constant = onnx_ir.node("Constant", [], attributes={"value_ints": positive})
+            graph.insert_before(node, constant)
+            node.replace_input_with(1, constant.outputs[0])
+        elif node.op_type in ("ArgMax", "ArgMin"):
+            axis = node.attributes.get_int("axis", 0) % rank
+            node.attributes["axis"] = onnx_ir.AttrInt64("axis", axis)
 
 
 def _shrink_onnx(model: onnx_ir.Model) -> None:
@@ -340,6 +342,7 @@ def _shrink_onnx(model: onnx_ir.Model) -> None:
 
     common.InlinePass()(model)
     fold_constants(model)
+    _count_axes_from_the_front(model)
     Sequential(
         common.RemoveUnusedNodesPass(),
         common.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]

@@ -1035,6 +1035,29 @@ def test_exported_files_search_too(extension: str, layout: str, tmp_path: Any) -
 
 
 @pytest.mark.slow
+def test_an_onnx_file_acts_where_no_move_is_supported(tmp_path: Any) -> None:
+    """An axis of length 0 is an error there: couriers' files failed in every second state."""
+    runtime = pytest.importorskip("onnxruntime")
+    env = gymnasium.make("spin/dispatch-v0", couriers=2, max_episode_steps=20)
+    env.action_space.seed(0)
+    buffer = collect(env, lambda _: env.action_space.sample(), 20, progress=False)
+    algo = FactoredIDQL(
+        recipe="smoke",
+        joint_critic=True,
+        search_sweeps=1,
+        n_action_samples=1,
+        action_flexibility=1.0,
+    )
+    algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
+    path = str(tmp_path / "policy.onnx")
+    algo.save_policy(path)
+    x = buffer.observations_at(buffer.observation_index[:9]).numpy()
+    for some in (x, x[:1]):
+        (found,) = runtime.InferenceSession(path).run(None, {"observations": some})
+        np.testing.assert_array_equal(found, algo.predict(some))
+
+
+@pytest.mark.slow
 def test_an_onnx_file_of_many_slots_is_written_in_a_minute(tmp_path: Any) -> None:
     """torch's own optimization of such a file did not end in five."""
     runtime = pytest.importorskip("onnxruntime")
