@@ -137,13 +137,14 @@ MODULES = {
     "doom/stick.py",
     "many_files/visits.py",
 } | {f"treatment/{name}.py" for name in ("ward", "doctors", "outcomes", "rules", "treat_with")}
-# What they show is tested elsewhere, too: exports, several processes, pre-training, histories.
+# What they show is tested elsewhere, too: the tutorial, exports, processes, histories ...
 SLOW = {
     *("distill_and_export.py", "several_processes.py", "mask_ratio_and_warm_start.py"),
     *("pretraining_objectives.py", "reprem.py", "critic_initialization.py"),
     *("probe_and_attention.py", "act_large.py", "fine_tune_online.py"),
     *("doom/buttons_and_stick.py", "doom/train_on_images.py", "offers/compare.py"),
     *("power_grid/train_on_decisions.py", "many_files/prepare_with_ray.py", "hidden_velocity.py"),
+    "first_policy.py",
 }
 # Not in the extra `test`: skipped where they are not installed.
 NEEDS = {

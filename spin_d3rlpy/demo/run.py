@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from spin_d3rlpy.runs.plots import Curve, plot_curve_panels
 from spin_d3rlpy.runs.settings import TrainSettings, train_settings
 from spin_d3rlpy.runs.training import CURVE, POLICY, run_training
 from spin_d3rlpy.training.budget import Clock
-from spin_d3rlpy.training.threads import one_thread
+from spin_d3rlpy.training.threads import at_most, one_thread
 from spin_envs import MissingDependencyError, reference_scores
 from spin_envs.copies import copies_of
 from spin_envs.rollout import EpisodeRecord, rollout
@@ -77,7 +78,7 @@ TASKS = {
     "robot": Task(
         dataset="spin/cheetah-run-b3/medium-expert-v0",
         size=400_000,
-        seconds=80.0,
+        seconds=150.0,
         clock="wall",
         n_epochs=3,
         episodes=20,
@@ -289,10 +290,12 @@ def _train(
     """Trains the algorithms at the same time; the first one shows its bars."""
     results = {}
     folder.mkdir(parents=True, exist_ok=True)
+    threads = max(1, (os.cpu_count() or 1) // len(settings))  # cores of each
     with ExitStack() as stack:
         stack.enter_context(exclusive_folder(folder, wait=False))  # before files of runs change
+        stack.enter_context(at_most(threads))
         others = [
-            stack.enter_context(_in_background(folder / name, settings[name]))
+            stack.enter_context(_in_background(folder / name, settings[name], threads))
             for name in list(settings)[1:]
         ]
         for name in settings:
@@ -304,7 +307,9 @@ def _train(
 
 
 @contextmanager
-def _in_background(folder: Path, settings: TrainSettings) -> Iterator[subprocess.Popen[bytes]]:
+def _in_background(
+    folder: Path, settings: TrainSettings, threads: int
+) -> Iterator[subprocess.Popen[bytes]]:
     """Trains in a process of its own, which writes nothing and is ended with the context."""
     folder.mkdir(parents=True, exist_ok=True)
     config = folder.with_suffix(".yaml")
@@ -312,6 +317,7 @@ def _in_background(folder: Path, settings: TrainSettings) -> Iterator[subprocess
     command = ["train", "--config", str(config), "--out", str(folder), "--no-progress"]
     process = subprocess.Popen(
         [sys.executable, "-c", "from spin_d3rlpy.cli import main; main()", *command],
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -10,8 +10,11 @@ import torch
 from torch import nn
 
 from spin_d3rlpy import fast
-from spin_d3rlpy._compat import cpu_multiplies_bfloat16
-from spin_d3rlpy.fast.cpu import float32_products_by_onednn, onednn_multiplies_float32
+from spin_d3rlpy.fast.cpu import (
+    float32_products_by_onednn,
+    multiplies_faster_in_bfloat16,
+    onednn_multiplies_float32,
+)
 
 Precision = Literal["float32", "bfloat16", "tf32", "auto"]
 
@@ -24,7 +27,7 @@ def is_bfloat16(device: torch.device | str, precision: Precision) -> bool:
     """Whether a precision means bfloat16 on a device."""
     if precision == "auto":
         on_gpu = torch.device(device).type == "cuda"
-        return torch.cuda.is_bf16_supported(False) if on_gpu else cpu_multiplies_bfloat16()
+        return torch.cuda.is_bf16_supported(False) if on_gpu else multiplies_faster_in_bfloat16()
     return precision == "bfloat16"
 
 
@@ -34,10 +37,10 @@ def autocast(device: torch.device | str, precision: Precision) -> Iterator[None]
 
     In bfloat16, factors of matrix products (except output layers, see `in_float32`) are rounded to
     8 significant bits; weights, normalizations and optimizers stay in float32. `"auto"` is bfloat16
-    on devices with units for it (CPUs: AVX512-BF16 or AMX), float32 elsewhere. `"tf32"` leaves
-    everything in float32, of which a GPU's units for products read 11 significant bits; on a CPU it
-    is float32. Rounded weights are not cached, because an update or a graph replay changes weights
-    within the context.
+    on GPUs with units for it and on CPUs that multiply faster in it, float32 elsewhere. `"tf32"`
+    leaves everything in float32, of which a GPU's units for products read 11 significant bits; on a
+    CPU it is float32. Rounded weights are not cached, because an update or a graph replay changes
+    weights within the context.
     """
     kind, enabled = torch.device(device).type, is_bfloat16(device, precision)
     with (

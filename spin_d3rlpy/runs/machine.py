@@ -11,6 +11,7 @@ import torch
 
 from spin_d3rlpy._compat import cpu_multiplies_bfloat16
 from spin_d3rlpy._version import __version__
+from spin_d3rlpy.fast.cpu import multiplies_faster_in_bfloat16
 
 
 def describe_machine() -> dict[str, Any]:
@@ -27,5 +28,6 @@ def describe_machine() -> dict[str, Any]:
             "cpus": os.cpu_count(),
             "torch_threads": torch.get_num_threads(),
             "bfloat16_units": cpu_multiplies_bfloat16(),
+            "multiplies_faster_in_bfloat16": multiplies_faster_in_bfloat16(),
         },
     }

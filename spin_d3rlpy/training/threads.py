@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Context in which torch computes in the calling thread alone.
+def at_most(threads: int) -> Iterator[None]:
+    """Context in which torch computes in no more threads than these.
 
     Operations of small networks on a few rows take microseconds. If other programs use the cores,
     threads wait for each other each time: one busy core of two makes decisions five times as slow.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(before, threads))
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """Context in which torch computes in the calling thread alone."""
+    return at_most(1)

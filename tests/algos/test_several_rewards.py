@@ -127,6 +127,7 @@ def test_values_add_up() -> None:
     torch.testing.assert_close(values(left=2.0, right=-3.0), both, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_spread_is_that_of_the_weighted_returns(trained: SPINIDQL) -> None:
     held_out = log(seed=1)
     for weights in ({"left": 1.0}, {"left": 1.0, "right": 2.0}, {"left": 0.5, "right": -1.0}):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,41 @@ def test_named_precisions_are_what_is_computed_in() -> None:
     assert product_type("bfloat16") == torch.bfloat16
 
 
-@pytest.mark.parametrize("supported", [True, False])
-def test_auto_follows_the_processor(monkeypatch: pytest.MonkeyPatch, supported: bool) -> None:
-    monkeypatch.setattr(precision, "cpu_multiplies_bfloat16", lambda: supported)
-    assert product_type("auto") == (torch.bfloat16 if supported else torch.float32)
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Sets whether this CPU has units for bfloat16, and seconds of a product in both formats."""
+
+    def measure(has_units: bool, float32: float, bfloat16: float) -> None:
+        seconds = {torch.float32: float32, torch.bfloat16: bfloat16}
+        monkeypatch.setattr(cpu, "cpu_multiplies_bfloat16", lambda: has_units)
+        monkeypatch.setattr(cpu, "_seconds_of_products", lambda: seconds)
+        cpu.multiplies_faster_in_bfloat16.cache_clear()
+
+    yield measure
+    cpu.multiplies_faster_in_bfloat16.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("has_units", "bfloat16", "expected"),
+    [
+        (True, 0.5, torch.bfloat16),
+        (True, 1.5, torch.float32),  # as on Intel's processors without AMX
+        (True, 0.9, torch.float32),  # rounding costs more than is gained
+        (False, 0.5, torch.float32),
+    ],
+)
+def test_auto_is_what_the_processor_multiplies_faster_in(
+    measured: Callable[..., None], has_units: bool, bfloat16: float, expected: torch.dtype
+) -> None:
+    measured(has_units, 1.0, bfloat16)
+    assert product_type("auto") == expected
+
+
+def test_products_are_measured_in_both_formats_also_within_autocast() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        seconds = cpu._seconds_of_products()
+    assert set(seconds) == {torch.float32, torch.bfloat16}
+    assert all(0.0 < one < 10.0 for one in seconds.values())
 
 
 def test_unknown_precision_is_refused() -> None:

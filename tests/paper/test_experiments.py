@@ -268,6 +268,7 @@ def test_an_interrupt_ends_the_workers(tmp_path: Path, monkeypatch: pytest.Monke
     assert killed == [1]
 
 
+@pytest.mark.slow
 def test_a_worker_is_a_process_whose_log_tells_what_went_wrong(tmp_path: Path) -> None:
     job = Job("train", "spin/no-such-b3/medium-v0", algorithm="FactoredIQL")
     grid._prepare(tmp_path / job.name, job)
