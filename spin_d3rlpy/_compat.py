@@ -317,21 +317,22 @@ def _count_axes_from_the_front(model: onnx_ir.Model) -> None:
     """
     import onnx_ir
 
-    graph = model.graph
-    for node in list(graph):
+    for node in list(model.graph):
         reduced = node.inputs[0] if node.inputs else None
         if reduced is None or reduced.shape is None:  # torch's own sums of lengths
             continue
         rank = len(reduced.shape)
         if node.op_type.startswith("Reduce") and len(node.inputs) > 1:
-            axes = onnx_ir.convenience.get_const_tensor(node.inputs[1])
-            assert axes is not None, node
+            given = node.inputs[1]
+            axes = None if given is None else onnx_ir.convenience.get_const_tensor(given)
+            if axes is None:
+                continue
             positive = [int(axis) % rank for axis in axes.numpy().reshape(-1)]
             constant = onnx_ir.node("Constant", [], attributes={"value_ints": positive})
-            graph.insert_before(node, constant)
+            model.graph.insert_before(node, constant)
             node.replace_input_with(1, constant.outputs[0])
-        elif node.op_type in ("ArgMax", "ArgMin"):
-            axis = node.attributes.get_int("axis", 0) % rank
+        elif node.op_type in ("ArgMax", "ArgMin") and "axis" in node.attributes:
+            axis = node.attributes["axis"].as_int() % rank
             node.attributes["axis"] = onnx_ir.AttrInt64("axis", axis)
 
 

@@ -83,7 +83,9 @@ def test_choices_that_go_together_are_sampled_together(joint_critic: bool) -> No
     assert 0.3 < (sampled[:, 0] == sampled[:, 1]).mean() < 0.7
 
 
-@pytest.mark.parametrize("algo_class", [SAINTIDQL, AutoregressiveIDQL])
+@pytest.mark.parametrize(
+    "algo_class", [SAINTIDQL, pytest.param(AutoregressiveIDQL, marks=pytest.mark.slow)]
+)
 def test_other_policies_propose_and_the_critics_choose(algo_class: Any) -> None:
     fields = tiny_fields(algo_class) | {"actor_learning_rate": 3e-3, "n_action_samples": 16}
     algo = trained(algo_class, two_modes(), joint_critic=True, **fields)
@@ -316,6 +318,7 @@ def test_all_layers_of_a_joint_critic_drop_out_in_training() -> None:
     assert zeros() == before
 
 
+@pytest.mark.slow
 def test_nothing_drops_out_where_critics_decide_or_are_judged() -> None:
     buffer = two_modes()
     fields = {"held_out_share": 0.2, "search_sweeps": 1, "joint_critic": True}

@@ -203,7 +203,8 @@ def test_a_batch_of_the_users_has_unscaled_states() -> None:
     assert np.isfinite(algo.update(TorchMiniBatch(**fields))["critic_loss"])
 
 
-@pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("masked", [False, True])
 def test_an_onnx_file_keeps_it(masked: bool, tmp_path: Path) -> None:
     algo = fitted(FactoredBC, rules=[neighbors_apart_on_paper])
     algo.save_policy(path := str(tmp_path / "policy.onnx"), masks=masked)

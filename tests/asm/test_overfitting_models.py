@@ -105,7 +105,13 @@ def error(asm: ActionStructureModel) -> float:
     return float(AnyOrderActionModeling(asm).row_losses(x, actions).mean())
 
 
-@pytest.mark.parametrize("size", SIZES, ids=NAMES)
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(size, id=name, marks=() if name in ("mlp", "pairs") else pytest.mark.slow)
+        for size, name in zip(SIZES, NAMES, strict=True)
+    ],
+)
 def test_a_model_that_learns_noise_by_heart_drops_out_and_knows_better(size: Any) -> None:
     without, with_dropout = trained(size, 0.0, is_noise=True), trained(size, 0.5, is_noise=True)
     assert rates(without) == {0.0}

@@ -13,6 +13,7 @@ from spin_d3rlpy.data.minari.check import check_dataset
 from spin_envs.cone import ConeRules
 
 
+@pytest.mark.slow
 def test_a_dataset_has_the_published_size_and_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -187,6 +187,7 @@ def test_what_a_killed_process_left_is_removed(file: Path, tmp_path: Path) -> No
     assert names_in(tmp_path) == ["log.parquet", "map"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_mapped_log_takes_little_memory(tmp_path: Path) -> None:
     rows, features = 200_000, 100
