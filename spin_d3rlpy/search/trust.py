@@ -6,7 +6,8 @@ confirm is its own mistake. Mistakes that all of them share remain, and are larg
 is small against what returns differ by. States are those of episodes that nothing was trained on.
 
 Where no search is trusted the policy imitates: by its most likely action, unless the critics find
-that its samples are surely better. The most likely action of varied decisions can be nobody's.
+that its samples are surely better. The most likely action of varied decisions can be nobody's, or
+better than all searches: it averages many decisions, and is not chosen by a critic's mistakes.
 """
 
 from __future__ import annotations
@@ -107,6 +108,15 @@ class Trust:
         return tuple(confirmed - max(promised - confirmed, 0.0) for promised, confirmed in pairs)
 
     @property
+    def beat_imitation(self) -> tuple[bool, ...]:
+        """By search, whether its careful gain is larger than the gain of the most likely action.
+
+        On slates whose most likely order was good, critics confirmed 1.5 of a gain of 2.8 over the
+        samples; the most likely action gained 1.2, and returned 7.3 where the search returned 6.8.
+        """
+        return tuple(gain > self.likeliest_gain for gain in self.careful_gains)
+
+    @property
     def are_judged(self) -> tuple[bool, ...]:
         """By search, whether the critics know enough of what follows an action to judge it.
 
@@ -134,17 +144,24 @@ class Trust:
     def are_confirmed(self) -> tuple[bool, ...]:
         """By search, whether 85 % of its gain or more is confirmed, and the gain is real.
 
-        A gain is real if it is surely above 0, 1 % of the spread of returns or more, and judged.
+        A gain is real if it is surely above 0, 1 % of the spread of returns or more, judged, and
+        more than imitation's.
         """
         least = LEAST_GAIN * self.spread
         return tuple(
             is_judged
+            and beats
             and confirmed - 2.0 * error > 0.0
             and confirmed >= least
             and promised > 0.0
             and confirmed >= LEAST_CONFIRMED * promised
-            for promised, confirmed, error, is_judged in zip(
-                self.promised, self.confirmed, self.standard_errors, self.are_judged, strict=True
+            for promised, confirmed, error, is_judged, beats in zip(
+                self.promised,
+                self.confirmed,
+                self.standard_errors,
+                self.are_judged,
+                self.beat_imitation,
+                strict=True,
             )
         )
 
@@ -152,13 +169,15 @@ class Trust:
     def are_large(self) -> tuple[bool, ...]:
         """By search, whether less is confirmed, of a gain that is large all the same.
 
-        What is confirmed less what is not is 5 % of the spread of returns or more.
+        What is confirmed less what is not is 5 % of the spread of returns or more, and more than
+        what imitation gains.
         """
         least = LEAST_CAREFUL_GAIN * self.spread
-        figures = zip(self.careful_gains, self.are_confirmed, self.are_judged, strict=True)
+        may_act = map(all, zip(self.are_judged, self.beat_imitation, strict=True))
+        figures = zip(self.careful_gains, self.are_confirmed, may_act, strict=True)
         return tuple(
-            self.spread > 0.0 and careful >= least and is_judged and not is_confirmed
-            for careful, is_confirmed, is_judged in figures
+            self.spread > 0.0 and careful >= least and may and not is_confirmed
+            for careful, is_confirmed, may in figures
         )
 
     @property
@@ -166,7 +185,7 @@ class Trust:
         """Whether more states would hardly change which searches are confirmed.
 
         By three standard errors, each is confirmed or not, and its gain is enough or too little,
-        and critics can judge it or not.
+        more than imitation's or less, and critics can judge it or not.
         """
         least, least_careful = LEAST_GAIN * self.spread, LEAST_CAREFUL_GAIN * self.spread
         least_short, gamma = LEAST_SHORT_GAIN * self.spread, self.searches[0].gamma
@@ -184,6 +203,7 @@ class Trust:
             or (
                 confirmed - 3.0 * error > LEAST_CONFIRMED * promised
                 and abs(confirmed - least) > 3.0 * error
+                and abs(careful - self.likeliest_gain) > 6.0 * error + 3.0 * self.likeliest_error
             )
             for promised, confirmed, careful, error in zip(
                 self.promised,
@@ -243,7 +263,7 @@ class Trust:
             f"held-out states "
             f"({self.confirmed[best]:.2g} +- {self.standard_errors[best]:.1g} of "
             f"{self.promised[best]:.2g}; expected {LEAST_CONFIRMED:.0%}){self._alternatives}"
-            f"{self._spread}{self._judges}"
+            f"{self._spread}{self._judges}{self._imitation}"
         )
 
     @property
@@ -253,6 +273,15 @@ class Trust:
         return (
             f"; they confirm less than {LEAST_JUDGED:.0%} by discount {self.searches[0].gamma:g}, "
             "and know too little of what follows an action to judge a small gain by a shorter one"
+        )
+
+    @property
+    def _imitation(self) -> str:
+        if self.beat_imitation[self._best] or self.likeliest_gain <= 0.0:
+            return ""
+        return (
+            f"; the most likely action gains {self.likeliest_gain:.2g}, the search less if as much "
+            "as is not confirmed is taken off"
         )
 
     @property

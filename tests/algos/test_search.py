@@ -570,6 +570,25 @@ def test_moves_are_counted_that_a_policy_leaves() -> None:
     assert states_to_look_at(5, 1e6) == LEAST_STATES
 
 
+@pytest.mark.parametrize("confirmed", [0.9, 0.7])  # of which 0.8 and 0.4 are left
+def test_a_search_acts_only_if_it_gains_more_than_the_most_likely_action(confirmed: float) -> None:
+    trust = Trust((ALONE,), (1.0,), (confirmed,), (0.01,), 100, spread=2.0)
+    assert trust.acts_by == "search"
+    better = dataclasses.replace(trust, likeliest_gain=0.85)
+    assert better.acts_by == "imitation"
+    assert "the most likely action gains 0.85" in str(better)
+    worse = dataclasses.replace(trust, likeliest_gain=0.3)
+    assert worse.acts_by == "search"
+    assert "most likely action gains" not in str(worse)
+
+
+def test_more_states_are_looked_at_where_it_is_open_whether_imitation_gains_more() -> None:
+    trust = Trust((ALONE,), (1.0,), (0.95,), (0.01,), 100, spread=2.0)
+    assert trust.is_clear
+    assert not dataclasses.replace(trust, likeliest_gain=0.88).is_clear
+    assert dataclasses.replace(trust, likeliest_gain=0.5).is_clear
+
+
 def test_where_the_likeliest_action_is_surely_worse_samples_imitate() -> None:
     # Each critic's search finds what the other one finds worst, the likeliest choice is the first.
     worse, better = [[0.0, 3.0, 2.9], [0.0, 2.9, 3.0]], [[9.0, 3.0, 2.9], [9.0, 2.9, 3.0]]
