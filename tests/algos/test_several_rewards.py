@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,7 @@ def test_one_training_serves_all_weights(
 ) -> None:
     algo = trained.with_weights(weights)
     assert algo.trust is not None
+    assert dataclasses.replace(algo.trust, likeliest_gain=0.0).acts_by == "search"
     if first != 2:  # which is the most likely one of random choices, so that imitation is as good
         assert algo.trust.acts_by == "search"
     assert set(algo.predict(STATES)[:, 0]) == {first}
