@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, cast
@@ -45,7 +46,7 @@ from spin_d3rlpy.data.buffer.batches import BatchSource, imitation_batch, named_
 from spin_d3rlpy.data.buffer.named_rewards import Weights, check_weights
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
 from spin_d3rlpy.errors import InvalidDatasetError, listed, require_fields, shown
-from spin_d3rlpy.images import encode_images
+from spin_d3rlpy.images import RowSize, encode_images
 from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise
@@ -54,6 +55,7 @@ from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
 from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.starts import best_different, count_starts
+from spin_d3rlpy.search.state_model import StateModel, learn, starts_in_model
 from spin_d3rlpy.search.trust import (
     FIRST_STATES,
     LEAST_STATES,
@@ -74,6 +76,7 @@ from spin_d3rlpy.training.overfitting import CHECKED_ROWS, OverfittingCheck
 # Candidates that `predict` compares at once, of all states; more leave the processor's cache.
 CANDIDATES_AT_ONCE = 2048
 VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
+MODELED_CANDIDATES = 4  # that a search starts from in the model of states, where it acts often
 SAMPLES = 64  # noises, of which imitation by samples takes one in each state
 
 
@@ -140,6 +143,11 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             episodes have surely risen (`training.overfitting`), in [0, 1). Training then continues
             from the weights with the least errors. 0 changes nothing. Only with
             `held_out_share` and `expectile=0.5`, where values are mean returns; unused without.
+        state_model_updates: gradient steps of a model of what follows an action, in which searches
+            are tried before they act (`search.state_model`); with a budget of seconds, which says
+            how many, any number above 0. 0 tries none. Only with a `joint_critic` and
+            `held_out_share`, one reward and no history, images, masks or rules that see the state;
+            unused otherwise.
         search: `"auto"` acts as trust decides, `"always"` by the best search, confirmed or not,
             `"never"` by imitation. It may be changed after training: `algo.config.search`.
         reward_weights: of the rewards of a dataset with several, by name. Critics of whole actions
@@ -161,6 +169,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     short_gammas: list[float] = dataclasses.field(default_factory=list)
     stricter_flexibilities: list[float] = dataclasses.field(default_factory=list)
     overfitting_dropout: float = 0.0
+    state_model_updates: int = 0
     search: SearchMode = "auto"
     reward_weights: dict[str, float] | None = None
 
@@ -211,6 +220,16 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
         return 1 if self.reward_weights is None else len(self.reward_weights)
 
     @property
+    def models_states(self) -> bool:
+        """Whether policies can be compared in a model of what follows an action.
+
+        Of several rewards and of histories it would be another model.
+        """
+        is_tested = self.joint_critic and self.held_out_share > 0.0
+        has_one_reward = self.reward_weights is None and self.history == 1
+        return is_tested and has_one_reward and self.state_model_updates > 0
+
+    @property
     def searches(self) -> list[Search]:
         """Ways to search that trust compares; the first one acts where nothing is compared."""
         flexibilities = [self.action_flexibility]
@@ -228,6 +247,7 @@ class IDQLModules(ActorCriticModules):
     value_func: ValueFunction
     value_optim: OptimizerWrapper
     trust: TrustSwitch
+    state_model: StateModel | None
 
 
 class IDQLImpl(ActorCriticImpl):
@@ -411,6 +431,11 @@ class IDQLImpl(ActorCriticImpl):
         return self._modules.trust
 
     @property
+    def state_model(self) -> StateModel | None:
+        """What policies are compared in, if it was trained."""
+        return self._modules.state_model
+
+    @property
     def critics(self) -> tuple[ActionCritic, ActionCritic]:
         """Online and target ensemble."""
         return self._modules.q_funcs, self._modules.targ_q_funcs
@@ -433,9 +458,18 @@ class IDQLImpl(ActorCriticImpl):
         if temperature > 0.0:
             values = values.amin(0, keepdim=True) / temperature
             return best_of(actions, values + gumbel_noise(values))
-        if search is None:
-            return actions[0]
-        starts = self._starts(actions, values)
+        return actions[0] if search is None else self._search_by(search, x, actions, values, rule)
+
+    def _search_by(
+        self,
+        search: Search,
+        x: torch.Tensor,
+        candidates: torch.Tensor,
+        values: torch.Tensor,
+        rule: Rule | None,
+    ) -> torch.Tensor:
+        """Returns the best action `(B, N)` that all critics find from candidates `(A, B, N)`."""
+        starts = self._starts(candidates, values)
         conditions = Conditions(search.action_flexibility, rule=rule)
         return self._search(x, starts, slice(None), conditions)
 
@@ -558,6 +592,33 @@ class IDQLImpl(ActorCriticImpl):
             self._count_alternatives(x, own[0]),
             critic.spread,
         )
+
+    @eval_api
+    @torch.no_grad()
+    def compare_in_model(self, trust: Trust, x: torch.Tensor) -> Trust:
+        """Returns trust with what policies return in the model of states, from `x` `(B, obs)`.
+
+        Searches that would act are tried, the best one first, until one gains there.
+        """
+        model, gamma, rule = self.state_model, self._config.gamma, self.rule_and(None)
+        assert model is not None
+
+        def returns(act: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+            return model.returns(act, x, gamma)
+
+        def act_by(way: Search, x: torch.Tensor) -> torch.Tensor:
+            n = min(self._config.n_action_samples, MODELED_CANDIDATES)
+            candidates = self._draw_candidates(x, n, True, rule)
+            values = self._values_of_candidates(x, candidates)
+            return self._search_by(way, x, candidates, values, rule)
+
+        imitation = returns(lambda x: self._likeliest(x, rule))
+        samples = returns(lambda x: self._draw_candidates(x, 1, False, rule)[0])
+        trust = trust.with_samples(samples - imitation)
+        while trust.acts_by == "search" and not trust.best_is_tried:
+            self._compare_by(trust.best.gamma)
+            trust = trust.with_best(returns(functools.partial(act_by, trust.best)) - imitation)
+        return trust
 
     @eval_api
     @torch.no_grad()
@@ -756,6 +817,9 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             trust = impl.measure_trust(*self._held_out_states(rows[:FIRST_STATES]))
             if len(rows) > FIRST_STATES and not trust.is_clear:
                 trust = impl.measure_trust(*self._held_out_states(rows))
+            if impl.state_model is not None and impl.state_model.is_learned:
+                starts = rows[: starts_in_model(n_moves)]
+                trust = impl.compare_in_model(trust, self._held_out_states(starts)[0])
         impl.trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
 
@@ -835,6 +899,16 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         rewards = self._rewards_to_learn(buffer)
         for critic in self.require_built().critics:
             critic.fit_scale(buffer, rewards, self._config.gammas)
+        self._learn_states(buffer, run)
+
+    def _learn_states(self, buffer: DeviceReplayBuffer, run: Run) -> None:
+        """Trains the model of what follows an action, if policies can be compared in it."""
+        impl = self.require_built()
+        model, goes_on = impl.state_model, bool((buffer.terminals == 0.0).any())
+        # Masks belong to the data's own states, and rules may read what only these hold exactly.
+        is_free = buffer.masks is None and not impl.rule_sees_state
+        if model is not None and goes_on and is_free and not model.is_learned:
+            learn(model, buffer, self._config.state_model_updates, run, self._transform)
 
     def _rewards_to_learn(self, buffer: DeviceReplayBuffer) -> torch.Tensor:
         """Returns the rewards whose values critics learn apart, scaled, `(R, n)`."""
@@ -854,6 +928,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         )
         value_func = values.to(self._device)
         trust = TrustSwitch(config.searches, is_tested=config.held_out_share > 0.0)
+        model = self._create_state_model(size[0])
         modules = IDQLModules(
             policy=policy,
             actor_optim=actor_optim,
@@ -863,6 +938,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             value_func=value_func,
             value_optim=create_critic_optim(self, value_func),
             trust=trust.to(self._device),
+            state_model=model,
         )
         self._impl = self.impl_class(observation_shape, modules, config, self._device)
 
@@ -881,6 +957,15 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             config.n_rewards,
         )
         return critic.to(self._device)
+
+    def _create_state_model(self, observation_size: int) -> StateModel | None:
+        """Returns a new model of what follows an action; None where nothing is tried in it."""
+        config = self._config
+        if not config.models_states or isinstance(observation_size, RowSize):
+            return None
+        factory = config.critic_encoder_factory
+        model = StateModel(observation_size, factory, self._nvec, config.layout)
+        return model.to(self._device)
 
     def create_actor_optim(self, policy: Policy) -> OptimizerWrapper | None:
         """A structure model is not trained further: there may be no optimizer."""

@@ -93,7 +93,7 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         super().__init__(observation_shape, slot_layout.max_choices, modules, device)
         self._slot_layout, self._config = slot_layout, config
         self.rule: AnyRule | None = config.rule  # every action keeps it
-        self._sees_state = self.rule is not None and sees_state(self.rule)
+        self.rule_sees_state = self.rule is not None and sees_state(self.rule)
 
     def rule_and(self, extra: Rule | None) -> Rule | None:
         """Returns the config's rules and another one, such as masks, as one; None if neither.
@@ -101,7 +101,7 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
         Raises:
             RuntimeError: the config's rules see states, and are not in the other one (`rule_in`).
         """
-        if not self._sees_state:
+        if not self.rule_sees_state:
             return both_rules(cast(Rule | None, self.rule), extra)
         if not is_in_states(extra):
             raise RuntimeError(
@@ -141,7 +141,7 @@ class MultiDiscreteImpl(QLearningAlgoImplBase):
             states: `(B, obs)` as rules see them, unscaled; those that see any need it.
         """
         if states is not None:  # before, `rule_and` would not know them
-            extra = all_in_states([self.rule if self._sees_state else None, extra], states)
+            extra = all_in_states([self.rule if self.rule_sees_state else None, extra], states)
         choose: Any = self.inner_sample_action if sample else self.inner_predict_best_action
         # An algorithm of another package may know no rules.
         actions: torch.Tensor = choose(x) if extra is None else choose(x, extra)

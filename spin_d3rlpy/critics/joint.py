@@ -374,6 +374,19 @@ def _rows_of(table: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
     return expanded.gather(-2, actions[..., None].expand(*actions.shape, table.shape[-1]))
 
 
+def encoder_of_actions(
+    observation_size: int, slot_layout: SlotLayout, width: int, layout: ActionLayout | None
+) -> ActionEncoder:
+    """Returns a new encoder of states and whole actions by what is known of slots and choices."""
+    if layout is None or not layout.shared_choices:
+        return ChoicesOfSlots(observation_size, slot_layout, width)
+    if not layout.has_choice_features and layout.has_features:
+        return FeaturesOfSlots(observation_size, slot_layout, width, layout)
+    if layout.slot_columns or layout.choice_columns or layout.pair_columns:
+        return EntityChoices(observation_size, slot_layout, width, layout)
+    return SharedChoices(observation_size, slot_layout, width)
+
+
 class JointQFunction(nn.Module):
     """Maps observations and whole actions to values: `head(encoder(relu(norm(sums))))`.
 
@@ -493,17 +506,14 @@ class JointCritic(ActionCritic):
         # The first layer is as wide as what follows it.
         width = compute_output_size([(1,)], encoder_factory.create((1,)))
 
-        def create_actions() -> ActionEncoder:
-            if layout is None or not layout.shared_choices:
-                return ChoicesOfSlots(size, slots, width)
-            if not layout.has_choice_features and layout.has_features:
-                return FeaturesOfSlots(size, slots, width, layout)
-            if layout.slot_columns or layout.choice_columns or layout.pair_columns:
-                return EntityChoices(size, slots, width, layout)
-            return SharedChoices(size, slots, width)
-
         super().__init__(
-            JointQFunction(encoder_factory, create_actions(), width, n_discounts, n_rewards)
+            JointQFunction(
+                encoder_factory,
+                encoder_of_actions(size, slots, width, layout),
+                width,
+                n_discounts,
+                n_rewards,
+            )
             for _ in range(n_critics)
         )
 

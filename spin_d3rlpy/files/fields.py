@@ -61,6 +61,7 @@ RANGES: dict[str, str] = {
     "search_sweeps": "[0, 1000]",
     "held_out_share": _PROBABILITY,
     "overfitting_dropout": _PROBABILITY,
+    "state_model_updates": _AT_LEAST_0,
     "short_gammas": _PROBABILITY,
     "stricter_flexibilities": "(0, 1]",
     # weights of trajectories

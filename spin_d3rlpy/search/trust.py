@@ -5,9 +5,14 @@ mistakes: what one of them gains by a search and the others confirm is real, wha
 confirm is its own mistake. Mistakes that all of them share remain, and are larger than a gain that
 is small against what returns differ by. States are those of episodes that nothing was trained on.
 
-Where no search is trusted the policy imitates: by its most likely action, unless the critics find
-that its samples are surely better. The most likely action of varied decisions can be nobody's, or
-better than all searches: it averages many decisions, and is not chosen by a critic's mistakes.
+Critics tell what one action gains if the policy of the data goes on after it. Always to act so can
+be another matter, which a model of what follows tells (`search.state_model`): where there is one, a
+search acts only if it surely returns more than imitation in it, too.
+
+Where no search is trusted the policy imitates: by its most likely action, unless critics or that
+model find that its samples are surely better. The most likely action of varied decisions can be
+nobody's, or better than all searches: it averages many decisions, and is not chosen by a critic's
+mistakes.
 """
 
 from __future__ import annotations
@@ -42,6 +47,7 @@ LEAST_CAREFUL_GAIN = 0.05
 # on ICU-Sepsis 0.016, with 65 % confirmed by `gamma`.
 LEAST_JUDGED = 0.6
 LEAST_SHORT_GAIN = 0.07
+NOT_TRIED = 1e30  # standard error of what was not measured; files hold finite numbers
 LEAST_STATES = 32  # fewer do not tell
 FIRST_STATES = 64  # enough where no search is near the bound
 MOST_STATES = 1024
@@ -85,6 +91,12 @@ class Trust:
         likeliest_gain: mean advantage of the policy's most likely action over its samples, as all
             critics value them.
         likeliest_error: standard error of `likeliest_gain`, over states.
+        samples_gain: mean of what the policy's samples return in the model of states, less what its
+            most likely actions return.
+        samples_error: its standard error, over the states that both start in; `NOT_TRIED` without
+            such a model.
+        modeled: by search, what it returns there less what the most likely actions return.
+        modeled_errors: their standard errors; `NOT_TRIED` of searches that were not.
     """
 
     searches: tuple[Search, ...]
@@ -96,6 +108,46 @@ class Trust:
     spread: float = 0.0
     likeliest_gain: float = 0.0
     likeliest_error: float = 0.0
+    samples_gain: float = 0.0
+    samples_error: float = NOT_TRIED
+    modeled: tuple[float, ...] = ()
+    modeled_errors: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.modeled:
+            object.__setattr__(self, "modeled", (0.0,) * len(self.searches))
+            object.__setattr__(self, "modeled_errors", (NOT_TRIED,) * len(self.searches))
+
+    @property
+    def has_failed(self) -> tuple[bool, ...]:
+        """By search, whether it was tried in the model of states and gained nothing for sure."""
+        figures = zip(self.modeled, self.modeled_errors, self._tried, strict=True)
+        return tuple(is_tried and not gain - 2.0 * error > 0.0 for gain, error, is_tried in figures)
+
+    @property
+    def _tried(self) -> tuple[bool, ...]:
+        return tuple(error != NOT_TRIED for error in self.modeled_errors)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether policies were compared in a model of states."""
+        return self.samples_error != NOT_TRIED
+
+    @property
+    def best_is_tried(self) -> bool:
+        """Whether the best search was tried in the model of states."""
+        return self._tried[self._best]
+
+    def with_samples(self, gains: torch.Tensor) -> Trust:
+        """Adds what samples return in the model of states less imitation's, `(B,)`."""
+        mean, error = _mean_and_error(gains.double())
+        return dataclasses.replace(self, samples_gain=mean, samples_error=error)
+
+    def with_best(self, gains: torch.Tensor) -> Trust:
+        """Adds what the best search returns there less imitation's, `(B,)`."""
+        modeled, errors, best = [*self.modeled], [*self.modeled_errors], self._best
+        modeled[best], errors[best] = _mean_and_error(gains.double())
+        return dataclasses.replace(self, modeled=tuple(modeled), modeled_errors=tuple(errors))
 
     @property
     def careful_gains(self) -> tuple[float, ...]:
@@ -118,12 +170,13 @@ class Trust:
 
     @property
     def are_judged(self) -> tuple[bool, ...]:
-        """By search, whether the critics know enough of what follows an action to judge it.
+        """By search, whether enough is known of what follows an action to judge it.
 
-        They confirm 60 % of what a search by the first discount gains. Otherwise they judge
-        searches by this discount alone, and those that gain 7 % of the spread of returns or more.
+        A model of states knows it. Without one, critics do that confirm 60 % of what a search by
+        the first discount gains. Others judge searches by this discount alone, and those that gain
+        7 % of the spread of returns or more.
         """
-        knows = not all(margin < 0.0 for margin, _ in self._margins)
+        knows = self.has_model or not all(margin < 0.0 for margin, _ in self._margins)
         least, gamma = LEAST_SHORT_GAIN * self.spread, self.searches[0].gamma
         pairs = zip(self.searches, self.confirmed, strict=True)
         return tuple(knows or way.gamma == gamma or gain >= least for way, gain in pairs)
@@ -144,23 +197,25 @@ class Trust:
     def are_confirmed(self) -> tuple[bool, ...]:
         """By search, whether 85 % of its gain or more is confirmed, and the gain is real.
 
-        A gain is real if it is surely above 0, 1 % of the spread of returns or more, judged, and
-        more than imitation's.
+        A gain is real if it is surely above 0, 1 % of the spread of returns or more, judged, more
+        than imitation's, and a gain in the model of states as well.
         """
         least = LEAST_GAIN * self.spread
         return tuple(
             is_judged
             and beats
+            and not failed
             and confirmed - 2.0 * error > 0.0
             and confirmed >= least
             and promised > 0.0
             and confirmed >= LEAST_CONFIRMED * promised
-            for promised, confirmed, error, is_judged, beats in zip(
+            for promised, confirmed, error, is_judged, beats, failed in zip(
                 self.promised,
                 self.confirmed,
                 self.standard_errors,
                 self.are_judged,
                 self.beat_imitation,
+                self.has_failed,
                 strict=True,
             )
         )
@@ -169,15 +224,15 @@ class Trust:
     def are_large(self) -> tuple[bool, ...]:
         """By search, whether less is confirmed, of a gain that is large all the same.
 
-        What is confirmed less what is not is 5 % of the spread of returns or more, and more than
-        what imitation gains.
+        What is confirmed less what is not is 5 % of the spread of returns or more, more than what
+        imitation gains, and the search gains in the model of states as well.
         """
         least = LEAST_CAREFUL_GAIN * self.spread
         may_act = map(all, zip(self.are_judged, self.beat_imitation, strict=True))
-        figures = zip(self.careful_gains, self.are_confirmed, may_act, strict=True)
+        figures = zip(self.careful_gains, self.are_confirmed, may_act, self.has_failed, strict=True)
         return tuple(
-            self.spread > 0.0 and careful >= least and may and not is_confirmed
-            for careful, is_confirmed, may in figures
+            self.spread > 0.0 and careful >= least and may and not (is_confirmed or failed)
+            for careful, is_confirmed, may, failed in figures
         )
 
     @property
@@ -218,7 +273,8 @@ class Trust:
     def _best(self) -> int:
         # A search whose critics give no number is none to choose.
         gains = [-math.inf if math.isnan(gain) else gain for gain in self.careful_gains]
-        for may in (self.are_confirmed, self.are_large, [True] * len(gains)):
+        others = [not failed for failed in self.has_failed]
+        for may in (self.are_confirmed, self.are_large, others, [True] * len(gains)):
             among = [i for i, is_one in enumerate(may) if is_one]
             if among:
                 break
@@ -228,7 +284,8 @@ class Trust:
     def best(self) -> Search:
         """The search with the largest careful gain.
 
-        Of those that are confirmed; if none is, of the large ones; if there are none, of all.
+        Of those that are confirmed; if none is, of the large ones; if there are none, of those that
+        did not fail in the model of states; if all did, of all.
         """
         return self.searches[self._best]
 
@@ -242,14 +299,15 @@ class Trust:
     def acts_by(self) -> ActsBy:
         """`"search"` if one is confirmed or large, else how to imitate.
 
-        `"imitation"` takes the policy's most likely action, `"samples"` is where the critics find
-        its samples surely better.
+        `"imitation"` takes the policy's most likely action, `"samples"` is where critics or the
+        model of states find its samples surely better.
         """
         if self.states < LEAST_STATES:
             return "imitation"
         if any(self.are_confirmed) or any(self.are_large):
             return "search"
         is_worse = self.likeliest_gain + 2.0 * self.likeliest_error < 0.0
+        is_worse = is_worse or self.samples_gain - 2.0 * self.samples_error > 0.0
         return "samples" if is_worse else "imitation"
 
     def __str__(self) -> str:
@@ -263,7 +321,7 @@ class Trust:
             f"held-out states "
             f"({self.confirmed[best]:.2g} +- {self.standard_errors[best]:.1g} of "
             f"{self.promised[best]:.2g}; expected {LEAST_CONFIRMED:.0%}){self._alternatives}"
-            f"{self._spread}{self._judges}{self._imitation}"
+            f"{self._spread}{self._judges}{self._imitation}{self._model}"
         )
 
     @property
@@ -283,6 +341,14 @@ class Trust:
             f"; the most likely action gains {self.likeliest_gain:.2g}, the search less if as much "
             "as is not confirmed is taken off"
         )
+
+    @property
+    def _model(self) -> str:
+        best = self._best
+        gain, error = self.modeled[best], self.modeled_errors[best]
+        if not self.best_is_tried:
+            return ""
+        return f"; in a model of states it returns {gain:+.2g} +- {error:.1g} more than imitation"
 
     @property
     def _spread(self) -> str:
@@ -316,19 +382,20 @@ class TrustSwitch(nn.Module):
             alone; critics that are never tested are trusted.
     """
 
-    figures: torch.Tensor  # (5, S): gammas, flexibilities, promised, confirmed, standard errors
+    # (7, S): gammas, flexibilities, promised, confirmed, standard errors, modeled, their errors
+    figures: torch.Tensor
     states: torch.Tensor  # (1,): -1 as long as nothing was measured
-    # (4,): alternatives, spread, the likeliest action's gain and its standard error
+    # (6,): alternatives, spread, gains of the likeliest action and of samples with standard errors
     of_policy: torch.Tensor
 
     def __init__(self, searches: Sequence[Search], is_tested: bool = True) -> None:
         super().__init__()
         self._is_tested = is_tested
-        figures = torch.zeros(5, len(searches), dtype=torch.float64)
+        figures = torch.zeros(7, len(searches), dtype=torch.float64)
         figures[:2] = torch.tensor(searches, dtype=torch.float64).T
         self.register_buffer("figures", figures)
         self.register_buffer("states", torch.tensor([-1]))
-        self.register_buffer("of_policy", torch.zeros(4, dtype=torch.float64))
+        self.register_buffer("of_policy", torch.zeros(6, dtype=torch.float64))
 
     @property
     def trust(self) -> Trust | None:
@@ -336,17 +403,21 @@ class TrustSwitch(nn.Module):
         states = int(self.states)
         if states < 0:
             return None
-        gammas, flexibilities, promised, confirmed, errors = map(tuple, self.figures.tolist())
-        searches = tuple(map(Search, gammas, flexibilities))
-        return Trust(searches, promised, confirmed, errors, states, *self.of_policy.tolist())
+        gammas, flexibilities, promised, confirmed, errors, *of_model = map(
+            tuple, self.figures.tolist()
+        )
+        searches, of_policy = tuple(map(Search, gammas, flexibilities)), self.of_policy.tolist()
+        return Trust(searches, promised, confirmed, errors, states, *of_policy, *of_model)
 
     @trust.setter
     def trust(self, trust: Trust) -> None:
         rows = [*zip(*trust.searches, strict=True)]
         rows += [trust.promised, trust.confirmed, trust.standard_errors]
+        rows += [trust.modeled, trust.modeled_errors]
         self.figures.copy_(torch.tensor(rows, dtype=torch.float64))
         self.states.fill_(trust.states)
-        numbers = trust.alternatives, trust.spread, trust.likeliest_gain, trust.likeliest_error
+        numbers = [trust.alternatives, trust.spread, trust.likeliest_gain, trust.likeliest_error]
+        numbers += [trust.samples_gain, trust.samples_error]
         self.of_policy.copy_(torch.tensor(numbers, dtype=torch.float64))
 
     def decide(self, mode: SearchMode = "auto") -> Search | None:

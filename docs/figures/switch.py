@@ -1,0 +1,53 @@
+"""Draws docs/figures/switch.png: what `SPINIDQL` chose, and what it could have chosen."""
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+FOLDER = Path(__file__).parent
+RESULTS = FOLDER.parents[1] / "examples" / "results" / "switch"
+
+
+def shares(file: Path) -> dict[str, dict[str, float]]:
+    """Returns by task and policy the returns of seed 0: 0 is the log's, 1 the best policy's."""
+    returns: dict[str, dict[str, float]] = defaultdict(dict)
+    with file.open() as table:
+        for row in csv.DictReader(table):
+            if row["seed"] == "0" and row["policy"] != "rule":
+                returns[row["task"]][row["policy"]] = float(row["mean"])
+    found = {}
+    for task, by_policy in returns.items():
+        log, best = by_policy.pop("log"), max(by_policy.values())
+        unit = max(best - log, 0.05 * abs(log))  # where nothing is better than the log
+        found[task] = {policy: (mean - log) / unit for policy, mean in by_policy.items()}
+    return found
+
+
+before, after = shares(RESULTS / "before.csv"), shares(RESULTS / "after.csv")
+figure = Figure(figsize=(8, 4.2), layout="constrained")
+axes = figure.subplots()
+for row, task in enumerate(after):
+    for policies, height in ((before[task], row - 0.17), (after[task], row + 0.17)):
+        searches = [share for policy, share in policies.items() if policy.startswith("search")]
+        axes.plot(searches, [height] * len(searches), "|", color="gray", ms=9)
+        axes.plot(policies["imitation"], height, "x", color="gray", ms=6)
+        axes.plot(policies["samples"], height, "+", color="gray", ms=7)
+    axes.plot(before[task]["default"], row - 0.17, "o", mfc="none", color="C3", ms=9)
+    axes.plot(after[task]["default"], row + 0.17, "o", color="C0", ms=9)
+axes.plot([], [], "o", mfc="none", color="C3", label="chosen, without a model of states")
+axes.plot([], [], "o", color="C0", label="chosen, with it")
+axes.plot([], [], "|", color="gray", ms=9, label="searches")
+axes.plot([], [], "x", color="gray", label="the most likely action")
+axes.plot([], [], "+", color="gray", label="samples")
+axes.axvline(0.0, color="black", linewidth=1)
+axes.axvline(1.0, color="gray", linewidth=1, linestyle=":")
+axes.set_xscale("symlog", linthresh=1.0)
+axes.set_xlim(right=1.3)
+axes.set_xticks([-10, -1, 0, 1], ["-10", "-1", "0", "1"])
+axes.set_yticks(range(len(after)), list(after))
+axes.invert_yaxis()
+axes.set_xlabel("return: 0 as the log, 1 as the best of the policy's choices")
+axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+figure.savefig(FOLDER / "switch.png", dpi=110)

@@ -1,0 +1,262 @@
+"""The model of what follows an action, and how policies are compared in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import d3rlpy
+import numpy as np
+import pytest
+import torch
+from d3rlpy.logging import NoopAdapterFactory
+from d3rlpy.models.encoders import VectorEncoderFactory
+
+from spin_d3rlpy import SPINIDQL
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.buffer.masks import pack
+from spin_d3rlpy.search.state_model import STEPS, StateModel, learn, starts_in_model
+from spin_d3rlpy.search.trust import NOT_TRIED, Search, Trust, TrustSwitch
+from spin_d3rlpy.training.loop import Run
+
+QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+N = 3  # machines
+FIRST, SECOND = Search(0.99, 0.02), Search(0.0, 0.02)
+
+
+def run_machines(
+    wear: np.ndarray, actions: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choice 1 earns 1 and wears a machine, 0 maintains it; a worn one costs 4 a step."""
+    rewards = (actions - 4.0 * (wear > 4.0)).sum(-1)
+    worn = wear + rng.uniform(0.5, 1.0, wear.shape)
+    return rewards, np.where(actions == 1, worn, wear - 3.0).clip(0.0, 8.0)
+
+
+def machines(n: int = 60, length: int = 40, cut: bool = True) -> DeviceReplayBuffer:
+    """A log in which each machine is maintained in a third of the steps, by chance or if worn."""
+    rng = np.random.default_rng(0)
+    wear, episodes = rng.uniform(0.0, 3.0, (n, N)), []
+    observations, chosen, paid = [wear], [], []
+    for _ in range(length):
+        actions = np.where(wear > 3.0, rng.random(wear.shape) < 0.3, rng.random(wear.shape) < 0.8)
+        rewards, wear = run_machines(wear, actions.astype(np.int64), rng)
+        observations.append(wear)
+        chosen.append(actions.astype(np.int64))
+        paid.append(rewards)
+    for i in range(n):
+        episodes.append(
+            EpisodeArrays(
+                f"episode {i}",
+                np.array([o[i] for o in observations], np.float32),
+                np.array([a[i] for a in chosen]),
+                np.array([r[i] for r in paid], np.float32),
+                not cut,
+            )
+        )
+    return DeviceReplayBuffer(stack_episodes(episodes, [len(e.rewards) for e in episodes], [2] * N))
+
+
+def modeled(buffer: DeviceReplayBuffer, n_updates: int = 600) -> StateModel:
+    torch.manual_seed(0)
+    factory = VectorEncoderFactory(hidden_units=[64], use_layer_norm=True)
+    model = StateModel(buffer.observation_size, factory, buffer.nvec)
+    learn(model, buffer, n_updates, Run(show_progress=False))
+    return model
+
+
+def test_a_policy_returns_in_the_model_what_it_returns() -> None:
+    model, gamma, rng = modeled(machines()), 0.9, np.random.default_rng(1)
+    x = rng.uniform(0.0, 3.0, (200, N)).astype(np.float32)
+    policies: dict[str, Any] = {
+        "careful": lambda wear: (wear < 2.5) * 1,
+        "never maintains": lambda wear: (wear < 99.0) * 1,
+    }
+    found = {}
+    for name, act in policies.items():
+        wear, total = x.astype(np.float64), np.zeros(len(x))
+        for step in range(STEPS):
+            rewards, wear = run_machines(wear, act(wear), rng)
+            total += gamma**step * rewards
+        of_model = model.returns(act, torch.from_numpy(x), gamma)
+        found[name] = total.mean(), float(of_model.mean())
+    (careful, of_careful), (reckless, of_reckless) = found.values()
+    assert of_careful == pytest.approx(careful, abs=4.0)
+    assert reckless < careful - 20.0
+    assert of_reckless < of_careful - 10.0  # such wear is rare in the data
+
+
+def test_nothing_is_paid_after_an_end() -> None:
+    rng, ones = np.random.default_rng(0), np.ones(1, np.float32)
+    episodes = [
+        EpisodeArrays("one", np.zeros((2, 1), np.float32), rng.integers(0, 2, (1, 1)), ones, True)
+        for _ in range(100)
+    ]
+    model = modeled(DeviceReplayBuffer(stack_episodes(episodes, [1] * 100, [2])), 200)
+    returns = model.returns(lambda x: torch.zeros(len(x), 1).long(), torch.zeros(3, 1), 0.9)
+    assert returns.tolist() == pytest.approx([1.0] * 3, abs=0.05)
+
+
+def test_states_stay_within_the_data() -> None:
+    model = modeled(machines(), 100)
+    seen: list[torch.Tensor] = []
+
+    def act(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x)
+        return torch.ones(len(x), N).long()
+
+    model.returns(act, torch.full((4, N), 100.0), 0.9)
+    assert (torch.stack(seen[1:]) <= model.highest).all()
+    assert model.highest.max() <= 8.0
+
+
+def tried(*gains: float, samples: float = 0.0) -> Trust:
+    """Two searches that are confirmed, and what they return in the model more than imitation."""
+    trust = Trust((FIRST, SECOND), (1.0, 0.9), (1.0, 0.9), (0.01, 0.01), 100, spread=1.0)
+    trust = trust.with_samples(torch.tensor([samples - 0.1, samples + 0.1]))
+    for gain in gains:
+        trust = trust.with_best(torch.tensor([gain - 0.1, gain + 0.1]))
+    return trust
+
+
+def test_a_search_that_gains_nothing_in_the_model_does_not_act() -> None:
+    assert (tried().best, tried().acts_by, tried().best_is_tried) == (FIRST, "search", False)
+    gained = tried(2.0)
+    assert (gained.best, gained.acts_by, gained.best_is_tried) == (FIRST, "search", True)
+    assert "in a model of states it returns +2 +- 0.07 more than imitation" in str(gained)
+    other = tried(-2.0)
+    assert (other.best, other.acts_by, other.best_is_tried) == (SECOND, "search", False)
+    assert other.has_failed == (True, False)
+    assert tried(0.05).has_failed == (True, False)  # may be nothing
+    none = tried(-2.0, -1.0)
+    assert (none.acts_by, none.has_failed) == ("imitation", (True, True))
+    assert tried(-2.0, -1.0, samples=0.5).acts_by == "samples"
+    assert tried(-2.0, -1.0, samples=0.05).acts_by == "imitation"
+    large = dataclasses.replace(tried(), promised=(1.3, 1.2))
+    assert large.acts_by == "search"
+    assert large.with_best(torch.tensor([-1.0, -1.1])).best == SECOND
+    assert tried(math.nan).has_failed == (True, False)
+
+
+def test_a_model_of_states_knows_what_follows() -> None:
+    """Critics confirm 30 % by the first discount: without a model they do not."""
+    trust = Trust((FIRST, SECOND), (1.0, 0.06), (0.3, 0.06), (0.001, 0.001), 100, spread=1.0)
+    assert (trust.are_judged, trust.acts_by) == ((True, False), "imitation")
+    modeled = trust.with_samples(torch.zeros(2))
+    assert (modeled.best, modeled.acts_by, modeled.best_is_tried) == (SECOND, "search", False)
+    assert modeled.with_best(torch.tensor([1.0, 1.1])).acts_by == "search"
+    assert modeled.with_best(torch.tensor([-1.0, 1.1])).acts_by == "imitation"
+
+
+def test_what_the_model_told_is_kept_with_the_policy() -> None:
+    switch, trust = TrustSwitch([FIRST, SECOND]), tried(-2.0, samples=0.5)
+    switch.trust = trust
+    assert switch.trust == trust
+    assert trust.modeled_errors[1] == NOT_TRIED
+    switch.trust = Trust((FIRST, SECOND), (1.0, 0.9), (1.0, 0.9), (0.01, 0.01), 100)
+    assert switch.trust is not None
+    assert not switch.trust.has_model
+
+
+def algorithm(**fields: Any) -> SPINIDQL:
+    d3rlpy.seed(0)
+    return SPINIDQL(recipe="tuned", short_gammas=[0.0], **fields)
+
+
+@pytest.mark.slow
+def test_a_search_that_wears_machines_out_does_not_act() -> None:
+    buffer = machines(200)
+    acting = {}
+    for n in (0, 400):
+        algo = algorithm(state_model_updates=n, overfitting_dropout=0.0, batch_size=128)
+        algo.config.policy.pretraining.max_updates = 150
+        algo.fit(buffer, n_steps=150, n_steps_per_epoch=150, **QUIET)
+        assert algo.trust is not None
+        acting[n] = algo.trust
+    assert acting[0].acts_by == "search"
+    assert not acting[0].has_model
+    assert acting[400].has_model
+    assert any(acting[400].has_failed)
+    assert acting[400].acts_by != "search" or acting[400].best != acting[0].best
+
+
+@pytest.mark.parametrize("stage", ["state_model", "training"])
+def test_a_killed_run_resumes_with_the_same_model(stage: str, tmp_path: Path) -> None:
+    buffer = machines(40)
+
+    def fitted(**kept: Any) -> Any:
+        algo = algorithm(state_model_updates=12, batch_size=32)
+        algo.config.policy.pretraining.max_updates = 6
+        algo.fit(buffer, n_steps=8, n_steps_per_epoch=4, **kept, **QUIET)
+        return algo
+
+    def die_in_training(_algo: Any, _epoch: int, step: int) -> None:
+        if step == 5:
+            raise KeyboardInterrupt
+
+    kept: dict[str, Any] = {"checkpoint_dir": tmp_path, "checkpoint_interval": 5}
+    whole, calls, loss = fitted(), itertools.count(), StateModel.loss
+
+    def die(*arguments: Any) -> torch.Tensor:
+        if next(calls) == 9:
+            raise KeyboardInterrupt
+        return loss(*arguments)
+
+    if stage == "state_model":
+        with mock.patch.object(StateModel, "loss", die), pytest.raises(KeyboardInterrupt):
+            fitted(**kept)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            fitted(**kept, callback=die_in_training)
+    again = fitted(**kept, resume=True)
+    assert again.trust == whole.trust
+    assert again.trust.has_model
+    networks, of_whole = (a.impl.modules.get_torch_modules() for a in (again, whole))
+    for name in ("state_model", "q_funcs"):
+        for one, other in zip(
+            networks[name].parameters(), of_whole[name].parameters(), strict=True
+        ):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("reason", ["masks", "rules of states", "single steps"])
+def test_there_is_no_model_where_policies_cannot_be_tried(reason: str) -> None:
+    buffer, fields = machines(20), {}
+    if reason == "single steps":
+        buffer = machines(100, length=1, cut=False)
+    if reason == "rules of states":
+        fields["rules"] = [may_work]
+    if reason == "masks":
+        episodes = [
+            EpisodeArrays(
+                f"episode {i}",
+                buffer.observations_at(torch.arange(i * 41, (i + 1) * 41)).numpy(),
+                buffer.actions[i * 40 : (i + 1) * 40].numpy(),
+                buffer.rewards[i * 40 : (i + 1) * 40].numpy(),
+                False,
+                masks=pack(np.ones((41, N, 2), bool), [2] * N),
+            )
+            for i in range(20)
+        ]
+        buffer = DeviceReplayBuffer(
+            stack_episodes(episodes, [len(e.rewards) for e in episodes], [2] * N)
+        )
+    algo = algorithm(state_model_updates=5, **fields)
+    algo.config.policy.pretraining.max_updates = 5
+    algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
+    assert algo.trust is not None
+    assert not algo.trust.has_model
+
+
+def may_work(partial: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    """Every choice may be made, as far as the state tells."""
+    return torch.ones(len(partial), N, 2, dtype=torch.bool, device=state.device)
+
+
+def test_a_search_of_many_moves_starts_in_few_states() -> None:
+    assert [starts_in_model(n) for n in (0.0, 66.0, 200.0, 1e6)] == [24, 24, 8, 6]

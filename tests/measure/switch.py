@@ -1,0 +1,122 @@
+"""What `SPINIDQL` chooses on tasks that it was not tuned on, and what it could have chosen.
+
+    python -m tests.measure.switch machines signals --seed 0 --seed 1 --out switch.csv
+
+Trains by the recipe, then plays the default, imitation, samples and every search of `algo.trust`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import d3rlpy
+import numpy as np
+import typer
+from d3rlpy.logging import NoopAdapterFactory
+
+from spin_d3rlpy import SPINIDQL, from_table
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.files.results import write_csv
+from spin_d3rlpy.files.yaml_settings import check_name
+from spin_d3rlpy.search.trust import NOT_TRIED, Trust
+from tests.measure.switch_tasks import TASKS, Task, logged, returns
+
+EPISODES, SINGLE_STEPS = 30, 500  # that each policy is played for
+FIRST_EPISODE = 10_000  # seed of the episodes that are played
+
+
+def dataset_of(task: Task, seed: int) -> tuple[DeviceReplayBuffer, np.ndarray]:
+    """Returns a log as a dataset, and its returns."""
+    observations, actions, rewards = logged(task, seed)
+    n, length = rewards.shape
+    table: dict[str, Any] = {"episode": np.repeat(np.arange(n), length), "reward": rewards.ravel()}
+    seen = [f"x{i}" for i in range(observations.shape[2])]
+    chosen = [f"a{i}" for i in range(actions.shape[2])]
+    table |= dict(zip(seen, observations.reshape(-1, len(seen)).astype(np.float32).T, strict=True))
+    table |= dict(zip(chosen, actions.reshape(-1, len(chosen)).T, strict=True))
+    ends: dict[str, Any] = {"terminal": True} if length == 1 else {}
+    dataset = from_table(
+        table,
+        observations=seen,
+        actions=chosen,
+        nvec=task.nvec,
+        episode="episode",
+        reward="reward",
+        **ends,
+    )
+    return dataset, rewards.sum(1)
+
+
+def acting_by(trust: Trust, number: int) -> Trust:
+    """Returns trust of which one search is the best."""
+    gains = tuple(1.0 if i == number else -1.0 for i in range(len(trust.searches)))
+    none = (0.0,) * len(gains)
+    chosen = dataclasses.replace(trust, promised=gains, confirmed=gains, standard_errors=none)
+    return dataclasses.replace(chosen, modeled=(), modeled_errors=())
+
+
+def compare(name: str, seed: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """Trains on a task's log and yields a row for the log, the rule and each policy."""
+    task = TASKS[name]()
+    dataset, of_log = dataset_of(task, seed)
+    d3rlpy.seed(seed)
+    algo = SPINIDQL(recipe="tuned")
+    quiet: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+    algo.fit(dataset, seconds=seconds, clock="ops", **quiet)
+    trust, n = algo.trust, SINGLE_STEPS if task.horizon == 1 else EPISODES
+    assert trust is not None
+
+    def row(policy: str, returned: np.ndarray, **figures: float) -> dict[str, Any]:
+        values = {
+            "mean": returned.mean(),
+            "standard_error": returned.std() / len(returned) ** 0.5,
+            **figures,
+        }
+        rounded = {key: f"{value:.4g}" for key, value in values.items()}
+        return {"task": name, "seed": seed, "policy": policy, **rounded}
+
+    def play(act: Any) -> Any:
+        return returns(task, act, n, FIRST_EPISODE)
+
+    yield row("log", of_log)
+    yield row("rule", play(lambda _: task.rule()))
+    yield row("default", play(algo.predict))
+    print(name, seed, trust, flush=True)
+    impl = algo.impl
+    assert impl is not None
+    algo.config.search = "never"
+    yield row("imitation", play(algo.predict))
+    gain, error = trust.samples_gain, trust.samples_error
+    in_model = {"in_model": gain, "in_model_error": error} if trust.has_model else {}
+    yield row("samples", play(algo.sample_action), **in_model)
+    algo.config.search = "always"
+    for i, way in enumerate(trust.searches):
+        figures = {"promised": trust.promised[i], "confirmed": trust.confirmed[i]}
+        if trust.modeled_errors[i] != NOT_TRIED:
+            figures |= {"in_model": trust.modeled[i], "in_model_error": trust.modeled_errors[i]}
+        impl.trust_critics(acting_by(trust, i))
+        policy = f"search by {way.gamma:g}, {way.action_flexibility:g}"
+        yield row(policy, play(algo.predict), **figures)
+
+
+def main(
+    tasks: Annotated[list[str] | None, typer.Argument(help="Default: all.")] = None,
+    out: Annotated[Path, typer.Option(help="The CSV.")] = Path("switch.csv"),
+    seed: Annotated[list[int] | None, typer.Option(help="Repeatable; default: 0.")] = None,
+    seconds: Annotated[float, typer.Option(help="Nominal ones of each training.")] = 60.0,
+) -> None:
+    """Compare what is chosen on tasks that nobody tuned on with what could have been."""
+    for name in tasks or ():
+        check_name(name, list(TASKS), "tasks")
+    rows: list[dict[str, Any]] = []
+    for number in seed or [0]:
+        for name in tasks or TASKS:
+            rows += compare(name, number, seconds)
+            write_csv(out, rows)
+
+
+if __name__ == "__main__":
+    typer.run(main)
