@@ -20,7 +20,7 @@ def shares(file: Path) -> dict[str, dict[str, float]]:
     found = {}
     for task, by_policy in returns.items():
         log, best = by_policy.pop("log"), max(by_policy.values())
-        unit = max(best - log, 0.05 * abs(log))  # where nothing is better than the log
+        unit = max(best - log, 0.02 * abs(log))  # where nothing is better than the log
         found[task] = {policy: (mean - log) / unit for policy, mean in by_policy.items()}
     return found
 

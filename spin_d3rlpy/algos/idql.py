@@ -76,7 +76,6 @@ from spin_d3rlpy.training.overfitting import CHECKED_ROWS, OverfittingCheck
 # Candidates that `predict` compares at once, of all states; more leave the processor's cache.
 CANDIDATES_AT_ONCE = 2048
 VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
-MODELED_CANDIDATES = 4  # that a search starts from in the model of states, where it acts often
 SAMPLES = 64  # noises, of which imitation by samples takes one in each state
 
 
@@ -458,18 +457,9 @@ class IDQLImpl(ActorCriticImpl):
         if temperature > 0.0:
             values = values.amin(0, keepdim=True) / temperature
             return best_of(actions, values + gumbel_noise(values))
-        return actions[0] if search is None else self._search_by(search, x, actions, values, rule)
-
-    def _search_by(
-        self,
-        search: Search,
-        x: torch.Tensor,
-        candidates: torch.Tensor,
-        values: torch.Tensor,
-        rule: Rule | None,
-    ) -> torch.Tensor:
-        """Returns the best action `(B, N)` that all critics find from candidates `(A, B, N)`."""
-        starts = self._starts(candidates, values)
+        if search is None:
+            return actions[0]
+        starts = self._starts(actions, values)
         conditions = Conditions(search.action_flexibility, rule=rule)
         return self._search(x, starts, slice(None), conditions)
 
@@ -607,10 +597,9 @@ class IDQLImpl(ActorCriticImpl):
             return model.returns(act, x, gamma)
 
         def act_by(way: Search, x: torch.Tensor) -> torch.Tensor:
-            n = min(self._config.n_action_samples, MODELED_CANDIDATES)
-            candidates = self._draw_candidates(x, n, True, rule)
-            values = self._values_of_candidates(x, candidates)
-            return self._search_by(way, x, candidates, values, rule)
+            # From imitation's action alone: other candidates take most of the time.
+            conditions = Conditions(way.action_flexibility, rule=rule)
+            return self._search(x, self._likeliest(x, rule)[None], slice(None), conditions)
 
         imitation = returns(lambda x: self._likeliest(x, rule))
         samples = returns(lambda x: self._draw_candidates(x, 1, False, rule)[0])

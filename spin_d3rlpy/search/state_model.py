@@ -29,7 +29,7 @@ FITTED_ROWS = 65_536  # transitions whose moments and bounds the model takes
 BATCH_SIZE, LEARNING_RATE = 256, 2e-3
 BUDGET_SHARE = 0.15  # of the seconds that the first stages leave
 STEPS = 32  # that policies act for
-LEAST_STARTS, MOST_STARTS = 6, 24  # states that they start in
+LEAST_STARTS, MOST_STARTS = 6, 16  # states that they start in
 MOST_MOVES = 51_200  # of a search in all of them, as `search.trust` counts them
 
 

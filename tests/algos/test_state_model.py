@@ -259,4 +259,4 @@ def may_work(partial: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_search_of_many_moves_starts_in_few_states() -> None:
-    assert [starts_in_model(n) for n in (0.0, 66.0, 200.0, 1e6)] == [24, 24, 8, 6]
+    assert [starts_in_model(n) for n in (0.0, 66.0, 200.0, 1e6)] == [16, 16, 8, 6]
