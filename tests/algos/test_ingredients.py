@@ -46,7 +46,7 @@ def tuned(algo_class: Any, **fields: Any) -> Any:
         given = {"mlp": MLPConfig(width=16), "pretraining": config}
     elif "policy" in small:
         given["policy"] = small["policy"]
-    sizes = {"batch_size": 19, "imitation_batch_size": 23}
+    sizes = {"batch_size": 19, "imitation_batch_size": 23, "state_model_updates": 5}
     names = {f.name for f in dataclasses.fields(algo_class.config_class)}
     sizes = {k: v for k, v in sizes.items() if k in names}
     return new_algorithm(algo_class, recipe="tuned", **{**given, **sizes, **fields})
