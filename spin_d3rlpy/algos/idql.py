@@ -55,7 +55,12 @@ from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
 from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.starts import best_different, count_starts
-from spin_d3rlpy.search.state_model import StateModel, learn, starts_in_model
+from spin_d3rlpy.search.state_model import (
+    StateModel,
+    ends_by_chance,
+    learn,
+    starts_in_model,
+)
 from spin_d3rlpy.search.trust import (
     FIRST_STATES,
     LEAST_STATES,
@@ -145,8 +150,8 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
         state_model_updates: gradient steps of a model of what follows an action, in which searches
             are tried before they act (`search.state_model`); with a budget of seconds, which says
             how many, any number above 0. 0 tries none. Only with a `joint_critic` and
-            `held_out_share`, one reward and no history, images, masks or rules that see the state;
-            unused otherwise.
+            `held_out_share`, one reward and no history, images, masks or rules that see the state,
+            where episodes end by a time limit alone; unused otherwise.
         search: `"auto"` acts as trust decides, `"always"` by the best search, confirmed or not,
             `"never"` by imitation. It may be changed after training: `algo.config.search`.
         reward_weights: of the rewards of a dataset with several, by name. Critics of whole actions
@@ -893,10 +898,10 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     def _learn_states(self, buffer: DeviceReplayBuffer, run: Run) -> None:
         """Trains the model of what follows an action, if policies can be compared in it."""
         impl = self.require_built()
-        model, goes_on = impl.state_model, bool((buffer.terminals == 0.0).any())
+        model, ends = impl.state_model, ends_by_chance(buffer)
         # Masks belong to the data's own states, and rules may read what only these hold exactly.
         is_free = buffer.masks is None and not impl.rule_sees_state
-        if model is not None and goes_on and is_free and not model.is_learned:
+        if model is not None and not ends and is_free and not model.is_learned:
             learn(model, buffer, self._config.state_model_updates, run, self._transform)
 
     def _rewards_to_learn(self, buffer: DeviceReplayBuffer) -> torch.Tensor:

@@ -65,16 +65,11 @@ class ReturnScale(nn.Module):
         """Standard deviation of returns by the first discount."""
         return float(self.std[0])
 
-    def fit(self, returns: torch.Tensor, outputs: slice = slice(None)) -> None:
-        """Takes both from returns `(G, n)`; those that do not vary are only shifted.
-
-        Args:
-            returns: of the outputs.
-            outputs: which ones, if not all.
-        """
-        self.mean[outputs] = returns.mean(1)
+    def fit(self, returns: torch.Tensor) -> None:
+        """Takes both from returns `(G, n)`; those that do not vary are only shifted."""
+        self.mean.copy_(returns.mean(1))
         std = returns.std(1)
-        self.std[outputs] = torch.where(std > 1e-6, std, 1.0)
+        self.std.copy_(torch.where(std > 1e-6, std, 1.0))
 
     def standardize(self, returns: torch.Tensor) -> torch.Tensor:
         """Maps returns `(G, B)` by G discounts to what networks predict."""

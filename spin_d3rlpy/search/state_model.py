@@ -14,7 +14,6 @@ import torch
 from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.models.torch.encoders import compute_output_size
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from spin_d3rlpy.critics.joint import JointQFunction, encoder_of_actions
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -43,10 +42,22 @@ def starts_in_model(n_moves: float) -> int:
     return max(LEAST_STARTS, min(MOST_STARTS, by_moves))
 
 
-class StateModel(nn.Module):
-    """Predicts by how much a state changes, the reward, and whether the episode ends.
+def ends_by_chance(buffer: DeviceReplayBuffer) -> bool:
+    """Whether the task ends episodes, and not all of them after the same number of steps.
 
-    Predictions are means: what happens by chance comes in parts, a little of it in every step.
+    Tables often name the last step of a time limit as an end. Single decisions end at once.
+    """
+    lengths = buffer.episode_starts.diff()
+    ended = buffer.terminals[buffer.episode_starts[1:] - 1].bool()
+    longest = lengths.max()
+    return bool(longest == 1 or (ended & (lengths < longest)).any())
+
+
+class StateModel(nn.Module):
+    """Predicts by how much a state changes, and the reward.
+
+    Predictions are means: what happens by chance comes in parts, a little of it in every step. So
+    it is of no use where the task ends episodes by chance, all at once or not at all.
 
     Args:
         observation_size: of the networks' input (D).
@@ -69,8 +80,8 @@ class StateModel(nn.Module):
         super().__init__()
         width = compute_output_size([(1,)], encoder_factory.create((1,)))
         actions = encoder_of_actions(observation_size, SlotLayout(nvec), width, layout)
-        # Its outputs are changes, the reward, and the logit of an end, in place of values.
-        self.network = JointQFunction(encoder_factory, actions, width, observation_size + 2)
+        # Its outputs are changes and the reward, in place of values.
+        self.network = JointQFunction(encoder_factory, actions, width, observation_size + 1)
         self.register_buffer("learned", torch.zeros(1, dtype=torch.bool))
         self.register_buffer("lowest", torch.zeros(observation_size))
         self.register_buffer("highest", torch.zeros(observation_size))
@@ -94,37 +105,27 @@ class StateModel(nn.Module):
         rows = buffer.observation_index[index]
         x = transform(buffer.observations_at(rows))
         change = transform(buffer.observations_at(rows + 1)) - x
-        goes_on = buffer.terminals[index] == 0.0
         self.lowest.copy_(x.amin(0))
         self.highest.copy_(x.amax(0))
-        if goes_on.sum() > 1:
-            self.network.scale.fit(change[goes_on].T, slice(-2))
-        self.network.scale.fit(buffer.rewards[None, index], slice(-2, -1))
+        self.network.scale.fit(torch.cat([change.T, buffer.rewards[None, index]]))
 
     def loss(
-        self,
-        x: torch.Tensor,
-        actions: torch.Tensor,
-        next_x: torch.Tensor,
-        rewards: torch.Tensor,
-        ends: torch.Tensor,
+        self, x: torch.Tensor, actions: torch.Tensor, next_x: torch.Tensor, rewards: torch.Tensor
     ) -> torch.Tensor:
-        """Squared errors of changes and rewards, and cross-entropy of ends, means over a batch.
+        """Squared errors of changes, their mean, and of rewards; means over a batch.
 
         Args:
             x: the networks' input, `(B, D)`.
             actions: `(B, N)`.
             next_x: the same of the next states.
             rewards: `(B,)`.
-            ends: 1 where an episode ended, `(B,)`.
         """
-        predicted = self._predict(x, actions)  # (D + 2, B)
-        outcomes = torch.cat([(next_x - x).T, rewards[None], ends[None]])
-        errors = (predicted - self.network.scale.standardize(outcomes))[:-1].square()
-        of_states = (errors[:-1].mean(0) * (1.0 - ends)).mean()  # no state follows an end
-        return of_states + errors[-1].mean() + binary_cross_entropy_with_logits(predicted[-1], ends)
+        outcomes = torch.cat([(next_x - x).T, rewards[None]])
+        errors = self._predict(x, actions) - self.network.scale.standardize(outcomes)
+        return errors[:-1].square().mean() + errors[-1].square().mean()
 
     def _predict(self, x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Returns standardized changes and rewards, `(D + 1, B)`."""
         return self.network.standardized(self.network.open(x).total(actions.long()))
 
     @torch.no_grad()
@@ -138,13 +139,11 @@ class StateModel(nn.Module):
             x: the networks' input in the states, `(B, D)`.
             gamma: discount.
         """
-        total, weight = x.new_zeros(len(x)), x.new_ones(len(x))  # weight: that it goes on until now
-        for _ in range(STEPS):
-            predicted = self._predict(x, act(x))
-            change, reward = self.network.scale.restore(predicted)[:-1].split([x.shape[1], 1])
-            total = total + weight * reward[0]
-            weight = weight * gamma * (1.0 - predicted[-1].sigmoid())
-            x = (x + change.T).clamp(self.lowest, self.highest)
+        total = x.new_zeros(len(x))
+        for step in range(STEPS):
+            outcomes = self.network.scale.restore(self._predict(x, act(x)))
+            total = total + gamma**step * outcomes[-1]
+            x = (x + outcomes[:-1].T).clamp(self.lowest, self.highest)
         return total
 
 
@@ -173,8 +172,7 @@ def learn(
         index = buffer.sample_index(BATCH_SIZE, weighted=False)
         rows = buffer.observation_index[index]
         x, next_x = (scale(buffer.observations_at(r)) for r in (rows, rows + 1))
-        rewards, ends = buffer.rewards[index], buffer.terminals[index]
-        loss = model.loss(x, buffer.actions[index], next_x, rewards, ends)
+        loss = model.loss(x, buffer.actions[index], next_x, buffer.rewards[index])
         optimizer.zero_grad(set_to_none=True)
         backward(loss)
         optimizer.step()
