@@ -602,6 +602,9 @@ class IDQLImpl(ActorCriticImpl):
             return model.returns(act, x, gamma)
 
         def act_by(way: Search, x: torch.Tensor) -> torch.Tensor:
+            if self._config.search_sweeps == 0:  # the best candidate acts
+                drawn = self._draw_candidates(x, self._config.n_action_samples, True, rule)
+                return self._starts(drawn, self._values_of_candidates(x, drawn))[0]
             # From imitation's action alone: other candidates take most of the time.
             conditions = Conditions(way.action_flexibility, rule=rule)
             return self._search(x, self._likeliest(x, rule)[None], slice(None), conditions)

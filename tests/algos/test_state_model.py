@@ -16,7 +16,7 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.models.encoders import VectorEncoderFactory
 
-from spin_d3rlpy import SPINIDQL
+from spin_d3rlpy import SPINIDQL, FactoredIDQL
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.masks import pack
@@ -253,3 +253,18 @@ def may_work(partial: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
 
 def test_a_search_of_many_moves_starts_in_few_states() -> None:
     assert [starts_in_model(n) for n in (0.0, 66.0, 200.0, 1e6)] == [16, 16, 8, 6]
+
+
+def test_without_a_search_the_best_candidate_is_tried() -> None:
+    d3rlpy.seed(0)
+    algo = FactoredIDQL(recipe="tuned", search_sweeps=0, state_model_updates=50, batch_size=32)
+    algo.fit(machines(40), n_steps=20, n_steps_per_epoch=20, **QUIET)
+    impl = algo.impl
+    assert impl is not None
+    x = torch.zeros(8, N)
+    x[:, 0] = torch.linspace(0.0, 3.0, 8)
+    searches = [Search(way.gamma, 0.02) for way in algo.config.searches]
+    figures = (1.0,) * len(searches), (1.0,) * len(searches), (0.01,) * len(searches)
+    gains = impl.compare_in_model(Trust(tuple(searches), *figures, 100, spread=1.0), x)
+    assert any(gains.has_failed) or gains.best_is_tried
+    assert any(gain != 0.0 for gain in gains.modeled)
