@@ -436,7 +436,7 @@ class IDQLImpl(ActorCriticImpl):
 
     @property
     def state_model(self) -> StateModel | None:
-        """What policies are compared in, if it was trained."""
+        """What policies are compared in once it is learned; None where none can be."""
         return self._modules.state_model
 
     @property

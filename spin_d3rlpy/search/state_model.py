@@ -1,9 +1,8 @@
-"""What follows an action, learned from the data: in it policies act without an environment.
+"""A model of what follows an action, in which policies can act without an environment.
 
-Critics tell what one action gains if the data's policy goes on after it. A search takes such
-actions in every state, and states come that the data's policy never lets happen: machines that
-nobody maintains, because in the data somebody always does it next. In a model of the states that
-follow, this shows.
+Critics tell what one action gains if the data's policy chooses all later ones. A search acts this
+way in every step, and can reach states that the data's policy never reaches: machines that nobody
+maintains, because in the data somebody always does it next. A model of the states shows this.
 """
 
 from __future__ import annotations

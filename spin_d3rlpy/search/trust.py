@@ -5,9 +5,9 @@ mistakes: what one of them gains by a search and the others confirm is real, wha
 confirm is its own mistake. Mistakes that all of them share remain, and are larger than a gain that
 is small against what returns differ by. States are those of episodes that nothing was trained on.
 
-Critics tell what one action gains if the policy of the data goes on after it. Always to act so can
-be another matter, which a model of what follows tells (`search.state_model`): where there is one, a
-search acts only if it surely returns more than imitation in it, too.
+Critics tell what one action gains if the data's policy chooses all later ones. Acting this way in
+every step can return less, which a model of states shows (`search.state_model`): where there is
+one, a search acts only if it surely returns more than imitation in it, too.
 
 Where no search is trusted the policy imitates: by its most likely action, unless critics or that
 model find that its samples are surely better. The most likely action of varied decisions can be

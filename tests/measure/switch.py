@@ -1,4 +1,4 @@
-"""What `SPINIDQL` chooses on tasks that it was not tuned on, and what it could have chosen.
+"""What `SPINIDQL` chooses on six tasks, and what it could have chosen.
 
     python -m tests.measure.switch machines signals --seed 0 --seed 1 --out switch.csv
 
@@ -108,7 +108,7 @@ def main(
     seed: Annotated[list[int] | None, typer.Option(help="Repeatable; default: 0.")] = None,
     seconds: Annotated[float, typer.Option(help="Nominal ones of each training.")] = 60.0,
 ) -> None:
-    """Compare what is chosen on tasks that nobody tuned on with what could have been."""
+    """Compare what is chosen with what could have been chosen."""
     for name in tasks or ():
         check_name(name, list(TASKS), "tasks")
     rows: list[dict[str, Any]] = []

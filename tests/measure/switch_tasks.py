@@ -1,4 +1,4 @@
-"""Tasks on which no setting of the package was chosen: many episodes of each at once.
+"""Tasks by which the model of states was designed, and no other setting was chosen.
 
 Each has a log by a mediocre policy with noise, and a rule that people would try. Units are their
 own.
@@ -19,7 +19,7 @@ Ints: TypeAlias = Any
 
 
 class Task(ABC):
-    """Episodes that go on side by side, `n` of them.
+    """`n` episodes, simulated in parallel.
 
     Attributes:
         nvec: number of choices of each slot.
@@ -46,9 +46,8 @@ class Task(ABC):
 
     def step(self, actions: Ints) -> Floats:
         """Takes actions `(n, N)` and returns rewards `(n,)`."""
-        rewards = self.advance(actions)
         self.t += 1
-        return rewards
+        return self.advance(actions)
 
     @abstractmethod
     def advance(self, actions: Ints) -> Floats:
@@ -175,7 +174,7 @@ class Collectors(Task):
         return found.sum(1) - 0.3 * pairs / 2
 
     def rule(self) -> Ints:
-        """Each goes to the nearest item. Those that meet go on together."""
+        """Each goes to the nearest item. Agents that meet stay together."""
         distance = np.abs(self.agents[:, :, None] - self.items[:, None]).sum(-1)
         nearest = distance.argmin(2)[..., None]
         way = np.take_along_axis(self.items, nearest, 1) - self.agents
@@ -223,9 +222,8 @@ class Power(Task):
         costs = (output * self.price + self.start * started + 0.06 * changed).sum(1)
         gap = self.demand - output.sum(1)
         costs += 10.0 * np.maximum(gap, 0.0) + 0.5 * np.maximum(-gap, 0.0)
-        self.level, self.t = actions.copy(), self.t + 1
+        self.level = actions.copy()
         self._draw_demand()
-        self.t -= 1
         return -costs / 50.0
 
     def _cheapest(self, needed: Floats) -> Ints:
