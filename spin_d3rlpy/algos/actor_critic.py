@@ -140,11 +140,18 @@ def create_critic(
     ).to(device)
 
 
-def create_critic_optim(algo: Any, network: nn.Module) -> OptimizerWrapper:
-    """Returns the optimizer of an algorithm's Q functions or its value function."""
+def create_critic_optim(algo: Any, network: nn.Module, factor: float = 1.0) -> OptimizerWrapper:
+    """Returns the optimizer of an algorithm's Q functions or its value function.
+
+    Args:
+        algo: the algorithm.
+        network: to be trained.
+        factor: times the config's learning rate.
+    """
     config = algo.config
+    rate = factor * config.critic_learning_rate
     optim: OptimizerWrapper = algo.create_optim(
-        config.critic_optim_factory, network.named_modules(), config.critic_learning_rate
+        config.critic_optim_factory, network.named_modules(), rate
     )
     return optim
 

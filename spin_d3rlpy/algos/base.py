@@ -337,12 +337,16 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         fit_scaler(self._config.reward_scaler, buffer)
         shape = (buffer.observation_size,)
         if self._impl is None:
+            self.adopt_data(buffer)
             self.create_impl(shape, 0)
         elif tuple(self._impl.observation_shape) != shape:
             raise NvecMismatchError(
                 f"{type(self).__name__} was built for observations of shape "
                 f"{self._impl.observation_shape}, the dataset has {shape}."
             )
+
+    def adopt_data(self, buffer: DeviceReplayBuffer) -> None:
+        """Fills fields of the config that data decide, before the networks are built."""
 
     def require_built(self, scalers: Sequence[str] = ()) -> TImpl:
         """Returns the built networks.

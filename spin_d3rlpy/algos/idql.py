@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 from d3rlpy.dataset import cast_flat_shape
@@ -32,13 +32,12 @@ from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
 from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.conditions import ArrayLike, as_conditions
 from spin_d3rlpy.asm.decoding import Conditionals
-from spin_d3rlpy.asm.rules import OPEN, AnyRule, Rule, conditions_of
+from spin_d3rlpy.asm.rules import OPEN, AnyRule, Rule, conditions_of, sees_state
 from spin_d3rlpy.critics.base import (
     ActionCritic,
     ValueFunction,
     best_of,
     expectile_loss,
-    squared_error,
 )
 from spin_d3rlpy.critics.joint import JointCritic
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -51,12 +50,14 @@ from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise
 from spin_d3rlpy.policies.joint import JointPolicy
+from spin_d3rlpy.search.afterstates import Afterstates
 from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
 from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.starts import best_different, count_starts
 from spin_d3rlpy.search.state_model import (
     StateModel,
+    can_foresee,
     ends_by_chance,
     learn,
     starts_in_model,
@@ -80,6 +81,8 @@ from spin_d3rlpy.training.overfitting import CHECKED_ROWS, OverfittingCheck
 
 # Candidates that `predict` compares at once, of all states; more leave the processor's cache.
 CANDIDATES_AT_ONCE = 2048
+RETURN_BINS = 21  # of critics of afterstates; 51 tell CoNE's pits less surely from few data
+AFTERSTATES_RATE = 2.0  # times the critics' learning rate: dropout and cross-entropy learn slowly
 VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
 SAMPLES = 64  # noises, of which imitation by samples takes one in each state
 
@@ -152,6 +155,12 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             how many, any number above 0. 0 tries none. Only with a `joint_critic` and
             `held_out_share`, one reward and no history, images, masks or rules that see the state,
             where episodes end by a time limit alone; unused otherwise.
+        afterstates: whether joint critics value where an action leads, by the model of what follows
+            it, in place of states and actions (`search.afterstates`). They then learn distributions
+            of returns, with dropout. `"auto"` is decided by the data when the networks are built:
+            True where the task ends episodes and states and actions tell the next state, and this
+            the reward. Only where there can be such a model and with `expectile=0.5`; unused
+            otherwise.
         search: `"auto"` acts as trust decides, `"always"` by the best search, confirmed or not,
             `"never"` by imitation. It may be changed after training: `algo.config.search`.
         reward_weights: of the rewards of a dataset with several, by name. Critics of whole actions
@@ -174,6 +183,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     stricter_flexibilities: list[float] = dataclasses.field(default_factory=list)
     overfitting_dropout: float = 0.0
     state_model_updates: int = 0
+    afterstates: bool | Literal["auto"] = False
     search: SearchMode = "auto"
     reward_weights: dict[str, float] | None = None
 
@@ -232,6 +242,12 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
         is_tested = self.joint_critic and self.held_out_share > 0.0
         has_one_reward = self.reward_weights is None and self.history == 1
         return is_tested and has_one_reward and self.state_model_updates > 0
+
+    @property
+    def values_afterstates(self) -> bool:
+        """Whether critics value where an action leads."""
+        learns_means = self.expectile == 0.5 and self.monte_carlo_share == 0.0
+        return self.models_states and learns_means and self.afterstates is True
 
     @property
     def searches(self) -> list[Search]:
@@ -319,8 +335,7 @@ class IDQLImpl(ActorCriticImpl):
         if self._n_rewards > 1:  # of each discount's outputs
             rewards = named_rewards_of(batch).T.repeat(len(self._config.gammas), 1)
         targets = scale.standardize(self.bootstrap(batch, next_returns, self._gammas, rewards))
-        values = critic.standardized(self._slot_layout, x, batch.actions)  # (E, G * R, B)
-        return squared_error(values.flatten(0, 1), targets.repeat(len(values), 1))
+        return critic.loss(self._slot_layout, x, batch.actions, targets)
 
     @eval_api
     @torch.no_grad()
@@ -515,7 +530,7 @@ class IDQLImpl(ActorCriticImpl):
     def _starts(self, candidates: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Returns where a search starts, `(S, B, N)`; without one the best candidate."""
         has_search = self._config.search_sweeps > 0
-        n = count_starts(self._slot_layout.n_slots) if has_search else 1
+        n = count_starts(self._slot_layout.nvec) if has_search else 1
         return best_different(candidates, values, n)
 
     def _search(
@@ -599,7 +614,7 @@ class IDQLImpl(ActorCriticImpl):
         assert model is not None
 
         def returns(act: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-            return model.returns(act, x, gamma)
+            return model.returns(act, x, gamma, self._rewards_of_places)
 
         def act_by(way: Search, x: torch.Tensor) -> torch.Tensor:
             if self._config.search_sweeps == 0:  # the best candidate acts
@@ -612,10 +627,20 @@ class IDQLImpl(ActorCriticImpl):
         imitation = returns(lambda x: self._likeliest(x, rule))
         samples = returns(lambda x: self._draw_candidates(x, 1, False, rule)[0])
         trust = trust.with_samples(samples - imitation)
-        while trust.acts_by == "search" and not trust.best_is_tried:
-            self._compare_by(trust.best.gamma)
-            trust = trust.with_best(returns(functools.partial(act_by, trust.best)) - imitation)
+        while (number := trust.to_try(every_discount=model.has_ends)) is not None:
+            way = trust.searches[number]
+            self._compare_by(way.gamma)
+            gains = returns(functools.partial(act_by, way)) - imitation
+            trust = trust.with_search(number, gains)
         return trust
+
+    @property
+    def _rewards_of_places(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+        """Returns what critics of places expect of the next one, None where there are none."""
+        if not self._config.values_afterstates or 0.0 not in self._config.gammas:
+            return None
+        by, slots = self._config.gammas.index(0.0), self._slot_layout
+        return lambda x, actions: self._modules.q_funcs.values_by(by, slots, x, actions).amin(0)
 
     @eval_api
     @torch.no_grad()
@@ -668,12 +693,16 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
 
     config_class = IDQLConfig
     impl_class = IDQLImpl
-    _acts_by = PolicyAlgo._acts_by | {"q_funcs", "targ_q_funcs", "trust"}
     _overfitting: OverfittingCheck | None = None
 
     @takes(_IDQLArguments)
     def __init__(self, *arguments: Any, **fields: Any) -> None:
         super().__init__(*arguments, **fields)
+
+    @property
+    def _acts_by(self) -> frozenset[str]:  # type: ignore[override]
+        names = super()._acts_by | {"q_funcs", "targ_q_funcs", "trust"}
+        return names | {"state_model"} if self._config.values_afterstates else names
 
     @property
     def trust(self) -> Trust | None:
@@ -832,7 +861,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         config, parts = self._config, super().checkpointed_parts()
         self._overfitting = None
         can_measure = config.joint_critic and config.expectile == 0.5 and self._held_out is not None
-        if config.overfitting_dropout == 0.0 or not can_measure:
+        has_dropout = config.values_afterstates  # from the first step
+        if config.overfitting_dropout == 0.0 or not can_measure or has_dropout:
             return parts
         _, averages = self.require_built().critics
         self._overfitting = OverfittingCheck("The critic", averages, self._held_out_errors())
@@ -901,10 +931,10 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     def _learn_states(self, buffer: DeviceReplayBuffer, run: Run) -> None:
         """Trains the model of what follows an action, if policies can be compared in it."""
         impl = self.require_built()
-        model, ends = impl.state_model, ends_by_chance(buffer)
-        # Masks belong to the data's own states, and rules may read what only these hold exactly.
-        is_free = buffer.masks is None and not impl.rule_sees_state
-        if model is not None and not ends and is_free and not model.is_learned:
+        model = impl.state_model
+        if model is None or model.is_learned or not self._is_free_in(buffer):
+            return
+        if self._config.values_afterstates or not ends_by_chance(buffer):
             learn(model, buffer, self._config.state_model_updates, run, self._transform)
 
     def _rewards_to_learn(self, buffer: DeviceReplayBuffer) -> torch.Tensor:
@@ -919,19 +949,20 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         config, size = self._config, cast_flat_shape(observation_shape)
         policy = self.create_policy(observation_shape)
         actor_optim = self.create_actor_optim(policy)
-        q_funcs = self._create_critic(observation_shape)
+        model = self._create_state_model(size[0])
+        known = model if config.values_afterstates else None
+        q_funcs = self._create_critic(observation_shape, known)
         values = ValueFunction(
             size, config.value_encoder_factory, len(config.gammas) * config.n_rewards
         )
         value_func = values.to(self._device)
         trust = TrustSwitch(config.searches, is_tested=config.held_out_share > 0.0)
-        model = self._create_state_model(size[0])
         modules = IDQLModules(
             policy=policy,
             actor_optim=actor_optim,
             q_funcs=q_funcs,
-            targ_q_funcs=self._create_critic(observation_shape),
-            critic_optim=create_critic_optim(self, q_funcs),
+            targ_q_funcs=self._create_critic(observation_shape, known),
+            critic_optim=create_critic_optim(self, q_funcs, AFTERSTATES_RATE if known else 1.0),
             value_func=value_func,
             value_optim=create_critic_optim(self, value_func),
             trust=trust.to(self._device),
@@ -939,7 +970,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         )
         self._impl = self.impl_class(observation_shape, modules, config, self._device)
 
-    def _create_critic(self, shape: Shape) -> ActionCritic:
+    def _create_critic(self, shape: Shape, model: StateModel | None) -> ActionCritic:
         config, factory = self._config, self._config.critic_encoder_factory
         if not config.joint_critic:
             return create_critic(config, factory, shape, self._device)
@@ -952,13 +983,39 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             config.layout,
             n_discounts,
             config.n_rewards,
+            RETURN_BINS if model is not None else 0,
+            None if model is None else functools.partial(Afterstates, model),
         )
         return critic.to(self._device)
+
+    def adopt_data(self, buffer: DeviceReplayBuffer) -> None:
+        """Also decides whether critics value where an action leads."""
+        super().adopt_data(buffer)
+        config, size = self._config, buffer.observation_size
+        if config.afterstates is False:
+            return
+        is_free = self._models_states_of(size) and self._is_free_in(buffer)
+        if config.afterstates == "auto" and is_free and ends_by_chance(buffer):
+            create = cast(Callable[[], StateModel], lambda: self._create_state_model(size))
+            config.afterstates = can_foresee(create, buffer, self._transform)
+        else:
+            config.afterstates = config.afterstates is True and is_free
+
+    def _is_free_in(self, buffer: DeviceReplayBuffer) -> bool:
+        """Whether policies can act in states that are not in the data.
+
+        Masks belong to the data's own states, and rules may read what only these hold exactly.
+        """
+        rule = self._config.rule
+        return buffer.masks is None and not (rule is not None and sees_state(rule))
+
+    def _models_states_of(self, observation_size: int) -> bool:
+        return self._config.models_states and not isinstance(observation_size, RowSize)
 
     def _create_state_model(self, observation_size: int) -> StateModel | None:
         """Returns a new model of what follows an action; None where nothing is tried in it."""
         config = self._config
-        if not config.models_states or isinstance(observation_size, RowSize):
+        if not self._models_states_of(observation_size):
             return None
         factory = config.critic_encoder_factory
         model = StateModel(observation_size, factory, self._nvec, config.layout)

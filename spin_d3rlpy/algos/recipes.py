@@ -55,6 +55,7 @@ def _search_changes(policy: str) -> dict[str, Any]:
         "held_out_share": 0.1,
         "overfitting_dropout": 0.5,
         "state_model_updates": 1500,
+        "afterstates": "auto",
         "batch_size": 512,
         "critic_encoder_factory": VectorEncoderFactory(hidden_units=[256], use_layer_norm=True),
         "expectile": 0.5,

@@ -111,6 +111,24 @@ class ActionCritic(nn.ModuleList):
         """Returns values by all discounts of actions `(B, N)`, in units of `scale`, `(E, G, B)`."""
         return self.q_values(slot_layout, observations, actions)[:, None]
 
+    def loss(
+        self,
+        slot_layout: SlotLayout,
+        observations: torch.Tensor,
+        actions: torch.Tensor,
+        targets: torch.Tensor,
+    ) -> torch.Tensor:
+        """Returns the loss of values by all discounts, added over these and the ensemble.
+
+        Args:
+            slot_layout: of the actions.
+            observations: `(B, obs)`.
+            actions: `(B, N)`.
+            targets: in units of `scale`, `(G, B)`.
+        """
+        values = self.standardized(slot_layout, observations, actions)  # (E, G, B)
+        return squared_error(values.flatten(0, 1), targets.repeat(len(values), 1))
+
     @property
     def scale(self) -> Scale:
         """Of the networks' predictions."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, NamedTuple, Self, TypeAlias, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from d3rlpy.models.encoders import EncoderFactory
@@ -27,15 +27,31 @@ from spin_d3rlpy.asm.entities import (
     encoder_of_choices,
     linear_of,
 )
-from spin_d3rlpy.critics.base import ActionCritic, Gammas, ReturnScale
+from spin_d3rlpy.critics.base import ActionCritic, Gammas, ReturnScale, squared_error
+from spin_d3rlpy.critics.return_bins import ReturnBins, careful_mean
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.fast import Dropout
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.images import behind_images
 from spin_d3rlpy.nvec import SlotLayout
 from spin_envs import ActionLayout
 
-# Weight (1, H) and bias (1,) of a linear output.
-Output: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+# Of hidden layers, where distributions are learned. Without it critics know rare returns by heart.
+BINS_DROPOUT = 0.5
+
+
+class Output(NamedTuple):
+    """The last layer of the values by one discount, in units of returns.
+
+    Attributes:
+        weight: of one value `(1, H)`, or of the logits of M bins of returns `(M, H)`.
+        bias: `(1,)` or `(M,)`.
+        bins: returns in the middle of each bin, `(M,)`; None where the layer gives a value.
+    """
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    bins: torch.Tensor | None
 
 
 class Moves(NamedTuple):
@@ -101,6 +117,10 @@ class ActionEncoder(nn.Module):
     @abstractmethod
     def open(self, observations: torch.Tensor) -> ActionSums:
         """Returns the sums of actions in observations `(B, obs)`."""
+
+    def encoded(self, sums: torch.Tensor) -> torch.Tensor:
+        """Returns what networks on the sums `(..., W)` see of them."""
+        return sums
 
 
 class ChoicesOfSlots(ActionEncoder):
@@ -400,6 +420,8 @@ class JointQFunction(nn.Module):
         n_discounts: discounts (G) by which actions are valued.
         n_rewards: rewards (R) that are valued apart. There is an output for each discount with each
             reward, the first discount's first; `values` are weighted sums of R outputs.
+        n_bins: bins (M) of the distribution of returns that is learned in place of their mean, for
+            one reward; 0 learns the mean.
     """
 
     acts_by: torch.Tensor  # (1,): which discount `values` are by
@@ -413,15 +435,18 @@ class JointQFunction(nn.Module):
         width: int,
         n_discounts: int = 1,
         n_rewards: int = 1,
+        n_bins: int = 0,
     ) -> None:
         super().__init__()
         self.actions = actions
         self.norm = nn.LayerNorm(width)
-        self.dropout = nn.Dropout(0.0)
+        self.dropout = Dropout(BINS_DROPOUT if n_bins else 0.0)
         self.encoder = encoder_factory.create((width,))
         n_outputs, has_several = n_discounts * n_rewards, n_rewards > 1
-        self.head = nn.Linear(compute_output_size([(width,)], self.encoder), n_outputs)
+        head_width = compute_output_size([(width,)], self.encoder)
+        self.head = nn.Linear(head_width, n_outputs * max(1, n_bins))
         self.scale = ReturnScale(n_outputs)
+        self.bins = ReturnBins(n_outputs, n_bins) if n_bins else None
         self.register_buffer("acts_by", torch.zeros(1, dtype=torch.int64))
         self.register_buffer("reward_weights", torch.ones(n_rewards) if has_several else None)
         covariance = torch.eye(n_rewards) if has_several else None
@@ -444,10 +469,11 @@ class JointQFunction(nn.Module):
             output: of the discount that values are by; by default the one that the function acts
                 by.
         """
-        weight, bias = self.output() if output is None else output
+        weight, bias, bins = self.output() if output is None else output
         hidden = self._hidden(sums)
-        values = in_float32(lambda x: linear(x, weight, bias), hidden)
-        of_actions: torch.Tensor = values[:, 0].unflatten(0, sums.shape[:-1])
+        outputs = in_float32(lambda x: linear(x, weight, bias), hidden)
+        values = outputs[:, 0] if bins is None else careful_mean(outputs, bins)
+        of_actions: torch.Tensor = values.unflatten(0, sums.shape[:-1])
         return of_actions
 
     def output(self, by: torch.Tensor | None = None) -> Output:
@@ -457,22 +483,41 @@ class JointQFunction(nn.Module):
         the layer of their weighted sum, so that a search costs the same.
         """
         by, weights = self.acts_by if by is None else by, self.reward_weights
+        if self.bins is not None:
+            of_bins = (-1, self.bins.n_bins)
+            weight = self.head.weight.unflatten(0, of_bins).index_select(0, by)[0]
+            bias = self.head.bias.unflatten(0, of_bins).index_select(0, by)[0]
+            middles = self.scale.restore(self.bins.middles).index_select(0, by)[0]
+            return Output(weight, bias, middles)
         if weights is not None:
             by = by * len(weights) + torch.arange(len(weights), device=by.device)
         std, mean = self.scale.std.index_select(0, by), self.scale.mean.index_select(0, by)
         weight = self.head.weight.index_select(0, by) * std[:, None]
         bias = self.head.bias.index_select(0, by) * std + mean
         if weights is None:
-            return weight, bias
-        return (weights[:, None] * weight).sum(0, keepdim=True), (weights * bias).sum(0, True)
+            return Output(weight, bias, None)
+        weight, bias = (
+            (weights[:, None] * weight).sum(0, keepdim=True),
+            (weights * bias).sum(0, True),
+        )
+        return Output(weight, bias, None)
 
     def standardized(self, sums: torch.Tensor) -> torch.Tensor:
         """Returns all outputs, as `ReturnScale` standardizes them, `(G * R, B)`."""
-        values: torch.Tensor = in_float32(self.head, self._hidden(sums)).T
-        return values
+        outputs: torch.Tensor = in_float32(self.head, self._hidden(sums))
+        return outputs.T if self.bins is None else self.bins.means(outputs)
+
+    def loss(self, sums: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Returns the loss of all outputs for targets `(G * R, B)`, standardized.
+
+        Squared errors of values; cross-entropies of distributions. Sums over outputs, means over B.
+        """
+        if self.bins is None:
+            return squared_error(self.standardized(sums), targets)
+        return self.bins.cross_entropy(in_float32(self.head, self._hidden(sums)), targets)
 
     def _hidden(self, sums: torch.Tensor) -> torch.Tensor:
-        first = self.dropout(relu(self.norm(sums)).flatten(0, -2))
+        first = self.dropout(relu(self.norm(self.actions.encoded(sums))).flatten(0, -2))
         hidden: torch.Tensor = self.dropout(self.encoder(first))
         return hidden
 
@@ -490,6 +535,9 @@ class JointCritic(ActionCritic):
             choices, a choice has one embedding for all slots.
         n_discounts: discounts (G) by which actions are valued.
         n_rewards: rewards (R) that are valued apart; `weigh` says how they are added up.
+        n_bins: of distributions of returns, as in `JointQFunction`.
+        create_encoder: from the width of a member's first layer to what encodes states and actions
+            in place of what `layout` says.
     """
 
     def __init__(
@@ -501,18 +549,26 @@ class JointCritic(ActionCritic):
         layout: ActionLayout | None = None,
         n_discounts: int = 1,
         n_rewards: int = 1,
+        n_bins: int = 0,
+        create_encoder: Callable[[int], ActionEncoder] | None = None,
     ) -> None:
         slots, size = SlotLayout(nvec), observation_shape[0]
         # The first layer is as wide as what follows it.
         width = compute_output_size([(1,)], encoder_factory.create((1,)))
 
+        def create_actions() -> ActionEncoder:
+            if create_encoder is not None:
+                return create_encoder(width)
+            return encoder_of_actions(size, slots, width, layout)
+
         super().__init__(
             JointQFunction(
                 encoder_factory,
-                encoder_of_actions(size, slots, width, layout),
+                create_actions(),
                 width,
                 n_discounts,
                 n_rewards,
+                n_bins,
             )
             for _ in range(n_critics)
         )
@@ -522,6 +578,8 @@ class JointCritic(ActionCritic):
         returns = torch.stack(by_reward, dim=1)  # (G, R, n)
         for q in self.members:
             q.scale.fit(returns.flatten(0, 1))
+            if q.bins is not None:
+                q.bins.fit(q.scale.standardize(returns.flatten(0, 1)))
             if q.covariance is not None:
                 q.covariance.copy_(torch.cov(returns[0]))
 
@@ -584,6 +642,18 @@ class JointCritic(ActionCritic):
             q.standardized(q.open(observations).total(actions.long())) for q in self.members
         ]
         return torch.stack(values)
+
+    def loss(
+        self,
+        slot_layout: SlotLayout,
+        observations: torch.Tensor,
+        actions: torch.Tensor,
+        targets: torch.Tensor,
+    ) -> torch.Tensor:
+        of_members: Any = [
+            q.loss(q.open(observations).total(actions.long()), targets) for q in self.members
+        ]
+        return torch.stack(of_members).sum()
 
     @property
     def acts_by(self) -> int:

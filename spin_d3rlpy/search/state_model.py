@@ -8,24 +8,34 @@ maintains, because in the data somebody always does it next. A model of the stat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
+from d3rlpy.logging import LOG
 from d3rlpy.models.encoders import EncoderFactory
 from d3rlpy.models.torch.encoders import compute_output_size
 from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
-from spin_d3rlpy.critics.joint import JointQFunction, encoder_of_actions
+from spin_d3rlpy._compat import is_exporting
+from spin_d3rlpy.critics.joint import ActionSums, JointQFunction, encoder_of_actions
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast.precision import backward
 from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.search.places import Places
 from spin_d3rlpy.training.distributed import share_training
 from spin_d3rlpy.training.loop import Loop, Metrics, Run
 from spin_d3rlpy.training.schedules import Schedule
 from spin_envs import ActionLayout
 
 FITTED_ROWS = 65_536  # transitions whose moments and bounds the model takes
-BATCH_SIZE, LEARNING_RATE = 256, 2e-3
+BATCH_SIZE, LEARNING_RATE = 256, 4e-3
 BUDGET_SHARE = 0.15  # of the seconds that the first stages leave
+TESTED_SHARE = 0.1  # of the episodes
+PROBE_UPDATES, PROBE_WIDTH = 600, 128
+LEAST_TOLD = 0.8  # share of the variance of each column's changes
+MOST_ERROR = 1.2  # of the reward by the next state, times that by state and action,
+LITTLE_ERROR = 0.2  # or this share of its variance: both learn few data by heart
 STEPS = 32  # that policies act for
 LEAST_STARTS, MOST_STARTS = 6, 16  # states that they start in
 MOST_MOVES = 51_200  # of a search in all of them, as `search.trust` counts them
@@ -52,11 +62,29 @@ def ends_by_chance(buffer: DeviceReplayBuffer) -> bool:
     return bool(longest == 1 or (ended & (lengths < longest)).any())
 
 
+class Transitions(NamedTuple):
+    """Transitions as a model of states learns from them.
+
+    Attributes:
+        x: the networks' input in the states, `(B, D)`.
+        actions: `(B, N)`.
+        next_x: their input in the next states.
+        rewards: `(B,)`.
+        terminals: 1 where nothing comes after, `(B,)`.
+    """
+
+    x: torch.Tensor
+    actions: torch.Tensor
+    next_x: torch.Tensor
+    rewards: torch.Tensor
+    terminals: torch.Tensor
+
+
 class StateModel(nn.Module):
-    """Predicts by how much a state changes, and the reward.
+    """Predicts by how much a state changes, the reward, and whether the episode ends.
 
     Predictions are means: what happens by chance comes in parts, a little of it in every step. So
-    it is of no use where the task ends episodes by chance, all at once or not at all.
+    it is of no use where chance ends episodes, all at once or not at all (`can_foresee`).
 
     Args:
         observation_size: of the networks' input (D).
@@ -66,6 +94,7 @@ class StateModel(nn.Module):
     """
 
     learned: torch.Tensor  # (1,): whether it is
+    ends: torch.Tensor  # (1,): whether the task ends episodes by what happens in them
     lowest: torch.Tensor  # (D,): states stay within what the data hold
     highest: torch.Tensor
 
@@ -79,9 +108,16 @@ class StateModel(nn.Module):
         super().__init__()
         width = compute_output_size([(1,)], encoder_factory.create((1,)))
         actions = encoder_of_actions(observation_size, SlotLayout(nvec), width, layout)
-        # Its outputs are changes and the reward, in place of values.
-        self.network = JointQFunction(encoder_factory, actions, width, observation_size + 1)
+        # Its outputs are changes, the reward and the log-odds of an end, in place of values.
+        self.network = JointQFunction(encoder_factory, actions, width, observation_size + 2)
+        # What each choice adds by itself is learned at once, and exactly.
+        self.by_itself = nn.Linear(width, observation_size + 2)
+        self.places = Places(observation_size)
+        # What was asked for last: all critics of an ensemble ask for the same.
+        self.last_total: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+        self.last_places: tuple[torch.Tensor, torch.Tensor] | None = None
         self.register_buffer("learned", torch.zeros(1, dtype=torch.bool))
+        self.register_buffer("ends", torch.zeros(1, dtype=torch.bool))
         self.register_buffer("lowest", torch.zeros(observation_size))
         self.register_buffer("highest", torch.zeros(observation_size))
 
@@ -89,6 +125,11 @@ class StateModel(nn.Module):
     def is_learned(self) -> bool:
         """Whether the model was trained."""
         return bool(self.learned)
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether the task ends episodes by what happens in them."""
+        return bool(self.ends)
 
     def fit_scale(
         self, buffer: DeviceReplayBuffer, transform: Callable[[torch.Tensor], torch.Tensor]
@@ -104,32 +145,95 @@ class StateModel(nn.Module):
         rows = buffer.observation_index[index]
         x = transform(buffer.observations_at(rows))
         change = transform(buffer.observations_at(rows + 1)) - x
+        change = torch.where(buffer.terminals[index, None].bool(), 0.0, change)
+        self.places.fit(x)
         self.lowest.copy_(x.amin(0))
         self.highest.copy_(x.amax(0))
-        self.network.scale.fit(torch.cat([change.T, buffer.rewards[None, index]]))
+        rewards = buffer.rewards[None, index]
+        self.network.scale.fit(torch.cat([change.T, rewards, torch.zeros_like(rewards)]))
+        self.ends.fill_(ends_by_chance(buffer))
 
-    def loss(
-        self, x: torch.Tensor, actions: torch.Tensor, next_x: torch.Tensor, rewards: torch.Tensor
-    ) -> torch.Tensor:
+    def loss(self, batch: Transitions) -> torch.Tensor:
         """Squared errors of changes, their mean, and of rewards; means over a batch.
 
-        Args:
-            x: the networks' input, `(B, D)`.
-            actions: `(B, N)`.
-            next_x: the same of the next states.
-            rewards: `(B,)`.
+        Of terminal steps no next state is asked for, which many data do not have. Where the task
+        ends episodes, also the cross-entropy of ends.
         """
-        outcomes = torch.cat([(next_x - x).T, rewards[None]])
-        errors = self._predict(x, actions) - self.network.scale.standardize(outcomes)
-        return errors[:-1].square().mean() + errors[-1].square().mean()
+        predicted, goes_on = self._predict(batch.x, batch.actions), 1.0 - batch.terminals
+        errors = predicted[:-1] - self.outcomes(batch)
+        of_ends = binary_cross_entropy_with_logits(predicted[-1], batch.terminals)
+        loss = (errors[:-1] * goes_on).square().mean() + errors[-1].square().mean()
+        return loss + (self.ends * of_ends).sum()
+
+    def outcomes(self, batch: Transitions) -> torch.Tensor:
+        """Returns standardized changes and rewards, `(D + 1, B)`."""
+        unknown = torch.zeros_like(batch.rewards[None])
+        outcomes = torch.cat([(batch.next_x - batch.x).T, batch.rewards[None], unknown])
+        return self.network.scale.standardize(outcomes)[:-1]
+
+    def errors(self, batch: Transitions) -> torch.Tensor:
+        """Returns by how much these are predicted wrongly, `(D + 1, B)`."""
+        return self._predict(batch.x, batch.actions)[:-1] - self.outcomes(batch)
 
     def _predict(self, x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """Returns standardized changes and rewards, `(D + 1, B)`."""
-        return self.network.standardized(self.network.open(x).total(actions.long()))
+        """Returns standardized changes and rewards, and log-odds of an end, `(D + 2, B)`."""
+        return self._of_sums(self.network.open(x).total(actions.long()))
+
+    def _of_sums(self, sums: torch.Tensor) -> torch.Tensor:
+        """Returns the same of sums `(B, W)`."""
+        by_itself: torch.Tensor = self.by_itself(sums).T
+        return self.network.standardized(sums) + by_itself
+
+    @torch.no_grad()
+    def total(
+        self, x: torch.Tensor, actions: torch.Tensor, sums: ActionSums | None = None
+    ) -> torch.Tensor:
+        """Returns sums of states and actions with the states' numbers, `([A,] B, W + D)`.
+
+        Args:
+            x: the networks' input in the states, `(B, D)`.
+            actions: `([A,] B, N)`.
+            sums: of the network, opened in the states; by default it opens them.
+        """
+        last = self.last_total
+        if last is not None and last[0] is x and last[1] is actions:
+            return last[2]
+        total = (sums or self.network.open(x)).total(actions.long())
+        total = torch.cat([total, x.expand(*total.shape[:-1], -1)], dim=-1)
+        if self.remembers(x):
+            self.last_total = x, actions, total
+        return total
+
+    @torch.no_grad()
+    def places_after(self, sums: torch.Tensor) -> torch.Tensor:
+        """Returns codes of the next states, as `places` has them, `(R, 9 D)`.
+
+        Args:
+            sums: of states and actions, then the networks' input in the states, `(..., W + D)`.
+        """
+        last = self.last_places
+        if last is not None and last[0] is sums:
+            return last[1]
+        size = self.places.observation_size
+        of_actions, x = sums.flatten(0, -2).split([sums.shape[-1] - size, size], dim=-1)
+        changes = self.network.scale.restore(self._of_sums(of_actions))[:-2].T
+        places: torch.Tensor = self.places((x + changes).clamp(self.lowest, self.highest))
+        if self.remembers(sums):
+            self.last_places = sums, places
+        return places
+
+    @staticmethod
+    def remembers(x: torch.Tensor) -> bool:
+        """Whether what was computed last may be kept; recorded updates reuse their tensors."""
+        return x.device.type == "cpu" and not is_exporting()
 
     @torch.no_grad()
     def returns(
-        self, act: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, gamma: float
+        self,
+        act: Callable[[torch.Tensor], torch.Tensor],
+        x: torch.Tensor,
+        gamma: float,
+        rewards_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """Returns what a policy returns from states, `(B,)`.
 
@@ -137,13 +241,90 @@ class StateModel(nn.Module):
             act: from the networks' input `(B, D)` to actions `(B, N)`.
             x: the networks' input in the states, `(B, D)`.
             gamma: discount.
+            rewards_of: from both to rewards `(B,)`, in place of the model's own.
         """
-        total = x.new_zeros(len(x))
+        total, goes_on = x.new_zeros(len(x)), x.new_ones(len(x))
         for step in range(STEPS):
-            outcomes = self.network.scale.restore(self._predict(x, act(x)))
-            total = total + gamma**step * outcomes[-1]
-            x = (x + outcomes[:-1].T).clamp(self.lowest, self.highest)
+            actions = act(x)
+            outcomes = self.network.scale.restore(self._predict(x, actions))
+            rewards = outcomes[-2] if rewards_of is None else rewards_of(x, actions)
+            total = total + gamma**step * goes_on * rewards
+            if self.has_ends:
+                goes_on = goes_on * (1.0 - outcomes[-1].sigmoid())
+            x = (x + outcomes[:-2].T).clamp(self.lowest, self.highest)
         return total
+
+
+def can_foresee(
+    create: Callable[[], StateModel],
+    buffer: DeviceReplayBuffer,
+    transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> bool:
+    """Whether states and actions tell the next state, and this as much of the reward as they do.
+
+    A short training is tested on other episodes. Random numbers outside do not depend on it.
+
+    Args:
+        create: returns a new model on the buffer's device.
+        buffer: transitions. One episode cannot tell, nor can single decisions.
+        transform: observation scaler.
+    """
+    if buffer.size() < 2 or bool((buffer.terminals == 1.0).all()):
+        return False
+    scale = transform or (lambda observations: observations)
+    training, test = buffer.split(TESTED_SHARE)
+    with torch.random.fork_rng([buffer.device] if buffer.device.type == "cuda" else []):
+        torch.manual_seed(0)
+        model = create()
+        model.fit_scale(training, scale)
+        of_places = nn.Sequential(
+            nn.Linear(model.places.size, PROBE_WIDTH), nn.ReLU(), nn.Linear(PROBE_WIDTH, 1)
+        ).to(buffer.device)
+        parameters = [*model.parameters(), *of_places.parameters()]
+        optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE, fused=True)
+
+        def reward_errors(batch: Transitions) -> torch.Tensor:
+            predicted = of_places(model.places_after(model.total(batch.x, batch.actions)))[:, 0]
+            errors: torch.Tensor = (predicted - model.outcomes(batch)[-1]).square()
+            return errors
+
+        for _ in range(PROBE_UPDATES):
+            batch = _transitions(training, training.sample_index(BATCH_SIZE, weighted=False), scale)
+            _step(model.loss(batch) + reward_errors(batch).mean(), optimizer)
+
+    rows = torch.arange(min(test.transition_count, FITTED_ROWS), device=buffer.device)
+    batch = _transitions(test, rows, scale)
+    with torch.no_grad():
+        errors, goes_on = model.errors(batch).square(), batch.terminals == 0.0
+        variances = model.outcomes(batch)[:-1, goes_on].var(1)  # (D,)
+        told = 1.0 - errors[:-1, goes_on].mean(1) / variances.clamp(min=1e-6)
+        least = float(torch.where(variances > 1e-6, told, 1.0).amin())
+        of_actions, of_next = float(errors[-1].mean()), float(reward_errors(batch).mean())
+    LOG.info(
+        "What states and actions tell of the next state, and this of the reward",
+        least_share_of_changes=round(least, 3),
+        reward_error=round(of_next, 3),
+        reward_error_by_actions=round(of_actions, 3),
+    )
+    return least >= LEAST_TOLD and of_next <= max(MOST_ERROR * of_actions, LITTLE_ERROR)
+
+
+def _transitions(
+    buffer: DeviceReplayBuffer,
+    index: torch.Tensor,
+    scale: Callable[[torch.Tensor], torch.Tensor],
+) -> Transitions:
+    """Returns transitions of these numbers, `(B,)`."""
+    rows = buffer.observation_index[index]
+    x, next_x = (scale(buffer.observations_at(r)) for r in (rows, rows + 1))
+    terminals = buffer.terminals[index].to(x.dtype)
+    return Transitions(x, buffer.actions[index], next_x, buffer.rewards[index], terminals)
+
+
+def _step(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    backward(loss)
+    optimizer.step()
 
 
 def learn(
@@ -169,12 +350,8 @@ def learn(
 
     def update() -> Metrics:
         index = buffer.sample_index(BATCH_SIZE, weighted=False)
-        rows = buffer.observation_index[index]
-        x, next_x = (scale(buffer.observations_at(r)) for r in (rows, rows + 1))
-        loss = model.loss(x, buffer.actions[index], next_x, buffer.rewards[index])
-        optimizer.zero_grad(set_to_none=True)
-        backward(loss)
-        optimizer.step()
+        loss = model.loss(_transitions(buffer, index, scale))
+        _step(loss, optimizer)
         return {"loss": loss.detach()}
 
     loop = Loop(

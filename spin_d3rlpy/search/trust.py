@@ -47,6 +47,9 @@ LEAST_CAREFUL_GAIN = 0.05
 # on ICU-Sepsis 0.016, with 65 % confirmed by `gamma`.
 LEAST_JUDGED = 0.6
 LEAST_SHORT_GAIN = 0.07
+# Standard errors in the model of states. Searches are tried in the same states, where what one
+# gains more than another is much surer than what each of them gains.
+LEVEL = 0.5
 NOT_TRIED = 1e30  # standard error of what was not measured; files hold finite numbers
 LEAST_STATES = 32  # fewer do not tell
 FIRST_STATES = 64  # enough where no search is near the bound
@@ -133,20 +136,29 @@ class Trust:
         """Whether policies were compared in a model of states."""
         return self.samples_error != NOT_TRIED
 
-    @property
-    def best_is_tried(self) -> bool:
-        """Whether the best search was tried in the model of states."""
-        return self._tried[self._best]
-
     def with_samples(self, gains: torch.Tensor) -> Trust:
         """Adds what samples return in the model of states less imitation's, `(B,)`."""
         mean, error = _mean_and_error(gains.double())
         return dataclasses.replace(self, samples_gain=mean, samples_error=error)
 
-    def with_best(self, gains: torch.Tensor) -> Trust:
-        """Adds what the best search returns there less imitation's, `(B,)`."""
-        modeled, errors, best = [*self.modeled], [*self.modeled_errors], self._best
-        modeled[best], errors[best] = _mean_and_error(gains.double())
+    def to_try(self, every_discount: bool = False) -> int | None:
+        """Returns the number of the search to be tried next in the model of states, if one is.
+
+        Args:
+            every_discount: whether the best one by each discount is tried, or the best one until
+                one gains.
+        """
+        may_act = self._may_act
+        done = [self.searches[i].gamma for i in may_act if self._tried[i]]
+        if not every_discount and done:
+            return None
+        among = [i for i in may_act if self.searches[i].gamma not in done]
+        return max(among, key=self.careful_gains.__getitem__, default=None)
+
+    def with_search(self, number: int, gains: torch.Tensor) -> Trust:
+        """Adds what the search of a number returns there less imitation's, `(B,)`."""
+        modeled, errors = [*self.modeled], [*self.modeled_errors]
+        modeled[number], errors[number] = _mean_and_error(gains.double())
         return dataclasses.replace(self, modeled=tuple(modeled), modeled_errors=tuple(errors))
 
     @property
@@ -270,22 +282,34 @@ class Trust:
         )
 
     @property
+    def _may_act(self) -> list[int]:
+        """Numbers of the searches that are confirmed, or else of the large ones."""
+        for may in (self.are_confirmed, self.are_large):
+            if any(may):
+                return [i for i, is_one in enumerate(may) if is_one]
+        return []
+
+    @property
     def _best(self) -> int:
+        among = self._may_act
+        tried = [i for i in among if self._tried[i]]
+        if tried:
+            most = max(tried, key=self.modeled.__getitem__)
+            least = self.modeled[most] - LEVEL * self.modeled_errors[most]
+            level = [i for i in tried if self.modeled[i] >= least]
+            # What a search by a shorter discount gains depends less on what the data do later.
+            return min(level, key=lambda i: (self.searches[i].gamma, -self.modeled[i]))
         # A search whose critics give no number is none to choose.
         gains = [-math.inf if math.isnan(gain) else gain for gain in self.careful_gains]
-        others = [not failed for failed in self.has_failed]
-        for may in (self.are_confirmed, self.are_large, others, [True] * len(gains)):
-            among = [i for i, is_one in enumerate(may) if is_one]
-            if among:
-                break
-        return max(among, key=gains.__getitem__)
+        others = [i for i, failed in enumerate(self.has_failed) if not failed]
+        return max(among or others or range(len(gains)), key=gains.__getitem__)
 
     @property
     def best(self) -> Search:
-        """The search with the largest careful gain.
+        """The search with the largest careful gain, or that gains most in the model of states.
 
         Of those that are confirmed; if none is, of the large ones; if there are none, of those that
-        did not fail in the model of states; if all did, of all.
+        did not fail in that model; if all did, of all.
         """
         return self.searches[self._best]
 
@@ -346,7 +370,7 @@ class Trust:
     def _model(self) -> str:
         best = self._best
         gain, error = self.modeled[best], self.modeled_errors[best]
-        if not self.best_is_tried:
+        if error == NOT_TRIED:
             return ""
         return f"; in a model of states it returns {gain:+.2g} +- {error:.1g} more than imitation"
 

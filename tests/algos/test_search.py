@@ -251,7 +251,9 @@ def test_starts_are_the_best_candidates_that_differ() -> None:
     starts = best_different(actions, values, 3)
     assert starts[:, 0].tolist() == [[0, 0], [0, 1], [1, 1]]  # by the least of two critics
     assert best_different(actions, values, 9)[3:, 0].tolist() == [[0, 0]]
-    assert [count_starts(n) for n in (1, 2, 5, 6, 10, 14, 15)] == [1, 8, 8, 5, 2, 1, 1]
+    numbers = (1, 2, 5, 6, 10, 14, 15)
+    assert [count_starts([9] * n) for n in numbers] == [1, 8, 8, 5, 2, 1, 1]
+    assert [count_starts([2] * n) for n in (5, 16, 25, 26)] == [8, 3, 2, 1]  # bits
 
 
 def test_several_starts_find_what_one_misses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,17 +113,24 @@ def tried(*gains: float, samples: float = 0.0) -> Trust:
     trust = Trust((FIRST, SECOND), (1.0, 0.9), (1.0, 0.9), (0.01, 0.01), 100, spread=1.0)
     trust = trust.with_samples(torch.tensor([samples - 0.1, samples + 0.1]))
     for gain in gains:
-        trust = trust.with_best(torch.tensor([gain - 0.1, gain + 0.1]))
+        trust = with_next(trust, gain - 0.1, gain + 0.1)
     return trust
 
 
+def with_next(trust: Trust, *gains: float) -> Trust:
+    """Adds what the next search to be tried gains in the model's states."""
+    number = trust.to_try()
+    assert number is not None
+    return trust.with_search(number, torch.tensor(gains))
+
+
 def test_a_search_that_gains_nothing_in_the_model_does_not_act() -> None:
-    assert (tried().best, tried().acts_by, tried().best_is_tried) == (FIRST, "search", False)
+    assert (tried().best, tried().acts_by, tried().to_try()) == (FIRST, "search", 0)
     gained = tried(2.0)
-    assert (gained.best, gained.acts_by, gained.best_is_tried) == (FIRST, "search", True)
+    assert (gained.best, gained.acts_by, gained.to_try()) == (FIRST, "search", None)
     assert "in a model of states it returns +2 +- 0.07 more than imitation" in str(gained)
     other = tried(-2.0)
-    assert (other.best, other.acts_by, other.best_is_tried) == (SECOND, "search", False)
+    assert (other.best, other.acts_by, other.to_try()) == (SECOND, "search", 1)
     assert other.has_failed == (True, False)
     assert tried(0.05).has_failed == (True, False)  # may be nothing
     none = tried(-2.0, -1.0)
@@ -132,7 +139,7 @@ def test_a_search_that_gains_nothing_in_the_model_does_not_act() -> None:
     assert tried(-2.0, -1.0, samples=0.05).acts_by == "imitation"
     large = dataclasses.replace(tried(), promised=(1.3, 1.2))
     assert large.acts_by == "search"
-    assert large.with_best(torch.tensor([-1.0, -1.1])).best == SECOND
+    assert with_next(large, -1.0, -1.1).best == SECOND
     assert tried(math.nan).has_failed == (True, False)
 
 
@@ -141,9 +148,21 @@ def test_a_model_of_states_knows_what_follows() -> None:
     trust = Trust((FIRST, SECOND), (1.0, 0.06), (0.3, 0.06), (0.001, 0.001), 100, spread=1.0)
     assert (trust.are_judged, trust.acts_by) == ((True, False), "imitation")
     modeled = trust.with_samples(torch.zeros(2))
-    assert (modeled.best, modeled.acts_by, modeled.best_is_tried) == (SECOND, "search", False)
-    assert modeled.with_best(torch.tensor([1.0, 1.1])).acts_by == "search"
-    assert modeled.with_best(torch.tensor([-1.0, 1.1])).acts_by == "imitation"
+    assert (modeled.best, modeled.acts_by, modeled.to_try()) == (SECOND, "search", 1)
+    assert with_next(modeled, 1.0, 1.1).acts_by == "search"
+    assert with_next(modeled, -1.0, 1.1).acts_by == "imitation"
+
+
+def test_where_each_discount_is_tried_the_one_that_gains_most_acts() -> None:
+    one = tried(2.0)
+    assert (one.to_try(), one.to_try(every_discount=True)) == (None, 1)
+    better = one.with_search(1, torch.tensor([4.9, 5.1]))
+    assert (better.best, better.to_try(every_discount=True)) == (SECOND, None)
+    worse = one.with_search(1, torch.tensor([0.9, 1.1]))
+    assert worse.best == FIRST
+    level = one.with_search(1, torch.tensor([1.87, 2.07]))  # less by half a standard error
+    assert level.best == SECOND  # which looks less far ahead
+    assert one.with_search(1, torch.tensor([-1.0, -1.1])).best == FIRST
 
 
 def test_what_the_model_told_is_kept_with_the_policy() -> None:
@@ -266,5 +285,5 @@ def test_without_a_search_the_best_candidate_is_tried() -> None:
     searches = [Search(way.gamma, 0.02) for way in algo.config.searches]
     figures = (1.0,) * len(searches), (1.0,) * len(searches), (0.01,) * len(searches)
     gains = impl.compare_in_model(Trust(tuple(searches), *figures, 100, spread=1.0), x)
-    assert any(gains.has_failed) or gains.best_is_tried
+    assert any(gains.has_failed) or gains.to_try() is None
     assert any(gain != 0.0 for gain in gains.modeled)

@@ -1,0 +1,276 @@
+"""Critics of where an action leads, and when they are used."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import d3rlpy
+import numpy as np
+import pytest
+import torch
+from d3rlpy.logging import NoopAdapterFactory
+from d3rlpy.models.encoders import VectorEncoderFactory
+from numpy.typing import NDArray
+
+from spin_d3rlpy import SPINIDQL, load_policy, save_policy
+from spin_d3rlpy.critics.joint import JointCritic, Moves
+from spin_d3rlpy.critics.return_bins import CAUTION, ReturnBins, careful_mean
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.search.afterstates import Afterstates
+from spin_d3rlpy.search.places import Places
+from spin_d3rlpy.search.state_model import StateModel, learn
+from spin_d3rlpy.training.loop import Run
+
+QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+D, SIZE = 3, 5  # dimensions, each with a bit up and a bit down, and cells of each
+EVERYWHERE = np.array([*itertools.product(range(SIZE), repeat=D)], np.float32)[::7]
+
+
+def walks(
+    n: int = 1500, ends: bool = True, chance: float = 0.0, paid_by: str = "place"
+) -> DeviceReplayBuffer:
+    """Random walks in a grid in whose middle, apart from its edges, episodes end badly.
+
+    Args:
+        n: steps.
+        ends: whether they do; if not, episodes have 20 steps.
+        chance: share of steps that lead anywhere.
+        paid_by: `"place"` or `"action"`, what rewards depend on.
+    """
+    rng, episodes = np.random.default_rng(0), list[EpisodeArrays]()
+    x, rows, chosen, paid = np.zeros(D), [np.zeros(D)], [], []
+    while sum(len(e.rewards) for e in episodes) < n:
+        bits = rng.integers(0, 2, 2 * D)
+        x = np.clip(x + bits[::2] - bits[1::2], 0, SIZE - 1)
+        if rng.random() < chance:
+            x = rng.integers(0, SIZE, D).astype(float)
+        falls = ends and bool(((x > 0) & (x < SIZE - 1)).all())
+        reward = bits.sum() if paid_by == "action" else x.sum() - 50.0 * falls
+        rows.append(x)
+        chosen.append(bits)
+        paid.append(reward)
+        if falls or len(paid) == 20:
+            episodes.append(
+                EpisodeArrays(
+                    f"episode {len(episodes)}",
+                    np.array(rows, np.float32),
+                    np.array(chosen),
+                    np.array(paid, np.float32),
+                    terminated=falls,
+                )
+            )
+            x, rows, chosen, paid = np.zeros(D), [np.zeros(D)], [], []
+    lengths = [len(e.rewards) for e in episodes]
+    return DeviceReplayBuffer(stack_episodes(episodes, lengths, [2] * 2 * D))
+
+
+def algorithm(**fields: Any) -> SPINIDQL:
+    d3rlpy.seed(0)
+    return SPINIDQL(recipe="tuned", short_gammas=[0.0], batch_size=64, **fields)
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        ({}, True),
+        ({"ends": False}, False),
+        ({"chance": 0.3}, False),
+        ({"paid_by": "action"}, False),
+    ],
+)
+def test_data_decide_whether_critics_value_where_an_action_leads(
+    log: dict[str, Any], expected: bool
+) -> None:
+    algo = algorithm()
+    before = torch.random.get_rng_state()
+    algo.build_with_dataset(walks(**log))
+    assert algo.config.afterstates is expected
+    assert algo.config.values_afterstates is expected
+    other = algorithm(afterstates=False)
+    torch.random.set_rng_state(before)
+    other.build_with_dataset(walks(**log))
+    assert other.config.afterstates is False
+    if not expected:  # the same networks as if nothing had been asked
+        for one, two in zip(networks(algo), networks(other), strict=True):
+            assert torch.equal(one, two)
+
+
+def networks(algo: Any) -> list[torch.Tensor]:
+    parts = algo.impl.modules.get_torch_modules().values()
+    return [p for part in parts for p in part.parameters()]
+
+
+def test_without_a_model_of_states_there_are_none() -> None:
+    for fields in ({"state_model_updates": 0}, {"rules": [may_go]}, {"expectile": 0.8}):
+        algo = algorithm(afterstates=True, **fields)
+        algo.build_with_dataset(walks(300))
+        assert not algo.config.values_afterstates
+
+
+def may_go(partial: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    """Every choice may be made, as far as the state tells."""
+    return torch.ones(len(partial), 2 * D, 2, dtype=torch.bool, device=state.device)
+
+
+def test_moves_change_values_as_whole_actions_do() -> None:
+    torch.manual_seed(0)
+    factory = VectorEncoderFactory(hidden_units=[16], use_layer_norm=True)
+    model = StateModel(D, factory, [2] * 2 * D)
+    model.fit_scale(walks(300), lambda x: x)
+    critic = JointCritic(
+        (D,), factory, [2] * 2 * D, n_bins=7, create_encoder=lambda width: Afterstates(model, width)
+    ).eval()
+    x = torch.randint(0, SIZE, (4, D)).float()
+    actions = torch.randint(0, 2, (4, 2 * D))
+    slots = torch.arange(2 * D).repeat(4)
+    rows = torch.arange(4).repeat_interleave(2 * D)
+    choices = 1 - actions[rows, slots]
+    moves = Moves(rows, slots[:, None].expand(-1, 2), choices[:, None].expand(-1, 2))
+    for q in critic.members:
+        opened = q.open(x)
+        after = opened.total(actions)[rows] + opened.changes(actions, moves)
+        whole = q(x[rows], moves.of_each(actions))
+        assert torch.allclose(q.values(after), whole, atol=1e-4)
+        some = opened.of(torch.tensor([2]))
+        assert torch.allclose(q.values(some.total(actions[2:3])), q(x, actions)[2:3], atol=1e-4)
+
+
+def test_a_model_keeps_what_it_told_last_for_that_alone() -> None:
+    model = StateModel(D, VectorEncoderFactory(hidden_units=[8]), [2] * 2 * D)
+    x, actions = torch.zeros(2, D), torch.zeros(2, 2 * D, dtype=torch.int64)
+    total = model.total(x, actions)
+    assert model.total(x, actions) is total
+    assert model.total(x, actions + 1) is not total
+    assert not torch.equal(model.total(x + 1.0, actions), total)
+    assert model.places_after(total) is model.places_after(total)
+
+
+def test_places_are_told_apart_by_bounds_between_values() -> None:
+    places = Places(2)
+    places.fit(torch.tensor([[0.0, 0.0], [1.0, 0.5], [3.0, 0.1]]).repeat(20, 1))
+    assert places.bounds[0, :2].tolist() == [0.5, 2.0]
+    code = places(torch.tensor([[0.9, 0.2]]))
+    assert code.shape == (1, places.size)
+    assert code[0, :2].tolist() == pytest.approx([0.9, 0.2])
+    assert code[0, 2:5].tolist() == [1.0, 0.0, 0.0]
+    many = torch.linspace(0.0, 1.0, 101)[:, None].expand(-1, 2)
+    places.fit(many)
+    assert places.bounds[1].tolist() == pytest.approx([i / 9 for i in range(1, 9)], abs=0.01)
+
+
+def test_distributions_of_returns() -> None:
+    bins = ReturnBins(2, 41)
+    bins.fit(torch.tensor([[-1.0, 1.0], [-10.0, 4.0]]))
+    assert bins.edges[0, [0, -1]].tolist() == pytest.approx([-1.2, 1.2])
+    logits = torch.zeros(1, 2 * 41, requires_grad=True)
+    optimizer = torch.optim.Adam([logits], 0.1)
+    targets = torch.tensor([[0.3], [-10.0]])  # the least of the data's is met, too
+    for _ in range(400):
+        optimizer.zero_grad()
+        bins.cross_entropy(logits, targets).backward()
+        optimizer.step()
+    means = bins.means(logits)
+    assert means[:, 0].tolist() == pytest.approx([0.3, -10.0], abs=0.05)
+
+
+def test_a_careful_mean_takes_off_what_is_not_sure() -> None:
+    middles = torch.tensor([-100.0, 0.0])
+    sure, unsure = torch.tensor([[-50.0, 50.0], [0.0, 0.0]]), torch.tensor([0.0, -50.0])
+    means = careful_mean(sure, middles)
+    assert means[0].item() == pytest.approx(0.0, abs=1e-3)
+    assert means[1].item() == pytest.approx(unsure[1].item() - CAUTION * 50.0)
+
+
+@pytest.fixture(scope="module")
+def trained() -> SPINIDQL:
+    algo = algorithm(afterstates=True, state_model_updates=300)
+    algo.config.policy.pretraining.max_updates = 60
+    algo.fit(walks(3000), n_steps=200, n_steps_per_epoch=200, **QUIET)
+    algo.config.search = "always"
+    return algo
+
+
+def test_critics_know_what_is_fatal_by_where_it_leads(trained: SPINIDQL) -> None:
+    """Also by actions that no step of the data made in the state."""
+    x = np.array([[0.0, 2.0, 2.0]], np.float32)
+    falls = np.array([[1, 0, 0, 0, 0, 0], [1, 0, 1, 0, 0, 1]])
+    stays = np.array([[0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 1]])
+    values = [trained.predict_value(x.repeat(2, 0), a) for a in (falls, stays)]
+    assert (values[0] < values[1] - 5.0).all()
+
+
+def test_its_policy_acts_from_a_file(trained: SPINIDQL, tmp_path: Path) -> None:
+    expected: NDArray[Any] = trained.predict(EVERYWHERE)
+    trained.save(str(tmp_path / "algo.d3"))
+    loaded: Any = d3rlpy.load_learnable(str(tmp_path / "algo.d3"))
+    assert loaded.config.afterstates is True
+    assert (loaded.predict(EVERYWHERE) == expected).all()
+    save_policy(trained, tmp_path / "policy.safetensors")
+    policy = load_policy(tmp_path / "policy.safetensors")
+    assert (policy.predict(EVERYWHERE) == expected).all()
+
+
+@pytest.mark.parametrize("extension", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_its_search_acts_from_an_exported_file(
+    trained: SPINIDQL, extension: str, tmp_path: Path
+) -> None:
+    expected: NDArray[Any] = trained.predict(EVERYWHERE)
+    path = str(tmp_path / f"policy.{extension}")
+    trained.save_policy(path)
+    if extension == "pt":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            found = torch.jit.load(path)(torch.from_numpy(EVERYWHERE)).numpy()
+    else:
+        runtime = pytest.importorskip("onnxruntime")
+        session = runtime.InferenceSession(path)
+        (found,) = session.run(None, {"observations": EVERYWHERE})
+    assert (found == expected).all()
+
+
+def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
+    buffer = walks()
+
+    def fitted(**kept: Any) -> Any:
+        algo = algorithm(state_model_updates=8)
+        algo.config.policy.pretraining.max_updates = 4
+        algo.fit(buffer, n_steps=8, n_steps_per_epoch=4, **kept, **QUIET)
+        return algo
+
+    kept: dict[str, Any] = {"checkpoint_dir": tmp_path, "checkpoint_interval": 2}
+    calls, loss = itertools.count(), JointCritic.loss
+
+    def die(*arguments: Any) -> torch.Tensor:
+        if next(calls) == 5:
+            raise KeyboardInterrupt
+        return loss(*arguments)
+
+    whole = fitted()
+    with mock.patch.object(JointCritic, "loss", die), pytest.raises(KeyboardInterrupt):
+        fitted(**kept)
+    again = fitted(**kept, resume=True)
+    assert again.config.afterstates is True
+    assert again.trust == whole.trust
+    for one, two in zip(networks(again), networks(whole), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_model_tells_what_choices_do() -> None:
+    torch.manual_seed(0)
+    factory = VectorEncoderFactory(hidden_units=[64], use_layer_norm=True)
+    model = StateModel(D, factory, [2] * 2 * D)
+    learn(model, walks(3000), 800, Run(show_progress=False))
+    x = torch.tensor([*itertools.product(range(SIZE), repeat=D)]).float()
+    x = x[((x == 0) | (x == SIZE - 1)).any(1)]
+    wrong = []
+    for bits in itertools.product((0, 1), repeat=2 * D):
+        actions = torch.tensor(bits).expand(len(x), -1)
+        places = model.places_after(model.total(x, actions))[:, :D]
+        after = (x + actions[:, ::2] - actions[:, 1::2]).clamp(0, SIZE - 1)
+        wrong.append((places - after).abs() > 0.5)
+    assert torch.stack(wrong).float().mean() < 0.02
