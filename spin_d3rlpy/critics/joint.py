@@ -27,7 +27,7 @@ from spin_d3rlpy.asm.entities import (
     encoder_of_choices,
     linear_of,
 )
-from spin_d3rlpy.critics.base import ActionCritic, Gammas, ReturnScale, squared_error
+from spin_d3rlpy.critics.base import ActionCritic, Gammas, ReturnScale
 from spin_d3rlpy.critics.return_bins import ReturnBins, careful_mean
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast import Dropout
@@ -496,25 +496,21 @@ class JointQFunction(nn.Module):
         bias = self.head.bias.index_select(0, by) * std + mean
         if weights is None:
             return Output(weight, bias, None)
-        weight, bias = (
-            (weights[:, None] * weight).sum(0, keepdim=True),
-            (weights * bias).sum(0, True),
-        )
+        weight = (weights[:, None] * weight).sum(0, keepdim=True)
+        bias = (weights * bias).sum(0, keepdim=True)
         return Output(weight, bias, None)
 
     def standardized(self, sums: torch.Tensor) -> torch.Tensor:
         """Returns all outputs, as `ReturnScale` standardizes them, `(G * R, B)`."""
-        outputs: torch.Tensor = in_float32(self.head, self._hidden(sums))
-        return outputs.T if self.bins is None else self.bins.means(outputs)
+        if self.bins is not None:
+            return self.bins.means(self.logits(sums))
+        values: torch.Tensor = in_float32(self.head, self._hidden(sums)).T
+        return values
 
-    def loss(self, sums: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Returns the loss of all outputs for targets `(G * R, B)`, standardized.
-
-        Squared errors of values; cross-entropies of distributions. Sums over outputs, means over B.
-        """
-        if self.bins is None:
-            return squared_error(self.standardized(sums), targets)
-        return self.bins.cross_entropy(in_float32(self.head, self._hidden(sums)), targets)
+    def logits(self, sums: torch.Tensor) -> torch.Tensor:
+        """Returns the logits of distributions of returns, `(B, G * R * M)`."""
+        logits: torch.Tensor = in_float32(self.head, self._hidden(sums))
+        return logits
 
     def _hidden(self, sums: torch.Tensor) -> torch.Tensor:
         first = self.dropout(relu(self.norm(self.actions.encoded(sums))).flatten(0, -2))
@@ -650,10 +646,13 @@ class JointCritic(ActionCritic):
         actions: torch.Tensor,
         targets: torch.Tensor,
     ) -> torch.Tensor:
-        of_members: Any = [
-            q.loss(q.open(observations).total(actions.long()), targets) for q in self.members
-        ]
-        return torch.stack(of_members).sum()
+        losses = []
+        for q in self.members:
+            if q.bins is None:  # all members' errors are added up at once
+                return super().loss(slot_layout, observations, actions, targets)
+            logits = q.logits(q.open(observations).total(actions.long()))
+            losses.append(q.bins.cross_entropy(logits, targets))
+        return torch.stack(losses).sum()
 
     @property
     def acts_by(self) -> int:

@@ -148,7 +148,7 @@ class Trust:
             every_discount: whether the best one by each discount is tried, or the best one until
                 one gains.
         """
-        may_act = self._may_act
+        may_act = self._may_act if self.acts_by == "search" else []
         done = [self.searches[i].gamma for i in may_act if self._tried[i]]
         if not every_discount and done:
             return None
