@@ -157,10 +157,10 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             where episodes end by a time limit alone; unused otherwise.
         afterstates: whether joint critics value where an action leads, by the model of what follows
             it, in place of states and actions (`search.afterstates`). They then learn distributions
-            of returns, with dropout. `"auto"` is decided by the data when the networks are built:
-            True where the task ends episodes and states and actions tell the next state, and this
-            the reward. Only where there can be such a model and with `expectile=0.5`; unused
-            otherwise.
+            of returns, every other one with dropout. `"auto"` is decided by the data when the
+            networks are built: True where the task ends episodes and states and actions tell the
+            next state, and this the reward. Only where there can be such a model and with
+            `expectile=0.5`; unused otherwise.
         search: `"auto"` acts as trust decides, `"always"` by the best search, confirmed or not,
             `"never"` by imitation. It may be changed after training: `algo.config.search`.
         reward_weights: of the rewards of a dataset with several, by name. Critics of whole actions

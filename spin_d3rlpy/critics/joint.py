@@ -36,7 +36,8 @@ from spin_d3rlpy.images import behind_images
 from spin_d3rlpy.nvec import SlotLayout
 from spin_envs import ActionLayout
 
-# Of hidden layers, where distributions are learned. Without it critics know rare returns by heart.
+# Of hidden layers, where distributions are learned, of every other member. With it a network knows
+# what rare returns have in common, and without it each of them by heart; the least value counts.
 BINS_DROPOUT = 0.5
 
 
@@ -422,6 +423,7 @@ class JointQFunction(nn.Module):
             reward, the first discount's first; `values` are weighted sums of R outputs.
         n_bins: bins (M) of the distribution of returns that is learned in place of their mean, for
             one reward; 0 learns the mean.
+        dropout: share of both hidden layers that is left out in training.
     """
 
     acts_by: torch.Tensor  # (1,): which discount `values` are by
@@ -436,11 +438,12 @@ class JointQFunction(nn.Module):
         n_discounts: int = 1,
         n_rewards: int = 1,
         n_bins: int = 0,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.actions = actions
         self.norm = nn.LayerNorm(width)
-        self.dropout = Dropout(BINS_DROPOUT if n_bins else 0.0)
+        self.dropout = Dropout(dropout)
         self.encoder = encoder_factory.create((width,))
         n_outputs, has_several = n_discounts * n_rewards, n_rewards > 1
         head_width = compute_output_size([(width,)], self.encoder)
@@ -565,8 +568,9 @@ class JointCritic(ActionCritic):
                 n_discounts,
                 n_rewards,
                 n_bins,
+                dropout=BINS_DROPOUT if n_bins and number % 2 == 0 else 0.0,
             )
-            for _ in range(n_critics)
+            for number in range(n_critics)
         )
 
     def fit_scale(self, buffer: DeviceReplayBuffer, rewards: torch.Tensor, gammas: Gammas) -> None:
