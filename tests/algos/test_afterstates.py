@@ -197,7 +197,6 @@ def trained() -> SPINIDQL:
 
 
 def test_critics_know_what_is_fatal_by_where_it_leads(trained: SPINIDQL) -> None:
-    """Also by actions that no step of the data made in the state."""
     x = np.array([[0.0, 2.0, 2.0]], np.float32)
     falls = np.array([[1, 0, 0, 0, 0, 0], [1, 0, 1, 0, 0, 1]])
     stays = np.array([[0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 1]])
