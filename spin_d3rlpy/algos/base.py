@@ -937,6 +937,12 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def before_evaluation(self) -> None:
         """Called before an epoch is evaluated."""
 
+    def test_critics(self) -> None:
+        """Tests what decides how to act; called before evaluations where the time affords it."""
+
+    def spend_the_rest(self) -> None:
+        """Decides what the rest of a run for a time trains; called once, part of the way."""
+
     def end_run(self) -> None:
         """Called after the last evaluation of a run that was not interrupted."""
 

@@ -46,7 +46,8 @@ class Trainable(Protocol):
 
     In the order of a run: `hold_out`, `resume_from` (of a resumed run), `begin_run`,
     `train_first_stages`, `batch_source`, `checkpointed_parts`, then in every step
-    `batch_source_at` and `sample_and_update`, `before_evaluation`, `end_run`. An override calls
+    `batch_source_at` and `sample_and_update`, after every epoch `before_evaluation`, once in a run
+    for a time `spend_the_rest`, at times `test_critics`, at last `end_run`. An override calls
     `super()` first, unless `MultiDiscreteAlgo`'s docstring says otherwise.
 
     Attributes:
@@ -77,6 +78,8 @@ class Trainable(Protocol):
     def batch_source_at(self, source: BatchSource, progress: float) -> BatchSource: ...
     def sample_and_update(self, source: BatchSource, measure: Timer) -> dict[str, torch.Tensor]: ...
     def before_evaluation(self) -> None: ...
+    def test_critics(self) -> None: ...
+    def spend_the_rest(self) -> None: ...
     def end_run(self) -> None: ...
     def forget_recording(self) -> None: ...
 
@@ -277,8 +280,9 @@ class Training:
         _add_metrics(logger, {"time_epoch": loop.epoch_seconds, **loop.take_losses()})
         if options.epoch_callback:
             options.epoch_callback(algo, epoch, loop.step)
-        if self._evaluators or loop.is_over(epoch):
-            loop.test(algo.before_evaluation, epoch)
+        algo.before_evaluation()
+        loop.decide(algo.spend_the_rest, epoch)
+        loop.test(algo.test_critics, epoch, is_wanted=bool(self._evaluators))
         measured = {}
         for name, evaluate in self._evaluators.items():
             with loop.showing(f"evaluating {name}"), logger.measure_time("evaluation"):

@@ -6,7 +6,8 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, Self, cast
 
 import torch
@@ -28,6 +29,7 @@ from spin_d3rlpy.algos.actor_critic import (
 from spin_d3rlpy.algos.base import no_timer
 from spin_d3rlpy.algos.config import TPolicy
 from spin_d3rlpy.algos.fit import Timer
+from spin_d3rlpy.algos.imitation_alone import ImitationAlone
 from spin_d3rlpy.algos.policy import PolicyAlgo, PolicyArguments
 from spin_d3rlpy.algos.signatures import takes
 from spin_d3rlpy.asm.conditions import ArrayLike, as_conditions
@@ -49,6 +51,7 @@ from spin_d3rlpy.images import RowSize, encode_images
 from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.base import candidate_noise
+from spin_d3rlpy.policies.further_pretraining import FurtherPretraining
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.search.afterstates import Afterstates
 from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
@@ -65,6 +68,7 @@ from spin_d3rlpy.search.state_model import (
 from spin_d3rlpy.search.trust import (
     FIRST_STATES,
     LEAST_STATES,
+    MOST_STATES,
     Search,
     SearchMode,
     Trust,
@@ -284,6 +288,7 @@ class IDQLImpl(ActorCriticImpl):
         self._sample_noise = candidate_noise(self._slot_layout, SAMPLES, self.device)
         self._fixed_search: Search | None = self._config.searches[0]
         self._fixed_samples = False
+        self.trains_critics = True  # False where the policy alone is to learn
         self._n_rewards = self._config.n_rewards
         gammas = torch.tensor(self._config.gammas, device=self.device)[:, None]
         self._gammas = gammas.repeat_interleave(self._n_rewards, dim=0)  # (G * R, 1), of outputs
@@ -292,7 +297,15 @@ class IDQLImpl(ActorCriticImpl):
                 cast(JointCritic, critic).weigh([*self._config.reward_weights.values()])
 
     def compute_update(self, batch: TorchMiniBatch, grad_step: int) -> dict[str, torch.Tensor]:
-        """One step of V, then Q, then the policy, then the target critic."""
+        """One step of V, then Q, then the target critic, then the policy."""
+        metrics = self._update_critics(batch) if self.trains_critics else {}
+        optim = self._modules.actor_optim
+        if optim is not None:  # a structure model is trained already
+            actor_loss = -self.log_prob(imitation_batch(batch)).mean()
+            metrics["actor_loss"] = self.minimize(actor_loss, optim)
+        return metrics
+
+    def _update_critics(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
         modules, config = self._modules, self._config
         values: torch.Tensor = modules.value_func(batch.observations)
         targets = self._targets_of_values(batch)  # ([G * R,] B)
@@ -304,14 +317,8 @@ class IDQLImpl(ActorCriticImpl):
             next_values: torch.Tensor = modules.value_func(batch.next_observations)
         critic_loss = self.compute_critic_loss(batch, next_values)
         critic_loss = self.minimize(critic_loss, modules.critic_optim)
-        metrics = {"critic_loss": critic_loss, "value_loss": value_loss}
-
-        if modules.actor_optim is not None:  # a structure model is trained already
-            actor_loss = -self.log_prob(imitation_batch(batch)).mean()
-            metrics["actor_loss"] = self.minimize(actor_loss, modules.actor_optim)
-
         polyak_update(modules.targ_q_funcs, modules.q_funcs, config.tau)
-        return metrics
+        return {"critic_loss": critic_loss, "value_loss": value_loss}
 
     @torch.no_grad()
     def _targets_of_values(self, batch: TorchMiniBatch) -> torch.Tensor:
@@ -694,6 +701,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     config_class = IDQLConfig
     impl_class = IDQLImpl
     _overfitting: OverfittingCheck | None = None
+    _imitation: ImitationAlone | None = None
 
     @takes(_IDQLArguments)
     def __init__(self, *arguments: Any, **fields: Any) -> None:
@@ -753,7 +761,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         other._held_out = held_out
         if self.asm is not None:
             other.keep_asm(self.asm)
-        other.before_evaluation()
+        other.test_critics()
         return other
 
     def _as_buffer(self, dataset: Any) -> DeviceReplayBuffer:
@@ -825,19 +833,17 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         buffer, self._held_out = buffer.split(share)
         return buffer
 
-    def before_evaluation(self) -> None:
-        """Measures trust; training does not depend on whether it is measured.
+    def test_critics(self) -> None:
+        """Measures trust, without an effect on training but that of `spend_the_rest`.
 
         It looks at few states first, and at more only if they leave it open what is confirmed. How
         many follows from the moves that the policy leaves, not from the machine's time.
         """
-        if self._held_out is None:
+        impl, held_out = self.require_built(), self._held_out
+        if held_out is None:
             return
-        impl, device = self.require_built(), torch.empty(0, device=self._device).device
-        rows = self._held_out.observation_index
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(0)
-            rows = rows[torch.randperm(len(rows)).to(rows.device)]
+        with self._same_random_numbers():
+            rows = self._some_states(held_out, MOST_STATES)
             n_moves = impl.count_moves(*self._held_out_states(rows[:LEAST_STATES]))
             rows = rows[: states_to_look_at(len(self._nvec), n_moves)]
             trust = impl.measure_trust(*self._held_out_states(rows[:FIRST_STATES]))
@@ -848,6 +854,19 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
                 trust = impl.compare_in_model(trust, self._held_out_states(starts)[0])
         impl.trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
+
+    @contextmanager
+    def _same_random_numbers(self) -> Iterator[None]:
+        """Context in which tests draw the same numbers, and after which training goes on as if."""
+        device = torch.empty(0, device=self._device).device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            yield
+
+    def _some_states(self, held_out: DeviceReplayBuffer, n: int) -> torch.Tensor:
+        """Returns indices of held-out observations in random order, n at most."""
+        rows = held_out.observation_index
+        return rows[torch.randperm(len(rows)).to(rows.device)[:n]]
 
     def _held_out_states(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns held-out observations as networks and as rules see them, `(B, obs)` each."""
@@ -862,6 +881,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         self._overfitting = None
         can_measure = config.joint_critic and config.expectile == 0.5 and self._held_out is not None
         has_dropout = config.values_afterstates  # from the first step
+        if self._imitation is not None:
+            parts = {**parts, "imitation": self._imitation}
         if config.overfitting_dropout == 0.0 or not can_measure or has_dropout:
             return parts
         _, averages = self.require_built().critics
@@ -883,7 +904,12 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     def sample_and_update(
         self, source: BatchSource, measure: Timer = no_timer
     ) -> dict[str, torch.Tensor]:
-        """Also checks whether the critics overfit."""
+        """Also checks whether the critics overfit; trains the policy alone once they are given up.
+
+        Structure models return `asm_loss` and `asm_accuracy` then.
+        """
+        if self._imitation is not None and self._imitation.has_begun:
+            return self._imitate(self._imitation, source, measure)
         check, rate = self._overfitting, self._config.overfitting_dropout
         if check is None:
             return super().sample_and_update(source, measure)
@@ -894,12 +920,52 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             online.load_state_dict(averages.state_dict())
         return metrics
 
+    def _imitate(
+        self, alone: ImitationAlone, source: BatchSource, measure: Timer
+    ) -> dict[str, torch.Tensor]:
+        impl = self.require_built()
+        is_first, impl.trains_critics = impl.trains_critics, False
+        # Such steps cost something else, which a clock of work is to count once more.
+        with self._budget_of_run.preparing() if is_first else nullcontext():
+            if alone.pretraining is None:
+                return super().sample_and_update(source, measure)
+            with measure("algorithm_update"):
+                return self._finish_step(dict(alone.pretraining.step(self._progress)))
+
+    def before_evaluation(self) -> None:
+        """Also acts by what further pre-training has learned by now."""
+        super().before_evaluation()
+        self._take_over_model()
+
+    def _take_over_model(self) -> None:
+        alone = self._imitation
+        if alone is None or alone.pretraining is None or not alone.has_begun:
+            return
+        alone.pretraining.hand_over()
+        model = self.policy
+        if self._asm is not None and isinstance(model, JointPolicy):
+            self._asm.load_state_dict(model.asm.state_dict())
+
+    def spend_the_rest(self) -> None:
+        """Gives up critics that are far from confirming a search: the policy gets their time."""
+        alone, held_out = self._imitation, self._held_out
+        if alone is None or held_out is None or not alone.is_possible:
+            return
+        with self._same_random_numbers():
+            rows = self._some_states(held_out, FIRST_STATES)
+            trust = self.require_built().measure_trust(*self._held_out_states(rows))
+        if trust.is_out_of_reach:
+            alone.has_begun = True
+            LOG.info("The rest of the time goes to imitation", reason=str(trust))
+
     def frozen_state(self) -> object:
-        """Also how much the critics drop out."""
-        return super().frozen_state(), self.require_built().dropout_rate
+        """Also how much the critics drop out, and whether they are trained."""
+        impl = self.require_built()
+        return super().frozen_state(), impl.dropout_rate, impl.trains_critics
 
     def end_run(self) -> None:
         super().end_run()
+        self._take_over_model()  # a finished run that is resumed has no further evaluation
         trust = self.trust
         is_alone = trust is not None and trust.acts_by != "search"
         if trust is not None and is_alone and 0.0 < trust.alternatives < NEARLY_DETERMINISTIC:
@@ -915,8 +981,28 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
 
     def batch_source(self, buffer: DeviceReplayBuffer) -> BatchSource:
         """Nothing imitates with a policy that is not trained: no batch for it is drawn."""
+        self._imitation = self._create_imitation(buffer)
         is_used = self.policy.trainable_modules() or self._config.imitation_weights.critics
         return super().batch_source(buffer) if is_used else buffer
+
+    def batch_source_at(self, source: BatchSource, progress: float) -> BatchSource:
+        self._progress = progress
+        return super().batch_source_at(source, progress)
+
+    def begin_run(self, run: Run) -> None:
+        super().begin_run(run)
+        self.require_built().trains_critics = True
+        self._run, self._has_own_model = run, not self.policy.is_pretrained
+
+    def _create_imitation(self, buffer: DeviceReplayBuffer) -> ImitationAlone | None:
+        """Returns what can be trained alone in the rest of a run for a time; None without trust."""
+        run, policy = self._run, self.policy
+        if run.budget.seconds is None or self._held_out is None or self._config.search != "auto":
+            return None
+        if not isinstance(policy, JointPolicy):
+            return ImitationAlone(None, is_possible=True)
+        further = FurtherPretraining(policy, lambda: self.stage_context(buffer, run))
+        return ImitationAlone(further, is_possible=self._has_own_model)
 
     def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None:
         """Also measures returns, which the critics learn in standardized form."""

@@ -162,6 +162,118 @@ class StateActionSource(Protocol):
         """Returns observations `(B, obs)` and integer actions `(B, N)` on the device."""
 
 
+class Pretraining:
+    """Gradient steps of an Action Structure Model's pre-training, by Adam.
+
+    The model and the source are on one device; to be recorded as a CUDA graph, the source must draw
+    without waiting for it.
+
+    Args:
+        asm: trained in place.
+        source: of observations and actions.
+        config: how.
+        run: says whether several processes train and whether steps are recorded.
+        transform: of observations (an observation scaler).
+        unseen: rows by which it is noticed that the model overfits.
+
+    Attributes:
+        optimizer: of the model and of what the objective adds to it.
+        average: of the model's weights, for whoever makes the steps to update; None without
+            `ema_decay`.
+        parts: what checkpoints keep, without the average.
+        batch_size: rows of a step.
+    """
+
+    def __init__(
+        self,
+        asm: ActionStructureModel,
+        source: StateActionSource,
+        config: PretrainingConfig,
+        run: Run,
+        transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        unseen: StateActionSource | None = None,
+    ) -> None:
+        self._asm, self._source, self._config, self._run = asm, source, config, run
+        self._transform = transform
+        self._precision: Precision = config.precision or "float32"
+        self.batch_size = asm.rows_per_update(config.batch_size)
+        self._objective = config.create_objective(asm)
+        if run.enable_ddp:
+            share_training(self._objective)
+        self.average = WeightAverage(asm, config.ema_decay) if config.ema_decay else None
+        rate, parameters = config.learning_rate, self._objective.parameters()
+        self.optimizer = torch.optim.Adam(parameters, lr=rate, fused=True)
+        self.parts: dict[str, Any] = {"objective": self._objective, "optimizer": self.optimizer}
+        self._check: OverfittingCheck | None = None
+        if config.overfitting_dropout and unseen is not None:
+            errors = functools.partial(self._errors, unseen)
+            self._check = OverfittingCheck("The structure model", asm, errors)
+            self.parts["overfitting"] = self._check
+        self._update: Callable[[], Metrics] | None = None
+        self._objective.train()
+
+    def step(self, number: int) -> Metrics:
+        """Makes the step of a number, from 1, and checks whether the model overfits.
+
+        Returns:
+            Scalars on the device, which the next call may overwrite.
+        """
+        if self._update is None:  # a recording keeps the dropout that it was made with
+            if self._check is not None and self._check.has_risen:
+                drop_out(self._asm, self._config.overfitting_dropout)
+            device, graph = self._asm.device, self._run.compile_graph
+            self._update = recorded(self._add_gradients_and_step, [self.optimizer], device, graph)
+        metrics = self._update()
+        if self._check is not None and self._check.after_step(number):
+            self._update = None
+            if self.average is not None:
+                self.average.sync()
+        return metrics
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Context in which the model has the averaged weights, if there are any."""
+        return nullcontext() if self.average is None else self.average.in_use()
+
+    def validate(self, held_out: StateActionSource) -> Validation:
+        """Measures on fixed rows and masks, without dropout."""
+        with self._measuring():
+            observations, actions = held_out.sample_observations_and_actions(VALIDATION_ROWS)
+            return self._objective.validate(self._scaled(observations), actions)
+
+    def _add_gradients_and_step(self) -> Metrics:
+        observations, actions = self._source.sample_observations_and_actions(self.batch_size)
+        self.optimizer.zero_grad()
+        observations = self._scaled(observations)
+        result = self._objective.add_gradients(observations, actions, self._precision)
+        largest = self._config.clip_grad_norm
+        torch.nn.utils.clip_grad_norm_(self._objective.parameters(), largest)
+        self.optimizer.step()
+        return {"loss": result.loss.detach(), "accuracy": result.accuracy}
+
+    def _scaled(self, observations: torch.Tensor) -> torch.Tensor:
+        return observations if self._transform is None else self._transform(observations)
+
+    def _errors(self, unseen: StateActionSource) -> torch.Tensor:
+        """Returns losses of fixed rows with fixed masks, without dropout, `(n_rows,)`."""
+        assert isinstance(self._objective, AnyOrderActionModeling)
+        n_rows = min(CHECKED_ROWS, CHECKED_BATCHES * self.batch_size)
+        with self._measuring():
+            observations, actions = unseen.sample_observations_and_actions(n_rows)
+            return self._objective.row_losses(self._scaled(observations), actions)
+
+    @contextmanager
+    def _measuring(self) -> Iterator[None]:
+        """Context of the same random numbers each time: training does not depend on it."""
+        device = self._asm.device
+        devices = [device] if device.type == "cuda" else []
+        self._objective.eval()
+        precision = self._precision
+        with torch.random.fork_rng(devices), torch.no_grad(), autocast(device, precision):
+            torch.manual_seed(0)
+            yield
+        self._objective.train()
+
+
 def pretrain(
     asm: ActionStructureModel,
     source: StateActionSource,
@@ -174,10 +286,8 @@ def pretrain(
 ) -> list[Row]:
     """Trains `asm` in place by the config's objective and leaves it in evaluation mode.
 
-    Both are on one device; to be recorded as a CUDA graph, the source must draw without waiting for
-    it. Observations are transformed first (an observation scaler). 4,096 fixed rows of `held_out`
-    are predicted after each epoch. By rows of `unseen` it is noticed that the model overfits.
-    `on_row` is called with each epoch's row and the log's folder, e.g. to save the model.
+    For the arguments see `Pretraining`. 4,096 fixed rows of `held_out` are predicted after each
+    epoch. `on_row` is called with each epoch's row and the log's folder, e.g. to save the model.
 
     Returns:
         One row per epoch: `epoch`, `step`, `loss`, `accuracy`, `seconds`, `samples` (rows so far)
@@ -191,125 +301,39 @@ def pretrain(
     if config.patience is not None and held_out is None:
         raise ValueError("patience needs held_out data.")
     keep_freed_memory()
-    batch_size = asm.rows_per_update(config.batch_size)
-    precision = config.precision or "float32"
-    objective = config.create_objective(asm)
-    if run.enable_ddp:
-        share_training(objective)
-    average = WeightAverage(asm, config.ema_decay) if config.ema_decay else None
-    optimizer = torch.optim.Adam(objective.parameters(), lr=config.learning_rate, fused=True)
-    device = asm.device
-
-    def scaled(observations: torch.Tensor) -> torch.Tensor:
-        return observations if transform is None else transform(observations)
-
-    def averaged() -> AbstractContextManager[None]:
-        return nullcontext() if average is None else average.in_use()
-
-    def update() -> Metrics:
-        observations, actions = source.sample_observations_and_actions(batch_size)
-        optimizer.zero_grad()
-        result = objective.add_gradients(scaled(observations), actions, precision)
-        torch.nn.utils.clip_grad_norm_(objective.parameters(), config.clip_grad_norm)
-        optimizer.step()
-        return {"loss": result.loss.detach(), "accuracy": result.accuracy}
-
-    parts: dict[str, Any] = {"objective": objective, "optimizer": optimizer}
-    check: OverfittingCheck | None = None
-    if config.overfitting_dropout and unseen is not None:
-        assert isinstance(objective, AnyOrderActionModeling)
-        n_rows = min(CHECKED_ROWS, CHECKED_BATCHES * batch_size)
-        errors = functools.partial(_errors, objective, unseen, n_rows, scaled, precision)
-        check = OverfittingCheck("The structure model", asm, errors)
-        parts["overfitting"] = check
-
+    training = Pretraining(asm, source, config, run, transform, unseen)
+    batch_size, average = training.batch_size, training.average
     epoch_steps = math.ceil(source.transition_count / batch_size)
     loop = Loop(
         run,
         "pretraining",
         config.n_updates(source.transition_count, batch_size),
         epoch_steps,
-        parts,
-        device,
+        training.parts,
+        asm.device,
         config.patience,
         keep_best=None if config.patience is None else asm,
         label="Pre-training",
-        optimizers=[optimizer],
+        optimizers=[training.optimizer],
         schedule=Schedule(config.lr_schedule, config.lr_warmup),
         average=average,
         share=config.budget_share,
     )
-    if check is not None and check.has_risen:  # before an interruption
-        drop_out(asm, config.overfitting_dropout)
-
-    def new_step() -> Callable[[], Metrics]:
-        return recorded(update, [optimizer], device, run.compile_graph)
-
-    step = new_step()
-
-    def checked_step() -> Metrics:
-        nonlocal step
-        metrics = step()
-        if check is not None and check.after_step(loop.step + 1):
-            drop_out(asm, config.overfitting_dropout)
-            step = new_step()  # a recording keeps the rate that it was made with
-            if average is not None:
-                average.sync()
-        return metrics
-
-    objective.train()
     with run.log("pretraining", "asm", epoch_steps) as log:
-        for _ in loop.epochs(checked_step):
+        for _ in loop.epochs(lambda: training.step(loop.step + 1)):
             row, score = loop.take_row(), None
             row["samples"] = loop.step * batch_size
-            with averaged():
+            with training.averaged():
                 if held_out is not None:
-                    score, metrics = _validate(objective, held_out, scaled, precision)
+                    score, metrics = training.validate(held_out)
                     row |= {f"validation_{name}": value for name, value in metrics.items()}
             # The last epoch's checkpoint is written here, with the network's own weights in place.
             row = loop.add_row(row, score)
             log.add(row)
             if on_row is not None:
-                with averaged():
+                with training.averaged():
                     on_row(row, log.folder)
     if average is not None and config.patience is None:  # the best weights are averages already
         asm.load_state_dict(average.state_dict())
     asm.eval()
     return loop.rows
-
-
-def _errors(
-    objective: AnyOrderActionModeling,
-    unseen: StateActionSource,
-    n_rows: int,
-    transform: Callable[[torch.Tensor], torch.Tensor],
-    precision: Precision,
-) -> torch.Tensor:
-    """Returns losses of fixed rows with fixed masks, without dropout, `(n_rows,)`."""
-    with _measuring(objective, precision):
-        observations, actions = unseen.sample_observations_and_actions(n_rows)
-        return objective.row_losses(transform(observations), actions)
-
-
-@contextmanager
-def _measuring(objective: PretrainingObjective, precision: Precision) -> Iterator[None]:
-    """Context of the same random numbers each time, so that training does not depend on it."""
-    device = objective.asm.device
-    devices = [device] if device.type == "cuda" else []
-    objective.eval()
-    with torch.random.fork_rng(devices), torch.no_grad(), autocast(device, precision):
-        torch.manual_seed(0)
-        yield
-    objective.train()
-
-
-def _validate(
-    objective: PretrainingObjective,
-    held_out: StateActionSource,
-    transform: Callable[[torch.Tensor], torch.Tensor],
-    precision: Precision,
-) -> Validation:
-    """Measures on fixed rows and masks, without dropout."""
-    with _measuring(objective, precision):
-        observations, actions = held_out.sample_observations_and_actions(VALIDATION_ROWS)
-        return objective.validate(transform(observations), actions)

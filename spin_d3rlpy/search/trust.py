@@ -248,6 +248,19 @@ class Trust:
         )
 
     @property
+    def is_out_of_reach(self) -> bool:
+        """Whether critics are so far from confirming any search that none will act soon.
+
+        Of each, others confirm less than half of the gain, or a gain below 1 % of the spread of
+        returns. With more training shares rise, and with them the mistakes that all critics share:
+        on `signals` from 0.5 to 0.87, of searches that returned half of what imitation does.
+        """
+        least = LEAST_GAIN * self.spread
+        gains = zip(self.careful_gains, self.confirmed, strict=True)
+        is_far = all(careful < 0.0 or confirmed < least for careful, confirmed in gains)
+        return self.acts_by != "search" and is_far
+
+    @property
     def is_clear(self) -> bool:
         """Whether more states would hardly change which searches are confirmed.
 

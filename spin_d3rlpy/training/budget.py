@@ -24,8 +24,12 @@ LEAST_GAIN = 1.25  # other programs may soon use the cores
 # overtime than this share of the budget, and than these seconds.
 OVERTIME_SHARE = 0.05
 OVERTIME_SECONDS = 0.5
-# Between the first and the last test of what was learned, others are made while all of them keep to
-# this share of a stage's seconds.
+# At the end of the epoch in which this share of a stage's seconds is over, a brief test of what was
+# learned decides what the rest is for. It takes about a tenth of a whole test's time.
+PART_OF_THE_WAY = 0.25
+BRIEF_TEST = 0.1
+# From then on, tests before the one at the stage's end are made while all of them keep to this
+# share of the seconds.
 TEST_SHARE = 0.1
 
 
@@ -162,22 +166,29 @@ class StageTime:
         assert self.seconds is not None
         return max(0.0, self.seconds - self._last_test)
 
+    def is_part_of_the_way(self, epoch: int) -> bool:
+        """Whether it is the end of this epoch at which a timed stage decides about the rest."""
+        first = math.ceil(PART_OF_THE_WAY * self._budget.n_epochs)
+        return self.seconds is not None and epoch == first
+
     @property
     def affords_test(self) -> bool:
-        """Whether another test before the end keeps to its share of the seconds."""
+        """Whether another test before the end keeps to its share; not before the brief one."""
         if self.seconds is None:
             return True
-        return self._tests + self._last_test <= TEST_SHARE * self.seconds
+        is_known = self._last_test > 0.0
+        return is_known and self._tests + self._last_test <= TEST_SHARE * self.seconds
 
     @contextmanager
-    def testing(self) -> Iterator[None]:
+    def testing(self, is_brief: bool = False) -> Iterator[None]:
         """Context of a test of what was learned, between steps; its time counts."""
         before = self._budget.spent
         with self._budget.counting():
             yield
-        self._last_test = self._budget.spent - before
-        self._tests += self._last_test
-        self._spent += self._last_test
+        seconds = self._budget.spent - before
+        self._last_test = seconds / BRIEF_TEST if is_brief else seconds
+        self._tests += seconds
+        self._spent += seconds
 
     def total(self, step: int) -> int | None:
         """Returns the number of steps, estimated from the seconds of the first `step` ones."""

@@ -278,11 +278,17 @@ class Loop:
         if self._bar is not None:
             self._bar.set_postfix_str("")
 
-    def test(self, test: Callable[[], None], epoch: int) -> None:
-        """Tests what was learned, at the end of the last epoch or where the time affords it."""
-        if self.is_over(epoch) or self._time.affords_test:
+    def test(self, test: Callable[[], None], epoch: int, is_wanted: bool = True) -> None:
+        """Tests what was learned: after the last epoch, or where wanted and the time affords it."""
+        if self.is_over(epoch) or (is_wanted and self._time.affords_test):
             with self._time.testing(), self.showing("testing"):
                 test()
+
+    def decide(self, decide: Callable[[], None], epoch: int) -> None:
+        """Decides, by a brief test, what the rest of a run for a time is for, if it is time to."""
+        if self._time.is_part_of_the_way(epoch) and not self.is_over(epoch):
+            with self._time.testing(is_brief=True), self.showing("testing"):
+                decide()
 
     def is_over(self, epoch: int) -> bool:
         """Whether this epoch is the last one."""

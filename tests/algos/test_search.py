@@ -559,7 +559,7 @@ def test_trust_values_few_moves_where_a_policy_leaves_many(monkeypatch: pytest.M
     assert algo.trust.states == 40
     assert max(valued) == 3 * 4 * 40  # from three candidates
     monkeypatch.setattr(trust_module, "MOST_MOVES", 4)
-    algo.before_evaluation()
+    algo.test_critics()
     assert algo.trust.states == LEAST_STATES
 
 

@@ -1,0 +1,38 @@
+"""The rest of a run in which critics are known not to act: training of the policy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from spin_d3rlpy.policies.further_pretraining import FurtherPretraining
+
+
+class ImitationAlone:
+    """Whether a run's steps train the policy alone, and what is trained then.
+
+    Args:
+        pretraining: what goes on of a policy that is a structure model; None of one that an
+            objective trains, whose own steps go on.
+        is_possible: False if the policy's model was given, and is to stay what it is.
+
+    Attributes:
+        has_begun: whether critics are given up.
+    """
+
+    def __init__(self, pretraining: FurtherPretraining | None, is_possible: bool) -> None:
+        self.pretraining, self.is_possible, self.has_begun = pretraining, is_possible, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what was decided and trained."""
+        return {
+            "is_possible": self.is_possible,
+            "has_begun": self.has_begun,
+            "pretraining": None if self.pretraining is None else self.pretraining.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state_dict`."""
+        self.is_possible, self.has_begun = state["is_possible"], state["has_begun"]
+        if self.pretraining is not None:
+            self.pretraining.load_state_dict(state["pretraining"])

@@ -1,0 +1,204 @@
+"""Critics that will not act leave the rest of a run for a time to imitation."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import d3rlpy
+import numpy as np
+import pytest
+import torch
+from d3rlpy.logging import NoopAdapterFactory
+
+from spin_d3rlpy import SPINIDQL, Factored, FactoredIDQL, SPINJoint, from_table
+from spin_d3rlpy.algos.idql import IDQLImpl
+from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig
+from spin_d3rlpy.asm.pretraining import Pretraining
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.search.trust import Search, Trust
+from spin_d3rlpy.training.budget import Budget
+from tests.algos.problems import TINY
+
+NVEC = [3, 2, 2]
+QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+TOTAL = 4.0  # seconds
+
+
+class Clock:
+    """Time passes whenever it is asked for, so that a run has the same steps on every machine."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.01
+        return self.now
+
+
+def log(n: int = 1000) -> DeviceReplayBuffer:
+    """Single steps whose choices mostly follow from the state; those of the first slot pay."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 4))
+    actions = (x[:, :3] > 0).astype(int)
+    is_odd = rng.random((n, 3)) < 0.1
+    actions = np.where(is_odd, rng.integers(0, NVEC, (n, 3)), actions)
+    table: dict[Any, Any] = {"episode": np.arange(n)}
+    table |= {f"x_{i}": x[:, i] for i in range(4)} | {f"a_{i}": actions[:, i] for i in range(3)}
+    table["reward"] = 3.0 * (actions[:, 0] == 0)
+    columns: dict[str, Any] = {
+        "observations": [f"x_{i}" for i in range(4)],
+        "actions": [f"a_{i}" for i in range(3)],
+    }
+    return from_table(
+        table, **columns, nvec=NVEC, episode="episode", terminal=True, reward="reward"
+    )
+
+
+def algorithm(kind: type[Any] = SPINIDQL, **fields: Any) -> Any:
+    pretraining = PretrainingConfig(
+        masking="any_order", budget_share=0.4, batch_size=32, ema_decay=0.9, lr_schedule="linear"
+    )
+    policy = SPINJoint(transformer=TINY, pretraining=pretraining)
+    return kind(
+        policy=policy if kind is SPINIDQL else Factored(),
+        joint_critic=True,
+        expectile=0.5,
+        held_out_share=0.3,
+        batch_size=32,
+        **fields,
+    )
+
+
+def fitted(kind: type[Any] = SPINIDQL, fields: Any = None, **options: Any) -> Any:
+    d3rlpy.seed(0)
+    algo = algorithm(kind, **(fields or {}))
+    algo.fit(log(), **{"seconds": Budget(TOTAL, Clock()), **options, **QUIET})
+    return algo
+
+
+def has_given_up(algo: Any) -> bool:
+    return not algo.impl.trains_critics
+
+
+def has_one_model(algo: Any) -> bool:
+    """Whether what users get is what acts."""
+    models = (model.state_dict().values() for model in (algo.policy.asm, algo.asm))
+    return all(torch.equal(one, two) for one, two in zip(*models, strict=True))
+
+
+def out_of_reach(answer: bool) -> Any:
+    return mock.patch.object(Trust, "is_out_of_reach", property(lambda _: answer))
+
+
+def networks(algo: Any) -> list[torch.Tensor]:
+    modules = algo.impl.modules.get_torch_modules()
+    return [value for module in modules.values() for value in module.state_dict().values()]
+
+
+def test_a_search_is_out_of_reach_if_others_confirm_less_than_half_of_every_gain() -> None:
+    searches = (Search(0.99, 0.02), Search(0.0, 0.02))
+
+    def trust(*confirmed: float) -> Trust:
+        return Trust(searches, (1.0, 1.0), confirmed, (0.01, 0.01), states=64, spread=10.0)
+
+    assert trust(0.4, 0.45).is_out_of_reach
+    assert not trust(0.4, 0.6).is_out_of_reach
+    assert not trust(0.4, 0.9).is_out_of_reach
+    small = dataclasses.replace(trust(0.4, 0.6), spread=100.0)  # of which that gain is 0.6 %
+    assert small.is_out_of_reach
+
+
+def test_critics_out_of_reach_leave_their_time_to_the_structure_model() -> None:
+    step = Pretraining.step
+    with (
+        out_of_reach(True),
+        mock.patch.object(Pretraining, "step", autospec=True, side_effect=step) as made,
+    ):
+        algo = fitted()
+    assert has_given_up(algo)
+    numbers = [call.args[1] for call in made.call_args_list]
+    first, rest = numbers[: numbers.index(1, 1)], numbers[numbers.index(1, 1) :]
+    # 40 % of the seconds, then what is left after a third of the others.
+    assert len(rest) / len(first) == pytest.approx(1.05, abs=0.15)
+    assert has_one_model(algo)
+
+
+def test_more_pretraining_predicts_choices_better() -> None:
+    buffer = log()
+    x = buffer.observations_at(buffer.observation_index).numpy()
+    with out_of_reach(False):
+        before = fitted()
+    with out_of_reach(True):
+        after = fitted()
+    scores = [algo.support(x, buffer.actions.numpy()).mean() for algo in (before, after)]
+    assert scores[1] > scores[0] + 0.02
+
+
+def test_critics_that_know_what_pays_go_on() -> None:
+    assert not has_given_up(fitted())
+
+
+def test_of_steps_none_are_given_up() -> None:
+    d3rlpy.seed(0)
+    algo = algorithm()
+    algo.config.policy.pretraining.max_updates = 4
+    with out_of_reach(True):  # a user asked for as many
+        algo.fit(log(), n_steps=40, n_steps_per_epoch=4, **QUIET)
+    assert not has_given_up(algo)
+
+
+def test_a_search_that_always_acts_keeps_its_critics() -> None:
+    with out_of_reach(True):
+        assert not has_given_up(fitted(fields={"search": "always"}))
+
+
+def test_a_model_that_was_given_stays_what_it_is() -> None:
+    with out_of_reach(True):
+        model = fitted().asm
+        assert isinstance(model, ActionStructureModel)
+        before = [value.clone() for value in model.state_dict().values()]
+        algo = fitted(fields={"asm": model})
+    assert not has_given_up(algo)
+    for one, two in zip(before, algo.asm.state_dict().values(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_other_policies_go_on_without_the_critics() -> None:
+    with (
+        out_of_reach(True),
+        mock.patch.object(
+            IDQLImpl, "_update_critics", autospec=True, side_effect=IDQLImpl._update_critics
+        ) as made,
+    ):
+        algo = fitted(kind=FactoredIDQL)
+    assert has_given_up(algo)
+    assert made.call_count == pytest.approx(0.3 * algo.grad_step, rel=0.1)
+
+
+def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
+    kept: dict[str, Any] = {"checkpoint_dir": tmp_path, "checkpoint_interval": 7}
+    calls, step = itertools.count(), Pretraining.step
+
+    def die(*arguments: Any) -> Any:
+        if next(calls) == 250:  # of the further pre-training
+            raise KeyboardInterrupt
+        return step(*arguments)
+
+    with out_of_reach(True):
+        whole = fitted()
+        with mock.patch.object(Pretraining, "step", die), pytest.raises(KeyboardInterrupt):
+            fitted(**kept)
+    with out_of_reach(False):  # what was decided stays
+        again = fitted(**kept, resume=True)
+    assert has_given_up(again)
+    assert again.grad_step == whole.grad_step
+    assert again.trust == whole.trust
+    for one, two in zip(networks(again), networks(whole), strict=True):
+        assert torch.equal(one, two)
+    finished = fitted(**kept, resume=True)
+    assert has_one_model(finished)
+    assert torch.equal(networks(finished)[0], networks(whole)[0])
