@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import torch
+from d3rlpy.algos.qlearning.base import QLearningAlgoImplBase
 from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 from d3rlpy.optimizers import OptimizerFactory
@@ -70,6 +71,23 @@ class CriticImpl(MultiDiscreteImpl):
 
     def inner_predict_value(self, x: Any, action: torch.Tensor) -> torch.Tensor:
         return self.q_values(self._modules.q_funcs, x, action).mean(0)
+
+    def copy_q_function_from(self, impl: QLearningAlgoImplBase) -> None:
+        """Copies another algorithm's critics, also the units of their values.
+
+        Raises:
+            ValueError: the other critics are of another kind or size.
+        """
+        critic = self.q_function
+        if not isinstance(impl, CriticImpl) or type(impl.q_function) is not type(critic):
+            raise ValueError(
+                f"Expected an algorithm with a {type(critic).__name__}, got "
+                f"{type(getattr(impl, 'q_function', impl)).__name__}."
+            )
+        try:
+            critic.load_state_dict(impl.q_function.state_dict())
+        except RuntimeError as error:
+            raise ValueError(f"The other critics have other sizes: {error}") from error
 
     @property
     def q_function(self) -> nn.ModuleList:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, Self, cast
 
 import torch
+from d3rlpy.algos.qlearning.base import QLearningAlgoImplBase
 from d3rlpy.dataset import cast_flat_shape
 from d3rlpy.logging import LOG
 from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
@@ -465,6 +466,17 @@ class IDQLImpl(ActorCriticImpl):
     def critics(self) -> tuple[ActionCritic, ActionCritic]:
         """Online and target ensemble."""
         return self._modules.q_funcs, self._modules.targ_q_funcs
+
+    def copy_q_function_from(self, impl: QLearningAlgoImplBase) -> None:
+        """Also copies the model of states by which critics of afterstates value."""
+        super().copy_q_function_from(impl)
+        if self._config.values_afterstates:
+            model, other = self.state_model, cast(IDQLImpl, impl).state_model
+            assert model is not None
+            assert other is not None  # critics of the same kind need one
+            model.load_state_dict(other.state_dict())
+        search = self.acting_search or self._config.searches[0]
+        self._compare_by(search.gamma)  # what acts here, not there
 
     def fix_search(self) -> None:
         """Fixes how files act that are exported next."""

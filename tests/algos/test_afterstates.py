@@ -215,6 +215,15 @@ def test_its_policy_acts_from_a_file(trained: SPINIDQL, tmp_path: Path) -> None:
     assert (policy.predict(EVERYWHERE) == expected).all()
 
 
+def test_its_critics_are_copied_with_what_they_see(trained: SPINIDQL) -> None:
+    other: Any = algorithm(afterstates=True)
+    other.build_with_dataset(walks(3000))  # observations have the same scale
+    other.copy_q_function_from(trained)
+    actions: NDArray[Any] = trained.predict(EVERYWHERE)
+    expected: NDArray[Any] = trained.predict_value(EVERYWHERE, actions)
+    assert (other.predict_value(EVERYWHERE, actions) == expected).all()
+
+
 @pytest.mark.parametrize("extension", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_its_search_acts_from_an_exported_file(
     trained: SPINIDQL, extension: str, tmp_path: Path

@@ -430,6 +430,29 @@ def test_a_copied_policy_acts_alike_and_stays_pretrained(
     assert target.impl.policy.is_pretrained == source.impl.policy.is_pretrained
 
 
+def test_copied_critics_value_alike_in_returns_units() -> None:
+    fields = {**tiny_fields(SPINIDQL), "joint_critic": True}
+    source = make(SPINIDQL, seed=1, **fields)
+    quiet: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+    source.fit(random_buffer(), n_steps=3, n_steps_per_epoch=3, **quiet)
+    target = make(SPINIDQL, seed=2, **fields)
+    target.build_with_dataset(random_buffer())  # its returns are not measured
+    target.copy_q_function_from(source)
+    actions = source.predict(OBSERVATIONS)
+    expected = source.predict_value(OBSERVATIONS, actions)
+    assert np.array_equal(target.predict_value(OBSERVATIONS, actions), expected)
+
+
+def test_critics_of_another_kind_or_size_are_not_copied() -> None:
+    joint = built(SPINIDQL, **{**tiny_fields(SPINIDQL), "joint_critic": True})
+    with pytest.raises(ValueError, match="with a FactoredCritic, got JointCritic"):
+        built(FactoredIQL).copy_q_function_from(joint)
+    wider = make(FactoredIQL, critic_encoder_factory=VectorEncoderFactory([17]))
+    wider.build_with_dataset(random_buffer())
+    with pytest.raises(ValueError, match="critics have other sizes"):
+        wider.copy_q_function_from(built(FactoredIQL))
+
+
 def test_a_policy_of_another_kind_or_size_is_not_copied() -> None:
     factored = built(FactoredIQL)
     with pytest.raises(ValueError, match="with a SlotPolicy as policy, got FactoredPolicy"):
