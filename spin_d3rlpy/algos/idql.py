@@ -1007,9 +1007,13 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         self._run, self._has_own_model = run, not self.policy.is_pretrained
 
     def _create_imitation(self, buffer: DeviceReplayBuffer) -> ImitationAlone | None:
-        """Returns what can be trained alone in the rest of a run for a time; None without trust."""
-        run, policy = self._run, self.policy
-        if run.budget.seconds is None or self._held_out is None or self._config.search != "auto":
+        """Returns what can be trained alone in the rest of a run for a time; None without trust.
+
+        Critics of several rewards are for other weights, too: these need not confirm the same.
+        """
+        config, run, policy = self._config, self._run, self.policy
+        has_time, is_tested = run.budget.seconds is not None, self._held_out is not None
+        if not has_time or not is_tested or config.search != "auto" or config.n_rewards > 1:
             return None
         if not isinstance(policy, JointPolicy):
             return ImitationAlone(None, is_possible=True)

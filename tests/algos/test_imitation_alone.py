@@ -39,7 +39,7 @@ class Clock:
         return self.now
 
 
-def log(n: int = 1000) -> DeviceReplayBuffer:
+def log(n: int = 1000, rewards: int = 1) -> DeviceReplayBuffer:
     """Single steps whose choices mostly follow from the state; those of the first slot pay."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 4))
@@ -53,9 +53,13 @@ def log(n: int = 1000) -> DeviceReplayBuffer:
         "observations": [f"x_{i}" for i in range(4)],
         "actions": [f"a_{i}" for i in range(3)],
     }
-    return from_table(
-        table, **columns, nvec=NVEC, episode="episode", terminal=True, reward="reward"
-    )
+    if rewards == 1:
+        columns["reward"] = "reward"
+    else:
+        table["other"] = 1.0 * (actions[:, 1] == 0)
+        columns["rewards"] = {"one": "reward", "two": "other"}
+        columns["weights"] = {"one": 1.0, "two": 1.0}
+    return from_table(table, **columns, nvec=NVEC, episode="episode", terminal=True)
 
 
 def algorithm(kind: type[Any] = SPINIDQL, **fields: Any) -> Any:
@@ -148,6 +152,15 @@ def test_of_steps_none_are_given_up() -> None:
     algo.config.policy.pretraining.max_updates = 4
     with out_of_reach(True):  # a user asked for as many
         algo.fit(log(), n_steps=40, n_steps_per_epoch=4, **QUIET)
+    assert not has_given_up(algo)
+
+
+def test_critics_of_several_rewards_stay_for_other_weights() -> None:
+    d3rlpy.seed(0)
+    algo = algorithm()
+    with out_of_reach(True):
+        algo.fit(log(rewards=2), seconds=Budget(TOTAL, Clock()), **QUIET)
+    assert algo.config.n_rewards == 2
     assert not has_given_up(algo)
 
 
