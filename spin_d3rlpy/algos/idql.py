@@ -307,43 +307,43 @@ class IDQLImpl(ActorCriticImpl):
         return metrics
 
     def _update_critics(self, batch: TorchMiniBatch) -> dict[str, torch.Tensor]:
-        modules, config = self._modules, self._config
-        values: torch.Tensor = modules.value_func(batch.observations)
-        targets = self._targets_of_values(batch)  # ([G * R,] B)
+        modules, config, x = self._modules, self._config, cast(torch.Tensor, batch.observations)
+        critic = modules.q_funcs
+        predictions = critic.predictions(self._slot_layout, x, batch.actions)
+        values: torch.Tensor = modules.value_func(x)
+        targets = self._targets_of_values(batch, predictions.detach())  # ([G * R,] B)
         advantage = targets - values.reshape(targets.shape)
         value_loss = expectile_loss(advantage, config.expectile)
         value_loss = self.minimize(value_loss, modules.value_optim)
 
         with torch.no_grad():
             next_values: torch.Tensor = modules.value_func(batch.next_observations)
-        critic_loss = self.compute_critic_loss(batch, next_values)
+        critic_loss = critic.loss(predictions, self._targets_of_critics(batch, next_values))
         critic_loss = self.minimize(critic_loss, modules.critic_optim)
-        polyak_update(modules.targ_q_funcs, modules.q_funcs, config.tau)
+        polyak_update(modules.targ_q_funcs, critic, config.tau)
         return {"critic_loss": critic_loss, "value_loss": value_loss}
 
     @torch.no_grad()
-    def _targets_of_values(self, batch: TorchMiniBatch) -> torch.Tensor:
+    def _targets_of_values(self, batch: TorchMiniBatch, predictions: torch.Tensor) -> torch.Tensor:
         """What V is regressed to, standardized, `([G * R,] B)`.
 
         With critics of whole actions it is the mean of the online critics, not the smallest value
         of the target networks, as in IQL: values of the data's own actions are not too high, and
         the delay of target networks costs most of a short training.
         """
-        x: Any = batch.observations
+        modules, x = self._modules, batch.observations
         if self._config.joint_critic:
-            return self._modules.q_funcs.standardized(self._slot_layout, x, batch.actions).mean(0)
-        return self.q_values(self._modules.targ_q_funcs, x, batch.actions).amin(0)
+            return modules.q_funcs.means(predictions).mean(0)
+        return self.q_values(modules.targ_q_funcs, x, batch.actions).amin(0)
 
-    def compute_critic_loss(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
-        """Squared errors by all discounts and rewards, in units of standardized returns."""
-        critic, x = self._modules.q_funcs, cast(torch.Tensor, batch.observations)
-        scale = critic.scale
+    def _targets_of_critics(self, batch: TorchMiniBatch, next_values: torch.Tensor) -> torch.Tensor:
+        """Bootstrapped returns by all discounts and rewards, standardized, `(G * R, B)`."""
+        scale = self._modules.q_funcs.scale
         next_returns = scale.restore(next_values.reshape(len(self._gammas), -1))
         rewards = None
         if self._n_rewards > 1:  # of each discount's outputs
             rewards = named_rewards_of(batch).T.repeat(len(self._config.gammas), 1)
-        targets = scale.standardize(self.bootstrap(batch, next_returns, self._gammas, rewards))
-        return critic.loss(self._slot_layout, x, batch.actions, targets)
+        return scale.standardize(self.bootstrap(batch, next_returns, self._gammas, rewards))
 
     @eval_api
     @torch.no_grad()

@@ -105,29 +105,33 @@ class ActionCritic(nn.ModuleList):
         """Returns `Q_e(s, a)` by the discount of a number, otherwise as `q_values`."""
         return self.q_values(slot_layout, observations, actions)
 
+    def predictions(
+        self, slot_layout: SlotLayout, observations: torch.Tensor, actions: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns what the networks say of actions `(B, N)`, which `loss` learns by.
+
+        Here these are values by all discounts, in units of `scale`, `(E, G, B)`.
+        """
+        return self.q_values(slot_layout, observations, actions)[:, None]
+
+    def means(self, predictions: torch.Tensor) -> torch.Tensor:
+        """Returns the values by all discounts that predictions stand for, `(E, G, B)`."""
+        return predictions
+
     def standardized(
         self, slot_layout: SlotLayout, observations: torch.Tensor, actions: torch.Tensor
     ) -> torch.Tensor:
         """Returns values by all discounts of actions `(B, N)`, in units of `scale`, `(E, G, B)`."""
-        return self.q_values(slot_layout, observations, actions)[:, None]
+        return self.means(self.predictions(slot_layout, observations, actions))
 
-    def loss(
-        self,
-        slot_layout: SlotLayout,
-        observations: torch.Tensor,
-        actions: torch.Tensor,
-        targets: torch.Tensor,
-    ) -> torch.Tensor:
+    def loss(self, predictions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Returns the loss of values by all discounts, added over these and the ensemble.
 
         Args:
-            slot_layout: of the actions.
-            observations: `(B, obs)`.
-            actions: `(B, N)`.
+            predictions: of actions `(B, N)`.
             targets: in units of `scale`, `(G, B)`.
         """
-        values = self.standardized(slot_layout, observations, actions)  # (E, G, B)
-        return squared_error(values.flatten(0, 1), targets.repeat(len(values), 1))
+        return squared_error(predictions.flatten(0, 1), targets.repeat(len(predictions), 1))
 
     @property
     def scale(self) -> Scale:

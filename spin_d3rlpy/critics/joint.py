@@ -635,28 +635,27 @@ class JointCritic(ActionCritic):
         ]
         return torch.stack(values)
 
-    def standardized(
+    def predictions(
         self, slot_layout: SlotLayout, observations: torch.Tensor, actions: torch.Tensor
     ) -> torch.Tensor:
-        values: Any = [
-            q.standardized(q.open(observations).total(actions.long())) for q in self.members
-        ]
-        return torch.stack(values)
-
-    def loss(
-        self,
-        slot_layout: SlotLayout,
-        observations: torch.Tensor,
-        actions: torch.Tensor,
-        targets: torch.Tensor,
-    ) -> torch.Tensor:
-        losses = []
+        """Returns standardized values `(E, G * R, B)`, with bins logits `(E, B, G * M)`."""
+        predictions = []
         for q in self.members:
-            if q.bins is None:  # all members' errors are added up at once
-                return super().loss(slot_layout, observations, actions, targets)
-            logits = q.logits(q.open(observations).total(actions.long()))
-            losses.append(q.bins.cross_entropy(logits, targets))
-        return torch.stack(losses).sum()
+            total = q.open(observations).total(actions.long())
+            predictions.append(q.standardized(total) if q.bins is None else q.logits(total))
+        return torch.stack(predictions)
+
+    def means(self, predictions: torch.Tensor) -> torch.Tensor:
+        bins = self.members[0].bins
+        if bins is None:
+            return predictions
+        return torch.stack([bins.means(logits) for logits in predictions])
+
+    def loss(self, predictions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        bins = self.members[0].bins
+        if bins is None:
+            return super().loss(predictions, targets)
+        return torch.stack([bins.cross_entropy(logits, targets) for logits in predictions]).sum()
 
     @property
     def acts_by(self) -> int:
