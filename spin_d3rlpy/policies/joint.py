@@ -8,12 +8,14 @@ import torch
 from d3rlpy.types import TorchObservation
 
 from spin_d3rlpy._compat import is_exporting
-from spin_d3rlpy.asm.decoding import Conditionals, OrderName, Passes, decode
+from spin_d3rlpy.asm.decoding import Conditionals, OrderName, Passes, decode, urgency_of
 from spin_d3rlpy.asm.entities import PairScorer
 from spin_d3rlpy.asm.model import ActionStructureModel, StructureConfig
 from spin_d3rlpy.asm.rules import Rule
 from spin_d3rlpy.asm.sampling import in_parts, slot_log_probs
-from spin_d3rlpy.nvec import require_same_nvec
+from spin_d3rlpy.asm.scorers import PairDrafts
+from spin_d3rlpy.images import encode_images
+from spin_d3rlpy.nvec import gumbel_noise, require_same_nvec
 from spin_d3rlpy.policies.base import Policy
 from spin_d3rlpy.policies.features import require_same_sizes
 
@@ -21,6 +23,7 @@ from spin_d3rlpy.policies.features import require_same_sizes
 # that were the surest when last looked at. Scoring all pairs of 50 slots and choices before every
 # choice costs four times the time of these alone, for the same returns on `spin/dispatch-v0`.
 CONSIDERED = 8
+DRAFTS_AT_ONCE = 512  # of all states; more leave the processor's cache
 
 
 class JointPolicy(Policy):
@@ -105,6 +108,47 @@ class JointPolicy(Policy):
         if self.order == "slots" or rule is not None or given is not None or is_exporting():
             return fill(observations, noise)
         return in_parts(self.asm, fill, observations, noise)
+
+    def draft_several(
+        self,
+        observations: torch.Tensor,
+        n: int,
+        noise: torch.Tensor | None = None,
+        temperature: float = 1.0,
+        rule: Rule | None = None,
+        given: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See `Policy.draft_several`; where pairs are scored, two passes give all drafts' logits.
+
+        Choices that are made already may be given, `(n * B, N)`, -1 if not.
+        """
+        x, scorer, order = encode_images(self, observations), self.asm.scorer, self.order
+        if noise is None:
+            noise = gumbel_noise(torch.empty((n, len(x), self.slot_layout.total), device=x.device))
+        added = (noise if noise.dim() == 3 else noise[:, None]) * temperature  # (n, 1 or B, S)
+        if not isinstance(scorer, PairScorer) or order == "slots":
+            each = added.expand(-1, x.shape[0], -1).flatten(0, 1)
+            return self.decode(x.repeat(n, 1), each, rule, given).unflatten(0, (n, -1))
+
+        is_shared = added.shape[1] == 1
+
+        def draft(x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+            """Maps states `(B, obs)` and noise `(n, 1 or B, S)` to actions `(n, B, N)`."""
+            logits = PairDrafts(scorer, self.slot_layout, x, n)
+            passes, urgency = self._passes(rule), urgency_of(logits.of_states, order).repeat(n, 1)
+            noise = noise if is_shared else noise.flatten(0, 1)
+            drafts = decode(
+                logits, order, rule, noise, given=given, passes=passes, urgency=urgency
+            )
+            return drafts.unflatten(0, (n, -1))
+
+        # As in `decode`.
+        if rule is not None or given is not None or is_exporting():
+            return draft(x, added)
+        at_once = max(1, DRAFTS_AT_ONCE // n)
+        parts = [(x[i : i + at_once], slice(i, i + at_once)) for i in range(0, len(x), at_once)]
+        drafts = [draft(some, added if is_shared else added[:, at]) for some, at in parts]
+        return drafts[0] if len(drafts) == 1 else torch.cat(drafts, dim=1)
 
     def _passes(self, rule: Rule | None) -> Passes:
         """How many slots are chosen from one pass of the network, and how many it looks at.
