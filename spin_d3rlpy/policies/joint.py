@@ -23,7 +23,8 @@ from spin_d3rlpy.policies.features import require_same_sizes
 # that were the surest when last looked at. Scoring all pairs of 50 slots and choices before every
 # choice costs four times the time of these alone, for the same returns on `spin/dispatch-v0`.
 CONSIDERED = 8
-DRAFTS_AT_ONCE = 512  # of all states; more leave the processor's cache
+DRAFTS_AT_ONCE = 512  # of all states; more leave a processor's cache
+DRAFTS_ON_GPUS = 2**16  # less than 1 GB of pairs with 50 couriers and 32 drafts
 
 
 class JointPolicy(Policy):
@@ -122,33 +123,42 @@ class JointPolicy(Policy):
 
         Choices that are made already may be given, `(n * B, N)`, -1 if not.
         """
-        x, scorer, order = encode_images(self, observations), self.asm.scorer, self.order
+        x, scorer = encode_images(self, observations), self.asm.scorer
         if noise is None:
             noise = gumbel_noise(torch.empty((n, len(x), self.slot_layout.total), device=x.device))
-        added = (noise if noise.dim() == 3 else noise[:, None]) * temperature  # (n, 1 or B, S)
-        if not isinstance(scorer, PairScorer) or order == "slots":
-            each = added.expand(-1, x.shape[0], -1).flatten(0, 1)
-            return self.decode(x.repeat(n, 1), each, rule, given).unflatten(0, (n, -1))
-
-        is_shared = added.shape[1] == 1
-
-        def draft(x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-            """Maps states `(B, obs)` and noise `(n, 1 or B, S)` to actions `(n, B, N)`."""
-            logits = PairDrafts(scorer, self.slot_layout, x, n)
-            passes, urgency = self._passes(rule), urgency_of(logits.of_states, order).repeat(n, 1)
-            noise = noise if is_shared else noise.flatten(0, 1)
-            drafts = decode(
-                logits, order, rule, noise, given=given, passes=passes, urgency=urgency
-            )
-            return drafts.unflatten(0, (n, -1))
-
+        noise = (noise if noise.dim() == 3 else noise[:, None]) * temperature  # (n, 1 or B, S)
+        if not isinstance(scorer, PairScorer) or self.order == "slots":
+            each = noise.expand(-1, x.shape[0], -1).flatten(0, 1)
+            rows = self.decode(x.repeat(n, 1), each, rule, given)
+            samples: torch.Tensor = rows.unflatten(0, (n, -1))
+            return samples
         # As in `decode`.
         if rule is not None or given is not None or is_exporting():
-            return draft(x, added)
-        at_once = max(1, DRAFTS_AT_ONCE // n)
-        parts = [(x[i : i + at_once], slice(i, i + at_once)) for i in range(0, len(x), at_once)]
-        drafts = [draft(some, added if is_shared else added[:, at]) for some, at in parts]
+            return self._drafts(scorer, x, noise, rule, given)
+        at_once = max(1, (DRAFTS_AT_ONCE if x.device.type == "cpu" else DRAFTS_ON_GPUS) // n)
+        parts = [slice(i, i + at_once) for i in range(0, max(1, len(x)), at_once)]
+        drafts = [
+            self._drafts(scorer, x[part], noise if noise.shape[1] == 1 else noise[:, part])
+            for part in parts
+        ]
         return drafts[0] if len(drafts) == 1 else torch.cat(drafts, dim=1)
+
+    def _drafts(
+        self,
+        scorer: PairScorer,
+        x: torch.Tensor,
+        noise: torch.Tensor,
+        rule: Rule | None = None,
+        given: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Returns `(n, B, N)` by noise `(n, 1 or B, S)`; see `draft_several`."""
+        n, order, passes = noise.shape[0], self.order, self._passes(rule)
+        logits = PairDrafts(scorer, self.slot_layout, x, n)
+        urgency = urgency_of(logits.of_states, order).repeat(n, 1)
+        added = noise if noise.shape[1] == 1 else noise.flatten(0, 1)
+        rows = decode(logits, order, rule, added, given=given, passes=passes, urgency=urgency)
+        drafts: torch.Tensor = rows.unflatten(0, (n, -1))
+        return drafts
 
     def _passes(self, rule: Rule | None) -> Passes:
         """How many slots are chosen from one pass of the network, and how many it looks at.
