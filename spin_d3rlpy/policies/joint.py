@@ -152,7 +152,9 @@ class JointPolicy(Policy):
         given: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Returns `(n, B, N)` by noise `(n, 1 or B, S)`; see `draft_several`."""
-        n, order, passes = noise.shape[0], self.order, self._passes(rule)
+        n, order = noise.shape[0], self.order
+        # Half as many slots a pass as of samples: what is looked up costs little.
+        passes = self._passes(rule, max(1, self.slots_per_pass // 2))
         logits = PairDrafts(scorer, self.slot_layout, x, n)
         urgency = urgency_of(logits.of_states, order).repeat(n, 1)
         added = noise if noise.shape[1] == 1 else noise.flatten(0, 1)
@@ -160,7 +162,7 @@ class JointPolicy(Policy):
         drafts: torch.Tensor = rows.unflatten(0, (n, -1))
         return drafts
 
-    def _passes(self, rule: Rule | None) -> Passes:
+    def _passes(self, rule: Rule | None, slots_per_pass: int | None = None) -> Passes:
         """How many slots are chosen from one pass of the network, and how many it looks at.
 
         A network of pairs sees earlier choices as properties of the choices, so that slots which
@@ -170,6 +172,6 @@ class JointPolicy(Policy):
         if is_free and self.entropy_bound is not None and not is_exporting():
             return Passes(entropy_bound=self.entropy_bound)
         by_pairs = isinstance(self.asm.scorer, PairScorer)
-        n = self.slots_per_pass if is_free and by_pairs else 1
+        n = slots_per_pass or self.slots_per_pass if is_free and by_pairs else 1
         considered = None if self.asm.scorer is None else max(CONSIDERED, 2 * n)
         return Passes(n, differing=True, considered=considered)

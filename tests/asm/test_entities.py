@@ -458,7 +458,7 @@ class _CountsRows(DeviceReplayBuffer):
 
 def drafting_policy(couriers: int, order: Any = "confidence") -> JointPolicy:
     policy = JointPolicy(5 * couriers, [couriers + 1] * couriers, make_asm(couriers).config, order)
-    policy.asm, policy.slots_per_pass = make_asm(couriers), 3
+    policy.asm, policy.slots_per_pass = make_asm(couriers), 6
     return policy
 
 
@@ -479,6 +479,7 @@ def test_drafts_are_samples_where_only_a_choice_itself_tells_that_it_is_made(ord
     looked_at = passes_of(policy.asm)
     drafts = policy.draft_several(x, 5, noise, 0.5)
     assert looked_at == [12, 12]  # for all drafts of all states
+    policy.slots_per_pass = 3  # as many as of drafts
     assert torch.equal(drafts, policy.sample_several(x, 5, noise, 0.5))
     assert len(drafts.unique(dim=0)) == 5
     rule, given = all_different(13, [12]), torch.full((35, 12), -1)
