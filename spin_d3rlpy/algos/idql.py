@@ -103,12 +103,13 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     With `search_sweeps` the best candidate is only the start of a search (`search.moves`): slots
     change their choices, or two exchange theirs, among what the policy supports, by the value of
     the whole action: give it a `joint_critic`. Where slots are few, several candidates are starts
-    (`search.starts`), and the best end acts. Candidates of a search are drafts where a network scores
-    pairs of slots and choices: two passes of it tell how likely a choice is, made or not made by
-    another slot (`Policy.draft_several`). With `held_out_share` each critic's search is judged
-    by the other critics, on episodes that nothing was trained on (`search.trust`); where they do
-    not confirm what it gains, or where that is little against what returns differ by, actions are
-    the policy's own: the most likely one, or samples where the critics find these surely better.
+    (`search.starts`), and the best end acts. Candidates of a search are drafts where a network
+    scores pairs of slots and choices: two passes of it tell how likely a choice is, made or not
+    made by another slot (`Policy.draft_several`). With `held_out_share` each critic's search is
+    judged by the other critics, on episodes that nothing was trained on (`search.trust`); where
+    they do not confirm what it gains, or where that is little against what returns differ by,
+    actions are the policy's own: the most likely one, or samples where the critics find these
+    surely better.
 
     How far ahead to look when actions are compared is a question of the data: what follows an
     action long after it can be noise, or all that counts. With `short_gammas` the critics learn
