@@ -108,10 +108,13 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     With `search_sweeps` the best candidate is only the start of a search (`search.moves`): slots
     change their choices, or two exchange theirs, among what the policy supports, by the value of
     the whole action: give it a `joint_critic`. Where slots are few, several candidates are starts
-    (`search.starts`), and the best end acts. With `held_out_share` each critic's search is judged
-    by the other critics, on episodes that nothing was trained on (`search.trust`); where they do
-    not confirm what it gains, or where that is little against what returns differ by, actions are
-    the policy's own: the most likely one, or samples where the critics find these surely better.
+    (`search.starts`), and the best end acts. Candidates of a search are drafts where a network
+    scores pairs of slots and choices: two passes of it tell how likely a choice is, made or not
+    made by another slot (`Policy.draft_several`). With `held_out_share` each critic's search is
+    judged by the other critics, on episodes that nothing was trained on (`search.trust`); where
+    they do not confirm what it gains, or where that is little against what returns differ by,
+    actions are the policy's own: the most likely one, or samples where the critics find these
+    surely better.
 
     How far ahead to look when actions are compared is a question of the data: what follows an
     action long after it can be noise, or all that counts. With `short_gammas` the critics learn
@@ -427,7 +430,8 @@ class IDQLImpl(ActorCriticImpl):
         rule, masked = conditions_of(None, both, seen), conditions_of(mask, both, seen)
         noise, temperature = self._fixed_noise(x, 1)
         # The surest one, which comes back in any case.
-        actions = policy.decode(x, temperature * noise[0], masked, fixed)[None]
+        surest = temperature * noise[0].expand(len(x), -1)
+        actions = policy.decode(x, surest, masked, fixed)[None]
         search = self.acting_search
         if search is None:
             return actions[0]
@@ -438,9 +442,13 @@ class IDQLImpl(ActorCriticImpl):
         if more > 0:
             noise, temperature = self._fixed_noise(x, more + 1)
             repeated = None if fixed is None else fixed.repeat(more, 1)
-            noises = temperature * noise[1:].flatten(0, 1)
-            others = policy.decode(x.repeat(more, 1), noises, masked, repeated)
-            actions = torch.cat([actions, others.unflatten(0, (more, -1))])
+            if self._config.search_sweeps > 0:
+                others = policy.draft_several(x, more, noise[1:], temperature, masked, repeated)
+            else:
+                noises = temperature * noise[1:, None].expand(-1, len(x), -1).flatten(0, 1)
+                others = policy.decode(x.repeat(more, 1), noises, masked, repeated)
+                others = others.unflatten(0, (more, -1))
+            actions = torch.cat([actions, others])
         starts = self._starts(actions, self._values_of_candidates(x, actions))
         conditions = Conditions(search.action_flexibility, mask, rule, fixed)
         return self._search(x, starts, slice(None), conditions, deadline)
@@ -491,7 +499,8 @@ class IDQLImpl(ActorCriticImpl):
     ) -> torch.Tensor:
         search = self.acting_search
         n = 1 if search is None else self._config.n_action_samples
-        actions = self._draw_candidates(x, n, has_fixed_noise, rule)
+        is_draft = n > 1 and self._config.search_sweeps > 0 and temperature == 0.0
+        actions = self._draw_candidates(x, n, has_fixed_noise, rule, is_draft)
         values = self._values_of_candidates(x, actions)
         if temperature > 0.0:
             values = values.amin(0, keepdim=True) / temperature
@@ -503,13 +512,20 @@ class IDQLImpl(ActorCriticImpl):
         return self._search(x, starts, slice(None), conditions)
 
     def _draw_candidates(
-        self, x: torch.Tensor, n: int, has_fixed_noise: bool, rule: Rule | None
+        self,
+        x: torch.Tensor,
+        n: int,
+        has_fixed_noise: bool,
+        rule: Rule | None,
+        is_draft: bool = False,
     ) -> torch.Tensor:
+        """Returns `(n, B, N)`; drafts if a search improves the best one."""
+        policy = self.acting_policy
+        draw = policy.draft_several if is_draft else policy.sample_several
         if has_fixed_noise:
             noise, temperature = self._fixed_noise(x, n)
-            return self.acting_policy.sample_several(x, n, noise, temperature, rule)
-        drawn_at = self._config.candidate_temperature
-        return self.acting_policy.sample_several(x, n, None, drawn_at, rule)
+            return draw(x, n, noise, temperature, rule)
+        return draw(x, n, None, self._config.candidate_temperature, rule)
 
     @property
     def _imitates_by_samples(self) -> bool:
@@ -519,16 +535,16 @@ class IDQLImpl(ActorCriticImpl):
         return is_alone and self._modules.trust.imitates_by_samples
 
     def _fixed_noise(self, x: torch.Tensor, n: int) -> tuple[torch.Tensor, float]:
-        """Returns noise `(n, B, S)` that never changes, of n candidates, and their temperature.
+        """Returns noise that never changes, of n candidates, and their temperature.
 
-        A single candidate by the same noise would be the same deviation from the data's usual
-        actions in all states. So it has none, or noise by its state where samples imitate.
+        The noise is `(n, S)`. A single candidate by the same one would be the same deviation from
+        the data's usual actions in all states. So it has none, or where samples imitate noise by
+        its state, `(1, B, S)`.
         """
         temperature = self._config.candidate_temperature
         if n == 1 and self._imitates_by_samples:
             return self._noise_by_state(x)[None], temperature
-        noise = self._candidate_noise[:n, None].expand(-1, x.shape[0], -1)
-        return noise, temperature if n > 1 else 0.0
+        return self._candidate_noise[:n], temperature if n > 1 else 0.0
 
     def _noise_by_state(self, x: torch.Tensor) -> torch.Tensor:
         """Returns noise `(B, S)` that is a function of the state, and unrelated in others."""
@@ -595,8 +611,10 @@ class IDQLImpl(ActorCriticImpl):
         """
         critic, rule = self._modules.q_funcs, self.rule_in(states)
         n, drawn_at = self._config.n_action_samples, self._config.candidate_temperature
-        noise = self._candidate_noise[:n]  # the search starts where it does when it acts
-        drawn = self.acting_policy.sample_several(x, n, noise, drawn_at, rule)
+        noise, policy = self._candidate_noise[:n], self.acting_policy  # it starts where it acts
+        has_search = self._config.search_sweeps > 0
+        draw = policy.draft_several if has_search else policy.sample_several
+        drawn = draw(x, n, noise, drawn_at, rule)
         own = self._draw_candidates(x, VALUE_SAMPLES, False, rule)
 
         starts = {}  # of each critic, by discount

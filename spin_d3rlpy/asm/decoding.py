@@ -27,6 +27,8 @@ from spin_d3rlpy.nvec import SlotLayout
 # would lose most if another slot took its choice.
 OrderName: TypeAlias = Literal["slots", "confidence", "margin", "regret"]
 # Added to scores, so that the largest is a draw: flat (B, S), or a function that makes new noise.
+# In any order but the slots' also (n, 1, S), the same for all states: rows are n actions of each,
+# the first ones of all states first.
 Noise: TypeAlias = torch.Tensor | Callable[[torch.Tensor], torch.Tensor]
 # A temperature counts as at least this one, which is greedy but for ties: divided by less, scores
 # would overflow, and forbidden ones be as good.
@@ -48,8 +50,25 @@ class OrderedConditionals(Protocol):
         """Fills an open slot with choices `(B,)`."""
 
 
-class Conditionals(OrderedConditionals, Protocol):
+class LogitsInAnyOrder(Protocol):
     """Logits of any slots, in view of the choices of any others."""
+
+    slot_layout: SlotLayout
+
+    def all_open(self) -> torch.Tensor:
+        """Returns actions `(B, N)` without a choice, -1."""
+
+    def logits_given(
+        self, actions: torch.Tensor, slots: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns logits `(B, C, K)` of slots `(B, C)`, of all if None.
+
+        They are in view of actions `(B, N)`, -1 where open, whatever `choose` was told.
+        """
+
+
+class Conditionals(OrderedConditionals, LogitsInAnyOrder, Protocol):
+    """Also of each slot in view of all others."""
 
     def given_others(self, actions: torch.Tensor) -> torch.Tensor:
         """Returns each slot's logits in view of all others' choices `(B, N)`, `(B, N, K)`."""
@@ -58,14 +77,6 @@ class Conditionals(OrderedConditionals, Protocol):
         """Returns each slot's logits of all others' choices, `(B, N, N)`.
 
         As if the other one's choice were free, if one pass of a network can tell.
-        """
-
-    def logits_given(
-        self, actions: torch.Tensor, slots: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Returns logits `(B, C, K)` of slots `(B, C)`, of all if None.
-
-        They are in view of actions `(B, N)`, -1 where open, whatever `choose` was told.
         """
 
 
@@ -123,7 +134,7 @@ class Passes:
 
 
 def decode(
-    conditionals: OrderedConditionals,
+    conditionals: OrderedConditionals | LogitsInAnyOrder,
     order: OrderName | torch.Tensor = "slots",
     rule: Rule | None = None,
     noise: Noise | None = None,
@@ -132,12 +143,13 @@ def decode(
     temperature: float = 1.0,
     passes: Passes = Passes(),
     otherwise: torch.Tensor | None = None,
+    urgency: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Returns actions `(B, N)`: each slot's best choice, in view of those made before.
 
     Args:
         conditionals: of the states, with all slots open. Any order but the slots' asks for
-            `Conditionals`.
+            `LogitsInAnyOrder`.
         order: see `OrderName`; or when each slot is chosen, `(B, N)`, smallest first. In the slots'
             order a choice is not in view of what is given for later slots.
         rule: see `spin_d3rlpy.asm.rules`. Among independent slots the result keeps it, and need not
@@ -148,6 +160,7 @@ def decode(
         passes: how many slots are chosen at a time; in the slots' order one.
         otherwise: scores `(B, N, K)` that count where the rule leaves no choice with a score; of
             independent slots only.
+        urgency: see `urgency_of`, `(B, N)`, if it is known: the first pass then looks at few slots.
 
     Raises:
         NoAllowedChoiceError: nothing is allowed for a slot. A file has the choice -1 there.
@@ -156,9 +169,10 @@ def decode(
     if isinstance(conditionals, IndependentConditionals) and not restricts_pairs(rule):
         return _at_once(conditionals, rule, draw, given, otherwise)
     if isinstance(order, str) and order == "slots":
-        return _in_slot_order(conditionals, rule, draw, given)
-    in_any_order = cast(Conditionals, conditionals)
-    return _Filling(in_any_order, order, rule, draw, given, passes, otherwise).filled()
+        return _in_slot_order(cast(OrderedConditionals, conditionals), rule, draw, given)
+    in_any_order = cast(LogitsInAnyOrder, conditionals)
+    filling = _Filling(in_any_order, order, rule, draw, given, passes, otherwise, urgency)
+    return filling.filled()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,13 +258,14 @@ class _Filling:
 
     def __init__(
         self,
-        conditionals: Conditionals,
+        conditionals: LogitsInAnyOrder,
         order: OrderName | torch.Tensor,
         rule: Rule | None,
         draw: _Draw,
         given: torch.Tensor | None,
         passes: Passes,
         otherwise: torch.Tensor | None,
+        urgency: torch.Tensor | None,
     ) -> None:
         self._conditionals, self._n_slots = conditionals, conditionals.slot_layout.n_slots
         self._order, self._rule, self._passes = order, rule, passes
@@ -260,7 +275,14 @@ class _Filling:
         self._is_open = self._actions == OPEN
         # Whether every row has an open slot in each of N passes, and none after.
         self._is_regular = given is None and passes.slots == 1 and passes.entropy_bound is None
-        self._last_urgency: torch.Tensor | None = None  # (B, N), as last looked at
+        self._last_urgency = urgency  # (B, N), as last looked at
+        rows = torch.arange(self._actions.shape[0], device=self._actions.device)
+        self._rows = self._noise_rows = rows[:, None]  # (B, 1), of actions and of their noise
+        if self._noise is not None and self._noise.dim() == 4:
+            self._noise = self._noise[:, 0]
+            of_states = rows.unflatten(0, (len(self._noise), -1))  # (n, B / n)
+            numbers = torch.arange(len(self._noise), device=rows.device)[:, None]
+            self._noise_rows = numbers.expand_as(of_states).flatten()[:, None]
 
     def filled(self) -> torch.Tensor:
         """Returns actions `(B, N)` without open slots."""
@@ -281,9 +303,8 @@ class _Filling:
     def _slots_to_look_at(self, step: int) -> torch.Tensor | None:
         """Returns slots `(B, C)`; None for all."""
         considered = self._passes.considered
-        if step == 0 or considered is None or considered >= self._n_slots:
+        if self._last_urgency is None or considered is None or considered >= self._n_slots:
             return None
-        assert self._last_urgency is not None
         # After a step, one slot at least is filled.
         n = min(considered, self._n_slots - step)
         if not (self._is_regular or is_exporting()):
@@ -325,7 +346,7 @@ class _Filling:
             place = urgency.topk(min(n, urgency.shape[1]), dim=1).indices
         filled = place if slots is None else slots.gather(1, place)
         waits = None if self._is_regular else urgency.gather(1, place) == -torch.inf
-        self._choose(rows_of(allowed, place), filled, waits)
+        self._choose(allowed[self._rows, place], filled, waits)
         return filled
 
     def _fill_within(self, scores: torch.Tensor, bound: float) -> None:
@@ -350,7 +371,7 @@ class _Filling:
         self, scores: torch.Tensor, slots: torch.Tensor, waits: torch.Tensor | None
     ) -> None:
         """Fills slots `(B, M)` by allowed scores `(B, M, K)`, but for those that wait."""
-        noise = None if self._noise is None else rows_of(self._noise, slots)
+        noise = None if self._noise is None else self._noise[self._noise_rows, slots]
         drawn = self._draw(scores, noise)
         if self._rule is None:
             choice = drawn.argmax(-1)

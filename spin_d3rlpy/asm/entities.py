@@ -273,12 +273,13 @@ class PairScores:
         self._choices = scorer.choice(choices)  # (B, K, W)
         pooled = scorer.all_slots(relu(self._slots).mean(1))
         self._common = pooled + scorer.context(features.context(observations))  # (B, W)
+        # Features, (B, N, K, p): their encodings are W / p times as large, and reading them again
+        # takes longer than the product.
         self._pairs: torch.Tensor | None = None
         if features.pair_size:
-            of_pairs = features.of_pairs(
+            self._pairs = features.of_pairs(
                 slots[:, :, None], choices[:, None], features.pairs(observations)
             )
-            self._pairs = scorer.pair(of_pairs)  # (B, N, K, W)
 
     def attend(self, attention: Attention) -> None:
         """Applies self-attention over slots and choices."""
@@ -363,14 +364,15 @@ class PairScores:
         Args:
             choices: what choices add.
             slots: what slots add.
-            pairs: what pairs add, `(B, C, K, W)`.
+            pairs: features of pairs, `(B, C, K, p)`.
             own_choices: choices `(B, C, 1, W)` of each slot to which a difference is added.
             differences: `(B, C, 1, W)`.
         """
         # In place: this is the largest array, and new memory takes as long as the sums.
-        x = choices + slots[:, :, None]
-        if pairs is not None:
-            x.add_(pairs)
+        if pairs is None:
+            x = choices + slots[:, :, None]
+        else:
+            x = self._scorer.pair(pairs).add_(choices).add_(slots[:, :, None])
         if own_choices is not None and differences is not None:
             x.scatter_add_(2, own_choices, differences)
         hidden = self._scorer.hidden(self._scorer.activation(x))
@@ -381,6 +383,18 @@ class PairScores:
         """Returns counts with a slot's choices `(B,)`."""
         return counts.scatter_add(1, choice[:, None], torch.ones_like(counts[:, :1]))
 
+    def logits_by_count(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns logits `(B, N, K)` of a choice that no slot makes, and of one that a slot makes.
+
+        Both as if no other choice were made. Where slots are alike they are `(B, 1, K)`.
+        """
+        none = torch.zeros_like(self._choices[..., 0])
+        free, made = (self._encoded(self._choices, counts) for counts in (none, none + 1.0))
+        summary = self._scorer.all_choices(relu(free).mean(1)) + self._common
+        of_slots = self._slots + summary[:, None]
+        of_free = self._scores(free[:, None], of_slots, self._pairs)
+        return of_free, self._scores(made[:, None], of_slots, self._pairs)
+
     def logits(self, counts: torch.Tensor, slots: int | torch.Tensor | None = None) -> torch.Tensor:
         """Returns logits `(B, N, K)` in view of counts `(B, K)`, or of each slot's `(B, N, K)`.
 
@@ -390,7 +404,7 @@ class PairScores:
         scorer = self._scorer
         if scorer.features.slots_are_alike:
             slots = None
-        parts = self._slots, self._pairs  # (B, N, W) and (B, N, K, W)
+        parts = self._slots, self._pairs  # (B, N, W) and (B, N, K, p)
         of_slots, pairs = (None if part is None else rows_of_slots(part, slots) for part in parts)
         assert of_slots is not None
         counts = counts[:, None] if counts.dim() == 2 else counts  # (B, V, K) of V views

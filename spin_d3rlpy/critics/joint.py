@@ -22,6 +22,7 @@ from torch.nn.functional import embedding, embedding_bag, linear, relu
 from spin_d3rlpy._compat import is_exporting
 from spin_d3rlpy.asm.entities import (
     COUNT_FEATURES,
+    ENTRIES_AT_ONCE,
     EntityFeatures,
     count_choices,
     encoder_of_choices,
@@ -256,6 +257,14 @@ class _SumsOfEntities(ActionSums):
         self._state = encoder.state(context) + encoder.slots_of_state(relu(self._slots).mean(1))
 
     def total(self, actions: torch.Tensor) -> torch.Tensor:
+        at_once = max(1, ENTRIES_AT_ONCE // max(1, self._choices.numel()))
+        is_recorded = torch.is_grad_enabled() or is_exporting() or actions.device.type != "cpu"
+        if is_recorded or actions.dim() == 2 or len(actions) <= at_once:
+            return self._total(actions)
+        # A few actions of each state at a time, so that what they pass through stays in the cache.
+        return torch.cat([self._total(some) for some in actions.split(at_once)])
+
+    def _total(self, actions: torch.Tensor) -> torch.Tensor:
         gathered, counts = self._gather(actions)
         worth = self._worth(gathered, counts, self._gathered).sum(-2)
         total: torch.Tensor = self._state + self._encoder.out(worth)

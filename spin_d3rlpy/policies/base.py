@@ -137,6 +137,20 @@ class Policy(nn.Module):
         samples: torch.Tensor = actions.unflatten(0, (n, -1))
         return samples
 
+    def draft_several(
+        self,
+        observations: torch.Tensor,
+        n: int,
+        noise: torch.Tensor | None = None,
+        temperature: float = 1.0,
+        rule: Rule | None = None,
+    ) -> torch.Tensor:
+        """Returns actions for a search to start from, `(n, B, N)`: samples, or nearly.
+
+        For the arguments see `sample_several`.
+        """
+        return self.sample_several(observations, n, noise, temperature, rule)
+
     def conditionals(self, observations: torch.Tensor) -> OrderedConditionals:
         """Returns logits of slots in view of others' choices, `asm.decoding.Conditionals`.
 

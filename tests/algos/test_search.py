@@ -30,6 +30,7 @@ from spin_d3rlpy import (
 from spin_d3rlpy.algos import idql
 from spin_d3rlpy.asm.decoding import IndependentConditionals
 from spin_d3rlpy.asm.rules import all_different
+from spin_d3rlpy.critics import joint
 from spin_d3rlpy.critics.joint import JointCritic, Moves
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
@@ -126,12 +127,18 @@ def test_moves_change_sums_as_new_sums_would(layout: ActionLayout | None) -> Non
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_values_of_several_actions_are_those_of_each(layout: ActionLayout | None) -> None:
+def test_values_of_several_actions_are_those_of_each(
+    layout: ActionLayout | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     critic, x, slots = make_critic(layout), torch.randn(5, SIZE), SlotLayout([K] * N)
     actions = torch.randint(K, (6, 5, N))
     together = critic.q_values(slots, x, actions)  # (E, A, B)
     each = torch.stack([critic.q_values(slots, x, a) for a in actions], dim=1)
     torch.testing.assert_close(together, each, atol=1e-5, rtol=1e-4)
+    monkeypatch.setattr(joint, "ENTRIES_AT_ONCE", 4 * 5 * K * 32)  # four actions of each state
+    with torch.no_grad():
+        in_parts = critic.q_values(slots, x, actions)
+    torch.testing.assert_close(in_parts, together, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("layout", [LAYOUTS["shared"], COURIERS, AGENTS])

@@ -42,6 +42,8 @@ from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
 from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
 from spin_d3rlpy.errors import NoAllowedChoiceError
+from spin_d3rlpy.nvec import gumbel_noise
+from spin_d3rlpy.policies import joint
 from spin_d3rlpy.policies.base import FactoredPolicy
 from spin_d3rlpy.policies.entities import EntityPolicy
 from spin_d3rlpy.policies.factories import SPINJoint
@@ -454,6 +456,58 @@ class _CountsRows(DeviceReplayBuffer):
         return super().sample_observations_and_actions(batch_size)
 
 
+def drafting_policy(couriers: int, order: Any = "confidence") -> JointPolicy:
+    policy = JointPolicy(5 * couriers, [couriers + 1] * couriers, make_asm(couriers).config, order)
+    policy.asm, policy.slots_per_pass = make_asm(couriers), 6
+    return policy
+
+
+@pytest.mark.parametrize("order", ["confidence", "margin", "regret"])
+def test_drafts_are_samples_where_only_a_choice_itself_tells_that_it_is_made(order: Any) -> None:
+    policy, x, noise = (
+        drafting_policy(12, order),
+        torch.rand(7, 60),
+        gumbel_noise(torch.empty(5, 156)),
+    )
+    scorer: Any = policy.asm.scorer
+    assert not torch.equal(
+        policy.draft_several(x, 5, noise), policy.sample_several(x, 5, noise)
+    )  # the network sees a summary, too
+    with torch.no_grad():
+        for summary in (scorer.all_choices.weight, scorer.made.weight, scorer.count.weight[:, 0]):
+            summary.zero_()  # the last one counts choices beyond the first
+    looked_at = passes_of(policy.asm)
+    drafts = policy.draft_several(x, 5, noise, 0.5)
+    assert looked_at == [12, 12]  # for all drafts of all states
+    policy.slots_per_pass = 3  # as many as of drafts
+    assert torch.equal(drafts, policy.sample_several(x, 5, noise, 0.5))
+    assert len(drafts.unique(dim=0)) == 5
+    rule, given = all_different(13, [12]), torch.full((35, 12), -1)
+    given[:, 2] = 4
+    ruled = policy.draft_several(x, 5, noise, rule=rule, given=given)
+    assert (ruled[..., 2] == 4).all()
+    for row in ruled.flatten(0, 1).tolist():
+        orders = [order for order in row if order != 12]
+        assert len(set(orders)) == len(orders)
+    policy.order = "slots"  # drafts are samples
+    assert torch.equal(policy.draft_several(x, 5, noise), policy.sample_several(x, 5, noise))
+
+
+def test_drafts_of_many_states_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, x = drafting_policy(6), torch.rand(7, 30)
+    for noise in (torch.rand(5, 42), torch.rand(5, 7, 42)):
+        together = policy.draft_several(x, 5, noise)
+        monkeypatch.setattr(joint, "DRAFTS_AT_ONCE", 11)
+        assert torch.equal(policy.draft_several(x, 5, noise), together)
+        for row in range(7):
+            own = noise if noise.dim() == 2 else noise[:, row]
+            assert torch.equal(
+                policy.draft_several(x[row : row + 1], 5, own)[:, 0], together[:, row]
+            )
+    assert policy.draft_several(x, 4).shape == (4, 7, 6)
+    assert policy.draft_several(x[:0], 4, noise[:4, 0]).shape == (4, 0, 6)
+
+
 def test_batches_of_pairs_are_cut_to_a_number_of_entries() -> None:
     data = assignments(5)
     data.__class__ = _CountsRows
@@ -537,10 +591,15 @@ def test_other_models_choose_one_slot_a_pass() -> None:
     assert torch.equal(choose_surest(asm, x, "confidence", slots_per_pass=8), one_by_one)
 
 
+@pytest.mark.parametrize("search_sweeps", [0, 1])
 @pytest.mark.parametrize("extension", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
-def test_a_file_chooses_several_slots_a_pass_too(extension: str, tmp_path: Path) -> None:
+def test_a_file_chooses_several_slots_a_pass_too(
+    extension: str, search_sweeps: int, tmp_path: Path
+) -> None:
     data = assignments(20)
-    algo = SPINIDQL(recipe="tuned", n_action_samples=1, search_sweeps=0)
+    n = 8 if search_sweeps else 1  # a search starts from the best of several drafts
+    algo = SPINIDQL(recipe="tuned", n_action_samples=n, search_sweeps=search_sweeps)
+    algo.config.search = "always" if search_sweeps else "auto"
     algo.build_with_dataset(data)
     assert isinstance(algo.policy, JointPolicy)
     assert (algo.policy.order, algo.policy.slots_per_pass) == ("confidence", 8)
