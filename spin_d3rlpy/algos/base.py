@@ -941,7 +941,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """Tests what decides how to act; called before evaluations where the time affords it."""
 
     def spend_the_rest(self) -> None:
-        """Decides what the rest of a run for a time trains; called once, part of the way."""
+        """Decides what the rest of a run for a time trains; called some times on the way."""
 
     def end_run(self) -> None:
         """Called after the last evaluation of a run that was not interrupted."""

@@ -46,8 +46,8 @@ class Trainable(Protocol):
 
     In the order of a run: `hold_out`, `resume_from` (of a resumed run), `begin_run`,
     `train_first_stages`, `batch_source`, `checkpointed_parts`, then in every step
-    `batch_source_at` and `sample_and_update`, after every epoch `before_evaluation`, once in a run
-    for a time `spend_the_rest`, at times `test_critics`, at last `end_run`. An override calls
+    `batch_source_at` and `sample_and_update`, after every epoch `before_evaluation`, at times
+    `spend_the_rest` (in a run for a time) and `test_critics`, at last `end_run`. An override calls
     `super()` first, unless `MultiDiscreteAlgo`'s docstring says otherwise.
 
     Attributes:

@@ -979,11 +979,12 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     def spend_the_rest(self) -> None:
         """Gives up critics that are far from confirming a search: the policy gets their time."""
         alone, held_out = self._imitation, self._held_out
-        if alone is None or held_out is None or not alone.is_possible:
+        if alone is None or held_out is None or not alone.is_possible or alone.has_begun:
             return
         with self._same_random_numbers():
             rows = self._some_states(held_out, FIRST_STATES)
             trust = self.require_built().measure_trust(*self._held_out_states(rows))
+        alone.is_possible = trust.acts_by != "search"
         if trust.is_out_of_reach:
             alone.has_begun = True
             LOG.info("The rest of the time goes to imitation", reason=str(trust))

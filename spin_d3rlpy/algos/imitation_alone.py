@@ -14,7 +14,8 @@ class ImitationAlone:
     Args:
         pretraining: what goes on of a policy that is a structure model; None of one that an
             objective trains, whose own steps go on.
-        is_possible: False if the policy's model was given, and is to stay what it is.
+        is_possible: False if the policy's model was given, and is to stay what it is. Also False
+            once a search was found that may act.
 
     Attributes:
         has_begun: whether critics are given up.

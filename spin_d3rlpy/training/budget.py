@@ -24,9 +24,9 @@ LEAST_GAIN = 1.25  # other programs may soon use the cores
 # overtime than this share of the budget, and than these seconds.
 OVERTIME_SHARE = 0.05
 OVERTIME_SECONDS = 0.5
-# At the end of the epoch in which this share of a stage's seconds is over, a brief test of what was
-# learned decides what the rest is for. It takes about a tenth of a whole test's time.
-PART_OF_THE_WAY = 0.25
+# At the end of the epochs in which these shares of a stage's seconds are over, brief tests of what
+# was learned decide what the rest is for. One takes about a tenth of a whole test's time.
+DECISIONS = (0.25, 0.5, 0.75)
 BRIEF_TEST = 0.1
 # From then on, tests before the one at the stage's end are made while all of them keep to this
 # share of the seconds.
@@ -167,9 +167,9 @@ class StageTime:
         return max(0.0, self.seconds - self._last_test)
 
     def is_part_of_the_way(self, epoch: int) -> bool:
-        """Whether it is the end of this epoch at which a timed stage decides about the rest."""
-        first = math.ceil(PART_OF_THE_WAY * self._budget.n_epochs)
-        return self.seconds is not None and epoch == first
+        """Whether a timed stage decides at the end of this epoch what the rest is for."""
+        ends = [math.ceil(share * self._budget.n_epochs) for share in DECISIONS]
+        return self.seconds is not None and epoch in ends
 
     @property
     def affords_test(self) -> bool:
@@ -186,7 +186,10 @@ class StageTime:
         with self._budget.counting():
             yield
         seconds = self._budget.spent - before
-        self._last_test = seconds / BRIEF_TEST if is_brief else seconds
+        if not is_brief:
+            self._last_test = seconds
+        elif self._last_test == 0.0:  # until there was a whole one
+            self._last_test = seconds / BRIEF_TEST
         self._tests += seconds
         self._spent += seconds
 

@@ -285,7 +285,7 @@ class Loop:
                 test()
 
     def decide(self, decide: Callable[[], None], epoch: int) -> None:
-        """Decides, by a brief test, what the rest of a run for a time is for, if it is time to."""
+        """Decides, by a brief test, what the rest of a timed stage is for, if it is time to."""
         if self._time.is_part_of_the_way(epoch) and not self.is_over(epoch):
             with self._time.testing(is_brief=True), self.showing("testing"):
                 decide()

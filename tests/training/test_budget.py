@@ -94,12 +94,14 @@ def test_tests_count_and_all_but_the_last_keep_to_a_share(
         loop.decide(decide, epoch)
         loop.test(test, epoch)
         loop.add_row(loop.take_row())
-    assert decided == [pytest.approx(250, abs=3)]  # once, after a quarter
+    # After each quarter but the last; a quarter is shorter where tests before it took time.
+    assert len(decided) == 3
+    assert decided[0] == pytest.approx(250, abs=3)
     assert len(tested) == n_tests
     assert tested[0] >= decided[0]
     assert tested[-1] == loop.step  # what was learned last is tested
     assert budget.spent == pytest.approx(10.0, abs=0.05)
-    assert loop.step == pytest.approx((10.0 - (n_tests + 0.1) * test_seconds) / 0.01, abs=3)
+    assert loop.step == pytest.approx((10.0 - (n_tests + 0.3) * test_seconds) / 0.01, abs=3)
 
 
 def test_stages_share_the_seconds() -> None:
