@@ -722,7 +722,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         return self._recorded
 
     def forget_recording(self) -> None:
-        """Frees a recorded update, with the dataset and features that it reads."""
+        """Frees what is kept of a run: a recorded update, with the dataset that it reads."""
         self._recorded = None
 
     def scale(self, batch: TorchMiniBatch) -> TorchMiniBatch:

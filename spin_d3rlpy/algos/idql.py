@@ -731,6 +731,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     config_class = IDQLConfig
     impl_class = IDQLImpl
     _overfitting: OverfittingCheck | None = None
+    # Of a run, while it lasts.
+    _run: Run | None = None
     _imitation: ImitationAlone | None = None
 
     @takes(_IDQLArguments)
@@ -1022,8 +1024,12 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
 
     def begin_run(self, run: Run) -> None:
         super().begin_run(run)
-        self.require_built().trains_critics = True
         self._run, self._has_own_model = run, not self.policy.is_pretrained
+
+    def forget_recording(self) -> None:
+        super().forget_recording()
+        self._imitation = self._run = None
+        self.require_built().trains_critics = True
 
     def _create_imitation(self, buffer: DeviceReplayBuffer) -> ImitationAlone | None:
         """Returns what can be trained alone in the rest of a run for a time; None without trust.
@@ -1031,6 +1037,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         Critics of several rewards are for other weights, too: these need not confirm the same.
         """
         config, run, policy = self._config, self._run, self.policy
+        assert run is not None
         has_time, is_tested = run.budget.seconds is not None, self._held_out is not None
         if not has_time or not is_tested or config.search != "auto" or config.n_rewards > 1:
             return None
